@@ -1,0 +1,45 @@
+"""dfmp2: density-fitted MP2 energies on the host, on CUDA and on AWS Trainium.
+
+    import dfmp2
+    result = dfmp2.run("h2o.xyz", basis="cc-pvdz")
+    result.mp2_correlation_energy
+
+Names are loaded on first use: importing the package loads neither PySCF nor torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dfmp2.api import from_mean_field, read, run, write
+    from dfmp2.errors import Dfmp2Error
+    from dfmp2.molecule import Molecule
+    from dfmp2.options import Options
+    from dfmp2.result import MP2Result
+
+_HOMES = {
+    "run": "dfmp2.api",
+    "from_mean_field": "dfmp2.api",
+    "read": "dfmp2.api",
+    "write": "dfmp2.api",
+    "Molecule": "dfmp2.molecule",
+    "Options": "dfmp2.options",
+    "MP2Result": "dfmp2.result",
+    "Dfmp2Error": "dfmp2.errors",
+    "__version__": "dfmp2.provenance",
+}
+
+__all__ = ["Dfmp2Error", "MP2Result", "Molecule", "Options", "from_mean_field", "read", "run", "write"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dfmp2' has no attribute {name!r}")
+    home = import_module(_HOMES[name])
+    return home.version() if name == "__version__" else getattr(home, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

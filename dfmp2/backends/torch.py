@@ -1,0 +1,99 @@
+"""Pair terms with PyTorch, on the CPU ("torch", the plain twin) or a CUDA device ("cuda").
+
+One class: device and workers are fields. Each occupied i of a tile is one batched contraction,
+
+    G[j,b,a] = sum_P B_jbP B_iaP = (ia|jb).
+
+TF32 is switched off for the products: float32 means float32.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.backends.base import Limits, Operand, PairTerms, Tile
+from dfmp2.errors import ResourceError
+
+CUDA_RESERVE = 0.85  # fraction of the free device memory used; the rest is for the allocator and cuBLAS
+
+
+class TorchBackend:
+    """PyTorch on one device.
+
+    Parameters
+    ----------
+    torch : the imported module (the registry imports it, so that nobody else has to)
+    device : "cpu" or "cuda"
+    threads : CPU threads of the intra-operator pool (only for device "cpu")
+    """
+
+    def __init__(self, torch: ModuleType, device: str, threads: int) -> None:
+        self._torch = torch
+        self.name = "torch" if device == "cpu" else device
+        self.device = torch.device(device)
+        memory = None
+        if device == "cpu":
+            torch.set_num_threads(threads)
+        else:
+            torch.backends.cuda.matmul.allow_tf32 = False
+            memory = int(torch.cuda.mem_get_info()[0] * CUDA_RESERVE)
+        elements = 1 << 22 if device == "cpu" else 1 << 28
+        self.limits = Limits(("fp64", "mixed"), tile_edge=64, tile_elements=elements, workers=1, memory=memory)
+
+    def put(
+        self, b: NDArray[np.float64], eps_occ: NDArray[np.float64], eps_vir: NDArray[np.float64], precision: str
+    ) -> Operand:
+        """Copy B to the device in the given precision.
+
+        Raises
+        ------
+        ResourceError : the device has no room for it
+        """
+        torch = self._torch
+        dtype = torch.float64 if precision == "fp64" else torch.float32
+        try:
+            resident = torch.from_numpy(b).to(device=self.device, dtype=dtype)
+        except torch.cuda.OutOfMemoryError as error:
+            raise ResourceError(
+                f"{self.name}: the fitted integrals need {b.size * dtype.itemsize} bytes of device memory and "
+                f"{self.limits.memory} are usable: use --backend cpu, or --frozen-core, or a larger device"
+            ) from error
+        return Operand(resident, eps_occ, eps_vir, precision)
+
+    def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
+        """Direct and exchange terms of a tile of occupied pairs, float64, Eh."""
+        torch = self._torch
+        i0, i1, j0, j1, diagonal = tile
+        dtype = left.b.dtype
+        nvir, naux = left.b.shape[1:]
+        nvir_right = right.b.shape[1]
+        step = max(1, self.limits.tile_elements // (nvir * nvir_right))
+        direct = torch.zeros((i1 - i0, j1 - j0), dtype=torch.float64, device=self.device)
+        exchange = torch.zeros_like(direct) if left is right else None
+        eps_ab = self._tensor(right.eps_vir[:, None] + left.eps_vir[None, :], dtype)
+        for i in range(i0, i1):
+            for start in range(i if diagonal else j0, j1, step):
+                stop = min(start + step, j1)
+                g = (right.b[start:stop].reshape(-1, naux) @ left.b[i].T).reshape(-1, nvir_right, nvir)
+                eps_ij = self._tensor(left.eps_occ[i] + right.eps_occ[start:stop], dtype)
+                w = g / (eps_ij[:, None, None] - eps_ab)
+                columns = slice(start - j0, stop - j0)
+                # Row sums in the working precision, their sum in float64.
+                direct[i - i0, columns] = (g * w).sum(dim=2).sum(dim=1, dtype=torch.float64)
+                if exchange is not None:
+                    rows = (w * g.transpose(1, 2)).sum(dim=2)
+                    exchange[i - i0, columns] = rows.sum(dim=1, dtype=torch.float64)
+        return PairTerms(direct.cpu().numpy(), None if exchange is None else exchange.cpu().numpy())
+
+    def describe(self) -> dict[str, str]:
+        """Device name and PyTorch version."""
+        torch = self._torch
+        device = torch.cuda.get_device_name() if self.device.type == "cuda" else "cpu"
+        return {"device": str(device), "torch": str(torch.__version__)}
+
+    def _tensor(self, values: NDArray[np.float64], dtype: Any) -> Any:
+        return self._torch.from_numpy(values).to(device=self.device, dtype=dtype)

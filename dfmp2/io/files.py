@@ -1,0 +1,101 @@
+"""Write files so that a reader never sees half of one: beside the target, flushed to disk, renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import uuid
+from pathlib import Path
+
+from dfmp2.errors import InputError, ResourceError, ResultFileError
+from dfmp2.resources import free_disk
+from dfmp2.units import format_bytes
+
+
+def require_writable(target: Path, *, overwrite: bool, expected_bytes: int = 0) -> None:
+    """Check, before any computing, that `target` can be written; leaves nothing behind.
+
+    Raises
+    ------
+    InputError : the folder does not exist, or the target is a folder or a device
+    ResultFileError : the target exists and `overwrite` is false
+    ResourceError : the folder is not writable or the disk is too full
+    """
+    folder = target.parent
+    if not folder.is_dir():
+        raise InputError(f"--output {target}: there is no folder {folder}: make it first, or name another one")
+    if target.is_dir() or (target.exists() and not target.is_file()):
+        raise InputError(f"--output {target}: not a regular file: name a file to write")
+    if (target.exists() or target.is_symlink()) and not overwrite:
+        raise ResultFileError(f"{target} already exists: --overwrite replaces it, --output names another file")
+    probe = _beside(target)
+    try:
+        probe.touch(exist_ok=False)
+        probe.unlink()
+        free = free_disk(folder)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise InputError(f"--output {target.name[:40]}...: the file name is too long") from error
+        raise ResourceError(
+            f"cannot write into {folder}: {error.strerror}: choose another folder with --output"
+        ) from error
+    if free < expected_bytes:
+        raise ResourceError(
+            f"the disk of {folder} has {format_bytes(free)} free and about {format_bytes(expected_bytes)} are needed: "
+            "free some space or choose another folder with --output"
+        )
+
+
+def write_atomically(target: Path, content: bytes, *, overwrite: bool) -> None:
+    """Put `content` into `target`, all or nothing; on any failure or interrupt nothing is left.
+
+    Raises
+    ------
+    ResultFileError : the target appeared meanwhile and `overwrite` is false
+    ResourceError : the disk is full or the folder cannot be written
+    """
+    part = _beside(target)
+    try:
+        with open(part, "xb") as handle:
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        if overwrite:
+            os.replace(part, target)
+        else:
+            _rename_new(part, target)
+        _sync_folder(target.parent)
+    except FileExistsError as error:
+        raise ResultFileError(
+            f"{target} was written by somebody else meanwhile: --output names another file"
+        ) from error
+    except OSError as error:
+        raise ResourceError(f"cannot write {target}: {error.strerror}: nothing was changed") from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            part.unlink()
+
+
+def _beside(target: Path) -> Path:
+    return target.with_name(f".{target.name[:200]}.part-{uuid.uuid4().hex[:12]}")
+
+
+def _rename_new(part: Path, target: Path) -> None:
+    """Rename without replacing: a hard link fails when the name is taken."""
+    try:
+        os.link(part, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        if target.exists():
+            raise FileExistsError(errno.EEXIST, "exists", str(target)) from None
+        os.replace(part, target)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,198 @@
+"""The report of a result as text: what was computed, with what, how far to trust it, how long it took."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dfmp2.basis import BasisSet
+from dfmp2.mp2 import scaling
+from dfmp2.result import MP2Result
+from dfmp2.units import ANGSTROM_PER_BOHR, format_bytes
+
+CITATION = (
+    "Feyereisen, Fitzgerald, Komornicki, Chem. Phys. Lett. 208, 359 (1993); PySCF: J. Chem. Phys. 153, 024109 (2020)"
+)
+LONGEST_GEOMETRY = 200  # atoms printed
+WIDTH = 78
+
+
+def report(result: MP2Result) -> str:
+    """The whole report, one string ending in a newline."""
+    sections = (
+        _title(result),
+        _geometry(result),
+        _bases(result),
+        _classes(result),
+        _reference(result),
+        _energies(result),
+        _trust(result),
+        _cost(result),
+    )
+    return "\n".join(line for section in sections for line in (*section, "")) + "\n"
+
+
+def last_line(result: MP2Result, output: str) -> str:
+    """One unmistakable line for the end of a finished run."""
+    return (
+        f"dfmp2 finished: E(MP2, total) = {result.mp2_total_energy:.10f} Eh, "
+        f"E(corr) = {result.mp2_correlation_energy:.10f} Eh -> {output}"
+    )
+
+
+def pair_table(result: MP2Result) -> str:
+    """All stored pair energies, one line per pair, indices from 1 over the correlated orbitals."""
+    lines = [f"{'channel':<18}{'i':>5}{'j':>5}{'energy / Eh':>22}"]
+    for name, matrix in result.pairs.channels().items():
+        mirrored = name != "opposite_spin" or result.reference.nspin == 1
+        for i, row in enumerate(matrix):
+            for j, energy in enumerate(row):
+                if not mirrored or i <= j:
+                    lines.append(f"{name:<18}{i + 1:>5}{j + 1:>5}{energy:>22.14f}")
+    return "\n".join(lines) + "\n"
+
+
+def _title(result: MP2Result) -> list[str]:
+    return [f"dfmp2 {result.provenance.version}: density-fitted MP2", f"cite: {CITATION}"]
+
+
+def _geometry(result: MP2Result) -> list[str]:
+    molecule = result.molecule
+    lines = [
+        _heading(f"Molecule: {molecule.name} ({molecule.formula})"),
+        f"charge {molecule.charge}, multiplicity {molecule.multiplicity}; from {molecule.source or 'python'}",
+        f"{'':6}{'x / angstrom':>16}{'y / angstrom':>16}{'z / angstrom':>16}",
+    ]
+    positions = molecule.coordinates * ANGSTROM_PER_BOHR
+    for label, (x, y, z) in zip(molecule.labels[:LONGEST_GEOMETRY], positions, strict=False):
+        lines.append(f"{label:<6}{x:>16.8f}{y:>16.8f}{z:>16.8f}")
+    if molecule.natom > LONGEST_GEOMETRY:
+        lines.append(f"... and {molecule.natom - LONGEST_GEOMETRY} more atoms")
+    return lines
+
+
+def _bases(result: MP2Result) -> list[str]:
+    sizes = result.sizes
+    lines = [_heading("Basis sets (spherical functions)")]
+    lines += _basis("orbital", result.orbital_basis, sizes.nao)
+    if result.scf_fitting is None:
+        lines.append(f"{'SCF fitting':<13}none: conventional four-centre integrals")
+    else:
+        lines += _basis("SCF fitting", result.scf_fitting, sizes.naux_scf)
+    return lines + _basis("MP2 fitting", result.mp2_fitting, sizes.naux)
+
+
+def _basis(role: str, basis: BasisSet, functions: int) -> list[str]:
+    lines = [f"{role:<13}{line}" for line in basis.describe()]
+    lines[0] += f", {functions} functions"
+    for symbol, element in basis.elements.items():
+        if element.ecp is not None:
+            lines.append(
+                f"{'':13}{symbol}: core potential for {element.ecp_electrons} electrons ({element.ecp_source})"
+            )
+        if "even-tempered" in element.source:
+            lines += [f"{'':13}{symbol} l={shell[0]} exponent {shell[1][0]:.10g} bohr^-2" for shell in element.shells]
+    return lines
+
+
+def _classes(result: MP2Result) -> list[str]:
+    sizes = result.sizes
+    spins = ("all",) if result.reference.nspin == 1 else ("alpha", "beta")
+    lines = [
+        _heading("Orbital classes"),
+        f"{'spin':<8}{'frozen core':>13}{'active occ':>13}{'active vir':>13}{'frozen vir':>13}{'total':>8}",
+    ]
+    for spin, nocc, nvir in zip(spins, sizes.nocc, sizes.nvir, strict=False):
+        # A spin with fewer electrons than frozen orbitals freezes all it has.
+        core = sizes.nmo - nocc - nvir - sizes.frozen_virtual
+        lines.append(f"{spin:<8}{core:>13}{nocc:>13}{nvir:>13}{sizes.frozen_virtual:>13}{sizes.nmo:>8}")
+    lines.append(f"frozen core: {sizes.frozen_core} orbitals per spin (--frozen-core {result.options.frozen_core})")
+    if result.frozen_core_note:
+        lines.append(result.frozen_core_note)
+    return lines
+
+
+def _reference(result: MP2Result) -> list[str]:
+    reference = result.reference
+    lines = [
+        _heading("Reference"),
+        f"{reference.kind.upper()}, {reference.scf_type}, {reference.cycles} cycles ({', '.join(reference.ladder)}), "
+        f"start: {reference.start}",
+        f"nuclear repulsion energy {reference.nuclear_repulsion_energy:.10f} Eh",
+        f"HOMO-LUMO gap {result.diagnostics.homo_lumo_gap:.4f} Eh, "
+        f"smallest MP2 denominator {result.diagnostics.smallest_denominator:.4f} Eh",
+    ]
+    if reference.kind == "uhf":
+        spin = (result.molecule.multiplicity - 1) / 2
+        lines.append(f"<S^2> = {reference.spin_square:.6f} (pure spin state: {spin * (spin + 1):.2f})")
+    if reference.stability is not None:
+        found = reference.stability
+        value = (
+            "" if found.lowest_eigenvalue != found.lowest_eigenvalue else f", lowest {found.lowest_eigenvalue:.4f} Eh"
+        )
+        lines.append(f"orbital stability: {found.verdict} ({found.method}{value})")
+    return lines
+
+
+def _energies(result: MP2Result) -> list[str]:
+    lines = [
+        _heading("Energies / Eh"),
+        _energy("reference energy", result.scf_total_energy),
+        _energy("same-spin correlation", result.mp2_same_spin_correlation_energy),
+        _energy("opposite-spin correlation", result.mp2_opposite_spin_correlation_energy),
+        _energy("MP2 correlation", result.mp2_correlation_energy),
+        _energy("MP2 total", result.mp2_total_energy),
+    ]
+    own = scaling.custom(result.options.os_scale, result.options.ss_scale)
+    for factors in (scaling.SCS, scaling.SOS, *(() if own is None else (own,))):
+        correlation = factors.apply(
+            result.mp2_opposite_spin_correlation_energy, result.mp2_same_spin_correlation_energy
+        )
+        note = f"  OS x {factors.opposite_spin:.6g}, SS x {factors.same_spin:.6g}"
+        lines.append(_energy(f"{factors.name} correlation", correlation) + note)
+        lines.append(_energy(f"{factors.name} total", result.scf_total_energy + correlation))
+    return lines
+
+
+def _trust(result: MP2Result) -> list[str]:
+    lines = [
+        _heading("Precision and backend"),
+        f"backend {result.backend}: {result.backend_reason}",
+        f"precision {result.precision} (asked for: {result.options.precision})",
+    ]
+    certificate = result.certificate
+    if certificate is not None:
+        lines.append(
+            f"certificate: {certificate.sampled} of {certificate.pairs} pairs redone in float64, estimated error of "
+            f"E(corr) {certificate.correlation_error:.1e} Eh (accepted up to {certificate.tolerance:.1e})"
+        )
+        if certificate.repeated_in_fp64:
+            lines.append("             above the tolerance, so the pair energies were repeated in float64")
+    check = result.check
+    if check is not None:
+        lines += [
+            f"check against {check.program}, same orbitals: {'passed' if check.passed else 'FAILED'} "
+            f"(allowed {check.allowed:.1e} Eh)",
+            f"             same-spin {check.same_spin_difference:+.2e}, opposite-spin "
+            f"{check.opposite_spin_difference:+.2e}, correlation {check.correlation_difference:+.2e} Eh",
+        ]
+    return lines
+
+
+def _cost(result: MP2Result) -> list[str]:
+    timings: Any = result.timings
+    names = ("scf", "integrals", "transform", "fit", "pair_energies", "total")
+    memory = result.memory
+    return [
+        _heading("Cost"),
+        "   ".join(f"{name.replace('_', ' ')} {getattr(timings, name):.2f} s" for name in names),
+        f"threads {result.provenance.threads}; peak memory {format_bytes(memory.measured_peak)} "
+        f"(predicted {format_bytes(memory.predicted_peak)}, allowed {format_bytes(memory.budget)})",
+    ]
+
+
+def _heading(text: str) -> str:
+    return f"{text}\n{'-' * WIDTH}"
+
+
+def _energy(name: str, value: float) -> str:
+    return f"{name:<32}{value:>20.10f}"

@@ -1,0 +1,94 @@
+"""Open an HDF5 file of unknown origin without letting it read other files or run anything.
+
+Refused before any number is read: links to other files, external storage, virtual datasets, every
+data type but numbers, booleans and UTF-8 strings, and datasets larger than any result holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from dfmp2.errors import InputError, ResultFileError
+
+LARGEST_DATASET = 16 * 10**9  # bytes when unpacked
+MOST_OBJECTS = 10_000
+DEEPEST = 8
+
+
+@contextmanager
+def open_checked(path: str | Path) -> Iterator[h5py.File]:
+    """Open for reading after checking every object in the file.
+
+    Raises
+    ------
+    InputError : there is no such file
+    ResultFileError : it is not HDF5, is damaged, or holds something a result never holds
+    """
+    path = Path(path)
+    if not path.exists():
+        raise InputError("no such file", file=str(path))
+    if not path.is_file():
+        raise ResultFileError(f"{path}: not a regular file: name a result file (.h5)")
+    try:
+        handle = h5py.File(path, "r")
+    except (OSError, ValueError) as error:
+        raise ResultFileError(f"{path}: not a readable HDF5 file ({_first_line(error)})") from error
+    with handle:
+        try:
+            _check_group(handle, path, [0], 0)
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+            raise ResultFileError(f"{path}: damaged HDF5 file ({_first_line(error)})") from error
+        yield handle
+
+
+def _check_group(group: h5py.Group, path: Path, count: list[int], depth: int) -> None:
+    if depth > DEEPEST:
+        raise ResultFileError(f"{path}: groups are nested deeper than {DEEPEST}: not a result file")
+    _check_attributes(group, path)
+    for name in group:
+        count[0] += 1
+        if count[0] > MOST_OBJECTS:
+            raise ResultFileError(f"{path}: more than {MOST_OBJECTS} objects: not a result file")
+        link = group.get(name, getlink=True)
+        if not isinstance(link, h5py.HardLink):
+            raise ResultFileError(f"{path}: {group.name}/{name} is a link to elsewhere, which is refused")
+        item = group[name]
+        if isinstance(item, h5py.Group):
+            _check_group(item, path, count, depth + 1)
+        elif isinstance(item, h5py.Dataset):
+            _check_dataset(item, path)
+        else:
+            raise ResultFileError(f"{path}: {item.name} is neither a group nor a dataset, which is refused")
+
+
+def _check_dataset(dataset: h5py.Dataset, path: Path) -> None:
+    if dataset.is_virtual or dataset.external:
+        raise ResultFileError(f"{path}: {dataset.name} takes its data from another file, which is refused")
+    if not _allowed(dataset.dtype):
+        raise ResultFileError(f"{path}: {dataset.name} has data type {dataset.dtype}, which is refused")
+    if dataset.size is None or dataset.size * dataset.dtype.itemsize > LARGEST_DATASET:
+        raise ResultFileError(f"{path}: {dataset.name} claims more than {LARGEST_DATASET} bytes")
+    _check_attributes(dataset, path)
+
+
+def _check_attributes(item: h5py.Group | h5py.Dataset, path: Path) -> None:
+    for name in item.attrs:
+        attribute = item.attrs.get_id(name)
+        if not _allowed(attribute.dtype):
+            raise ResultFileError(f"{path}: attribute {name} of {item.name} has a data type that is refused")
+
+
+def _allowed(dtype: np.dtype[np.generic]) -> bool:
+    if dtype.kind == "O":
+        text = h5py.check_string_dtype(dtype)
+        return text is not None and text.encoding in ("utf-8", "ascii")
+    return dtype.kind in "iufbS" and dtype.fields is None
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

@@ -1,0 +1,298 @@
+"""Reader and writer of xyz and extended xyz files, strict: what is not understood is refused.
+
+    3                                   number of atoms
+    charge=0 multiplicity=1             comment; these keys are taken (also mult=), spin= is refused
+    O   0.000000  0.000000  0.117300    symbol (or atomic number), x, y, z; @O or Gh(O) is a ghost
+    H   0.000000  0.757200 -0.469200
+    H   0.000000 -0.757200 -0.469200    numeric columns after the fourth are ignored
+
+In extended xyz, Properties=species:S:1:pos:R:3:... in the comment says which columns to read.
+Text is never evaluated; size, number of atoms and line lengths are bounded before parsing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dfmp2.elements import SYMBOLS, element_symbol, normalise_symbol
+from dfmp2.errors import InputError
+from dfmp2.molecule import MAX_COORDINATE, Molecule
+from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
+
+MAX_BYTES = 64 * 10**6
+TOO_LARGE = f"more than {MAX_BYTES // 10**6} MB: expected the xyz file of one molecule; extract it first"
+MAX_ATOMS = 100_000
+MAX_COMMENT = 100_000  # characters; extended xyz puts whole arrays there
+MAX_LINE = 4096  # characters of an atom line
+UNITS = {"angstrom": BOHR_PER_ANGSTROM, "bohr": 1.0}
+MULTIPLICITY_KEYS = ("multiplicity", "mult", "spin_multiplicity")
+DUMMIES = {"x", "xx", "du", "dummy", "bq", "q", "0"}
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eEdD][+-]?[0-9]+)?")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_GHOST = re.compile(r"@(.+)|gh\((.+)\)", re.IGNORECASE)
+_LABEL = re.compile(r"([A-Za-z]{1,2})[^A-Za-z].*|[0-9]+([A-Za-z]{1,2})")  # C1, H_a, 13C
+_COLUMN = re.compile(r"(\w+):([SRIL]):([1-9][0-9]?)", re.ASCII)
+_COLUMNS = re.compile(rf"{_COLUMN.pattern}(?::{_COLUMN.pattern})*", re.ASCII)
+# key=value where a word begins. Quoted and braced values may contain anything, even "charge=";
+# the bound on the latter keeps the search linear.
+_PAIR = re.compile(
+    r"""(?<![^\s,;])["']?([A-Za-z_][\w-]*)["']?[ \t]*=[ \t]*("[^"]*"|'[^']*'|\{[^}]{0,1000}\}|[^\s,;]*)""", re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True)
+class XyzFile:
+    """A molecule and where its charge and multiplicity came from.
+
+    Attributes
+    ----------
+    molecule : the molecule, coordinates in bohr
+    charge_from, multiplicity_from : "option", "comment line" or "default" (charge 0, multiplicity 1)
+    """
+
+    molecule: Molecule
+    charge_from: str
+    multiplicity_from: str
+
+
+def read_xyz(
+    path: str | Path, *, units: str = "angstrom", charge: int | None = None, multiplicity: int | None = None
+) -> XyzFile:
+    """Read one molecule from an xyz file, or from standard input for the path "-".
+
+    Parameters
+    ----------
+    units : "angstrom" or "bohr", the unit of the coordinates in the file
+    charge, multiplicity : win over the comment line when given
+
+    Raises
+    ------
+    InputError : the file cannot be read, or is not the xyz file of one molecule
+    """
+    file = "stdin" if str(path) == "-" else str(path)
+    try:
+        data = _read_stdin() if str(path) == "-" else _read_regular(str(path))
+        if len(data) > MAX_BYTES:
+            raise InputError(TOO_LARGE)
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        reason = f"byte {error.start + 1} is not UTF-8 text (binary, or another encoding); save it as plain text"
+        raise InputError(f"not an xyz file: {reason}", file=file) from error
+    except InputError as error:
+        raise InputError(str(error), file=file) from error
+    return parse_xyz(text, file=file, units=units, charge=charge, multiplicity=multiplicity)
+
+
+def parse_xyz(
+    text: str, *, file: str, units: str = "angstrom", charge: int | None = None, multiplicity: int | None = None
+) -> XyzFile:
+    """Molecule from the text of an xyz file; `file` names it in errors, the rest is as in `read_xyz`."""
+    if units not in UNITS:
+        raise InputError(f"units {units!r}: expected angstrom or bohr")
+    try:
+        lines = _split_frame(text)
+        pairs = _read_pairs(lines[1])
+        columns = _read_columns(pairs)
+        charge, charge_from = _read_state(pairs, ("charge",), charge, default=0)
+        multiplicity, multiplicity_from = _read_state(pairs, MULTIPLICITY_KEYS, multiplicity, default=1)
+        if multiplicity_from == "default" and "spin" in pairs:
+            raise InputError(
+                f"spin={pairs['spin'][0][:20]!a} is ambiguous (S, 2S or 2S + 1): write multiplicity= instead, "
+                "or pass --multiplicity",
+                line=2,
+            )
+        atoms = [_read_atom(line, number, columns, UNITS[units]) for number, line in enumerate(lines[2:], start=3)]
+        symbols, ghost, points = zip(*atoms, strict=True)
+        name = "".join(letter if letter.isprintable() else "_" for letter in Path(file).stem) or "molecule"
+        molecule = Molecule(symbols, np.array(points), ghost, charge, multiplicity, name=name, source=file, text=text)
+    except InputError as error:
+        raise InputError(str(error), file=file, line=error.line) from error
+    return XyzFile(molecule, charge_from, multiplicity_from)
+
+
+def write_xyz(molecule: Molecule) -> str:
+    """Text of an xyz file, coordinates in angstrom with 12 decimals; `parse_xyz` reads it back to 1e-11 bohr."""
+    rows = (
+        f"{label:<4s}{x:20.12f}{y:20.12f}{z:20.12f}"
+        for label, (x, y, z) in zip(molecule.labels, molecule.coordinates * ANGSTROM_PER_BOHR, strict=True)
+    )
+    comment = f"charge={molecule.charge} multiplicity={molecule.multiplicity}"
+    return "\n".join([str(molecule.natom), comment, *rows]) + "\n"
+
+
+def _read_stdin() -> bytes:
+    if sys.stdin is None:  # the process was started with standard input closed
+        raise InputError("standard input is closed: give a file name")
+    return sys.stdin.buffer.read(MAX_BYTES + 1)
+
+
+def _read_regular(path: str) -> bytes:
+    """At most MAX_BYTES + 1 bytes of a regular file; a pipe or device could block or never end."""
+    try:
+        status = os.stat(path)
+        if stat.S_ISDIR(status.st_mode):
+            raise InputError("is a directory: give an xyz file")
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError("is a device, pipe or socket: give a regular file, or - for standard input")
+        if status.st_size > MAX_BYTES:
+            raise InputError(TOO_LARGE)
+        with open(path, "rb") as stream:
+            return stream.read(MAX_BYTES + 1)
+    except FileNotFoundError as error:
+        raise InputError("no such file: check the name and the directory") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot be read ({reason}): check the name, the permissions and the disk") from error
+
+
+def _split_frame(text: str) -> list[str]:
+    """Count, comment and exactly the announced number of atom lines; nothing is split before the counts agree."""
+    if "\0" in text:
+        raise InputError("not an xyz file: it contains NUL bytes, so it is binary; give a text file")
+    body = text.replace("\r\n", "\n").replace("\r", "\n").rstrip()
+    if not body:
+        raise InputError("empty: expected the number of atoms, a comment line and the atoms")
+    natom = _read_count(body.partition("\n")[0])
+    present = body.count("\n") - 1
+    if present < 0:
+        raise InputError("ends too early: expected a comment line (may be blank) and the atoms", line=1)
+    if natom > present:
+        raise InputError(
+            f"announces {natom} atoms, but {present} atom line{'s' * (present != 1)} follow{'s' * (present == 1)} "
+            "the comment: correct the count or add the missing atoms",
+            line=1,
+        )
+    lines = body.split("\n", natom + 2)
+    if present > natom:
+        rest = lines.pop()
+        extra = rest.lstrip()
+        number = natom + 3 + rest[: len(rest) - len(extra)].count("\n")
+        extra = extra.partition("\n")[0]
+        if _INTEGER.fullmatch(extra[:MAX_LINE].strip()):
+            raise InputError("a second frame: multi-frame files are not accepted; keep one frame per file", line=number)
+        raise InputError(
+            f"{_show(extra)} follows the {natom} atoms announced on line 1: correct the count or remove it", line=number
+        )
+    if len(lines[1]) > MAX_COMMENT:
+        raise InputError(f"comment longer than {MAX_COMMENT} characters: shorten it", line=2)
+    return lines
+
+
+def _read_count(header: str) -> int:
+    token = header[:MAX_LINE].strip()
+    if len(header) > MAX_LINE or not _INTEGER.fullmatch(token):
+        raise InputError(
+            f"not an xyz file: expected the number of atoms alone on line 1, found {_show(header)}; "
+            "convert other formats first (for example with Open Babel)",
+            line=1,
+        )
+    natom = int(token.lstrip("+-0")[:18] or "0")  # 18 digits suffice to refuse, and int() has a limit
+    if token.startswith("-") or natom == 0:
+        raise InputError(f"{_show(token)} atoms: expected 1 or more", line=1)
+    if natom > MAX_ATOMS:
+        raise InputError(f"announces {_show(token)} atoms: at most {MAX_ATOMS} are accepted", line=1)
+    return natom
+
+
+def _read_pairs(comment: str) -> dict[str, list[str]]:
+    """The key=value words of the comment line, keys in lower case; periodic structures are refused."""
+    pairs: dict[str, list[str]] = {}
+    for key, value in _PAIR.findall(comment):
+        pairs.setdefault(key.lower(), []).append(value.strip("\"'{} \t"))
+    if "lattice" in pairs or any(re.search("[t1]", value, re.IGNORECASE) for value in pairs.get("pbc", [])):
+        raise InputError(
+            "periodic structure (Lattice= or pbc=): only molecules are handled; remove these keys if it is one", line=2
+        )
+    return pairs
+
+
+def _read_state(
+    pairs: dict[str, list[str]], keys: tuple[str, ...], option: int | None, default: int
+) -> tuple[int, str]:
+    """Charge or multiplicity, and where it came from; the option wins, but the comment must make sense."""
+    given = [(key, value) for key in keys for value in pairs.get(key, [])]
+    for key, value in given:
+        if len(value) > 9 or not _INTEGER.fullmatch(value):
+            raise InputError(f"{key}={_show(value)}: expected a whole number", line=2)
+    values = {int(value) for _, value in given}
+    if len(values) > 1:
+        listed = ", ".join(f"{key}={value}" for key, value in given[:4])
+        raise InputError(f"{listed} contradict each other: keep one", line=2)
+    if option is not None:
+        return option, "option"
+    return (values.pop(), "comment line") if values else (default, "default")
+
+
+def _read_columns(pairs: dict[str, list[str]]) -> tuple[int, int, int] | None:
+    """(symbol column, first coordinate column, number of columns) from Properties=, None in plain xyz."""
+    if "properties" not in pairs:
+        return None
+    text = ":".join(pairs["properties"])
+    fields = _COLUMN.findall(text)
+    start, total = {}, 0
+    for name, kind, width in fields:
+        start[f"{name}:{kind}:{width}"] = total
+        total += int(width)
+    if not (_COLUMNS.fullmatch(text) and len(start) == len(fields) and {"species:S:1", "pos:R:3"} <= start.keys()):
+        raise InputError(
+            f"Properties={_show(text)}: expected species:S:1 and pos:R:3, and name:type:width for other columns", line=2
+        )
+    return start["species:S:1"], start["pos:R:3"], total
+
+
+def _read_atom(
+    line: str, number: int, columns: tuple[int, int, int] | None, scale: float
+) -> tuple[str, bool, tuple[float, ...]]:
+    """Symbol, ghost flag and coordinates in bohr of one atom line."""
+    try:
+        if len(line) > MAX_LINE or not line.isascii():
+            raise InputError(f"{_show(line)}: expected at most {MAX_LINE} ASCII characters, a symbol and x, y, z")
+        words = line.split()
+        if columns is not None and len(words) != columns[2]:
+            raise InputError(f"{len(words)} columns, but Properties= on line 2 announces {columns[2]}")
+        if len(words) < 4:
+            raise InputError(f"{_show(line) if words else 'blank line'}: expected a symbol and x, y, z")
+        species, first, _ = columns or (0, 1, 4)
+        symbol, ghost = _read_symbol(words[species])
+        point = tuple(_read_number(word) * scale for word in words[first : first + 3])
+        if max(map(abs, point)) >= MAX_COORDINATE:
+            raise InputError(f"{_show(line)}: a coordinate of {MAX_COORDINATE:g} bohr or more; check number and units")
+        for word in words[4:] if columns is None else ():
+            _read_number(word)  # text there means that the columns are not what they seem
+    except InputError as error:
+        raise InputError(str(error), line=number) from error
+    return symbol, ghost, point
+
+
+def _read_symbol(word: str) -> tuple[str, bool]:
+    ghost = _GHOST.fullmatch(word)
+    inner = (ghost[1] or ghost[2]) if ghost else word
+    if inner.lower() in DUMMIES:
+        raise InputError(f"{_show(word)} is a dummy atom: remove it and lower the count, or write @O for a ghost O")
+    if re.fullmatch("[0-9]{1,3}", inner):
+        return element_symbol(int(inner)), ghost is not None
+    label = _LABEL.fullmatch(inner)
+    plain = (label[1] or label[2]).capitalize() if label else ""
+    if plain in SYMBOLS:
+        raise InputError(f"{_show(word)} is a label or isotope, not a symbol: write {plain}")
+    return normalise_symbol(inner), ghost is not None
+
+
+def _read_number(word: str) -> float:
+    if not _NUMBER.fullmatch(word):
+        raise InputError(f"{_show(word)}: expected a decimal number such as 0.7572 or 7.572D-1")
+    return float(word.replace("D", "e").replace("d", "e"))
+
+
+def _show(text: str) -> str:
+    """What was found, for an error: short, on one line, printable."""
+    shown = ascii(text[:50])
+    return shown if len(text) <= 50 and len(shown) <= 52 else f"{shown[:48]}...{shown[-1]}"

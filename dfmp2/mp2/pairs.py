@@ -1,0 +1,113 @@
+"""Walk the tiles, collect the pair terms, and turn them into pair energies.
+
+Restricted:    e_OS(i,j) = direct_ij                 e_SS(i,j) = direct_ij - exchange_ij
+Unrestricted:  e_OS(i,j) = direct_ij over alpha i, beta j
+               e_SS(i,j) = (direct_ij - exchange_ij) / 2 within alpha and within beta
+
+Each energy component is the sum over the whole matrix; the half loop i <= j is mirrored.
+Source: Szabo and Ostlund, Modern Quantum Chemistry (1996), section 6.5; DF form: Weigend et al.,
+Chem. Phys. Lett. 294, 143 (1998).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.backends.base import Backend, Operand, PairTerms, Tile
+from dfmp2.errors import NumericalError
+from dfmp2.mp2 import tiling
+from dfmp2.record import PairEnergies
+
+Progress = Callable[[int, int], None]
+
+
+def pair_energies(
+    operands: list[Operand], backend: Backend, progress: Progress = lambda done, total: None
+) -> PairEnergies:
+    """Same-spin and opposite-spin pair energies of one (restricted) or two (alpha, beta) spin spaces.
+
+    Parameters
+    ----------
+    operands : one or two resident spin spaces of `backend`
+    progress : called with (pairs done, all pairs) after every tile
+
+    Returns
+    -------
+    PairEnergies, float64, Eh
+
+    Raises
+    ------
+    NumericalError : a pair term is NaN or infinite; the pair is named
+    """
+    sizes = [operand.eps_occ.size for operand in operands]
+    tiles = {(s, s): tiling.triangle(size, backend.limits) for s, size in enumerate(sizes)}
+    if len(operands) == 2:
+        tiles[0, 1] = tiling.rectangle(sizes[0], sizes[1], backend.limits)
+    total = sum(tiling.pairs_in(tile) for channel in tiles.values() for tile in channel)
+    done = 0
+
+    def walk(channel: tuple[int, int]) -> PairTerms:
+        nonlocal done
+        left, right = (operands[s] for s in channel)
+        direct = np.zeros((left.eps_occ.size, right.eps_occ.size))
+        exchange = np.zeros_like(direct) if left is right else None
+        for tile, terms in evaluate(backend, left, right, tiles[channel]):
+            _place(direct, terms.direct, tile, mirrored=left is right)
+            if exchange is not None and terms.exchange is not None:
+                _place(exchange, terms.exchange, tile, mirrored=True)
+            done += tiling.pairs_in(tile)
+            progress(done, total)
+        return PairTerms(direct, exchange)
+
+    if len(operands) == 1:
+        closed = walk((0, 0))
+        return _checked(PairEnergies(closed.direct, (_same_spin(closed, 1.0),)))
+    same = tuple(_same_spin(walk((s, s)), 0.5) for s in (0, 1))
+    return _checked(PairEnergies(walk((0, 1)).direct, same))
+
+
+def evaluate(backend: Backend, left: Operand, right: Operand, tiles: list[Tile]) -> Iterator[tuple[Tile, PairTerms]]:
+    """Tiles with their terms as they finish; every entry has its own place, so the order is free."""
+    if backend.limits.workers == 1:
+        for tile in tiles:
+            yield tile, backend.pair_terms(left, right, tile)
+        return
+    with ThreadPoolExecutor(backend.limits.workers) as pool:
+        futures = {pool.submit(backend.pair_terms, left, right, tile): tile for tile in tiles}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)  # an error or Ctrl-C must not wait for the queue
+
+
+def _place(matrix: NDArray[np.float64], values: NDArray[np.float64], tile: Tile, *, mirrored: bool) -> None:
+    """Put a tile's values where they belong, and below the diagonal when i <= j stands for both."""
+    i0, i1, j0, j1, diagonal = tile
+    if diagonal:
+        values = values + np.triu(values, 1).T
+    elif mirrored:
+        matrix[j0:j1, i0:i1] = values.T
+    matrix[i0:i1, j0:j1] = values
+
+
+def _checked(pairs: PairEnergies) -> PairEnergies:
+    for label, matrix in pairs.channels().items():
+        bad = np.argwhere(~np.isfinite(matrix))
+        if bad.size:
+            i, j = bad[0] + 1
+            raise NumericalError(
+                f"the {label} energy of active occupied pair ({i}, {j}) is {matrix[i - 1, j - 1]}: the orbitals or "
+                "integrals hold NaN or infinite numbers; check the geometry and the basis, then report this"
+            )
+    return pairs
+
+
+def _same_spin(terms: PairTerms, factor: float) -> NDArray[np.float64]:
+    if terms.exchange is None:
+        raise TypeError("same-spin energies need the exchange terms of one spin space")
+    return factor * (terms.direct - terms.exchange)

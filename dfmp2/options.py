@@ -1,0 +1,133 @@
+"""What the user may choose, checked when it is built.
+
+Every field is a command line option of the same name (`--scf-conv-tol` is `scf_conv_tol`); the
+Python interface takes the same names as keyword arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dfmp2.errors import InputError
+from dfmp2.units import parse_bytes
+
+CHOICES = {
+    "reference": ("auto", "rhf", "uhf"),
+    "scf": ("df", "conventional"),
+    "precision": ("auto", "fp64", "mixed"),
+    "stability": ("auto", "full", "off"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of one DF-MP2 calculation.
+
+    Attributes
+    ----------
+    basis : orbital basis name
+    reference : "auto" (RHF for singlets, else UHF), "rhf" or "uhf"
+    scf : "df" (density-fitted Coulomb and exchange) or "conventional" (four-index integrals)
+    scf_auxbasis : Coulomb-exchange fitting set of the SCF, None for the partner of `basis`
+    scf_conv_tol : SCF energy change at convergence, Eh; the orbital gradient must also fall below
+        0.1 sqrt(scf_conv_tol), because E(corr) is of first order in the orbital error
+    scf_max_cycles : limit on all SCF iterations, the rescue ladder included
+    scf_from : file with start orbitals (PySCF chkfile or dfmp2 result), or None
+    stability : "auto" (orbital Hessian of the frontier orbitals, exact for small molecules),
+        "full" (all rotations, iterative) or "off"
+    auxbasis : MP2 fitting set, None for the partner of `basis`, "auto" for an even-tempered one
+    frozen_core : "none", "auto", "psi4", "orca", "pyscf" or a number of orbitals per spin
+    frozen_virtual : number of highest virtual orbitals left out per spin
+    os_scale, ss_scale : factors of the custom scaled MP2 energy; None = not asked for
+    backend : name of a row of the backend registry, or "auto"
+    precision : "auto", "fp64" or "mixed"
+    tolerance : largest estimated precision error accepted in mixed precision, Eh
+    memory : peak resident memory allowed for the process, bytes (text such as "8GB" is converted);
+        None for what the machine has free
+    threads : number of threads, None for the number of usable cores
+    allow_small_gap : go on below the refused HOMO-LUMO gap
+    check : also run PySCF's own DF-MP2 on the same orbitals and fitting set
+    """
+
+    basis: str
+    reference: str = "auto"
+    scf: str = "df"
+    scf_auxbasis: str | None = None
+    scf_conv_tol: float = 1e-10
+    scf_max_cycles: int = 100
+    scf_from: str | None = None
+    stability: str = "auto"
+    auxbasis: str | None = None
+    frozen_core: str = "none"
+    frozen_virtual: int = 0
+    os_scale: float | None = None
+    ss_scale: float | None = None
+    backend: str = "auto"
+    precision: str = "auto"
+    tolerance: float = 1e-7
+    memory: int | None = None
+    threads: int | None = None
+    allow_small_gap: bool = False
+    check: bool = False
+
+    def __post_init__(self) -> None:
+        for name, allowed in CHOICES.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise InputError(f"--{name} {value!r}: expected one of {', '.join(allowed)}")
+        object.__setattr__(self, "frozen_core", str(self.frozen_core).strip().lower())
+        if isinstance(self.memory, str):
+            object.__setattr__(self, "memory", parse_bytes(self.memory))
+        _require_finite(self, "scf_conv_tol", "tolerance", positive=True)
+        _require_finite(self, "os_scale", "ss_scale", positive=False)
+        _require_whole(self, "scf_max_cycles", "threads", "memory", least=1)
+        _require_whole(self, "frozen_virtual", least=0)
+        if not self.basis.strip():
+            raise InputError("--basis is empty: name an orbital basis such as cc-pvdz")
+        if self.scf == "conventional" and self.scf_auxbasis is not None:
+            raise InputError(
+                f"--scf conventional uses no fitting set, but --scf-auxbasis {self.scf_auxbasis} was given: "
+                "drop one of the two (the MP2 fitting set is --auxbasis)"
+            )
+
+    @property
+    def scf_gradient_tol(self) -> float:
+        """Largest norm of the orbital gradient at convergence, Eh."""
+        return 0.1 * math.sqrt(self.scf_conv_tol)
+
+
+def make_options(**given: Any) -> Options:
+    """Options from keyword arguments, with an error naming an unknown one."""
+    known = {field.name for field in fields(Options)}
+    unknown = sorted(set(given) - known)
+    if unknown:
+        raise InputError(f"unknown option {unknown[0]!r}: the options are {', '.join(sorted(known))}")
+    if "basis" not in given:
+        raise InputError("no basis was given: name an orbital basis, e.g. basis='cc-pvdz'")
+    return Options(**given)
+
+
+def _require_finite(options: Options, *names: str, positive: bool) -> None:
+    for name in names:
+        value = getattr(options, name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise InputError(f"{_flag(name)} {value!r}: expected a finite number")
+        if positive and value <= 0:
+            raise InputError(f"{_flag(name)} {value!r}: expected a number above zero")
+
+
+def _require_whole(options: Options, *names: str, least: int) -> None:
+    for name in names:
+        value = getattr(options, name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InputError(f"{_flag(name)} {value!r}: expected a whole number, {least} or more")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

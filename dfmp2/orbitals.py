@@ -1,0 +1,133 @@
+"""Orbitals and the active spaces cut out of them.
+
+A spin's orbitals are sorted by energy: nocc occupied ones first. Frozen core drops the lowest
+`frozen_core` occupied orbitals, frozen virtuals the highest `frozen_virtual` ones; both are slices.
+nvir follows from nmo, not nao: linear dependence can leave fewer molecular orbitals than functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import InputError, NumericalError
+
+SMALL_GAP = 0.1  # Eh, warned: perturbation theory becomes questionable
+REFUSED_GAP = 0.02  # Eh, refused unless --allow-small-gap: near-degenerate, MP2 is meaningless
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveSpace:
+    """Correlated orbitals of one spin.
+
+    Attributes
+    ----------
+    c_occ : (nao, nocc) float64, active occupied orbital coefficients
+    c_vir : (nao, nvir) float64, active virtual orbital coefficients
+    eps_occ : (nocc,) float64, orbital energies, Eh
+    eps_vir : (nvir,) float64, orbital energies, Eh
+    """
+
+    c_occ: NDArray[np.float64]
+    c_vir: NDArray[np.float64]
+    eps_occ: NDArray[np.float64]
+    eps_vir: NDArray[np.float64]
+
+    @property
+    def nocc(self) -> int:
+        return int(self.eps_occ.size)
+
+    @property
+    def nvir(self) -> int:
+        return int(self.eps_vir.size)
+
+
+def active_space(
+    mo_coeff: NDArray[np.float64],
+    mo_energy: NDArray[np.float64],
+    mo_occ: NDArray[np.float64],
+    frozen_core: int,
+    frozen_virtual: int,
+) -> ActiveSpace:
+    """Cut the active space of one spin out of its orbitals.
+
+    Parameters
+    ----------
+    mo_coeff : (nao, nmo) float64; mo_energy : (nmo,) float64, Eh; mo_occ : (nmo,) float64, 0 or more
+    frozen_core, frozen_virtual : number of lowest occupied / highest virtual orbitals left out
+
+    Raises
+    ------
+    InputError : nothing is left to correlate into
+    """
+    occupied = np.flatnonzero(mo_occ > 0)
+    virtual = np.flatnonzero(mo_occ == 0)
+    occupied = occupied[np.argsort(mo_energy[occupied], kind="stable")][frozen_core:]
+    virtual = virtual[np.argsort(mo_energy[virtual], kind="stable")]
+    if frozen_virtual and frozen_virtual >= virtual.size:
+        raise InputError(
+            f"--frozen-virtual {frozen_virtual} leaves no virtual orbital: there are {virtual.size}; "
+            "give a smaller number"
+        )
+    if virtual.size == 0:
+        raise InputError("the basis has no virtual orbitals, so there is no correlation energy: use a larger --basis")
+    virtual = virtual[: virtual.size - frozen_virtual]
+    return ActiveSpace(
+        np.ascontiguousarray(mo_coeff[:, occupied]),
+        np.ascontiguousarray(mo_coeff[:, virtual]),
+        mo_energy[occupied].copy(),
+        mo_energy[virtual].copy(),
+    )
+
+
+def homo_lumo_gap(mo_energy: NDArray[np.float64], mo_occ: NDArray[np.float64]) -> float:
+    """Smallest virtual minus largest occupied orbital energy over the given spins, Eh.
+
+    Parameters
+    ----------
+    mo_energy, mo_occ : (nspin, nmo) float64; the gap is taken within each spin
+    """
+    gaps = [
+        float(eps[occ == 0].min() - eps[occ > 0].max())
+        for eps, occ in zip(mo_energy, mo_occ, strict=True)
+        if (occ > 0).any() and (occ == 0).any()
+    ]
+    return min(gaps, default=float("inf"))
+
+
+def smallest_denominator(spaces: list[ActiveSpace]) -> float:
+    """Smallest e_a + e_b - e_i - e_j of any amplitude, Eh (inf when there are none).
+
+    One space (restricted) or two (alpha, beta). Opposite-spin amplitudes may repeat an orbital in
+    both spins; same-spin amplitudes need two different occupied and two different virtual ones.
+    """
+    gaps = [float(s.eps_vir[0] - s.eps_occ[-1]) for s in spaces if s.nocc and s.nvir]
+    opposite = [2.0 * gaps[0]] if len(spaces) == 1 else [sum(gaps)] if len(gaps) == 2 else []
+    same = [
+        float(s.eps_vir[0] + s.eps_vir[1] - s.eps_occ[-1] - s.eps_occ[-2]) for s in spaces if s.nocc > 1 and s.nvir > 1
+    ]
+    return min(opposite + same, default=float("inf"))
+
+
+def guard_gap(gap: float, denominator: float, allow_small_gap: bool) -> str | None:
+    """Refuse denominators MP2 cannot be trusted with; return a warning for doubtful ones.
+
+    Raises
+    ------
+    NumericalError : a non-positive denominator, or a gap below 0.02 Eh without `allow_small_gap`
+    """
+    if denominator <= 0:
+        raise NumericalError(
+            f"the smallest MP2 denominator e_a + e_b - e_i - e_j is {denominator:.6f} Eh and must be positive: "
+            "the reference is not a ground state (try --scf-from with better orbitals, or another --multiplicity)"
+        )
+    if gap < REFUSED_GAP and not allow_small_gap:
+        raise NumericalError(
+            f"the HOMO-LUMO gap is {gap:.4f} Eh, below {REFUSED_GAP} Eh: MP2 is not meaningful for a nearly "
+            "degenerate reference; --allow-small-gap goes on all the same"
+        )
+    if gap < SMALL_GAP:
+        return f"the HOMO-LUMO gap is only {gap:.4f} Eh (below {SMALL_GAP}): the MP2 energy may be unreliable"
+    return None

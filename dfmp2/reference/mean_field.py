@@ -1,0 +1,194 @@
+"""Hartree-Fock through PySCF: RHF or UHF, density-fitted or conventional, with a rescue ladder.
+
+DIIS first; when it has not converged after its share of the cycle limit, a level shift, then the
+second-order solver, all within the same limit. Whoever converges is recorded. What does not
+converge gives no MP2 energy: the error says what the last iteration looked like.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import ConvergenceError, InputError
+from dfmp2.options import Options
+from dfmp2.progress import Listener
+from dfmp2.record import Reference, StartOrbitals
+from dfmp2.reference.guess import start_density
+from dfmp2.reference.shield import shielded
+
+Array = NDArray[np.float64]
+
+LEVEL_SHIFT = 0.3  # Eh, added to the virtual orbital energies on the second rung
+DIIS_LEAST = 40  # cycles DIIS always gets before the ladder starts
+DIIS_SHARE, SHIFT_SHARE = 0.6, 0.2  # of the cycle limit; the second-order solver has the rest
+ORTHONORMAL = 1e-6  # deviation of C^T S C from 1 up to which start orbitals count as orthonormal
+
+
+def reference_kind(asked: str, multiplicity: int) -> str:
+    """ "rhf" or "uhf": restricted for singlets unless asked otherwise.
+
+    Raises
+    ------
+    InputError : a restricted reference for an open shell
+    """
+    if asked == "rhf" and multiplicity != 1:
+        raise InputError(
+            f"--reference rhf needs multiplicity 1, but the molecule has multiplicity {multiplicity}: "
+            "use --reference uhf (or auto)"
+        )
+    if asked == "auto":
+        return "rhf" if multiplicity == 1 else "uhf"
+    return asked
+
+
+def run_scf(
+    mole: Any,
+    kind: str,
+    options: Options,
+    fitting: dict[str, Any] | None,
+    start: StartOrbitals | None,
+    listener: Listener,
+) -> tuple[Any, Reference]:
+    """Converge Hartree-Fock.
+
+    Parameters
+    ----------
+    mole : PySCF molecule; kind : "rhf" or "uhf"
+    fitting : Coulomb-exchange fitting set as data, None for a conventional SCF
+    start : start orbitals, None for atomic densities
+
+    Returns
+    -------
+    the converged PySCF object (for the check and the stability analysis) and its record
+
+    Raises
+    ------
+    ConvergenceError : not converged within options.scf_max_cycles
+    """
+    with shielded():
+        from pyscf import scf
+
+        mf = (scf.RHF if kind == "rhf" else scf.UHF)(mole)
+        if fitting is not None:
+            mf = mf.density_fit(auxbasis=fitting)
+        mf.verbose = 0
+        mf.chkfile = None
+        mf.conv_tol = options.scf_conv_tol
+        mf.conv_tol_grad = options.scf_gradient_tol
+        density = _split(start_density(mole), mole, kind) if start is None else _from_orbitals(start, mole, mf, kind)
+        mf, ladder, cycles = _climb(mf, density, options, listener)
+        return mf, record(
+            mf, kind, fitting is not None, ladder, cycles, "atomic densities" if start is None else start.origin
+        )
+
+
+def record(mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, start: str) -> Reference:
+    """The plain values of a converged PySCF mean field."""
+    stacked = [np.asarray(x, dtype=np.float64) for x in (mf.mo_coeff, mf.mo_energy, mf.mo_occ)]
+    coeff, energy, occ = stacked if kind == "uhf" else [x[None] for x in stacked]
+    order = np.stack([np.lexsort((e, -n)) for e, n in zip(energy, occ, strict=True)])  # occupied first, by energy
+    coeff = np.take_along_axis(coeff, order[:, None, :], axis=2)
+    energy, occ = (np.take_along_axis(x, order, axis=1) for x in (energy, occ))
+    with shielded():
+        return Reference(
+            kind=kind,
+            scf_type="df" if fitted else "conventional",
+            scf_total_energy=float(mf.e_tot),
+            nuclear_repulsion_energy=float(mf.mol.energy_nuc()),
+            cycles=cycles,
+            ladder=tuple(ladder),
+            start=start,
+            spin_square=float(mf.spin_square()[0]) if kind == "uhf" else 0.0,
+            mo_coeff=coeff,
+            mo_energy=energy,
+            mo_occ=occ,
+        )
+
+
+def _climb(mf: Any, density: Any, options: Options, listener: Listener) -> tuple[Any, list[str], int]:
+    """Run the rungs of the ladder until one converges; count every iteration."""
+    limit = options.scf_max_cycles
+    diis = min(limit, max(DIIS_LEAST, int(limit * DIIS_SHARE)))
+    shift = min(limit - diis, int(limit * SHIFT_SHARE))
+    history: list[tuple[float, float, float]] = []
+
+    def watch(envs: dict[str, Any]) -> None:
+        energy, gradient = float(envs["e_tot"]), float(envs["norm_gorb"])
+        change = energy - history[-1][0] if history else 0.0
+        history.append((energy, change, gradient))
+        listener.scf_cycle(len(history), energy, change, gradient)
+
+    mf.callback = watch
+    ladder = []
+    for rung, cycles in (("DIIS", diis), ("level shift", shift), ("second order", limit - diis - shift)):
+        if cycles <= 0:
+            continue
+        ladder.append(rung)
+        mf.max_cycle = cycles
+        mf.level_shift = LEVEL_SHIFT if rung == "level shift" else 0.0
+        if rung == "second order":
+            orbitals, occupations = mf.mo_coeff, mf.mo_occ
+            mf = mf.newton()
+            mf.verbose = 0
+            mf.max_cycle = cycles
+            mf.kernel(orbitals, occupations)
+        else:
+            mf.kernel(density)
+        if mf.converged:
+            mf.callback = None
+            return mf, ladder, len(history)
+        listener.stage(f"SCF not converged by {rung} in {cycles} cycles")
+        density = mf.make_rdm1()
+    _, change, gradient = history[-1]
+    raise ConvergenceError(
+        f"the SCF did not converge in {len(history)} cycles ({', '.join(ladder)}): the last energy change was "
+        f"{change:.1e} Eh (needed {options.scf_conv_tol:.1e}) and the orbital gradient {gradient:.1e} Eh (needed "
+        f"{options.scf_gradient_tol:.1e}). Without a converged reference there is no MP2 energy. Check geometry, "
+        "charge and multiplicity; raise --scf-max-cycles; or start from other orbitals with --scf-from"
+    )
+
+
+def _split(density: Any, mole: Any, kind: str) -> Any:
+    """The start density as the SCF class wants it: total, or shared out over the spins."""
+    if kind == "rhf":
+        return density
+    alpha, beta = mole.nelec
+    electrons = max(alpha + beta, 1)
+    return np.stack([np.asarray(density) * (n / electrons) for n in (alpha, beta)])
+
+
+def _from_orbitals(start: StartOrbitals, mole: Any, mf: Any, kind: str) -> Array:
+    """Density of given start orbitals, orthonormalised in the present overlap.
+
+    Raises
+    ------
+    InputError : they belong to other atoms or another basis
+    """
+    charges = tuple(int(z) for z in mole.atom_charges())
+    if start.charges is not None and start.charges != charges:
+        raise InputError(
+            f"--scf-from {start.origin}: its orbitals belong to atoms with charges {list(start.charges)}, this "
+            f"molecule has {list(charges)}: name a file of the same atoms in the same order"
+        )
+    nao = mole.nao
+    if start.mo_coeff.shape[1] != nao:
+        raise InputError(
+            f"--scf-from {start.origin}: its orbitals have {start.mo_coeff.shape[1]} basis functions, this calculation "
+            f"has {nao}: name a file with the same basis"
+        )
+    overlap = mf.get_ovlp()
+    densities = []
+    for coeff, occ in zip(start.mo_coeff, start.mo_occ, strict=True):
+        occupied = coeff[:, occ > 0]
+        gram = occupied.T @ overlap @ occupied
+        if np.abs(gram - np.eye(len(gram))).max(initial=0.0) > ORTHONORMAL:  # a moved geometry
+            values, vectors = np.linalg.eigh(gram)
+            occupied = occupied @ (vectors / np.sqrt(values)) @ vectors.T
+        densities.append((occupied * occ[occ > 0]) @ occupied.T)
+    density = np.stack(densities)
+    if kind == "rhf":
+        return np.asarray(density.sum(axis=0))
+    return density if len(density) == 2 else np.stack([density[0] / 2, density[0] / 2])

@@ -1,0 +1,6 @@
+"""Configuration dfmp2 gives PySCF at import (see shield.py); PySCF executes the first such file it finds.
+
+Geometry, basis and potential parsers then refuse expressions instead of evaluating them as Python.
+"""
+
+DISABLE_EVAL = True

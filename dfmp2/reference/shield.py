@@ -1,0 +1,179 @@
+"""Import PySCF safely: no configuration from the working directory, no evaluated input.
+
+PySCF executes the first of `PYSCF_CONFIG_FILE`, `./.pyscf_conf.py` and `~/.pyscf_conf.py` when it is
+imported, and its parsers evaluate what they cannot read as a number. `import_pyscf` puts our own
+configuration (`pyscf_conf.py`, which switches evaluation off) first; `shielded` holds the switches
+closed while our calls run, also when PySCF was imported earlier and left open.
+
+The settings `PYSCF_MAX_MEMORY` and `PYSCF_TMPDIR` stay in force; a personal `~/.pyscf_conf.py` is not
+read. Plugins are found where packages are installed, not through `PYSCF_EXT_PATH` or a folder
+`pyscf/` in the working directory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+from dfmp2.errors import InputError
+
+MINIMUM = (2, 13)
+INSTALL = "pip install 'pyscf>=2.13'"
+CONFIG = Path(__file__).with_name("pyscf_conf.py")
+
+# Each of these copies DISABLE_EVAL from the configuration when it is imported, so each has its own.
+EVALUATING = (
+    "pyscf.gto.mole",
+    "pyscf.gto.basis.parse_nwchem",
+    "pyscf.gto.basis.parse_nwchem_ecp",
+    "pyscf.gto.basis.parse_cp2k",
+    "pyscf.gto.basis.parse_molpro",
+)
+FLAG = "DISABLE_EVAL"
+
+_lock = threading.RLock()
+_depth = 0  # calls of shielded() that are running, in all threads
+_found: list[tuple[ModuleType, bool]] = []  # switches as they were before the outermost call
+
+
+def import_pyscf() -> None:
+    """Import PySCF with evaluation switched off; does nothing when it is imported already.
+
+    Raises
+    ------
+    InputError : PySCF is missing, broken, older than 2.13 or without the switches
+    """
+    with _lock:
+        if sys.modules.get("pyscf") is None:
+            _require_settings()
+            environment = {"PYSCF_CONFIG_FILE": str(CONFIG), "PYSCF_EXT_PATH": None, "PYSCF_ARGPARSE": None}
+            with _environment(environment), no_imports_from_working_directory():
+                _import("pyscf")
+                _require_version()
+                _evaluating_modules()
+        _require_version()
+
+
+@contextmanager
+def shielded() -> Iterator[None]:
+    """Keep PySCF's evaluation switched off while the block runs, then restore the switches.
+
+    Every entry into PySCF runs inside this block. It may be nested and used from several threads: the
+    first to enter closes the switches, the last to leave restores them.
+
+    Raises
+    ------
+    InputError : as for `import_pyscf`
+    """
+    global _depth
+    import_pyscf()
+    with _lock:
+        if _depth == 0:
+            _found[:] = [(module, getattr(module, FLAG)) for module in _evaluating_modules()]
+            for module, _ in _found:
+                setattr(module, FLAG, True)
+        _depth += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _depth -= 1
+            if _depth == 0:
+                for module, value in _found:
+                    setattr(module, FLAG, value)
+                _found.clear()
+
+
+def pyscf_version() -> str:
+    """Version of the imported PySCF, e.g. "2.14.0"."""
+    import_pyscf()
+    return str(sys.modules["pyscf"].__version__)
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name == "pyscf":
+            raise InputError(
+                "PySCF, which computes the SCF and the integrals, is not installed (a copy in the working directory "
+                f"does not count): {INSTALL}"
+            ) from error
+        raise InputError(f"PySCF needs the module {error.name!r}, which is missing: {INSTALL}") from error
+    except (ImportError, OSError) as error:  # OSError: its compiled libraries do not load
+        raise InputError(f"PySCF is installed but cannot be imported ({error}): reinstall it, {INSTALL}") from error
+
+
+def _require_settings() -> None:
+    """Refuse what would make PySCF fail, or run another configuration, half way through its import."""
+    if not CONFIG.is_file():
+        raise InputError(f"{CONFIG.name}, a part of dfmp2, is missing from {CONFIG.parent}: install dfmp2 again")
+    memory = os.environ.get("PYSCF_MAX_MEMORY")
+    if memory is not None and not re.fullmatch(r"\s*\d+\s*", memory):
+        raise InputError(f"the environment variable PYSCF_MAX_MEMORY is {memory!r}: expected whole megabytes or unset")
+
+
+def _require_version() -> None:
+    version = str(getattr(sys.modules["pyscf"], "__version__", "unknown"))
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers is None or (int(numbers[1]), int(numbers[2])) < MINIMUM:
+        raise InputError(f"PySCF {version} is installed, dfmp2 needs 2.13 or newer: {INSTALL}")
+
+
+def _evaluating_modules() -> list[ModuleType]:
+    """The modules with a switch; refuses a PySCF that lacks one."""
+    modules = [_import(name) for name in EVALUATING]
+    for module in modules:
+        if not hasattr(module, FLAG):
+            version = getattr(sys.modules["pyscf"], "__version__", "unknown")
+            raise InputError(
+                f"PySCF {version} has no switch {FLAG} in {module.__name__}, so its parsers would execute input text: "
+                f"install a supported version, {INSTALL}"
+            )
+    return modules
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
+    """Environment variables set (or unset, for None) in the block and restored afterwards."""
+    before = {name: os.environ.get(name) for name in changes}
+    _set(changes)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+@contextmanager
+def no_imports_from_working_directory() -> Iterator[None]:
+    """`sys.path` without the working directory.
+
+    `python -m` puts it first, so a folder `pyscf/` there would be imported in place of PySCF or join its
+    package path as a plugin.
+    """
+    try:
+        here = os.path.realpath(os.getcwd())
+    except FileNotFoundError:  # the directory was deleted: nothing can be imported from it
+        here = ""
+    with _lock:
+        before = list(sys.path)
+        sys.path[:] = [entry for entry in before if entry and os.path.realpath(entry) != here]
+        try:
+            yield
+        finally:
+            sys.path[:] = before

@@ -1,0 +1,88 @@
+"""What the machine can give: memory, cores, disk. Linux files are read; elsewhere POSIX answers."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from pathlib import Path
+
+_CGROUP_LIMITS = (  # (limit, usage) of version 2 and version 1
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+def available_memory() -> int:
+    """Bytes that can still be allocated without swapping, within the control group's limit."""
+    free = _meminfo("MemAvailable")
+    if free is None:
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit_file, usage_file in _CGROUP_LIMITS:
+        limit, usage = _number(limit_file), _number(usage_file)
+        if limit is not None and usage is not None:
+            free = min(free, max(0, limit - usage))
+    return free
+
+
+def resident_memory() -> int:
+    """Resident bytes of this process now."""
+    return _status("VmRSS") or peak_resident_memory()
+
+
+def peak_resident_memory() -> int:
+    """Largest resident size of this process so far, bytes."""
+    peak = _status("VmHWM")
+    if peak is not None:
+        return peak
+    scale = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+
+def usable_cores() -> int:
+    """Cores this process may use: OMP_NUM_THREADS if set, else affinity capped by the CPU quota."""
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    if asked.isdigit() and int(asked) > 0:
+        return int(asked)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _words("/sys/fs/cgroup/cpu.max")
+    if len(quota) == 2 and quota[0].isdigit():
+        cores = min(cores, max(1, int(quota[0]) // int(quota[1])))
+    return cores
+
+
+def free_disk(folder: Path) -> int:
+    """Bytes free for this user on the file system that holds `folder`."""
+    stat = os.statvfs(folder)
+    return stat.f_bavail * stat.f_frsize
+
+
+def _meminfo(key: str) -> int | None:
+    return _kilobytes("/proc/meminfo", key)
+
+
+def _status(key: str) -> int | None:
+    return _kilobytes("/proc/self/status", key)
+
+
+def _kilobytes(file: str, key: str) -> int | None:
+    try:
+        lines = Path(file).read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _number(file: str) -> int | None:
+    words = _words(file)
+    return int(words[0]) if words and words[0].isdigit() else None
+
+
+def _words(file: str) -> list[str]:
+    try:
+        return Path(file).read_text().split()
+    except OSError:
+        return []

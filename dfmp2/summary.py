@@ -1,0 +1,91 @@
+"""A result as a plain dictionary (what `--json` prints) and as a small HTML table (for notebooks)."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from dfmp2.basis import BasisSet
+
+if TYPE_CHECKING:
+    from dfmp2.result import MP2Result
+
+
+def to_dict(result: MP2Result) -> dict[str, Any]:
+    """Every quantity of interest under a flat, documented name; energies in hartree, times in s.
+
+    The keys are those of README, section "JSON". Non-finite numbers become None, which JSON can hold.
+    """
+    reference, molecule, certificate, check = result.reference, result.molecule, result.certificate, result.check
+    stability = None if reference.stability is None else asdict(reference.stability)
+    payload = {
+        "name": molecule.name,
+        "formula": molecule.formula,
+        "charge": molecule.charge,
+        "multiplicity": molecule.multiplicity,
+        "reference": reference.kind,
+        "scf_type": reference.scf_type,
+        "basis": result.orbital_basis.name,
+        "scf_auxbasis": None if result.scf_fitting is None else describe(result.scf_fitting),
+        "auxbasis": describe(result.mp2_fitting),
+        "nuclear_repulsion_energy": reference.nuclear_repulsion_energy,
+        "scf_total_energy": result.scf_total_energy,
+        "scf_iterations": reference.cycles,
+        "mp2_same_spin_correlation_energy": result.mp2_same_spin_correlation_energy,
+        "mp2_opposite_spin_correlation_energy": result.mp2_opposite_spin_correlation_energy,
+        "mp2_correlation_energy": result.mp2_correlation_energy,
+        "mp2_total_energy": result.mp2_total_energy,
+        "scs_mp2_correlation_energy": result.scs_mp2_correlation_energy,
+        "sos_mp2_correlation_energy": result.sos_mp2_correlation_energy,
+        "backend": result.backend,
+        "backend_reason": result.backend_reason,
+        "precision": result.precision,
+        "precision_certificate": None if certificate is None else asdict(certificate),
+        "frozen_core_orbitals": result.sizes.frozen_core,
+        "spin_square": reference.spin_square,
+        "stability": stability,
+        "sizes": asdict(result.sizes),
+        "diagnostics": asdict(result.diagnostics),
+        "timings": asdict(result.timings),
+        "memory": asdict(result.memory),
+        "check": None
+        if check is None
+        else {**asdict(check), "correlation_difference": check.correlation_difference, "passed": check.passed},
+        "provenance": asdict(result.provenance) | {"input_sha256": hashlib.sha256(molecule.text.encode()).hexdigest()},
+    }
+    if result.scaled_mp2_correlation_energy is not None:
+        payload["scaled_mp2_correlation_energy"] = result.scaled_mp2_correlation_energy
+    return {key: _plain(value) for key, value in payload.items()}
+
+
+def describe(basis: BasisSet) -> str:
+    """Names of the sets in a basis, e.g. "cc-pvdz-ri" or "cc-pvdz-jkfit, def2-universal-jkfit"."""
+    return ", ".join(dict.fromkeys(element.name for element in basis.elements.values()))
+
+
+def to_html(result: MP2Result) -> str:
+    """A table of the energies, for notebooks."""
+    rows = [
+        ("E(SCF)", result.scf_total_energy),
+        ("E(SS)", result.mp2_same_spin_correlation_energy),
+        ("E(OS)", result.mp2_opposite_spin_correlation_energy),
+        ("E(MP2 correlation)", result.mp2_correlation_energy),
+        ("E(MP2 total)", result.mp2_total_energy),
+    ]
+    title = f"{result.molecule.formula}: DF-MP2/{result.orbital_basis.name} on {result.backend}, {result.precision}"
+    body = "".join(
+        f"<tr><td>{name}</td><td style='text-align:right'>{value:.10f}</td><td>E<sub>h</sub></td></tr>"
+        for name, value in rows
+    )
+    return f"<table><caption>{html.escape(title)}</caption>{body}</table>"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

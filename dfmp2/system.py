@@ -1,0 +1,138 @@
+"""Everything that is settled before a number is computed: backend, bases, frozen core, memory.
+
+What can be refused is refused here, before the SCF.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dfmp2 import memory, resources
+from dfmp2.backends.base import Backend
+from dfmp2.backends.registry import select
+from dfmp2.basis import BasisSet
+from dfmp2.frozen_core import FrozenCore, dialect_differences, frozen_core_count
+from dfmp2.molecule import Molecule
+from dfmp2.options import Options
+from dfmp2.orbitals import ActiveSpace
+from dfmp2.progress import Listener
+from dfmp2.record import Reference, Sizes
+from dfmp2.reference import integrals
+from dfmp2.reference.basis import is_mp2_fitting_set, resolve_fitting, resolve_orbital
+from dfmp2.reference.mole import build_auxiliary, build_mole
+from dfmp2.reference.shield import import_pyscf
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class System:
+    """A molecule with its bases resolved and its PySCF molecules built."""
+
+    molecule: Molecule
+    orbital_basis: BasisSet
+    scf_fitting: BasisSet | None
+    mp2_fitting: BasisSet
+    mole: Any
+    auxmole: Any
+    naux_scf: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setup:
+    """Choices made before any number is computed."""
+
+    options: Options
+    backend: Backend
+    backend_reason: str
+    threads: int
+    budget: int
+    command: str
+
+
+def prepare(options: Options, command: str) -> Setup:
+    """Choose the backend, the threads and the memory budget, once and for the whole run."""
+    import_pyscf()
+    count = options.threads or resources.usable_cores()
+    backend, reason = select(options.backend, options.precision, count)
+    budget = options.memory or resources.resident_memory() + int(0.9 * resources.available_memory())
+    return Setup(options, backend, reason, count, budget, command)
+
+
+def resolve(molecule: Molecule, setup: Setup, listener: Listener) -> System:
+    """Resolve the bases by name and build the PySCF molecules."""
+    options = setup.options
+    orbital = resolve_orbital(options.basis, molecule.elements)
+    molecule.check_electrons(ecp_electrons(orbital))
+    jk = None
+    if options.scf == "df":
+        jk = resolve_fitting("jk", options.scf_auxbasis, orbital, molecule.elements)
+    return assemble(molecule, orbital, jk, setup, listener)
+
+
+def assemble(molecule: Molecule, orbital: BasisSet, jk: BasisSet | None, setup: Setup, listener: Listener) -> System:
+    """Add the MP2 fitting set and build the PySCF molecules."""
+    auxbasis = setup.options.auxbasis
+    ri = resolve_fitting("ri", auxbasis, orbital, molecule.elements)
+    if auxbasis and auxbasis != "auto" and not is_mp2_fitting_set(auxbasis):
+        listener.warning(
+            f"--auxbasis {auxbasis} was not made for MP2: expect errors of 1e-5 Eh and more against an -ri set"
+        )
+    mole = build_mole(molecule, orbital, setup.budget)
+    naux_scf = 0 if jk is None else build_auxiliary(mole, molecule, jk).nao
+    return System(molecule, orbital, jk, ri, mole, build_auxiliary(mole, molecule, ri), int(naux_scf))
+
+
+def ecp_electrons(basis: BasisSet) -> dict[str, int]:
+    """Electrons replaced by the effective core potential, per element."""
+    return {symbol: element.ecp_electrons for symbol, element in basis.elements.items()}
+
+
+def frozen_core(system: System, options: Options, listener: Listener) -> FrozenCore:
+    """Count the frozen orbitals, and warn when programs would freeze different numbers."""
+    molecule, ecp = system.molecule, ecp_electrons(system.orbital_basis)
+    alpha, beta = system.mole.nelec
+    core = frozen_core_count(molecule, options.frozen_core, ecp, alpha, beta)
+    if options.frozen_core in ("auto", "pyscf", "orca", "psi4"):
+        counts = dialect_differences(molecule, ecp, alpha, beta)
+        if len(set(counts.values())) > 1:
+            listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+            listener.warning(
+                f"programs freeze different numbers of orbitals for this molecule: {listed}; used: {core.orbitals}"
+            )
+    return core
+
+
+def memory_plan(system: System, setup: Setup, core: FrozenCore, kind: str) -> memory.MemoryPlan:
+    """What the run will hold in memory; nvir is taken from nao, an upper limit."""
+    mole, options = system.mole, setup.options
+    spins = mole.nelec if kind == "uhf" else mole.nelec[:1]
+    shapes = [(max(0, n - core.orbitals), max(0, mole.nao - n - options.frozen_virtual)) for n in spins]
+    return memory.plan(
+        program=resources.resident_memory(),
+        budget=setup.budget,
+        nao=mole.nao,
+        naux_scf=system.naux_scf,
+        naux=system.auxmole.nao,
+        shapes=shapes,
+        block_functions=integrals.block_functions(system.auxmole, mole.nao),
+        precision=options.precision,
+        workers=setup.backend.limits.workers,
+        chunk_elements=setup.backend.limits.tile_elements,
+    )
+
+
+def sizes(system: System, reference: Reference, spaces: list[ActiveSpace], core: FrozenCore, options: Options) -> Sizes:
+    """Dimensions of the calculation, for the record."""
+    alpha, beta = spaces[0], spaces[-1]
+    return Sizes(
+        natom=system.molecule.natom,
+        nelectron=int(sum(system.mole.nelec)),
+        nao=int(system.mole.nao),
+        nmo=int(reference.mo_energy.shape[1]),
+        naux_scf=system.naux_scf,
+        naux=int(system.auxmole.nao),
+        frozen_core=core.orbitals,
+        nocc=(alpha.nocc, beta.nocc),
+        nvir=(alpha.nvir, beta.nvir),
+        frozen_virtual=options.frozen_virtual,
+    )

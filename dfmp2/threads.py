@@ -1,0 +1,70 @@
+"""One thread setting for everything: BLAS libraries, OpenMP, our own workers.
+
+NumPy, SciPy and PySCF bring one OpenBLAS each, and PySCF an OpenMP runtime; left alone they start
+several times as many threads as there are cores and spin against each other. Here every OpenBLAS
+runs single-threaded and all parallelism is PySCF's OpenMP loops and our workers, which never run at
+the same time. The settings of a process that imports dfmp2 are put back afterwards.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# OpenBLAS exports its controls under the name of the build: plain, SciPy's and NumPy's 64-bit build.
+_OPENBLAS_NAMES = ("openblas_{}", "scipy_openblas_{}", "scipy_openblas_{}64_", "openblas_{}64_")
+_OPENMP_LIBRARIES = ("libgomp", "libomp", "libiomp5")
+
+
+def set_environment(threads: int) -> None:
+    """Set the thread variables; only of use before NumPy and PySCF are loaded."""
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
+        os.environ[name] = "1"
+
+
+@contextmanager
+def limited(threads: int) -> Iterator[None]:
+    """Give OpenMP `threads` threads and every loaded OpenBLAS one, for the time of the block."""
+    undo: list[Callable[[], None]] = []
+    try:
+        for library in _loaded("openblas"):
+            undo.append(_limit_openblas(library, 1))
+        for library in [path for name in _OPENMP_LIBRARIES for path in _loaded(name)]:
+            undo.append(_limit_openmp(library, threads))
+        yield
+    finally:
+        for restore in undo:
+            restore()
+
+
+def _limit_openblas(path: str, threads: int) -> Callable[[], None]:
+    library = ctypes.CDLL(path)
+    for pattern in _OPENBLAS_NAMES:
+        get = getattr(library, pattern.format("get_num_threads"), None)
+        put = getattr(library, pattern.format("set_num_threads"), None)
+        if get is not None and put is not None:
+            before = int(get())
+            put(ctypes.c_int(threads))
+            return lambda: put(ctypes.c_int(before))
+    return lambda: None
+
+
+def _limit_openmp(path: str, threads: int) -> Callable[[], None]:
+    library = ctypes.CDLL(path)
+    before = int(library.omp_get_max_threads())
+    library.omp_set_num_threads(ctypes.c_int(threads))
+    return lambda: library.omp_set_num_threads(ctypes.c_int(before))
+
+
+def _loaded(name: str) -> list[str]:
+    """Paths of the shared libraries of this process whose file name holds `name`."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return []
+    paths = {line.split(maxsplit=5)[5] for line in lines if len(line.split(maxsplit=5)) == 6}
+    return sorted(path for path in paths if name in Path(path).name and ".so" in path)

@@ -1,0 +1,132 @@
+"""One contract for every backend: pair terms equal an einsum oracle for awkward sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dfmp2.backends import registry
+from dfmp2.backends.base import Operand, Tile
+from dfmp2.errors import BackendUnavailable
+from dfmp2.mp2.pairs import pair_energies
+
+AVAILABLE = [row.name for row in registry.BACKENDS if row.make is not None and row.probe() is None]
+SIZES = (1, 127, 128, 129)
+
+
+def fitted(nocc, nvir, naux, seed=0):
+    """B with elements that make (ia|jb) of order 0.01 Eh, and orbital energies with a gap."""
+    rng = np.random.default_rng(seed)
+    b = rng.standard_normal((nocc, nvir, naux)) * 0.1 / np.sqrt(naux)
+    return b, np.sort(-rng.uniform(0.4, 20.0, nocc)), np.sort(rng.uniform(0.1, 25.0, nvir))
+
+
+def oracle(left, right):
+    """Direct and exchange of all pairs by einsum in float64; exchange only within one space."""
+    (b, eo, ev), (c, fo, fv) = left, right
+    t = np.einsum("iap,jbp->ijab", b, c)
+    d = eo[:, None, None, None] + fo[None, :, None, None] - ev[None, None, :, None] - fv[None, None, None, :]
+    exchange = np.einsum("ijab,ijba,ijab->ij", t, t, 1 / d) if left is right else None
+    return np.einsum("ijab,ijab,ijab->ij", t, t, 1 / d), exchange
+
+
+def put(backend, space, precision):
+    return backend.put(*space, precision)
+
+
+@pytest.fixture(params=AVAILABLE)
+def backend(request):
+    return registry.select(request.param, "auto", 2)[0]
+
+
+@pytest.mark.parametrize("nvir", SIZES)
+@pytest.mark.parametrize("naux", [1, 129])
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp64", 1e-12), ("mixed", 3e-6)])
+def test_same_space_tile_equals_the_oracle(backend, nvir, naux, precision, tolerance):
+    space = fitted(3, nvir, naux)
+    direct, exchange = oracle(space, space)
+    operand = put(backend, space, precision)
+    terms = backend.pair_terms(operand, operand, Tile(0, 2, 1, 3, False))
+    least = tolerance * np.abs(direct).max()
+    np.testing.assert_allclose(terms.direct, direct[0:2, 1:3], rtol=tolerance, atol=least)
+    np.testing.assert_allclose(terms.exchange, exchange[0:2, 1:3], rtol=tolerance, atol=least)
+    assert terms.direct.dtype == terms.exchange.dtype == np.float64
+
+
+@pytest.mark.parametrize("nocc", SIZES)
+def test_all_pairs_of_many_occupied_orbitals(backend, nocc):
+    space = fitted(nocc, 5, 7)
+    direct, exchange = oracle(space, space)
+    pairs = pair_energies([put(backend, space, "fp64")], backend)
+    np.testing.assert_allclose(pairs.opposite_spin, direct, rtol=1e-12, atol=1e-20)
+    np.testing.assert_allclose(pairs.same_spin[0], direct - exchange, rtol=1e-10, atol=1e-18)
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp64", 1e-12), ("mixed", 3e-6)])
+def test_two_spin_spaces_of_different_size(backend, precision, tolerance):
+    alpha, beta = fitted(5, 17, 33, seed=1), fitted(3, 19, 33, seed=2)
+    pairs = pair_energies([put(backend, s, precision) for s in (alpha, beta)], backend)
+    np.testing.assert_allclose(pairs.opposite_spin, oracle(alpha, beta)[0], rtol=tolerance)
+    for matrix, space in zip(pairs.same_spin, (alpha, beta), strict=True):
+        direct, exchange = oracle(space, space)
+        expected = 0.5 * (direct - exchange)
+        np.testing.assert_allclose(matrix, expected, rtol=10 * tolerance, atol=tolerance * np.abs(direct).max())
+
+
+def test_a_spin_without_electrons_contributes_nothing(backend):
+    alpha, beta = fitted(2, 4, 5), fitted(0, 6, 5)
+    pairs = pair_energies([put(backend, s, "fp64") for s in (alpha, beta)], backend)
+    assert pairs.opposite_spin.shape == (2, 0)
+    assert pairs.opposite_spin_energy == 0.0
+    assert pairs.same_spin_energy < 0.0
+
+
+def test_diagonal_tile_leaves_the_lower_triangle_zero(backend):
+    space = fitted(4, 3, 6)
+    operand = put(backend, space, "fp64")
+    terms = backend.pair_terms(operand, operand, Tile(0, 4, 0, 4, True))
+    assert (np.tril(terms.direct, -1) == 0).all()
+    assert (terms.direct[np.triu_indices(4)] < 0).all()
+
+
+def test_mixed_precision_really_uses_float32_products(backend):
+    space = fitted(4, 40, 200)
+    exact, mixed = (pair_energies([put(backend, space, p)], backend) for p in ("fp64", "mixed"))
+    error = np.abs(exact.opposite_spin - mixed.opposite_spin).max() / np.abs(exact.opposite_spin).max()
+    assert 1e-10 < error < 3e-6
+
+
+def test_operands_are_put_once_and_not_modified(backend):
+    space = fitted(4, 6, 8)
+    before = space[0].copy()
+    operand = put(backend, space, "fp64")
+    assert isinstance(operand, Operand)
+    pair_energies([operand], backend)
+    np.testing.assert_array_equal(space[0], before)
+
+
+def test_every_unavailable_backend_gives_its_reason():
+    for row in registry.BACKENDS:
+        if row.probe() is not None:
+            with pytest.raises(BackendUnavailable, match=row.name):
+                registry.select(row.name, "auto", 1)
+
+
+def test_unknown_backend_lists_the_known_ones():
+    with pytest.raises(BackendUnavailable, match="nki-interpreter"):
+        registry.select("gpu", "auto", 1)
+
+
+def test_auto_is_the_host_without_an_accelerator(monkeypatch):
+    monkeypatch.setattr("os.path.exists", lambda path: False)
+    backend, reason = registry.select("auto", "auto", 1)
+    assert backend.name == "cpu"
+    assert "no accelerator" in reason
+
+
+def test_auto_takes_cuda_where_a_device_is(monkeypatch):
+    """The choice, with the probe and the factory of the table replaced: no device is needed."""
+    made = registry.Row("cuda", "stand-in", lambda: None, lambda threads: registry._make_cpu(threads))
+    monkeypatch.setattr(registry, "BACKENDS", (*(r for r in registry.BACKENDS if r.name != "cuda"), made))
+    monkeypatch.setattr("os.path.exists", lambda path: path == "/proc/driver/nvidia/version")
+    assert registry.select("auto", "auto", 1)[1] == "auto: a CUDA device is present"

@@ -1,0 +1,271 @@
+"""Molecule, elements and units against PySCF, Psi4's test suite, CODATA and Hill's rules."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from pyscf import gto
+from pyscf.data import elements as pyscf_elements
+from pyscf.lib import parameters as pyscf_parameters
+
+from dfmp2.elements import SYMBOLS, atomic_number, element_symbol, normalise_symbol
+from dfmp2.errors import InputError
+from dfmp2.molecule import Molecule, nuclear_repulsion
+from dfmp2.units import (
+    ANGSTROM_PER_BOHR,
+    BOHR_PER_ANGSTROM,
+    EV_PER_HARTREE,
+    KCAL_PER_MOL_PER_HARTREE,
+    KJ_PER_MOL_PER_HARTREE,
+    format_bytes,
+    parse_bytes,
+)
+
+WATER = [[0.0, 0.0, 0.2217], [0.0, 1.4309, -0.8867], [0.0, -1.4309, -0.8867]]  # bohr
+
+
+def water(**changes: Any) -> Molecule:
+    return Molecule(**{"symbols": ("O", "H", "H"), "coordinates": np.array(WATER), **changes})
+
+
+def test_symbols_are_pyscfs() -> None:
+    assert list(SYMBOLS) == pyscf_elements.ELEMENTS[1:119]
+    for number, symbol in enumerate(SYMBOLS, start=1):
+        assert atomic_number(symbol.upper()) == atomic_number(symbol.lower()) == number
+        assert element_symbol(number) == symbol
+
+
+def test_symbol_spelling_and_advice() -> None:
+    assert normalise_symbol("CL") == "Cl"
+    with pytest.raises(InputError, match=r"did you mean .*Cl"):
+        normalise_symbol("Cll")
+    with pytest.raises(InputError, match="deuterium: write H"):
+        normalise_symbol("D")
+    for wrong in ("", "Zz", "ﬁ", "x" * 10**6, 8):
+        with pytest.raises(InputError, match=r"expected a symbol|did you mean") as caught:
+            normalise_symbol(wrong)  # type: ignore[arg-type]
+        assert len(str(caught.value)) < 120
+    for number in (0, 119, -1):
+        with pytest.raises(InputError, match="1 to 118"):
+            element_symbol(number)
+
+
+def test_factors() -> None:
+    assert ANGSTROM_PER_BOHR == pyscf_parameters.BOHR
+    # CODATA 2018: Eh/J, exact N_A; thermochemical calorie; Eh/eV = (Eh/J) / (e/C)
+    assert pytest.approx(4.3597447222071e-18 * 6.02214076e23 / 1000, rel=1e-13) == KJ_PER_MOL_PER_HARTREE
+    assert pytest.approx(627.5094740631, rel=1e-12) == KCAL_PER_MOL_PER_HARTREE
+    assert pytest.approx(4.3597447222071e-18 / 1.602176634e-19, rel=1e-12) == EV_PER_HARTREE
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("8GB", 8_000_000_000),
+        (" 8 gb ", 8_000_000_000),
+        ("8GiB", 8_589_934_592),
+        ("1.5kb", 1500),
+        (".5MiB", 524_288),
+        ("2TB", 2 * 10**12),
+        ("1TIB", 2**40),
+        ("123456789B", 123_456_789),
+        ("0.1GB", 100_000_000),
+    ],
+)
+def test_parse_bytes(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("8", "no unit"),
+        ("0", "more than zero"),
+        ("0GB", "more than zero"),
+        ("-1GB", "more than zero"),
+        ("0.1B", "expected 1 byte"),
+        ("8G", "unknown unit"),
+        ("8XB", "unknown unit"),
+        ("lots", "expected a number with a unit"),
+        ("", "expected a number with a unit"),
+        ("1e9GB", "expected a number with a unit"),
+        ("nanGB", "expected a number with a unit"),
+        ("٨GB", "expected a number with a unit"),
+        ("9" * 30 + "TB", "expected 1 byte"),
+        ("9" * 10**6 + "TB", "expected a number with a unit"),
+    ],
+)
+def test_parse_bytes_refuses(text: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        parse_bytes(text)
+
+
+def test_format_bytes() -> None:
+    sizes = (0, 999, 1000, 999_994, 999_996, 8e9, 999_999_999_999, 3.5e15)
+    expected = ["0 B", "999 B", "1.00 kB", "999.99 kB", "1.00 MB", "8.00 GB", "1.00 TB", "3500.00 TB"]
+    assert [format_bytes(size) for size in sizes] == expected
+    assert parse_bytes(format_bytes(8_000_000_000)) == 8_000_000_000
+
+
+def test_coordinates_are_pyscfs_to_the_last_bit() -> None:
+    angstrom = np.array([[0.3, 1.234567, -7.7777], [-0.757211, 2.2, 9.1], [33.3, 0.1, 1e-7]])
+    atoms = list(zip(("He", "Ne", "Ar"), angstrom.tolist(), strict=True))
+    mol = gto.M(atom=atoms, basis="sto-3g", verbose=0)
+    ours = Molecule(("He", "Ne", "Ar"), angstrom * BOHR_PER_ANGSTROM)
+    assert np.array_equal(ours.coordinates, mol.atom_coords())
+    assert nuclear_repulsion(ours, {}) == pytest.approx(mol.energy_nuc(), abs=1e-12)
+
+
+def test_nuclear_repulsion_with_core_potential_and_ghost() -> None:
+    # Psi4 tests/dfmp2-ecp: Ne and Xe 3 angstrom apart, 28 electrons of Xe in the potential: 45.862024925 Eh
+    # (with 0.52917721067 angstrom per bohr, 5e-10 smaller than ours).
+    points = [[0.0, 0.0, 0.0], [0.0, 0.0, 3.0 * BOHR_PER_ANGSTROM]]
+    dimer = Molecule(("Ne", "Xe"), np.array(points))
+    assert nuclear_repulsion(dimer, {"Xe": 28}) == pytest.approx(45.862024925, abs=1e-7)
+    assert dimer.electrons({"Xe": 28}) == 36
+    assert dimer.check_electrons({"Xe": 28}) == (18, 18)
+    ghosted = Molecule(("Ne", "Xe"), np.array(points), ghost=(True, False))
+    assert nuclear_repulsion(ghosted, {"Xe": 28}) == 0.0
+    assert ghosted.electrons({"Xe": 28}) == 26
+
+
+def test_nuclear_repulsion_over_several_blocks() -> None:
+    points = np.random.default_rng(7).permutation(1000)[:600, None] * np.array([[1.7, 0.3, -0.2]])
+    distance = np.linalg.norm(points[:, None] - points[None], axis=2)
+    np.fill_diagonal(distance, np.inf)
+    assert nuclear_repulsion(Molecule(("Li",) * 600, points), {}) == pytest.approx(
+        4.5 * (1 / distance).sum(), rel=1e-13
+    )
+
+
+def test_properties() -> None:
+    ghost = water(symbols=("o", "H", "H"), ghost=(True, False, True))
+    assert ghost.labels == ("@O", "H", "@H")
+    assert ghost.formula == "H + ghost HO"
+    assert ghost.nuclear_charge == 1
+    assert ghost.numbers.tolist() == [8, 1, 1]
+    assert ghost.elements == ("O", "H")
+    line = np.arange(9.0)[:, None] * np.array([[0.0, 0.0, 3.0]])
+    assert Molecule((*"HCHCHHHO", "Br"), line).formula == "C2H5BrO"  # Hill: carbon, hydrogen, then by letter
+    assert Molecule(("S", "H", "H", "O", "O"), line[:5]).formula == "H2O2S"  # Hill: by letter without carbon
+    assert Molecule(("Cl", "C"), line[:2]).formula == "CCl"
+    assert Molecule(("Cl", "H"), line[:2]).formula == "ClH"
+
+
+def test_value_semantics() -> None:
+    one = water(name="a", source="a.xyz", text="x")
+    assert one == water()
+    assert hash(one) == hash(water())
+    assert one != "water"
+    assert len(one.fingerprint) == 64
+    moved = np.array(WATER)
+    moved[1, 1] = np.nextafter(moved[1, 1], 2)
+    different = [water(charge=1), water(multiplicity=3), water(ghost=(False, True, True)), water(coordinates=moved)]
+    assert len({one, *different}) == 5
+    flipped = np.array(WATER)
+    flipped[:, 0] = -0.0
+    assert water(coordinates=flipped) == one
+    assert one.with_state(1, 2) == water(charge=1, multiplicity=2)
+    assert one.with_state(1, 2).name == "a"
+    assert pickle.loads(pickle.dumps(one)) == one
+
+
+def test_coordinates_are_a_read_only_copy() -> None:
+    given = np.array(WATER)
+    molecule = water(coordinates=given)
+    given[0, 0] = 99.0
+    assert molecule.coordinates[0, 0] == 0.0
+    with pytest.raises(ValueError, match="read-only"):
+        molecule.coordinates[0, 0] = 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"coordinates": np.zeros((2, 3))}, r"shape \(2, 3\): expected \(3, 3\)"),
+        ({"coordinates": [[0, 0, 0], [1, 1], [2]]}, "not numbers"),
+        ({"coordinates": "abc"}, "not numbers"),
+        ({"coordinates": [[0, 0, np.nan], *WATER[1:]]}, "atom 1 O .*finite"),
+        ({"coordinates": [*WATER[:2], [0, -np.inf, 0]]}, "atom 3 H .*finite"),
+        ({"coordinates": [*WATER[:2], [0, 1e4, 0]]}, "atom 3 H .*below 10000 bohr"),
+        ({"coordinates": [WATER[0], WATER[0], WATER[2]]}, "atoms 1 O and 2 H are 0.0000 angstrom apart"),
+        ({"coordinates": [WATER[0], WATER[2], [0.3, -1.4309, -0.8867]]}, "atoms 2 H and 3 H are 0.1588 angstrom apart"),
+        ({"symbols": ("O", "H")}, r"shape \(3, 3\)"),
+        ({"symbols": ("O", "H", "Qq")}, "unknown element"),
+        ({"ghost": (True,)}, "1 ghost flags for 3 atoms"),
+        ({"ghost": (True, True, True)}, "no real atom"),
+        ({"symbols": (), "coordinates": np.zeros((0, 3))}, "no real atom"),
+        ({"charge": 0.5}, "charge 0.5: expected a whole number"),
+        ({"charge": True}, "charge True"),
+        ({"multiplicity": "1"}, "multiplicity '1'"),
+        ({"multiplicity": 0}, "multiplicity 0: expected"),
+    ],
+)
+def test_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        water(**changes)
+
+
+def test_ghost_on_a_nucleus_is_refused_with_its_label() -> None:
+    with pytest.raises(InputError, match=r"atoms 1 O and 2 @H are 0\.1000 angstrom apart"):
+        Molecule(("O", "H"), np.array([[0, 0, 0], [0, 0, 0.1 * BOHR_PER_ANGSTROM]]), ghost=(False, True))
+
+
+def test_distance_limit_in_every_direction() -> None:
+    rng = np.random.default_rng(0)
+    directions = rng.normal(size=(200, 3))
+    directions /= np.linalg.norm(directions, axis=1)[:, None]
+    for direction, origin in zip(directions, rng.uniform(-9000, 9000, size=(200, 3)), strict=True):
+        apart = [origin, origin + 0.2001 * BOHR_PER_ANGSTROM * direction]
+        close = [origin, origin + 0.1999 * BOHR_PER_ANGSTROM * direction]
+        assert Molecule(("H", "H"), np.array(apart)).natom == 2
+        with pytest.raises(InputError, match=r"atoms 1 H and 2 H are 0\.1999 angstrom apart"):
+            Molecule(("H", "H"), np.array(close))
+
+
+def test_ten_thousand_atoms_take_no_time() -> None:
+    grid = np.stack(np.meshgrid(*[np.arange(22.0)] * 3), axis=-1).reshape(-1, 3)[:10_000] * 3.0
+    plane = np.stack(np.meshgrid(*[np.arange(100.0)] * 2, [0.0]), axis=-1).reshape(-1, 3) * 3.0
+    start = time.perf_counter()
+    for points in (grid, plane):
+        assert Molecule(("H",) * 10_000, points).natom == 10_000
+    points[9999] = points[17] + 0.1
+    with pytest.raises(InputError, match=r"atoms 18 H and 10000 H are 0\.0917 angstrom"):
+        Molecule(("H",) * 10_000, points)
+    with pytest.raises(InputError, match="atoms 1 H and 2 H"):
+        Molecule(("H",) * 10_000, np.zeros((10_000, 3)))
+    assert time.perf_counter() - start < 2.0
+
+
+@pytest.mark.parametrize(
+    ("symbols", "charge", "multiplicity", "reason"),
+    [
+        ("NHH", 0, 1, "^H2N has 9 electrons; multiplicity 1 needs an even number: pass --multiplicity 2"),
+        ("OHH", 0, 2, "^H2O has 10 electrons; multiplicity 2 needs an odd number: pass --multiplicity 1"),
+        ("OHH", 1, 1, "^H2O with charge 1 has 9 electrons; multiplicity 1 needs an even number"),
+        ("NHH", 0, 3, "pass --multiplicity 2"),
+        ("H", 1, 1, "has 0 electrons: expected at least one"),
+        ("H", 3, 1, "has -2 electrons"),
+        ("H", 0, 4, "has 1 electron, too few for multiplicity 4: pass --multiplicity 2 or less"),
+    ],
+)
+def test_electron_count_refused(symbols: str, charge: int, multiplicity: int, reason: str) -> None:
+    points = np.arange(3.0)[: len(symbols), None] * np.array([[0.0, 0.0, 2.0]])
+    molecule = Molecule(tuple(symbols), points, charge=charge, multiplicity=multiplicity)
+    with pytest.raises(InputError, match=reason):
+        molecule.check_electrons({})
+
+
+@pytest.mark.parametrize(
+    ("symbols", "charge", "multiplicity"), [("OHH", 0, 1), ("NHH", 0, 2), ("OO", 0, 3), ("N", 0, 4), ("OHH", -1, 2)]
+)
+def test_electron_count_is_pyscfs(symbols: str, charge: int, multiplicity: int) -> None:
+    points = np.arange(3.0)[: len(symbols), None] * np.array([[0.0, 0.0, 2.0]])
+    molecule = Molecule(tuple(symbols), points, charge=charge, multiplicity=multiplicity)
+    atoms = list(zip(symbols, points.tolist(), strict=True))
+    mol = gto.M(atom=atoms, basis="sto-3g", unit="bohr", charge=charge, spin=multiplicity - 1, verbose=0)
+    assert molecule.check_electrons({}) == mol.nelec

@@ -1,0 +1,299 @@
+"""The xyz reader: geometry against PySCF, and every refusal with its file and line."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyscf import gto
+
+from dfmp2.errors import InputError
+from dfmp2.io.xyz import MAX_BYTES, XyzFile, parse_xyz, read_xyz, write_xyz
+from dfmp2.molecule import Molecule
+from dfmp2.units import BOHR_PER_ANGSTROM
+
+WATER = """3
+water
+O   0.000000  0.000000  0.117300
+H   0.000000  0.757200 -0.469200
+H   0.000000 -0.757200 -0.469200
+"""
+
+
+def parse(text: str, **options: Any) -> XyzFile:
+    return parse_xyz(text, file="w.xyz", **options)
+
+
+def one_atom(line: str, comment: str = "", **options: Any) -> Molecule:
+    return parse(f"1\n{comment}\n{line}\n", **options).molecule
+
+
+def test_water_is_pyscfs_to_the_last_bit() -> None:
+    found = parse(WATER)
+    mol = gto.M(atom=WATER.split("water\n")[1], basis="sto-3g", verbose=0)
+    assert np.array_equal(found.molecule.coordinates, mol.atom_coords())
+    assert found.molecule.symbols == ("O", "H", "H")
+    assert (found.molecule.name, found.molecule.source, found.molecule.text) == ("w", "w.xyz", WATER)
+    assert (found.molecule.charge, found.molecule.multiplicity) == (0, 1)
+    assert (found.charge_from, found.multiplicity_from) == ("default", "default")
+
+
+def test_bohr() -> None:
+    assert one_atom("He 0 0 1.5", units="bohr").coordinates[0, 2] == 1.5
+    with pytest.raises(InputError, match="units 'pm': expected angstrom or bohr"):
+        one_atom("He 0 0 1.5", units="pm")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        WATER.replace("\n", "\r\n"),
+        WATER.replace("\n", "\r"),
+        WATER.replace(" ", "\t"),
+        WATER.rstrip("\n"),
+        WATER + "\n  \n\t\n",
+        WATER.replace("3\n", "  3  \n", 1),
+        WATER.replace("water", ""),
+        WATER.replace("water", "Ångström, 水"),
+        WATER.replace("O ", "o ").replace("H ", "h "),
+        WATER.replace("O ", "8 ").replace("H ", "1 "),
+        WATER.replace("O ", "08 "),
+        WATER.replace("0.757200", "7.572D-1").replace("0.117300", "+1173e-4"),
+        WATER.replace("0.757200", ".7572").replace("0.000000", "0."),
+        WATER.replace("0.117300", "0.117300 1.0 -2 3E5"),
+    ],
+)
+def test_same_water(text: str) -> None:
+    assert parse(text).molecule == parse(WATER).molecule
+
+
+def test_ghosts() -> None:
+    atoms = "O 0 0 0\n@H 0 0 1\nGh(h) 0 0 -1\n@8 0 0 3\nGH(Cl) 0 0 6"
+    assert parse(f"5\n\n{atoms}").molecule.labels == ("O", "@H", "@H", "@O", "@Cl")
+
+
+@pytest.mark.parametrize(
+    ("comment", "charge", "multiplicity", "origins"),
+    [
+        ("charge=-1 multiplicity=2", -1, 2, ("comment line", "comment line")),
+        ("CHARGE=+1, mult=2;", 1, 2, ("comment line", "comment line")),
+        ('Spin_Multiplicity="3" energy=-1.5', 0, 3, ("default", "comment line")),
+        ("charge = 1 mult = 2", 1, 2, ("comment line", "comment line")),
+        ("charge=1 charge=+1 mult=2 multiplicity=2", 1, 2, ("comment line", "comment line")),
+        ("total_charge=5 recharge=2 charge 3", 0, 1, ("default", "default")),
+        ('title="charge=2 mult=5" charge=1', 1, 1, ("comment line", "default")),
+        ('a={charge=2} pbc="F F F"', 0, 1, ("default", "default")),
+    ],
+)
+def test_state_from_comment(comment: str, charge: int, multiplicity: int, origins: tuple[str, str]) -> None:
+    found = parse(f"1\n{comment}\nHe 0 0 0")
+    assert (found.molecule.charge, found.molecule.multiplicity) == (charge, multiplicity)
+    assert (found.charge_from, found.multiplicity_from) == origins
+
+
+def test_options_win() -> None:
+    found = parse("1\ncharge=1 mult=2\nHe 0 0 0", charge=0, multiplicity=3)
+    assert (found.molecule.charge, found.molecule.multiplicity) == (0, 3)
+    assert (found.charge_from, found.multiplicity_from) == ("option", "option")
+    assert one_atom("He 0 0 0", "spin=3", multiplicity=1).multiplicity == 1
+    assert one_atom("He 0 0 0", "spin=3 mult=3").multiplicity == 3
+
+
+def test_properties_say_which_columns() -> None:
+    comment = 'Properties=forces:R:3:pos:R:3:tag:I:1:species:S:1 energy=-1 pbc="F F F"'
+    molecule = one_atom("9 9 9 1.0 2.0 3.0 7 He", comment, units="bohr")
+    assert molecule.symbols == ("He",)
+    assert molecule.coordinates.tolist() == [[1.0, 2.0, 3.0]]
+    usual = one_atom("He 1 2 3 any-text", "Properties=species:S:1:pos:R:3:label:S:1", units="bohr")
+    assert usual == molecule
+
+
+REFUSED = [
+    ("", None, "empty"),
+    ("3", 1, "ends too early: expected a comment line"),
+    ("3\nwater\n", 1, "announces 3 atoms, but 0 atom lines follow"),
+    ("3\nwater\nO 0 0 0\n", 1, "announces 3 atoms, but 1 atom line follows"),
+    ("2\n\nO 0 0 0\n\nH 0 0 1\n", 5, "'H 0 0 1' follows the 2 atoms"),
+    ("3\n\nO 0 0 0\n\nH 0 0 1\n", 4, "blank line: expected a symbol"),
+    ("1\n\nO 0 0 0\n\nremark\n", 5, "'remark' follows the 1 atoms announced"),
+    ("1\n\nO 0 0 0\n1\n\nO 0 0 1\n", 4, "a second frame: multi-frame files are not accepted"),
+    ("1\n\nO 0 0 0\n\n 1 \n\nO 0 0 1\n", 5, "a second frame"),
+    ("0\n\n\n", 1, "'0' atoms: expected 1 or more"),
+    ("3\n\n\n", 1, "ends too early"),
+    ("-3\nc\nO 0 0 0", 1, "'-3' atoms: expected 1 or more"),
+    ("0\nc\nO 0 0 0", 1, "'0' atoms: expected 1 or more"),
+    ("100001\nc\nO 0 0 0", 1, "announces '100001' atoms: at most 100000"),
+    ("999999999999\nc\nO 0 0 0", 1, "announces '999999999999' atoms"),
+    ("9" * 4000 + "\nc\nO 0 0 0", 1, "announces '9999.*at most 100000"),
+    ("3.0\nc\nO 0 0 0", 1, "not an xyz file: .* found '3.0'"),
+    ("٣\nc\nO 0 0 0", 1, "not an xyz file"),
+    ("3 water\nc\nO 0 0 0", 1, "not an xyz file"),
+    ("\n3\nc\nO 0 0 0", 1, "not an xyz file"),
+    ("1\n\nO 0 0", 3, "'O 0 0': expected a symbol and x, y, z"),
+    ("1\n\nO 0 0 abc", 3, "'abc': expected a decimal number"),
+    ("1\n\nO 0 0 nan", 3, "'nan': expected a decimal number"),
+    ("1\n\nO 0 0 inf", 3, "'inf': expected a decimal number"),
+    ("1\n\nO 0 0 0x10", 3, "'0x10': expected a decimal number"),
+    ("1\n\nO 0 0 1_000", 3, "'1_000': expected a decimal number"),
+    ("1\n\nO 0 0 1e", 3, "'1e': expected a decimal number"),
+    ("1\n\nO 0 0 .", 3, "'.': expected a decimal number"),
+    ("1\n\nO 0 0 1e999", 3, "coordinate of 10000 bohr or more"),
+    ("1\n\nO 0 0 -6000", 3, "coordinate of 10000 bohr or more"),
+    ("1\n\nO 0 0 0 Fe", 3, "'Fe': expected a decimal number"),
+    ("1\n\nO 0 0 ٣", 3, "ASCII"),
+    ("1\n\n\u041e 0 0 0", 3, "ASCII"),  # a Cyrillic O looks the same
+    ("1\n\nO 0 0 0" + " 0" * 5000, 3, "at most 4096"),
+    ("2\n\nO 0 0 0\nQq 0 0 1", 4, "unknown element 'Qq'"),
+    ("1\n\nCll 0 0 0", 3, "did you mean .*Cl"),
+    ("1\n\nC1 0 0 0", 3, "'C1' is a label or isotope, not a symbol: write C"),
+    ("1\n\nH_a 0 0 0", 3, "label or isotope, not a symbol: write H"),
+    ("1\n\n13C 0 0 0", 3, "write C"),
+    ("1\n\nH(iso=2) 0 0 0", 3, "write H"),
+    ("1\n\nD 0 0 0", 3, "deuterium: write H"),
+    ("1\n\n@C1 0 0 0", 3, "write C"),
+    ("1\n\nX 0 0 0", 3, "'X' is a dummy atom.*write @O for a ghost O"),
+    ("1\n\n0 0 0 0", 3, "dummy atom"),
+    ("1\n\n119 0 0 0", 3, "no element has atomic number 119"),
+    ("1\n\n@O 0 0 0", None, "no real atom"),
+    ("2\n\nO 0 0 0\nH 0 0 0.1", None, "atoms 1 O and 2 H are 0.1000 angstrom apart"),
+    ("1\ncharge=1.5\nO 0 0 0", 2, "charge='1.5': expected a whole number"),
+    ("1\ncharge=\nO 0 0 0", 2, "charge='': expected a whole number"),
+    ("1\nmult=99999999999999999999\nO 0 0 0", 2, "expected a whole number"),
+    ("1\nmult=0\nO 0 0 0", None, "multiplicity 0: expected"),
+    ("1\ncharge=1 CHARGE=2\nO 0 0 0", 2, "charge=1, charge=2 contradict each other"),
+    ("1\nmult=1 multiplicity=3\nO 0 0 0", 2, "multiplicity=3, mult=1 contradict each other"),
+    ("1\nspin=1\nO 0 0 0", 2, "spin='1' is ambiguous"),
+    ('1\nLattice="9 0 0 0 9 0 0 0 9"\nO 0 0 0', 2, "periodic structure"),
+    ('1\nlattice = "9 0 0 0 9 0 0 0 9"\nO 0 0 0', 2, "periodic structure"),
+    ('1\npbc="T F F"\nO 0 0 0', 2, "periodic structure"),
+    ("1\npbc=[true,false,false]\nO 0 0 0", 2, "periodic structure"),
+    ("1\nc" + "c" * 10**5 + "\nO 0 0 0", 2, "comment longer than 100000"),
+    ("1\nProperties=species:S:1\nO 0 0 0", 2, "expected species:S:1 and pos:R:3"),
+    ("1\nProperties=pos:R:3\n0 0 0", 2, "expected species:S:1 and pos:R:3"),
+    ("1\nProperties=species:S:1:pos:R:3:pos:R:3\nO 0 0 0 0 0 0", 2, "expected species:S:1 and pos:R:3"),
+    ("1\nProperties=species:S:1:pos:R:3:x:R:999\nO 0 0 0", 2, "expected species:S:1 and pos:R:3"),
+    ("1\nProperties=species:S:1:pos:R:3:q:R:1\nO 0 0 0", 3, "4 columns, but Properties= on line 2 announces 5"),
+    ("1\nProperties=species:S:1:pos:R:3\nO 0 0 0 1", 3, "5 columns, but Properties= on line 2 announces 4"),
+    ("1\nProperties=id:I:1:pos:R:3:species:S:1\n1 0 0 x O", 3, "'x': expected a decimal number"),
+    ("1\n\nO 0 0 0\0", None, "NUL bytes, so it is binary"),
+    ("HEADER    HYDROLASE\nATOM      1  N   MET A   1\n", 1, "not an xyz file: .*found 'HEADER    HYDROLASE'"),
+    ("\n  -OEChem-\n\n  3  2\n", 1, "not an xyz file"),
+    ("O\nH 1 0.96\nH 1 0.96 2 104.5\n", 1, "not an xyz file: .*found 'O'"),
+    ("\x1b[31m" + "z" * 500 + "\n", 1, r"found '\\x1b\[31mz{39}\.\.\.'"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "reason"), REFUSED)
+def test_refused_with_file_and_line(text: str, line: int | None, reason: str) -> None:
+    with pytest.raises(InputError, match=reason) as caught:
+        parse(text)
+    assert (caught.value.file, caught.value.line) == ("w.xyz", line)
+    message = str(caught.value)
+    assert message.startswith("w.xyz: " if line is None else f"w.xyz, line {line}: ")
+    assert message.count("w.xyz") == 1
+    assert message.isprintable()
+    assert len(message) < 300
+
+
+def test_read_file(tmp_path: Path) -> None:
+    path = tmp_path / "my water.v2.xyz"
+    path.write_bytes(b"\xef\xbb\xbf" + WATER.encode())  # UTF-8 with byte order mark
+    found = read_xyz(path)
+    assert found == read_xyz(str(path)) == XyzFile(parse(WATER).molecule, "default", "default")
+    assert (found.molecule.name, found.molecule.source) == ("my water.v2", str(path))
+    assert found.molecule.text == WATER
+
+
+def test_read_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(WATER.encode())))
+    found = read_xyz("-", charge=1, multiplicity=2)
+    assert (found.molecule.name, found.molecule.source, found.charge_from) == ("stdin", "stdin", "option")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1\n\nO 0 0 zero\n")))
+    with pytest.raises(InputError, match=r"^stdin, line 3: 'zero'"):
+        read_xyz("-")
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(InputError, match=r"^stdin: standard input is closed"):
+        read_xyz("-")
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\x89HDF\r\n\x1a\n\0\0", "binary"),
+        (b"\x7fELF\x02\x01\x01\0\0\0", "binary"),
+        (WATER.encode("utf-16"), "binary"),
+        (WATER.encode("utf-32-le"), "binary"),
+        (WATER.replace("water", "Ångström").encode("latin-1"), "byte 3 is not UTF-8 text"),
+        (b"", "empty"),
+    ],
+)
+def test_not_text(tmp_path: Path, data: bytes, reason: str) -> None:
+    path = tmp_path / "w.xyz"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=reason) as caught:
+        read_xyz(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert caught.value.exit_code == 3
+
+
+def test_not_a_readable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = tmp_path / "pipe.xyz"
+    os.mkfifo(pipe)
+    loop = tmp_path / "loop.xyz"
+    loop.symlink_to(loop)
+    for path, reason in (
+        (tmp_path / "missing.xyz", "no such file"),
+        (tmp_path, "is a directory"),
+        (pipe, "is a device, pipe or socket"),
+        (Path("/dev/zero"), "is a device, pipe or socket"),
+        (loop, "cannot be read"),
+        (tmp_path / ("x" * 300), "cannot be read"),
+        (tmp_path / "w.xyz" / "\0", "cannot be read"),
+    ):
+        with pytest.raises(InputError, match=reason) as caught:
+            read_xyz(path)
+        assert caught.value.file == str(path)
+
+    def deny(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    locked = tmp_path / "locked.xyz"
+    locked.write_text(WATER)
+    monkeypatch.setattr("builtins.open", deny)
+    with pytest.raises(InputError, match=r"Permission denied.*permissions"):
+        read_xyz(locked)
+
+
+def test_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "big.xyz"
+    with open(path, "wb") as stream:
+        stream.truncate(MAX_BYTES + 1)  # sparse: takes no room
+    tracemalloc.start()
+    with pytest.raises(InputError, match="more than 64 MB"):
+        read_xyz(path)
+    assert tracemalloc.get_traced_memory()[1] < 10**6  # refused before reading
+    tracemalloc.stop()
+    monkeypatch.setattr("dfmp2.io.xyz.MAX_BYTES", 100)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1" * 101)))
+    with pytest.raises(InputError, match=r"^stdin: more than"):
+        read_xyz("-")
+
+
+def test_write_is_read_by_pyscf_and_by_us() -> None:
+    points = np.array([[0.1, -0.2, 0.3], [1234.5678901234, 0.0, -9999.0], [0.0, 2.0, 1 / 3]])
+    molecule = Molecule(("O", "Cl", "H"), points, (False, False, True), charge=-1, multiplicity=3)
+    text = write_xyz(molecule)
+    again = parse(text)
+    assert again.molecule.labels == molecule.labels
+    assert (again.molecule.charge, again.molecule.multiplicity) == (-1, 3)
+    assert np.abs(again.molecule.coordinates - points).max() < 1e-11
+    plain = Molecule(("O", "H"), points[::2] * BOHR_PER_ANGSTROM)
+    mol = gto.M(atom=re.sub(r"\A.*\n.*\n", "", write_xyz(plain)), basis="sto-3g", spin=1, verbose=0)
+    assert mol.atom_coords() == pytest.approx(plain.coordinates, abs=1e-11)
