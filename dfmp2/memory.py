@@ -37,9 +37,14 @@ class MemoryPlan:
     budget: int
 
     @property
+    def scf_fits_in_core(self) -> bool:
+        """Whether the fitted SCF integrals can stay in memory."""
+        return self.program + SLACK + self.scf_in_core <= self.budget
+
+    @property
     def predicted_peak(self) -> int:
         """Expected peak resident memory, bytes."""
-        scf = self.scf_in_core if self.program + self.scf_in_core <= self.budget else self.scf_least
+        scf = self.scf_in_core if self.scf_fits_in_core else self.scf_least
         return self.program + SLACK + max(scf, self.mp2)
 
     @property

@@ -57,11 +57,14 @@ def run(
         plan.require()
         listener.stage(f"{kind.upper()} ({options.scf})")
         with clock("scf"):
-            jk = None if system.scf_fitting is None else fitting_data(molecule, system.scf_fitting)
-            mf, reference = mean_field.run_scf(system.mole, kind, options, jk, start, listener)
+            mf, reference = mean_field.run_scf(
+                *(system.mole, kind, options, system.jk_auxmole, start, listener),
+                threads=setup.threads,
+                in_core=plan.scf_fits_in_core,
+            )
             if options.stability == "full":
                 reference = replace(reference, stability=stability.full_stability(mf))
-        del mf  # frees the fitted SCF integrals before B is made
+        mean_field.release(mf)  # before B is made
         return correlate(system, reference, setup, core, plan, listener, clock)
 
 

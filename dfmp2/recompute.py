@@ -7,7 +7,7 @@ from dfmp2.check import compare
 from dfmp2.progress import Listener
 from dfmp2.record import Check
 from dfmp2.reference import mean_field, native
-from dfmp2.reference.mole import build_mole, fitting_data
+from dfmp2.reference.mole import build_auxiliary, build_mole, fitting_data
 from dfmp2.result import MP2Result
 
 
@@ -29,8 +29,10 @@ def recompute(result: MP2Result, tolerance: float, count: int, listener: Listene
     kind = result.reference.kind
     with threads.limited(count):
         listener.stage(f"{kind.upper()} with PySCF")
-        jk = None if result.scf_fitting is None else fitting_data(result.molecule, result.scf_fitting)
-        _, reference = mean_field.run_scf(mole, kind, result.options, jk, None, listener)
+        jk = None if result.scf_fitting is None else build_auxiliary(mole, result.molecule, result.scf_fitting)
+        _, reference = mean_field.run_scf(
+            *(mole, kind, result.options, jk, None, listener), threads=count, in_core=False
+        )
         listener.stage("DF-MP2 with PySCF")
         data = fitting_data(result.molecule, result.mp2_fitting)
         theirs = native.native_energies(mole, reference, data, result.sizes.frozen_core, result.sizes.frozen_virtual)

@@ -34,7 +34,12 @@ class System:
     mp2_fitting: BasisSet
     mole: Any
     auxmole: Any
-    naux_scf: int
+    jk_auxmole: Any
+
+    @property
+    def naux_scf(self) -> int:
+        """Functions of the SCF fitting set, 0 for a conventional SCF."""
+        return 0 if self.jk_auxmole is None else int(self.jk_auxmole.nao)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,8 +83,8 @@ def assemble(molecule: Molecule, orbital: BasisSet, jk: BasisSet | None, setup: 
             f"--auxbasis {auxbasis} was not made for MP2: expect errors of 1e-5 Eh and more against an -ri set"
         )
     mole = build_mole(molecule, orbital, setup.budget)
-    naux_scf = 0 if jk is None else build_auxiliary(mole, molecule, jk).nao
-    return System(molecule, orbital, jk, ri, mole, build_auxiliary(mole, molecule, ri), int(naux_scf))
+    jk_auxmole = None if jk is None else build_auxiliary(mole, molecule, jk)
+    return System(molecule, orbital, jk, ri, mole, build_auxiliary(mole, molecule, ri), jk_auxmole)
 
 
 def ecp_electrons(basis: BasisSet) -> dict[str, int]:

@@ -18,8 +18,11 @@ from dfmp2.reference.shield import shielded
 LAST_ANO_ELEMENT = 96  # Cm: the ANO-RCC data of PySCF end here
 
 
-def start_density(mole: Any) -> NDArray[np.float64]:
-    """Total start density (nao, nao) float64, normalised to the number of electrons by the SCF itself."""
+def start_density(mole: Any, kind: str) -> NDArray[np.float64]:
+    """Start density, total (nao, nao) for "rhf" or shared out over the spins (2, nao, nao) for "uhf".
+
+    It carries its orbitals and occupations as PySCF's tags, so that a fitted exchange can use them.
+    """
     with shielded():
         from pyscf import gto, lib
         from pyscf.scf import addons
@@ -27,7 +30,7 @@ def start_density(mole: Any) -> NDArray[np.float64]:
 
         numbers = [gto.charge(mole.atom_pure_symbol(atom)) for atom in range(mole.natm)]
         if max(numbers) > LAST_ANO_ELEMENT:
-            return np.asarray(init_guess_by_atom(mole))
+            return _tagged(init_guess_by_atom(mole), mole, kind)
         atoms, basis, occupations = [], {}, []
         for atom, number in enumerate(numbers):
             if number == 0:  # ghost
@@ -42,9 +45,27 @@ def start_density(mole: Any) -> NDArray[np.float64]:
         ano._built = True
         orbitals = addons.project_mo_nr2nr(ano, np.eye(ano.nao), mole)
         occupied = np.hstack(occupations)
-        density = (orbitals * occupied) @ orbitals.T
-        tagged: NDArray[np.float64] = lib.tag_array(density, mo_coeff=orbitals, mo_occ=occupied)
-        return tagged
+        return _tagged(
+            lib.tag_array((orbitals * occupied) @ orbitals.T, mo_coeff=orbitals, mo_occ=occupied), mole, kind
+        )
+
+
+def _tagged(density: Any, mole: Any, kind: str) -> NDArray[np.float64]:
+    """A total density as the SCF class wants it."""
+    from pyscf import lib
+
+    total: NDArray[np.float64] = density
+    if kind == "rhf":
+        return total
+    alpha, beta = (n / max(sum(mole.nelec), 1) for n in mole.nelec)
+    spins: NDArray[np.float64] = np.stack([np.asarray(density) * alpha, np.asarray(density) * beta])
+    if not hasattr(density, "mo_coeff"):
+        return spins
+    orbitals, occupied = density.mo_coeff, density.mo_occ
+    tagged: NDArray[np.float64] = lib.tag_array(
+        spins, mo_coeff=np.stack([orbitals, orbitals]), mo_occ=np.stack([occupied * alpha, occupied * beta])
+    )
+    return tagged
 
 
 def _valence(symbol: str, core_electrons: int) -> tuple[list[Any], NDArray[np.float64]]:

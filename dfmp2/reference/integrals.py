@@ -43,30 +43,55 @@ def transformed_blocks(
     ------
     (p0, p1, [(p1-p0, nocc, nvir) float64 per spin])
     """
+    coefficients = [np.asfortranarray(np.hstack([s.c_occ, s.c_vir])) for s in spaces]
+    blocks = packed_blocks(mole, auxmole)
+    while True:
+        with clock("integrals"):
+            p0, p1, packed = next(blocks, (0, 0, None))
+        if packed is None:
+            return
+        with clock("transform"), shielded():
+            from pyscf.ao2mo import _ao2mo
+
+            parts = [
+                _ao2mo.nr_e2(packed, c, (0, s.nocc, s.nocc, s.nocc + s.nvir), aosym="s2").reshape(
+                    p1 - p0, s.nocc, s.nvir
+                )
+                for s, c in zip(spaces, coefficients, strict=True)
+            ]
+        yield p0, p1, parts
+
+
+def packed_blocks(mole: Any, auxmole: Any, out: Array | None = None) -> Iterator[tuple[int, int, Array]]:
+    """Stream (P|mu nu), mu >= nu, in blocks of fitting functions.
+
+    Parameters
+    ----------
+    out : (naux, nao (nao + 1) / 2) float64, C order: the blocks are written into it; None for fresh memory
+
+    Yields
+    ------
+    (p0, p1, (p1-p0, nao (nao + 1) / 2) float64)
+    """
     with shielded():
-        from pyscf.ao2mo import _ao2mo
         from pyscf.gto import moleintor
 
         atm, bas, env = _joined(mole, auxmole)
         ao_loc = moleintor.make_loc(bas, "int3c2e_sph")
         optimiser = moleintor.make_cintopt(atm, bas[: mole.nbas], env, "int3c2e_sph")
-        coefficients = [np.asfortranarray(np.hstack([s.c_occ, s.c_vir])) for s in spaces]
         offset = ao_loc[mole.nbas]
         for first, last in shell_blocks(np.diff(ao_loc[mole.nbas :]), mole.nao):
             slices = (0, mole.nbas, 0, mole.nbas, mole.nbas + first, mole.nbas + last)
-            with clock("integrals"):
-                packed = moleintor.getints3c(
-                    "int3c2e_sph", atm, bas, env, slices, aosym="s2ij", ao_loc=ao_loc, cintopt=optimiser
-                ).T  # (P, mu >= nu), C order
             p0, p1 = int(ao_loc[slices[4]] - offset), int(ao_loc[slices[5]] - offset)
-            with clock("transform"):
-                parts = [
-                    _ao2mo.nr_e2(packed, c, (0, s.nocc, s.nocc, s.nocc + s.nvir), aosym="s2").reshape(
-                        p1 - p0, s.nocc, s.nvir
-                    )
-                    for s, c in zip(spaces, coefficients, strict=True)
-                ]
-            yield p0, p1, parts
+            packed = moleintor.getints3c(
+                "int3c2e_sph",
+                *(atm, bas, env, slices),
+                aosym="s2ij",
+                ao_loc=ao_loc,
+                cintopt=optimiser,
+                out=None if out is None else out[p0:p1],
+            ).T  # memory order is (P, mu >= nu) already
+            yield p0, p1, packed
 
 
 def shell_blocks(functions: NDArray[np.int32], nao: int) -> list[tuple[int, int]]:

@@ -48,21 +48,27 @@ def run_scf(
     mole: Any,
     kind: str,
     options: Options,
-    fitting: dict[str, Any] | None,
+    auxmole: Any,
     start: StartOrbitals | None,
     listener: Listener,
+    *,
+    threads: int,
+    in_core: bool,
 ) -> tuple[Any, Reference]:
     """Converge Hartree-Fock.
 
     Parameters
     ----------
     mole : PySCF molecule; kind : "rhf" or "uhf"
-    fitting : Coulomb-exchange fitting set as data, None for a conventional SCF
+    auxmole : PySCF molecule carrying the Coulomb-exchange fitting set, None for a conventional SCF
     start : start orbitals, None for atomic densities
+    threads : workers of our own Coulomb and exchange builder
+    in_core : hold the fitted integrals in memory (our builder); otherwise PySCF's builder, which can
+        keep them on disk
 
     Returns
     -------
-    the converged PySCF object (for the check and the stability analysis) and its record
+    the converged PySCF object (for the stability analysis) and its record
 
     Raises
     ------
@@ -72,17 +78,27 @@ def run_scf(
         from pyscf import scf
 
         mf = (scf.RHF if kind == "rhf" else scf.UHF)(mole)
-        if fitting is not None:
-            mf = mf.density_fit(auxbasis=fitting)
+        if auxmole is not None and in_core:
+            from dfmp2.reference.density_fitting import FittedIntegrals
+
+            mf = mf.density_fit(with_df=FittedIntegrals(mole, auxmole, threads))
+        elif auxmole is not None:
+            mf = mf.density_fit(auxbasis=auxmole.basis)
         mf.verbose = 0
         mf.chkfile = None
         mf.conv_tol = options.scf_conv_tol
         mf.conv_tol_grad = options.scf_gradient_tol
-        density = _split(start_density(mole), mole, kind) if start is None else _from_orbitals(start, mole, mf, kind)
+        mf.conv_check = False  # `_climb` diagonalises the last Fock matrix without building another
+        density = start_density(mole, kind) if start is None else _from_orbitals(start, mole, mf, kind)
         mf, ladder, cycles = _climb(mf, density, options, listener)
-        return mf, record(
-            mf, kind, fitting is not None, ladder, cycles, "atomic densities" if start is None else start.origin
-        )
+        origin = "atomic densities" if start is None else start.origin
+        return mf, record(mf, kind, auxmole is not None, ladder, cycles, origin)
+
+
+def release(mf: Any) -> None:
+    """Free the fitted SCF integrals of a mean field that is no longer needed."""
+    if getattr(mf, "with_df", None) is not None:
+        mf.with_df._cderi = None
 
 
 def record(mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, start: str) -> Reference:
@@ -114,8 +130,10 @@ def _climb(mf: Any, density: Any, options: Options, listener: Listener) -> tuple
     diis = min(limit, max(DIIS_LEAST, int(limit * DIIS_SHARE)))
     shift = min(limit - diis, int(limit * SHIFT_SHARE))
     history: list[tuple[float, float, float]] = []
+    last: dict[str, Any] = {}
 
     def watch(envs: dict[str, Any]) -> None:
+        last.update({name: envs.get(name) for name in ("fock", "s1e", "x_orth")})
         energy, gradient = float(envs["e_tot"]), float(envs["norm_gorb"])
         change = energy - history[-1][0] if history else 0.0
         history.append((energy, change, gradient))
@@ -137,6 +155,10 @@ def _climb(mf: Any, density: Any, options: Options, listener: Listener) -> tuple
             mf.kernel(orbitals, occupations)
         else:
             mf.kernel(density)
+            if mf.converged and last:  # one electron needs no iteration
+                # "fock" belongs to the last density, neither extrapolated nor shifted.
+                mf.mo_energy, mf.mo_coeff = mf.eig(last["fock"], last["s1e"], x=last["x_orth"])
+                mf.mo_occ = mf.get_occ(mf.mo_energy, mf.mo_coeff)
         if mf.converged:
             mf.callback = None
             return mf, ladder, len(history)
@@ -149,15 +171,6 @@ def _climb(mf: Any, density: Any, options: Options, listener: Listener) -> tuple
         f"{options.scf_gradient_tol:.1e}). Without a converged reference there is no MP2 energy. Check geometry, "
         "charge and multiplicity; raise --scf-max-cycles; or start from other orbitals with --scf-from"
     )
-
-
-def _split(density: Any, mole: Any, kind: str) -> Any:
-    """The start density as the SCF class wants it: total, or shared out over the spins."""
-    if kind == "rhf":
-        return density
-    alpha, beta = mole.nelec
-    electrons = max(alpha + beta, 1)
-    return np.stack([np.asarray(density) * (n / electrons) for n in (alpha, beta)])
 
 
 def _from_orbitals(start: StartOrbitals, mole: Any, mf: Any, kind: str) -> Array:

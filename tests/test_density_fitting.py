@@ -1,0 +1,64 @@
+"""Our Coulomb and exchange builder gives PySCF's matrices, for any worker count and kind of density."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pyscf import df, gto, lib, scf
+
+from dfmp2.reference import density_fitting
+from dfmp2.reference.density_fitting import FittedIntegrals, coulomb_exchange, fitted_integrals
+
+MOLE = gto.M(atom="N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6", basis="cc-pvdz", spin=1, verbose=0)
+AUX = df.addons.make_auxmol(MOLE, "cc-pvdz-jkfit")
+
+
+@pytest.fixture(scope="module")
+def uhf():
+    return scf.UHF(MOLE).density_fit(auxbasis="cc-pvdz-jkfit").run()
+
+
+def test_fitted_integrals_equal_pyscf(uhf):
+    theirs = next(uhf.with_df.loop(blksize=AUX.nao))
+    ours = fitted_integrals(MOLE, AUX, 2)
+    np.testing.assert_allclose(ours.T @ ours, theirs.T @ theirs, atol=1e-11)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_matrices_of_an_open_shell_equal_pyscf(uhf, threads, monkeypatch):
+    monkeypatch.setattr(density_fitting, "BLOCK_BYTES", 8 * 5 * MOLE.nao * 7)  # several blocks per worker
+    density = uhf.make_rdm1()
+    theirs = uhf.with_df.get_jk(density)
+    ours = FittedIntegrals(MOLE, AUX, threads).get_jk(density)
+    for mine, reference in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(mine, reference, atol=1e-11)
+
+
+def test_matrices_of_a_closed_shell_have_no_spin_axis():
+    mole = gto.M(atom="F 0 0 0; H 0 0 0.92", basis="cc-pvdz", verbose=0)
+    aux = df.addons.make_auxmol(mole, "cc-pvdz-jkfit")
+    mf = scf.RHF(mole).density_fit(auxbasis="cc-pvdz-jkfit").run()
+    j, k = FittedIntegrals(mole, aux, 2).get_jk(mf.make_rdm1())
+    np.testing.assert_allclose((j, k), mf.with_df.get_jk(mf.make_rdm1()), atol=1e-11)
+
+
+def test_density_without_orbitals_goes_to_pyscf(uhf):
+    density = np.asarray(uhf.make_rdm1())
+    assert not isinstance(density, lib.NPArrayWithTag)
+    ours = FittedIntegrals(MOLE, AUX, 2).get_jk(density)
+    np.testing.assert_allclose(ours, uhf.with_df.get_jk(density), atol=1e-11)
+
+
+def test_same_threads_give_the_same_bits(uhf):
+    b = fitted_integrals(MOLE, AUX, 2)
+    np.testing.assert_array_equal(b, fitted_integrals(MOLE, AUX, 1))
+    occupied = [np.asarray(c)[:, n > 0] for c, n in zip(uhf.mo_coeff, uhf.mo_occ, strict=True)]
+    first, second = (coulomb_exchange(b, occupied, 2) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_a_spin_without_electrons(uhf):
+    b = fitted_integrals(MOLE, AUX, 1)
+    _, k = coulomb_exchange(b, [np.asarray(uhf.mo_coeff[0])[:, :5], np.zeros((MOLE.nao, 0))], 2)
+    assert np.abs(k[0]).max() > 0.1
+    assert np.abs(k[1]).max() == 0.0
