@@ -19,6 +19,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
+from dfmp2.blas import solve_rows
 from dfmp2.errors import NumericalError
 from dfmp2.progress import Stopwatch
 
@@ -123,12 +124,6 @@ def _apply(factor: MetricFactor, raw: Array, workers: int) -> Array:
         return np.asarray((rows @ factor.factor).reshape(*raw.shape[:2], factor.naux))
     step = max(1, SOLVE_ELEMENTS // max(1, rows.shape[1]))
 
-    def solve(start: int) -> None:
-        block = rows[start : start + step].T  # (naux, n), Fortran order: solved without a copy
-        solved = scipy.linalg.blas.dtrsm(1.0, factor.factor, block, lower=1, overwrite_b=1)
-        if not np.shares_memory(solved, block):
-            block[...] = solved
-
     with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(solve, range(0, rows.shape[0], step)))
+        list(pool.map(lambda start: solve_rows(factor.factor, rows[start : start + step]), range(0, len(rows), step)))
     return raw

@@ -17,11 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 from pyscf import df, lib
 from pyscf.ao2mo import _ao2mo
 
+from dfmp2.blas import solve_columns
 from dfmp2.fitting import factorise
 from dfmp2.reference.integrals import coulomb_metric, packed_blocks
 
@@ -83,15 +83,9 @@ def fitted_integrals(mole: Any, auxmole: Any, threads: int) -> Array:
     if not factor.triangular:
         return np.asarray(factor.factor.T @ b)
     step = max(1, COLUMN_BYTES // (8 * len(b)))
-
-    def solve(start: int) -> None:
-        columns = b[:, start : start + step]
-        work = np.ascontiguousarray(columns)
-        solved = scipy.linalg.blas.dtrsm(1.0, factor.factor, work.T, side=1, lower=1, trans_a=1, overwrite_b=1)
-        columns[...] = solved.T
-
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(solve, range(0, b.shape[1], step)))
+        starts = range(0, b.shape[1], step)
+        list(pool.map(lambda start: solve_columns(factor.factor, b, start, min(start + step, b.shape[1])), starts))
     return b
 
 
@@ -117,12 +111,13 @@ def coulomb_exchange(b: Array, occupied: list[Array], threads: int) -> tuple[Arr
     def share(worker: int) -> tuple[Array, Array]:
         lib.num_threads(1)  # of this thread alone: PySCF's loops inside a worker stay in it
         j, k = np.zeros_like(folded), np.zeros((len(occupied), nao, nao))
+        buffer = np.empty(step * most * nao)  # one per worker: fresh memory for every block costs much
         for start in range(bounds[worker], bounds[worker + 1], step):
             block = b[start : min(start + step, bounds[worker + 1])]
             for s, c in enumerate(occupied):
                 j[s] += (block @ folded[s]) @ block
                 if c.shape[1]:
-                    x = half_transform(block, c)
+                    x = half_transform(block, c, buffer)
                     k[s] += x.T @ x  # NumPy sees one operand twice and calls syrk
         return j, k
 
@@ -132,10 +127,10 @@ def coulomb_exchange(b: Array, occupied: list[Array], threads: int) -> tuple[Arr
     return np.stack([lib.unpack_tril(row) for row in j]), k
 
 
-def half_transform(block: Array, orbitals: Array) -> Array:
-    """X_Pi,m = sum_n B_P,mn C_ni from packed B: (n fitting functions * n orbitals, nao) float64."""
+def half_transform(block: Array, orbitals: Array, buffer: Array) -> Array:
+    """X_Pi,m = sum_n B_P,mn C_ni from packed B: (n fitting functions * n orbitals, nao) float64, in `buffer`."""
     nao, count = orbitals.shape
-    out = np.empty((len(block) * count, nao))
+    out = buffer[: len(block) * count * nao].reshape(len(block) * count, nao)
     coefficients = np.asfortranarray(orbitals)
     _ao2mo.libao2mo.AO2MOnr_e2_drv(
         _ao2mo.libao2mo.AO2MOtranse2_nr_s2,

@@ -151,7 +151,7 @@ def _climb(mf: Any, density: Any, options: Options, listener: Listener) -> tuple
             orbitals, occupations = mf.mo_coeff, mf.mo_occ
             mf = mf.newton()
             mf.verbose = 0
-            mf.max_cycle = cycles
+            mf.max_cycle = cycles - 1  # its last iteration is reported after the loop
             mf.kernel(orbitals, occupations)
         else:
             mf.kernel(density)
@@ -199,6 +199,11 @@ def _from_orbitals(start: StartOrbitals, mole: Any, mf: Any, kind: str) -> Array
         gram = occupied.T @ overlap @ occupied
         if np.abs(gram - np.eye(len(gram))).max(initial=0.0) > ORTHONORMAL:  # a moved geometry
             values, vectors = np.linalg.eigh(gram)
+            if values[0] < ORTHONORMAL:
+                raise InputError(
+                    f"--scf-from {start.origin}: its occupied orbitals are linearly dependent in this molecule: name a "
+                    "file of the same or a similar geometry"
+                )
             occupied = occupied @ (vectors / np.sqrt(values)) @ vectors.T
         densities.append((occupied * occ[occ > 0]) @ occupied.T)
     density = np.stack(densities)

@@ -20,11 +20,8 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from dfmp2.fitting import MetricFactor, fit
 from dfmp2.orbitals import ActiveSpace
-from dfmp2.progress import Stopwatch
 from dfmp2.record import Reference, Stability
-from dfmp2.reference.integrals import transformed_blocks
 from dfmp2.reference.shield import shielded
 
 Array = NDArray[np.float64]
@@ -34,26 +31,24 @@ FRONTIER_OCCUPIED, FRONTIER_VIRTUAL = 16, 32
 THRESHOLD = -1e-4  # Eh; a symmetry-broken direction has exactly zero curvature, so zero is not unstable
 
 
-def frontier_stability(mole: Any, auxmole: Any, reference: Reference, factor: MetricFactor, workers: int) -> Stability:
+def frontier_spaces(reference: Reference) -> list[ActiveSpace]:
+    """Orbital ranges whose fitted integrals `frontier_stability` needs: (ia), (ij), (ab) of each spin's window."""
+    windows = _windows(reference)
+    return [s for w in windows for s in (w, _same(w.c_occ, w.eps_occ), _same(w.c_vir, w.eps_vir))]
+
+
+def frontier_stability(reference: Reference, tensors: list[Array]) -> Stability:
     """Stability from the orbital Hessian of the frontier orbitals.
 
     Parameters
     ----------
-    mole, auxmole : PySCF molecules carrying the orbital and the fitting functions
-    factor : of the inverse fitting metric
-    workers : threads of the fit
+    tensors : fitted integrals of `frontier_spaces`, in its order, Eh^1/2
 
     Returns
     -------
     Stability with the lowest eigenvalue, Eh
     """
-    windows = [
-        _window(c, e, n) for c, e, n in zip(reference.mo_coeff, reference.mo_energy, reference.mo_occ, strict=True)
-    ]
-    spaces = [s for w in windows for s in (w, _same(w.c_occ, w.eps_occ), _same(w.c_vir, w.eps_vir))]
-    clock = Stopwatch()
-    blocks = transformed_blocks(mole, auxmole, spaces, clock)
-    tensors = fit(blocks, factor, [(s.nocc, s.nvir) for s in spaces], auxmole.nao, workers, clock)
+    windows = _windows(reference)
     exact = all(_rotations(n) == w.nocc * w.nvir for n, w in zip(reference.mo_occ, windows, strict=True))
     covered = "all rotations" if exact else f"{sum(w.nocc * w.nvir for w in windows)} frontier rotations"
     if reference.kind == "rhf":
@@ -85,6 +80,11 @@ def full_stability(mf: Any) -> Stability:
 
 def _rotations(occ: Array) -> int:
     return int((occ > 0).sum() * (occ == 0).sum())
+
+
+def _windows(reference: Reference) -> list[ActiveSpace]:
+    spins = zip(reference.mo_coeff, reference.mo_energy, reference.mo_occ, strict=True)
+    return [_window(*spin) for spin in spins]
 
 
 def _window(coeff: Array, energy: Array, occ: Array) -> ActiveSpace:
