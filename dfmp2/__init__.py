@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dfmp2.api import from_mean_field, read, run, write
+    from dfmp2.derivation import derive
     from dfmp2.errors import Dfmp2Error
     from dfmp2.molecule import Molecule
     from dfmp2.options import Options
@@ -24,6 +25,7 @@ _HOMES = {
     "from_mean_field": "dfmp2.api",
     "read": "dfmp2.api",
     "write": "dfmp2.api",
+    "derive": "dfmp2.derivation",
     "Molecule": "dfmp2.molecule",
     "Options": "dfmp2.options",
     "MP2Result": "dfmp2.result",
@@ -31,7 +33,7 @@ _HOMES = {
     "__version__": "dfmp2.provenance",
 }
 
-__all__ = ["Dfmp2Error", "MP2Result", "Molecule", "Options", "from_mean_field", "read", "run", "write"]
+__all__ = ["Dfmp2Error", "MP2Result", "Molecule", "Options", "derive", "from_mean_field", "read", "run", "write"]
 
 
 def __getattr__(name: str) -> Any:

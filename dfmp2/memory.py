@@ -6,16 +6,17 @@ The SCF needs less when it must: PySCF moves its fitted integrals to disk. The M
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dfmp2.errors import ResourceError
 from dfmp2.units import format_bytes
+from dfmp2.workload import Workload
 
 FLOAT64, FLOAT32 = 8, 4
 SCF_MATRICES = 30  # (nao, nao) float64 arrays alive in the SCF: DIIS space of 8 pairs, Fock, density, work
-SCF_BUFFERS = 1.35  # fitted SCF integrals while they are made, relative to their final size
-SLACK = 40 * 10**6  # bytes of Python objects and library buffers made on the way
+WORKER_BYTES = 32 * 10**6  # buffers of one worker in the SCF fit, the exchange and the triangular solves
+SLACK = 6 * 10**6  # bytes of Python objects and library buffers made on the way
+DISK_BUFFER = 200 * 10**6  # of PySCF's SCF when its fitted integrals are on disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,11 @@ class MemoryPlan:
         """Smallest budget that works, bytes."""
         return self.program + SLACK + max(self.scf_least, self.mp2)
 
+    @property
+    def fits(self) -> bool:
+        """Whether the run can stay inside the budget."""
+        return self.least <= self.budget
+
     def require(self) -> None:
         """Refuse a run that cannot stay inside the budget.
 
@@ -59,7 +65,7 @@ class MemoryPlan:
         ------
         ResourceError : with the bytes required and available, and what would fit
         """
-        if self.least > self.budget:
+        if not self.fits:
             raise ResourceError(
                 f"not enough memory: {format_bytes(self.least)} are required ({format_bytes(self.mp2)} of them for the "
                 f"fitted integrals and the pair energies) and {format_bytes(self.budget)} may be used: allow at least "
@@ -67,42 +73,32 @@ class MemoryPlan:
             )
 
 
-def plan(
-    *,
-    program: int,
-    budget: int,
-    nao: int,
-    naux_scf: int,
-    naux: int,
-    shapes: Sequence[tuple[int, int]],
-    block_functions: int,
-    precision: str,
-    workers: int,
-    chunk_elements: int,
-) -> MemoryPlan:
+def plan(work: Workload, *, program: int, budget: int, workers: int, chunk_elements: int) -> MemoryPlan:
     """Bytes every stage will hold.
 
     Parameters
     ----------
+    work : sizes of the calculation
     program, budget : resident and allowed bytes
-    naux_scf, naux : functions of the SCF fitting set (0 for a conventional SCF) and of the MP2 one
-    shapes : (nocc, nvir) per spin
-    block_functions : fitting functions per block of integrals
-    precision : "fp64", "mixed" or "auto"
     workers, chunk_elements : concurrent tiles and elements of (ia|jb) each of them holds
     """
-    pairs = nao * (nao + 1) // 2
-    matrices = SCF_MATRICES * nao * nao * FLOAT64 * len(shapes)
-    fitted = naux_scf * pairs * FLOAT64 if naux_scf else min(pairs * (pairs + 1) // 2 * FLOAT64, budget // 2)
-    elements = sum(nocc * nvir for nocc, nvir in shapes)
-    tensors = elements * naux * (FLOAT64 if precision == "fp64" else FLOAT64 + FLOAT32)
-    block = block_functions * (pairs + 2 * elements) * FLOAT64
-    metric = 2 * naux * naux * FLOAT64
-    tiles = 3 * workers * max(chunk_elements, max((nvir * nvir for _, nvir in shapes), default=0)) * FLOAT64
+    pairs, n = work.pairs_of_functions, work.nao
+    matrices = SCF_MATRICES * n * n * FLOAT64 * len(work.spins)
+    small = 2 * (pairs + n * n) * FLOAT64 * workers
+    buffers = min(WORKER_BYTES * workers, 2 * pairs * max(work.naux_scf, 1) * FLOAT64)
+    if work.naux_scf:
+        fitted = work.naux_scf * pairs * FLOAT64 + 2 * work.naux_scf**2 * FLOAT64 + buffers
+    else:  # PySCF keeps all four-centre integrals when they fit, else it recomputes them
+        fitted = min(pairs * (pairs + 1) // 2 * FLOAT64, budget // 2)
+    tensors = work.elements * work.naux * (FLOAT64 if work.precision == "fp64" else FLOAT64 + FLOAT32)
+    block = work.block_functions * (pairs + 2 * work.elements) * FLOAT64
+    metric = 2 * work.naux**2 * FLOAT64
+    largest = max((s.nvir for s in work.spins), default=0) ** 2
+    tiles = 3 * workers * max(chunk_elements, largest) * FLOAT64
     return MemoryPlan(
         program=program,
-        scf_in_core=int(matrices + SCF_BUFFERS * fitted),
-        scf_least=matrices + min(int(SCF_BUFFERS * fitted), 200 * 10**6),
-        mp2=tensors + metric + max(block, tiles),
+        scf_in_core=matrices + small + fitted,
+        scf_least=matrices + small + min(fitted, DISK_BUFFER),
+        mp2=tensors + metric + max(block, min(tiles, 2 * tensors)),
         budget=budget,
     )

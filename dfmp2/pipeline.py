@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dfmp2 import memory, provenance, resources, threads
+from dfmp2 import provenance, resources, threads
 from dfmp2.check import allowed_difference, compare
 from dfmp2.errors import InputError
 from dfmp2.fitting import factorise, fit
@@ -15,6 +15,7 @@ from dfmp2.molecule import Molecule
 from dfmp2.mp2.precision import pair_energies_to_tolerance
 from dfmp2.options import Options, make_options
 from dfmp2.orbitals import active_space, guard_gap, homo_lumo_gap, smallest_denominator
+from dfmp2.planning import Plan, make_plan
 from dfmp2.progress import Collector, Listener, Stopwatch
 from dfmp2.record import Diagnostics, Memory, Reference, StartOrbitals, Timings
 from dfmp2.reference import integrals, mean_field, native, stability
@@ -22,7 +23,7 @@ from dfmp2.reference.adopt import adopt
 from dfmp2.reference.mole import dump_mole, fitting_data
 from dfmp2.reference.shield import import_pyscf
 from dfmp2.result import MP2Result
-from dfmp2.system import Setup, System, assemble, frozen_core, memory_plan, prepare, resolve, sizes
+from dfmp2.system import Setup, System, assemble, frozen_core, prepare, resolve, sizes, useful_threads
 
 
 def run(
@@ -49,18 +50,19 @@ def run(
     listener = Collector(listener or Listener())
     clock = Stopwatch()
     setup = prepare(options, command)
-    with threads.limited(setup.threads):
-        system = resolve(molecule, setup, listener)
+    system = resolve(molecule, setup, listener)
+    setup = useful_threads(setup, system)
+    with threads.limited(setup.active):
         kind = mean_field.reference_kind(options.reference, molecule.multiplicity)
         core = frozen_core(system, options, listener)
-        plan = memory_plan(system, setup, core, kind)
-        plan.require()
+        plan = make_plan(system, setup, core, kind)
+        plan.memory.require()
         listener.stage(f"{kind.upper()} ({options.scf})")
         with clock("scf"):
             mf, reference = mean_field.run_scf(
                 *(system.mole, kind, options, system.jk_auxmole, start, listener),
-                threads=setup.threads,
-                in_core=plan.scf_fits_in_core,
+                threads=setup.active,
+                in_core=plan.memory.scf_fits_in_core,
             )
             if options.stability == "full":
                 reference = replace(reference, stability=stability.full_stability(mf))
@@ -86,11 +88,12 @@ def run_mean_field(
         scf=reference.scf_type,
     )
     setup = prepare(options, "dfmp2.from_mean_field")
-    with threads.limited(setup.threads):
-        system = assemble(molecule, orbital, jk, setup, listener)
+    system = assemble(molecule, orbital, jk, setup, listener)
+    setup = useful_threads(setup, system)
+    with threads.limited(setup.active):
         core = frozen_core(system, options, listener)
-        plan = memory_plan(system, setup, core, reference.kind)
-        plan.require()
+        plan = make_plan(system, setup, core, reference.kind)
+        plan.memory.require()
         if options.stability == "full":
             reference = replace(reference, stability=stability.full_stability(converged))
         return correlate(system, reference, setup, core, plan, listener, clock)
@@ -101,7 +104,7 @@ def correlate(
     reference: Reference,
     setup: Setup,
     core: FrozenCore,
-    plan: memory.MemoryPlan,
+    plan: Plan,
     listener: Collector,
     clock: Stopwatch,
 ) -> MP2Result:
@@ -119,20 +122,22 @@ def correlate(
         factor = factorise(integrals.coulomb_metric(auxmole))
     if factor.dropped:
         listener.warning(f"the fitting metric is near singular: {factor.dropped} of {auxmole.nao} functions dropped")
-    if options.stability == "auto":
-        listener.stage("orbital stability")
+    listener.stage("three-centre integrals, transformation and fit")
+    frontier = stability.frontier_spaces(reference) if options.stability == "auto" else []
+    ranges = [*spaces, *frontier]  # one pass over the integrals serves both
+    blocks = integrals.transformed_blocks(mole, auxmole, ranges, clock)
+    b = fit(blocks, factor, [(s.nocc, s.nvir) for s in ranges], auxmole.nao, setup.active, clock)
+    if frontier:
         with clock("scf"):
-            found = stability.frontier_stability(mole, auxmole, reference, factor, setup.threads)
+            found = stability.frontier_stability(reference, b[len(spaces) :])
         reference = replace(reference, stability=found)
+        del b[len(spaces) :]
     if reference.stability is not None and reference.stability.verdict.startswith("unstable"):
         listener.warning(
             f"the SCF solution is {reference.stability.verdict}: a lower one exists, and MP2 on this one may be "
             "meaningless; try --reference uhf or --scf-from with other orbitals"
         )
 
-    listener.stage("three-centre integrals, transformation and fit")
-    blocks = integrals.transformed_blocks(mole, auxmole, spaces, clock)
-    b = fit(blocks, factor, [(s.nocc, s.nvir) for s in spaces], auxmole.nao, setup.threads, clock)
     listener.stage("pair energies")
     with clock("pair_energies"):
         pairs, precision, certificate = pair_energies_to_tolerance(
@@ -172,7 +177,8 @@ def correlate(
             },
             total=clock.total,
         ),
-        memory=Memory(setup.budget, plan.predicted_peak, resources.peak_resident_memory()),
+        predicted=plan.timings,
+        memory=Memory(setup.budget, plan.memory.predicted_peak, resources.peak_resident_memory()),
         provenance=provenance.collect(setup.command, setup.threads, setup.backend.describe()),
         frozen_core_note=core.note,
         certificate=certificate,

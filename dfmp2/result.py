@@ -33,6 +33,7 @@ class MP2Result:
     precision: str
     diagnostics: Diagnostics
     timings: Timings
+    predicted: Timings
     memory: Memory
     provenance: Provenance
     frozen_core_note: str

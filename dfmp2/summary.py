@@ -50,6 +50,7 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "sizes": asdict(result.sizes),
         "diagnostics": asdict(result.diagnostics),
         "timings": asdict(result.timings),
+        "predicted_timings": asdict(result.predicted),
         "memory": asdict(result.memory),
         "check": None
         if check is None

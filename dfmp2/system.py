@@ -5,23 +5,25 @@ What can be refused is refused here, before the SCF.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dfmp2 import memory, resources
+from dfmp2 import resources
 from dfmp2.backends.base import Backend
 from dfmp2.backends.registry import select
 from dfmp2.basis import BasisSet
+from dfmp2.errors import InputError
 from dfmp2.frozen_core import FrozenCore, dialect_differences, frozen_core_count
 from dfmp2.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.orbitals import ActiveSpace
 from dfmp2.progress import Listener
 from dfmp2.record import Reference, Sizes
-from dfmp2.reference import integrals
 from dfmp2.reference.basis import is_mp2_fitting_set, resolve_fitting, resolve_orbital
 from dfmp2.reference.mole import build_auxiliary, build_mole
 from dfmp2.reference.shield import import_pyscf
+
+SINGLE_THREADED = 64  # basis functions; below, OpenMP's and our own threads only wait for each other
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,12 +46,13 @@ class System:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setup:
-    """Choices made before any number is computed."""
+    """Choices made before any number is computed; `threads` were given, `active` of them are put to use."""
 
     options: Options
     backend: Backend
     backend_reason: str
     threads: int
+    active: int
     budget: int
     command: str
 
@@ -60,7 +63,7 @@ def prepare(options: Options, command: str) -> Setup:
     count = options.threads or resources.usable_cores()
     backend, reason = select(options.backend, options.precision, count)
     budget = options.memory or resources.resident_memory() + int(0.9 * resources.available_memory())
-    return Setup(options, backend, reason, count, budget, command)
+    return Setup(options, backend, reason, count, count, budget, command)
 
 
 def resolve(molecule: Molecule, setup: Setup, listener: Listener) -> System:
@@ -83,8 +86,19 @@ def assemble(molecule: Molecule, orbital: BasisSet, jk: BasisSet | None, setup: 
             f"--auxbasis {auxbasis} was not made for MP2: expect errors of 1e-5 Eh and more against an -ri set"
         )
     mole = build_mole(molecule, orbital, setup.budget)
+    if max(mole.nelec) >= mole.nao:
+        raise InputError(
+            f"{molecule.formula} with charge {molecule.charge} has {max(mole.nelec)} electrons of one spin and "
+            f"{orbital.name} only {mole.nao} functions, which leaves no virtual orbitals: use a larger --basis, or "
+            "check --charge"
+        )
     jk_auxmole = None if jk is None else build_auxiliary(mole, molecule, jk)
     return System(molecule, orbital, jk, ri, mole, build_auxiliary(mole, molecule, ri), jk_auxmole)
+
+
+def useful_threads(setup: Setup, system: System) -> Setup:
+    """The set-up with one thread for a molecule so small that starting and joining threads costs more than it gains."""
+    return replace(setup, active=1) if system.mole.nao < SINGLE_THREADED else setup
 
 
 def ecp_electrons(basis: BasisSet) -> dict[str, int]:
@@ -105,25 +119,6 @@ def frozen_core(system: System, options: Options, listener: Listener) -> FrozenC
                 f"programs freeze different numbers of orbitals for this molecule: {listed}; used: {core.orbitals}"
             )
     return core
-
-
-def memory_plan(system: System, setup: Setup, core: FrozenCore, kind: str) -> memory.MemoryPlan:
-    """What the run will hold in memory; nvir is taken from nao, an upper limit."""
-    mole, options = system.mole, setup.options
-    spins = mole.nelec if kind == "uhf" else mole.nelec[:1]
-    shapes = [(max(0, n - core.orbitals), max(0, mole.nao - n - options.frozen_virtual)) for n in spins]
-    return memory.plan(
-        program=resources.resident_memory(),
-        budget=setup.budget,
-        nao=mole.nao,
-        naux_scf=system.naux_scf,
-        naux=system.auxmole.nao,
-        shapes=shapes,
-        block_functions=integrals.block_functions(system.auxmole, mole.nao),
-        precision=options.precision,
-        workers=setup.backend.limits.workers,
-        chunk_elements=setup.backend.limits.tile_elements,
-    )
 
 
 def sizes(system: System, reference: Reference, spaces: list[ActiveSpace], core: FrozenCore, options: Options) -> Sizes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -10,7 +11,9 @@ from typing import TextIO
 
 import click
 
+from dfmp2.cli import signals
 from dfmp2.errors import InputError, ResourceError
+from dfmp2.io.text import printable
 from dfmp2.progress import Listener
 
 BAR_WIDTH = 30
@@ -30,16 +33,19 @@ class Console(Listener):
     def __init__(self, *, quiet: bool, log: TextIO | None) -> None:
         self._quiet = quiet
         self._log = log
-        self._bar = sys.stderr.isatty() and not quiet
+        self._bar = terminal() and not quiet
         self._last = 0.0
 
     def stage(self, text: str) -> None:
+        signals.check()
         self._line(text)
 
     def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
+        signals.check()
         self._line(f"  SCF {cycle:3d}  E = {energy:18.10f} Eh  change {change:9.1e}  gradient {gradient:8.1e}")
 
     def tiles(self, done: int, total: int) -> None:
+        signals.check()
         now = time.monotonic()
         finished = done == total
         if self._bar:
@@ -47,7 +53,7 @@ class Console(Listener):
                 self._last = now
                 filled = BAR_WIDTH * done // max(total, 1)
                 bar = "#" * filled + "." * (BAR_WIDTH - filled)
-                click.echo(f"\r  pairs [{bar}] {done}/{total}", err=True, nl=finished)
+                _show(f"\r  pairs [{bar}] {done}/{total}", nl=finished)
         elif now - self._last >= LINE_EVERY and (self._last or finished):
             self._line(f"  pairs {done}/{total}")
             self._last = now
@@ -55,17 +61,22 @@ class Console(Listener):
             self._last = now
 
     def warning(self, text: str) -> None:
-        message = f"warning: {text}"
-        click.echo(click.style(message, fg="yellow") if colour() else message, err=True)
+        message = printable(f"warning: {text}")
+        _show(click.style(message, fg="yellow") if colour() else message)
         self._write(message)
 
     def note(self, text: str) -> None:
         """A line for the user that is neither progress nor warning."""
         self._line(text)
 
+    def error(self, text: str) -> None:
+        """The message a run ends with, for the log; `dfmp2.cli.main` shows it."""
+        self._write(printable(f"dfmp2: {text}"))
+
     def _line(self, text: str) -> None:
+        text = printable(text)
         if not self._quiet:
-            click.echo(text, err=True)
+            _show(text)
         self._write(text)
 
     def _write(self, text: str) -> None:
@@ -73,9 +84,19 @@ class Console(Listener):
             print(text, file=self._log, flush=True)
 
 
+def terminal() -> bool:
+    """Whether stderr is a terminal; it is None when the process was started with it closed."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 def colour() -> bool:
     """Whether stderr may be coloured: a terminal, and NO_COLOR is not set."""
-    return sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    return terminal() and not os.environ.get("NO_COLOR")
+
+
+def _show(text: str, *, nl: bool = True) -> None:
+    with contextlib.suppress(OSError):  # progress nobody can read is no reason to stop computing
+        click.echo(text, err=True, nl=nl)
 
 
 def open_log(path: str | None) -> TextIO | None:
@@ -89,9 +110,9 @@ def open_log(path: str | None) -> TextIO | None:
     if path is None:
         return None
     file = Path(path)
-    if not file.parent.is_dir() or file.is_dir():
-        raise InputError(f"--log {path}: expected a file in an existing folder")
     try:
+        if not file.parent.is_dir() or file.is_dir():
+            raise InputError(f"--log {path}: expected a file in an existing folder")
         return open(file, "a", encoding="utf-8")
     except OSError as error:
         raise ResourceError(f"--log {path}: cannot be written ({error.strerror}): choose another file") from error

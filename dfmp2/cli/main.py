@@ -7,25 +7,31 @@ failed items; 75 terminated; 130 Ctrl-C.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from types import FrameType
+from typing import Any
 
 import click
 
-from dfmp2.errors import Dfmp2Error, Interrupted
+from dfmp2.cli import signals
+from dfmp2.errors import Dfmp2Error
+from dfmp2.io.text import printable
 
 COMMANDS = {  # name -> (module, one line); modules are loaded when called, so that --help stays fast
     "run": ("dfmp2.cli.run", "Compute the DF-MP2 energy of a molecule."),
+    "plan": ("dfmp2.cli.plan", "Predict memory, operations and time of a run."),
     "show": ("dfmp2.cli.show", "Print a stored result."),
-    "compare": ("dfmp2.cli.compare", "Recompute a stored result with PySCF and print the differences."),
+    "compare": ("dfmp2.cli.compare", "Recompute a stored result with PySCF or Psi4 and print the differences."),
+    "derive": ("dfmp2.cli.derive", "Energies with a larger frozen core or other scaling, without a new run."),
+    "doctor": ("dfmp2.cli.doctor", "Check installation, machine and folder; one fix line per problem."),
+    "validate": ("dfmp2.cli.validate", "Check this installation against energies of other programs."),
     "backends": ("dfmp2.cli.backends", "List the backends and why they can or cannot be used."),
 }
-CTRL_C = 130
-OUT_OF_MEMORY = 7
+NO_RESOURCES = 7
 
 
 class LazyGroup(click.Group):
@@ -42,6 +48,14 @@ class LazyGroup(click.Group):
         command: click.Command = import_module(COMMANDS[cmd_name][0]).command
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a reader that left early, as in `| head`, is no error."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            _drop_stdout()
+            return None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, without importing any of them."""
         with formatter.section("Commands"):
@@ -56,7 +70,11 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
         ctx.exit()
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.command(
+    cls=LazyGroup,
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
 )
@@ -69,33 +87,48 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    signal.signal(signal.SIGTERM, _terminate)
+    signals.listen()
+    try:
+        return _run(arguments)
+    except (KeyboardInterrupt, click.Abort):
+        return _fail(*signals.LINES[signal.SIGINT])
+    except (ImportError, RuntimeError, SystemError):
+        # What a signal during an import may turn into; else a fault in dfmp2, whose traceback helps to find it.
+        stopped = signals.received()
+        if stopped is None:
+            raise
+        return _fail(*stopped)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     try:
         code = cli.main(args=arguments, prog_name="dfmp2", standalone_mode=False)
-        sys.stdout.flush()
     except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        context = getattr(error, "ctx", None)
+        name = "dfmp2" if context is None else context.command_path
+        message = " ".join(error.format_message().split()).rstrip(".")
+        return _fail(f"{message} (see {name} --help)", error.exit_code)
     except Dfmp2Error as error:
         return _fail(str(error), error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        return _fail("interrupted (Ctrl-C): nothing was written", CTRL_C)
     except MemoryError:
         return _fail(
             "the machine refused to give more memory: allow less with --memory, or make the problem smaller",
-            OUT_OF_MEMORY,
+            NO_RESOURCES,
         )
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; nothing more to say
-        return 0
+    except OSError as error:  # standard output, the log file or a temporary file
+        _drop_stdout()
+        return _fail(f"the system refused: {error}: check disk space, permissions and TMPDIR", NO_RESOURCES)
     return code if isinstance(code, int) else 0
 
 
-def _terminate(_signal: int, _frame: FrameType | None) -> None:
-    raise Interrupted("terminated (SIGTERM): nothing was written; run it again")
-
-
 def _fail(message: str, code: int) -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one line is complete, whatever is pressed now
-    click.echo(f"dfmp2: {message}", err=True)
+    signals.settle()
+    with contextlib.suppress(OSError):  # nobody can read it; the exit code tells
+        click.echo(f"dfmp2: {printable(message)}", err=True)
     return code
+
+
+def _drop_stdout() -> None:
+    """Send what is still buffered to nowhere, so that the interpreter does not fail on it at its end."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

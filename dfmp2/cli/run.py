@@ -3,95 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dfmp2 import threads as thread_settings
+from dfmp2.cli import signals
+from dfmp2.cli.calculation import calculation_options
 from dfmp2.cli.console import Console, open_log
-from dfmp2.errors import ComparisonFailed
+from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError
+from dfmp2.io.text import printable
 from dfmp2.resources import usable_cores
-
-BACKENDS = ["auto", "cpu", "torch", "cuda", "nki", "nki-xla", "nki-simulator", "nki-interpreter"]
 
 
 @click.command("run", short_help="Compute the DF-MP2 energy of a molecule.")
 @click.argument("molecule")
-@click.option("--basis", required=True, metavar="NAME", help="Orbital basis, e.g. cc-pvdz.")
-@click.option("--charge", type=int, help="Total charge.  [default: comment line of the file, else 0]")
-@click.option("--multiplicity", type=int, help="2S+1.  [default: comment line of the file, else 1]")
-@click.option(
-    "--units", type=click.Choice(["angstrom", "bohr"]), default="angstrom", show_default=True, help="Of the file."
-)
-@click.option(
-    "--reference",
-    type=click.Choice(["auto", "rhf", "uhf"]),
-    default="auto",
-    show_default=True,
-    help="auto: RHF for singlets, UHF otherwise.",
-)
-@click.option(
-    "--scf",
-    type=click.Choice(["df", "conventional"]),
-    default="df",
-    show_default=True,
-    help="Density-fitted or four-centre integrals in the SCF.",
-)
-@click.option("--scf-auxbasis", metavar="NAME", help="Coulomb-exchange fitting set.  [default: partner of --basis]")
-@click.option(
-    "--scf-conv-tol",
-    type=float,
-    default=1e-10,
-    show_default=True,
-    metavar="EH",
-    help="SCF energy change; the gradient must fall below 0.1 sqrt of it.",
-)
-@click.option("--scf-max-cycles", type=int, default=100, show_default=True, help="Limit on all SCF iterations.")
-@click.option("--scf-from", metavar="FILE", help="Start orbitals: PySCF chkfile or earlier result.")
-@click.option(
-    "--stability",
-    type=click.Choice(["auto", "full", "off"]),
-    default="auto",
-    show_default=True,
-    help="Check that the SCF solution is a minimum (auto: frontier orbitals).",
-)
-@click.option(
-    "--auxbasis", metavar="NAME", help="MP2 fitting set, or auto (even-tempered).  [default: partner of --basis]"
-)
-@click.option(
-    "--frozen-core",
-    default="none",
-    show_default=True,
-    metavar="none|auto|psi4|orca|pyscf|N",
-    help="Orbitals left uncorrelated.",
-)
-@click.option(
-    "--frozen-virtual", type=int, default=0, show_default=True, metavar="N", help="Highest virtuals left out."
-)
-@click.option("--os-scale", type=float, help="Opposite-spin factor of a custom scaled energy.")
-@click.option("--ss-scale", type=float, help="Same-spin factor of a custom scaled energy.")
-@click.option("--backend", type=click.Choice(BACKENDS), default="auto", show_default=True, help="See dfmp2 backends.")
-@click.option(
-    "--precision",
-    type=click.Choice(["auto", "fp64", "mixed"]),
-    default="auto",
-    show_default=True,
-    help="Of the pair energies.",
-)
-@click.option(
-    "--tolerance",
-    type=float,
-    default=1e-7,
-    show_default=True,
-    metavar="EH",
-    help="Largest estimated precision error accepted.",
-)
-@click.option("--memory", metavar="SIZE", help="Peak memory of the process, e.g. 8GB or 8GiB.  [default: what is free]")
-@click.option("--threads", type=int, help="Threads of this process.  [default: usable cores]")
-@click.option("--allow-small-gap", is_flag=True, help="Go on with a HOMO-LUMO gap below 0.02 Eh.")
+@calculation_options
 @click.option("--output", metavar="FILE.h5", help="Result file.  [default: STEM.dfmp2.h5 here]")
 @click.option("--overwrite", is_flag=True, help="Replace an existing result file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the report.")
@@ -122,11 +54,34 @@ def command(
     from dfmp2.io.xyz import read_xyz
 
     read = read_xyz(molecule, units=units, charge=charge, multiplicity=multiplicity)
-    target = Path(output or f"{read.molecule.name}.dfmp2.h5")
+    target = Path(f"{read.molecule.name}.dfmp2.h5" if output is None else output)
+    _require_distinct({"MOLECULE": molecule, "--output": str(target), "--log": log})
+    _require_distinct({"--scf-from": chosen.scf_from, "--log": log})
     with contextlib.ExitStack() as stack:
         handle = open_log(log)
         console = Console(quiet=quiet, log=stack.enter_context(handle) if handle else None)
-        _compute(read, chosen, target, console, overwrite=overwrite, as_json=as_json, quiet=quiet, log=handle)
+        try:
+            _compute(read, chosen, target, console, overwrite=overwrite, as_json=as_json, quiet=quiet, log=handle)
+        except Dfmp2Error as error:
+            console.error(str(error))
+            raise
+
+
+def _require_distinct(files: Mapping[str, str | None]) -> None:
+    """Refuse to write a result or a log over something the run reads."""
+    seen: dict[object, str] = {}
+    for option, path in files.items():
+        if path is not None and (other := seen.setdefault(_identity(path), option)) != option:
+            raise InputError(f"{option} {path} is the file given as {other}: name another file")
+
+
+def _identity(path: str) -> object:
+    """The same for two names of one file, links included."""
+    try:
+        status = os.stat(path)
+    except OSError:  # not there yet
+        return os.path.normpath(path)
+    return status.st_dev, status.st_ino
 
 
 def _compute(
@@ -145,8 +100,10 @@ def _compute(
     from dfmp2.io.json import to_json
     from dfmp2.io.report import last_line, report
 
-    result = run_options(molecule, options, listener=console, command=shlex.join(["dfmp2", *sys.argv[1:]]))
+    result = run_options(molecule, options, listener=console, command=printable(shlex.join(["dfmp2", *sys.argv[1:]])))
+    signals.check()
     hdf5.write(result, target, overwrite=overwrite)
+    signals.settle()
     text, ending = report(result), last_line(result, str(target))
     if log is not None:
         print(text + ending, file=log)

@@ -23,14 +23,14 @@ def require_writable(target: Path, *, overwrite: bool, expected_bytes: int = 0) 
     ResourceError : the folder is not writable or the disk is too full
     """
     folder = target.parent
-    if not folder.is_dir():
-        raise InputError(f"--output {target}: there is no folder {folder}: make it first, or name another one")
-    if target.is_dir() or (target.exists() and not target.is_file()):
-        raise InputError(f"--output {target}: not a regular file: name a file to write")
-    if (target.exists() or target.is_symlink()) and not overwrite:
-        raise ResultFileError(f"{target} already exists: --overwrite replaces it, --output names another file")
-    probe = _beside(target)
     try:
+        if not folder.is_dir():
+            raise InputError(f"--output {target}: there is no folder {folder}: make it first, or name another one")
+        if target.is_dir() or (target.exists() and not target.is_file()):
+            raise InputError(f"--output {target}: not a regular file: name a file to write")
+        if (target.exists() or target.is_symlink()) and not overwrite:
+            raise ResultFileError(f"{target} already exists: --overwrite replaces it, --output names another file")
+        probe = _beside(target)
         probe.touch(exist_ok=False)
         probe.unlink()
         free = free_disk(folder)

@@ -14,7 +14,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from dfmp2.errors import Dfmp2Error, ResultFileError
+from dfmp2.basis import BasisSet
+from dfmp2.errors import InputError, ResultFileError
 from dfmp2.io.files import write_atomically
 from dfmp2.io.safe_hdf5 import open_checked
 from dfmp2.io.schema import (
@@ -31,7 +32,7 @@ from dfmp2.io.schema import (
 )
 from dfmp2.molecule import Molecule
 from dfmp2.options import Options
-from dfmp2.record import PairEnergies, Reference
+from dfmp2.record import PairEnergies, Reference, Sizes
 from dfmp2.result import MP2Result
 
 RUN_FIELDS = {
@@ -85,10 +86,8 @@ def read(path: str | Path) -> MP2Result:
         _require_known(handle, path)
         try:
             return _result(handle)
-        except (KeyError, TypeError, ValueError, IndexError, OSError, RuntimeError, Dfmp2Error) as error:
-            raise ResultFileError(
-                f"{path}: damaged result file ({type(error).__name__}: {error}): compute it again"
-            ) from error
+        except InputError as error:  # a molecule or options that could not have been run
+            raise ResultFileError(f"{path}: damaged file ({error}): compute it again") from error
 
 
 def verify(path: str | Path) -> str:
@@ -180,7 +179,9 @@ def _items(result: MP2Result) -> dict[str, Item]:
 def _storable(value: Any) -> Any:
     """What h5py stores without pickling: numbers, arrays, UTF-8 text."""
     if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
-        return np.array(value, dtype=h5py.string_dtype())
+        return np.array([_storable(item) for item in value], dtype=h5py.string_dtype())
+    if isinstance(value, str):  # a file name need not be UTF-8; its other bytes are written as \udcNN
+        return value.encode("utf-8", "backslashreplace").decode()
     return value
 
 
@@ -224,7 +225,7 @@ def _result(handle: h5py.File) -> MP2Result:
             values = record_values(kind, _stored(handle, f"dfmp2/{name}"))
             records[name] = values if kind is Reference else kind(**values)
     sizes = records["sizes"]
-    nspin = 1 if records["reference"]["kind"] == "rhf" else 2
+    nspin = {"rhf": 1, "uhf": 2}[records["reference"]["kind"]]
     orbitals: dict[str, Any] = {
         name: _array(handle, f"scf/{name}", shape[0 if nspin == 2 else 1 :]).reshape(shape)
         for name, shape in {
@@ -246,6 +247,7 @@ def _result(handle: h5py.File) -> MP2Result:
     }
     if bases["orbital"] is None or bases["mp2_fitting"] is None:
         raise KeyError("dfmp2/bases")
+    _require_consistent(molecule, bases["orbital"], sizes)
     run = _stored(handle, "dfmp2/run")
     choices: dict[str, Any] = {name: str(run[name]) for name in RUN_FIELDS}
     return MP2Result(
@@ -262,9 +264,21 @@ def _result(handle: h5py.File) -> MP2Result:
     )
 
 
+def _require_consistent(molecule: Molecule, orbital: BasisSet, sizes: Sizes) -> None:
+    """Refuse orbital counts that cannot be those of the molecule: `compare` computes with them."""
+    electrons = molecule.check_electrons({symbol: e.ecp_electrons for symbol, e in orbital.elements.items()})
+    nocc = tuple(max(0, n - sizes.frozen_core) for n in electrons)
+    nvir = tuple(sizes.nmo - n - sizes.frozen_virtual for n in electrons)
+    if (sizes.nocc, sizes.nvir) != (nocc, nvir) or min(sizes.frozen_core, sizes.frozen_virtual, *nvir) < 0:
+        raise ValueError("its numbers of orbitals do not belong to its molecule")
+
+
 def _array(handle: h5py.File, name: str, shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """A float64 dataset of the expected shape, checked before it is read."""
+    """A float64 dataset of the expected shape (checked before it is read) that holds finite numbers."""
     item = handle[name]
     if item.shape != shape or item.dtype != np.float64:
         raise ValueError(f"{name} is {item.dtype} {item.shape}, expected float64 {shape}")
-    return np.asarray(item[()])
+    values = np.asarray(item[()])
+    if not np.isfinite(values).all():
+        raise ValueError(f"{name} holds NaN or infinite numbers")
+    return values

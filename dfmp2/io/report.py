@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dfmp2.basis import BasisSet
+from dfmp2.io.text import printable
 from dfmp2.mp2 import scaling
 from dfmp2.result import MP2Result
 from dfmp2.units import ANGSTROM_PER_BOHR, format_bytes
@@ -28,14 +29,14 @@ def report(result: MP2Result) -> str:
         _trust(result),
         _cost(result),
     )
-    return "\n".join(line for section in sections for line in (*section, "")) + "\n"
+    return "\n".join(printable(line) for section in sections for line in (*section, "")) + "\n"
 
 
 def last_line(result: MP2Result, output: str) -> str:
     """One unmistakable line for the end of a finished run."""
     return (
         f"dfmp2 finished: E(MP2, total) = {result.mp2_total_energy:.10f} Eh, "
-        f"E(corr) = {result.mp2_correlation_energy:.10f} Eh -> {output}"
+        f"E(corr) = {result.mp2_correlation_energy:.10f} Eh -> {printable(output)}"
     )
 
 
@@ -58,7 +59,7 @@ def _title(result: MP2Result) -> list[str]:
 def _geometry(result: MP2Result) -> list[str]:
     molecule = result.molecule
     lines = [
-        _heading(f"Molecule: {molecule.name} ({molecule.formula})"),
+        *_heading(f"Molecule: {molecule.name} ({molecule.formula})"),
         f"charge {molecule.charge}, multiplicity {molecule.multiplicity}; from {molecule.source or 'python'}",
         f"{'':6}{'x / angstrom':>16}{'y / angstrom':>16}{'z / angstrom':>16}",
     ]
@@ -72,7 +73,7 @@ def _geometry(result: MP2Result) -> list[str]:
 
 def _bases(result: MP2Result) -> list[str]:
     sizes = result.sizes
-    lines = [_heading("Basis sets (spherical functions)")]
+    lines = _heading("Basis sets (spherical functions)")
     lines += _basis("orbital", result.orbital_basis, sizes.nao)
     if result.scf_fitting is None:
         lines.append(f"{'SCF fitting':<13}none: conventional four-centre integrals")
@@ -98,7 +99,7 @@ def _classes(result: MP2Result) -> list[str]:
     sizes = result.sizes
     spins = ("all",) if result.reference.nspin == 1 else ("alpha", "beta")
     lines = [
-        _heading("Orbital classes"),
+        *_heading("Orbital classes"),
         f"{'spin':<8}{'frozen core':>13}{'active occ':>13}{'active vir':>13}{'frozen vir':>13}{'total':>8}",
     ]
     for spin, nocc, nvir in zip(spins, sizes.nocc, sizes.nvir, strict=False):
@@ -114,7 +115,7 @@ def _classes(result: MP2Result) -> list[str]:
 def _reference(result: MP2Result) -> list[str]:
     reference = result.reference
     lines = [
-        _heading("Reference"),
+        *_heading("Reference"),
         f"{reference.kind.upper()}, {reference.scf_type}, {reference.cycles} cycles ({', '.join(reference.ladder)}), "
         f"start: {reference.start}",
         f"nuclear repulsion energy {reference.nuclear_repulsion_energy:.10f} Eh",
@@ -135,7 +136,7 @@ def _reference(result: MP2Result) -> list[str]:
 
 def _energies(result: MP2Result) -> list[str]:
     lines = [
-        _heading("Energies / Eh"),
+        *_heading("Energies / Eh"),
         _energy("reference energy", result.scf_total_energy),
         _energy("same-spin correlation", result.mp2_same_spin_correlation_energy),
         _energy("opposite-spin correlation", result.mp2_opposite_spin_correlation_energy),
@@ -155,7 +156,7 @@ def _energies(result: MP2Result) -> list[str]:
 
 def _trust(result: MP2Result) -> list[str]:
     lines = [
-        _heading("Precision and backend"),
+        *_heading("Precision and backend"),
         f"backend {result.backend}: {result.backend_reason}",
         f"precision {result.precision} (asked for: {result.options.precision})",
     ]
@@ -183,15 +184,17 @@ def _cost(result: MP2Result) -> list[str]:
     names = ("scf", "integrals", "transform", "fit", "pair_energies", "total")
     memory = result.memory
     return [
-        _heading("Cost"),
+        *_heading("Cost"),
         "   ".join(f"{name.replace('_', ' ')} {getattr(timings, name):.2f} s" for name in names),
+        f"predicted: scf {result.predicted.scf:.2f} s, pair energies {result.predicted.pair_energies:.2f} s, "
+        f"total {result.predicted.total:.2f} s",
         f"threads {result.provenance.threads}; peak memory {format_bytes(memory.measured_peak)} "
         f"(predicted {format_bytes(memory.predicted_peak)}, allowed {format_bytes(memory.budget)})",
     ]
 
 
-def _heading(text: str) -> str:
-    return f"{text}\n{'-' * WIDTH}"
+def _heading(text: str) -> list[str]:
+    return [text, "-" * WIDTH]
 
 
 def _energy(name: str, value: float) -> str:

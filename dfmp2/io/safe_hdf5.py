@@ -1,11 +1,12 @@
 """Open an HDF5 file of unknown origin without letting it read other files or run anything.
 
 Refused before any number is read: links to other files, external storage, virtual datasets, every
-data type but numbers, booleans and UTF-8 strings, and datasets larger than any result holds.
+data type but numbers, booleans and UTF-8 strings, and datasets larger than the file itself.
 """
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,36 +15,52 @@ import h5py
 import numpy as np
 
 from dfmp2.errors import InputError, ResultFileError
+from dfmp2.io.global_heap import is_endless
 
-LARGEST_DATASET = 16 * 10**9  # bytes when unpacked
 MOST_OBJECTS = 10_000
 DEEPEST = 8
+# What h5py, NumPy, json and our own constructors raise on content that is damaged or not what it claims to be.
+FOREIGN_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 
 
 @contextmanager
 def open_checked(path: str | Path) -> Iterator[h5py.File]:
-    """Open for reading after checking every object in the file.
+    """Open for reading after checking every object in the file; whatever fails in the block means a damaged file.
 
     Raises
     ------
-    InputError : there is no such file
+    InputError : there is no such file, or it may not be read
     ResultFileError : it is not HDF5, is damaged, or holds something a result never holds
     """
     path = Path(path)
-    if not path.exists():
-        raise InputError("no such file", file=str(path))
-    if not path.is_file():
-        raise ResultFileError(f"{path}: not a regular file: name a result file (.h5)")
+    _require_regular(path)
     try:
+        endless = is_endless(path)
         handle = h5py.File(path, "r")
     except (OSError, ValueError) as error:
         raise ResultFileError(f"{path}: not a readable HDF5 file ({_first_line(error)})") from error
-    with handle:
-        try:
+    try:
+        with handle:
+            if endless or handle.id.get_create_plist().get_sizes() != (8, 8):
+                raise ValueError("its text is not stored as h5py stores it")
             _check_group(handle, path, [0], 0)
-        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-            raise ResultFileError(f"{path}: damaged HDF5 file ({_first_line(error)})") from error
-        yield handle
+            yield handle
+    except FOREIGN_ERRORS as error:
+        raise ResultFileError(
+            f"{path}: damaged file ({type(error).__name__}: {_first_line(error)}): compute it again"
+        ) from error
+
+
+def _require_regular(path: Path) -> None:
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError as error:
+        raise InputError("no such file", file=str(path)) from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot be read ({reason}): check the name and the permissions", file=str(path)) from error
+    if not regular:
+        raise ResultFileError(f"{path}: not a regular file: name a result file (.h5)")
 
 
 def _check_group(group: h5py.Group, path: Path, count: list[int], depth: int) -> None:
@@ -71,8 +88,9 @@ def _check_dataset(dataset: h5py.Dataset, path: Path) -> None:
         raise ResultFileError(f"{path}: {dataset.name} takes its data from another file, which is refused")
     if not _allowed(dataset.dtype):
         raise ResultFileError(f"{path}: {dataset.name} has data type {dataset.dtype}, which is refused")
-    if dataset.size is None or dataset.size * dataset.dtype.itemsize > LARGEST_DATASET:
-        raise ResultFileError(f"{path}: {dataset.name} claims more than {LARGEST_DATASET} bytes")
+    # Our files and PySCF's are not compressed, so a larger dataset is a trap for the reader's memory.
+    if dataset.size is None or dataset.size * dataset.dtype.itemsize > path.stat().st_size:
+        raise ResultFileError(f"{path}: {dataset.name} claims to be empty or larger than the file, which is refused")
     _check_attributes(dataset, path)
 
 

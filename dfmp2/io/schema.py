@@ -15,6 +15,7 @@ and back. Changing any name, type or unit here raises SCHEMA_VERSION.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple, get_type_hints
@@ -26,6 +27,8 @@ from dfmp2.record import Certificate, Check, Diagnostics, Memory, Provenance, Re
 
 SCHEMA_VERSION = 1
 
+HIGHEST_MOMENTUM = 12  # of a shell; what PySCF's integral library can take
+
 RECORDS: dict[str, type] = {
     "reference": Reference,
     "stability": Stability,
@@ -34,6 +37,7 @@ RECORDS: dict[str, type] = {
     "certificate": Certificate,
     "check": Check,
     "timings": Timings,
+    "predicted": Timings,
     "memory": Memory,
     "provenance": Provenance,
 }
@@ -134,10 +138,32 @@ def basis_from(stored: Mapping[str, Any]) -> BasisSet:
         )
         for symbol, e in json.loads(stored["elements"]).items()
     }
+    for element in elements.values():
+        _require_numbers(element)
     hashes = tuple(f"{symbol} {e.sha256}" for symbol, e in elements.items())
     if hashes != tuple(stored["sha256"]):
         raise ValueError("the hash of a basis does not belong to its numbers")
     return BasisSet(str(stored["role"]), str(stored["name"]), elements)
+
+
+def _require_numbers(element: ElementBasis) -> None:
+    """Refuse a basis that is not numbers in their places: it goes to PySCF as it is, whose parsers take text."""
+    core, channels = element.ecp or (0, ())
+    momenta = [*(shell[0] for shell in element.shells), *(momentum + 1 for momentum, _ in channels)]
+    primitives = [row for shell in element.shells for row in shell[1:]]
+    terms = [term for _, powers in channels for power in powers for term in power]
+    numbers = [x for row in (*primitives, *terms) for x in row]
+    sound = (
+        element.shells
+        and isinstance(core, int)
+        and all(momentum in range(HIGHEST_MOMENTUM + 1) for momentum in momenta)
+        and all(len(shell) > 1 for shell in element.shells)
+        and all(isinstance(x, int | float) and math.isfinite(x) for x in numbers)
+        and all(len(row) > 1 and row[0] > 0 for row in primitives)
+        and all(len(term) > 1 for term in terms)
+    )
+    if not sound:
+        raise ValueError(f"the basis of {element.symbol} is not made of shells of numbers")
 
 
 def _nested_tuple(value: Any) -> Any:

@@ -24,13 +24,14 @@ def read_start_orbitals(path: str | Path) -> StartOrbitals:
     Raises
     ------
     InputError : the file lacks them, or they do not fit together
+    ResultFileError : the file is damaged or holds what no checkpoint holds
     """
     with open_checked(path) as handle:
         coeff, occ = _array(handle, "scf/mo_coeff", path), _array(handle, "scf/mo_occ", path)
         if coeff.ndim == 2:
             coeff, occ = coeff[None], occ[None]
         fits = coeff.ndim == 3 and occ.ndim == 2 and len(coeff) == len(occ) and coeff.shape[2] == occ.shape[1]
-        if not fits or len(coeff) > 2 or not (np.isfinite(coeff).all() and np.isfinite(occ).all()):
+        if not fits or len(coeff) > 2 or not (np.isfinite(coeff).all() and _occupations(occ)):
             raise InputError(
                 f"scf/mo_coeff {coeff.shape} and scf/mo_occ {occ.shape} are no RHF or UHF orbitals", file=str(path)
             )
@@ -52,6 +53,10 @@ def _array(handle: h5py.File, name: str, path: str | Path) -> NDArray[np.float64
     return np.asarray(item[()], dtype=np.float64)
 
 
+def _occupations(occ: NDArray[np.float64]) -> bool:
+    return bool(((occ >= 0) & (occ <= 2)).all() and occ.any())  # false for NaN
+
+
 def _charges(handle: h5py.File) -> tuple[int, ...] | None:
     item = handle.get("mol")
     if not isinstance(item, h5py.Dataset) or item.shape != ():
@@ -60,5 +65,5 @@ def _charges(handle: h5py.File) -> tuple[int, ...] | None:
     try:
         atoms = json.loads(text)["_atm"]
         return tuple(int(atom[0]) for atom in atoms)
-    except (ValueError, KeyError, TypeError, IndexError):
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None

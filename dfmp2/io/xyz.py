@@ -23,6 +23,7 @@ import numpy as np
 
 from dfmp2.elements import SYMBOLS, element_symbol, normalise_symbol
 from dfmp2.errors import InputError
+from dfmp2.io.text import printable
 from dfmp2.molecule import MAX_COORDINATE, Molecule
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
 
@@ -112,7 +113,7 @@ def parse_xyz(
         atoms = [_read_atom(line, number, columns, UNITS[units]) for number, line in enumerate(lines[2:], start=3)]
         symbols, ghost, points = zip(*atoms, strict=True)
         name = "".join(letter if letter.isprintable() else "_" for letter in Path(file).stem) or "molecule"
-        molecule = Molecule(symbols, np.array(points), ghost, charge, multiplicity, name=name, source=file, text=text)
+        molecule = Molecule(symbols, np.array(points), ghost, charge, multiplicity, name, printable(file), text)
     except InputError as error:
         raise InputError(str(error), file=file, line=error.line) from error
     return XyzFile(molecule, charge_from, multiplicity_from)

@@ -1,0 +1,144 @@
+"""Measure this host's rates once, with the program's own routines, and keep them.
+
+The file is `calibration.json` in `$XDG_CACHE_HOME/dfmp2` (default `~/.cache/dfmp2`), one entry per
+machine, thread count, backend and version of what was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dfmp2 import threads
+from dfmp2.backends.base import Backend, Tile
+from dfmp2.fitting import factorise, fit
+from dfmp2.forecast import Rates
+from dfmp2.molecule import Molecule
+from dfmp2.orbitals import ActiveSpace
+from dfmp2.progress import Stopwatch
+from dfmp2.reference import integrals
+from dfmp2.reference.basis import resolve_fitting, resolve_orbital
+from dfmp2.reference.mole import build_auxiliary, build_mole
+
+REPEATS = 3
+MEASURED = ("numpy", "scipy", "pyscf", "dfmp2")  # a new version of any of them is measured again
+
+
+def load(backend: str, count: int) -> Rates | None:
+    """Rates measured earlier on this host for a backend and thread count, or None."""
+    try:
+        stored = json.loads(_file().read_text())[_key(backend, count)]
+        return Rates(**{name: float(value) for name, value in stored.items()})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # never measured, or a file of another version: measure again
+
+
+def measure(backend: Backend, count: int) -> Rates:
+    """Measure all rates, a few seconds, and store them."""
+    with threads.limited(count):
+        rates = replace(Rates(), **_host(count), **_pairs(backend))
+    _store(backend.name, count, rates)
+    return rates
+
+
+def _host(count: int) -> dict[str, float]:
+    """Rates of integrals, transformation, exchange, solves and diagonalisation on four waters."""
+    from dfmp2.reference.density_fitting import coulomb_exchange
+
+    molecule = _waters()
+    orbital = resolve_orbital("cc-pvtz", molecule.elements)
+    mole = build_mole(molecule, orbital, 10**9)
+    auxmole = build_auxiliary(mole, molecule, resolve_fitting("ri", None, orbital, molecule.elements))
+    nao, naux = int(mole.nao), int(auxmole.nao)
+    npair = nao * (nao + 1) // 2
+    rng = np.random.default_rng(0)
+    c = rng.standard_normal((nao, nao)) / nao
+    nocc, nvir = 40, 150
+    space = ActiveSpace(c[:, :nocc].copy(), c[:, -nvir:].copy(), -np.ones(nocc), np.ones(nvir))
+    clock = Stopwatch()
+    b = np.empty((naux, npair))
+    evaluate = _best(lambda: [None for _ in integrals.packed_blocks(mole, auxmole, out=b)])
+    blocks = [(p0, p1, parts) for p0, p1, parts in integrals.transformed_blocks(mole, auxmole, [space], clock)]
+    factor = factorise(integrals.coulomb_metric(auxmole))
+    solve = _best(lambda: fit(iter(blocks), factor, [(nocc, nvir)], naux, count, clock))
+    occupied = [np.ascontiguousarray(c[:, :nocc])]
+    exchange = _best(lambda: coulomb_exchange(b, occupied, count))
+    overlap = mole.intor_symmetric("int1e_ovlp")
+    kinetic = mole.intor_symmetric("int1e_kin")
+    eigen = _best(lambda: np.linalg.eigh(overlap @ kinetic @ overlap))
+    return {
+        "integrals": naux * npair / evaluate,
+        "transform": 2 * naux * nocc * nao * (nao + nvir) / clock.seconds["transform"],
+        "solve": naux**2 * nocc * nvir / solve,
+        "exchange": (3 * naux * nao**2 * nocc + 4 * naux * npair) / exchange,
+        "eigen": nao**3 / (2.5 * eigen),  # one iteration: diagonalisation, orthogonalisation, DIIS, gradient
+    }
+
+
+def _pairs(backend: Backend) -> dict[str, float]:
+    """Rates of the pair energies in the precisions the backend has, all its workers at once."""
+    from dfmp2.mp2.pairs import pair_energies
+
+    nocc, nvir, naux = 16, 256, 768
+    rng = np.random.default_rng(1)
+    b = rng.standard_normal((nocc, nvir, naux)) / naux
+    rates = {}
+    for precision in ("fp64", "mixed"):
+        if precision in backend.limits.precisions:
+            operand = backend.put(b, -np.linspace(1.0, 2.0, nocc), np.linspace(0.5, 5.0, nvir), precision)
+            backend.pair_terms(operand, operand, Tile(0, 1, 0, 1, True))
+            taken = _best(lambda operand=operand: pair_energies([operand], backend))  # type: ignore[misc]
+            rates[f"pairs_{precision}"] = nocc * (nocc + 1) * nvir**2 * naux / taken
+    return rates
+
+
+def _waters() -> Molecule:
+    """Four water molecules in a row, 3 angstrom apart."""
+    one = np.array([[0.0, 0.0, 0.2217], [0.0, 1.4309, -0.8867], [0.0, -1.4309, -0.8867]])
+    shift = np.array([5.67, 0.0, 0.0])
+    return Molecule(("O", "H", "H") * 4, np.vstack([one + k * shift for k in range(4)]))
+
+
+def _best(work: Callable[[], Any]) -> float:
+    """Shortest time of a few repetitions, s."""
+    times = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _file() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(cache) / "dfmp2" / "calibration.json"
+
+
+def _key(backend: str, count: int) -> str:
+    versions = " ".join(f"{name}-{metadata.version(name)}" for name in MEASURED)
+    return f"{platform.node()} {platform.machine()} {backend} {count} threads {versions}"
+
+
+def _store(backend: str, count: int, rates: Rates) -> None:
+    """Keep the rates; a folder that cannot be written only costs the next measurement."""
+    file = _file()
+    try:
+        known = json.loads(file.read_text()) if file.exists() else {}
+    except (OSError, ValueError):
+        known = {}
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(f".{os.getpid()}.part")
+        part.write_text(json.dumps({**known, _key(backend, count): asdict(rates)}, indent=1))
+        part.replace(file)
+    except OSError:
+        return

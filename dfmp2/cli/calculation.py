@@ -1,0 +1,96 @@
+"""The options that say what to compute and how: shared by every command that computes or plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+BACKENDS = ["auto", "cpu", "torch", "cuda", "nki", "nki-xla", "nki-simulator", "nki-interpreter"]
+
+OPTIONS = (
+    click.option("--basis", required=True, metavar="NAME", help="Orbital basis, e.g. cc-pvdz."),
+    click.option("--charge", type=int, help="Total charge.  [default: comment line of the file, else 0]"),
+    click.option("--multiplicity", type=int, help="2S+1.  [default: comment line of the file, else 1]"),
+    click.option(
+        "--units", type=click.Choice(["angstrom", "bohr"]), default="angstrom", show_default=True, help="Of the file."
+    ),
+    click.option(
+        "--reference",
+        type=click.Choice(["auto", "rhf", "uhf"]),
+        default="auto",
+        show_default=True,
+        help="auto: RHF for singlets, UHF otherwise.",
+    ),
+    click.option(
+        "--scf",
+        type=click.Choice(["df", "conventional"]),
+        default="df",
+        show_default=True,
+        help="Density-fitted or four-centre integrals in the SCF.",
+    ),
+    click.option("--scf-auxbasis", metavar="NAME", help="Coulomb-exchange fitting set.  [default: partner of --basis]"),
+    click.option(
+        "--scf-conv-tol",
+        type=float,
+        default=1e-10,
+        show_default=True,
+        metavar="EH",
+        help="SCF energy change; the gradient must fall below 0.1 sqrt of it.",
+    ),
+    click.option("--scf-max-cycles", type=int, default=100, show_default=True, help="Limit on all SCF iterations."),
+    click.option("--scf-from", metavar="FILE", help="Start orbitals: PySCF chkfile or earlier result."),
+    click.option(
+        "--stability",
+        type=click.Choice(["auto", "full", "off"]),
+        default="auto",
+        show_default=True,
+        help="Check that the SCF solution is a minimum (auto: frontier orbitals).",
+    ),
+    click.option(
+        "--auxbasis", metavar="NAME", help="MP2 fitting set, or auto (even-tempered).  [default: partner of --basis]"
+    ),
+    click.option(
+        "--frozen-core",
+        default="none",
+        show_default=True,
+        metavar="none|auto|psi4|orca|pyscf|N",
+        help="Orbitals left uncorrelated.",
+    ),
+    click.option(
+        "--frozen-virtual", type=int, default=0, show_default=True, metavar="N", help="Highest virtuals left out."
+    ),
+    click.option("--os-scale", type=float, help="Opposite-spin factor of a custom scaled energy."),
+    click.option("--ss-scale", type=float, help="Same-spin factor of a custom scaled energy."),
+    click.option(
+        "--backend", type=click.Choice(BACKENDS), default="auto", show_default=True, help="See dfmp2 backends."
+    ),
+    click.option(
+        "--precision",
+        type=click.Choice(["auto", "fp64", "mixed"]),
+        default="auto",
+        show_default=True,
+        help="Of the pair energies.",
+    ),
+    click.option(
+        "--tolerance",
+        type=float,
+        default=1e-7,
+        show_default=True,
+        metavar="EH",
+        help="Largest estimated precision error accepted.",
+    ),
+    click.option(
+        "--memory", metavar="SIZE", help="Peak memory of the process, e.g. 8GB or 8GiB.  [default: what is free]"
+    ),
+    click.option("--threads", type=int, help="Threads of this process.  [default: usable cores]"),
+    click.option("--allow-small-gap", is_flag=True, help="Go on with a HOMO-LUMO gap below 0.02 Eh."),
+)
+
+
+def calculation_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command all of OPTIONS, in this order."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command

@@ -1,0 +1,58 @@
+"""Seconds a run will take: its workload divided by the rates of this host.
+
+Rates are measured once per host (`dfmp2.calibration`) and cached; without a measurement the rates
+below are used, those of the 2-core machine the first version was written on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dfmp2.record import Timings
+from dfmp2.workload import CYCLES, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Speed of this host with a given number of threads.
+
+    Attributes
+    ----------
+    integrals : three-centre integrals per second; four_centre : four-centre integrals per second
+    exchange, solve, transform, pairs_fp64, pairs_mixed : floating-point operations per second of the
+        SCF's Coulomb and exchange matrices, triangular solves, AO to MO transformation, pair energies
+    eigen : n^3 per second of one generalised diagonalisation and what else an SCF iteration does
+    start : seconds to import the libraries; iteration : seconds of overhead per SCF iteration
+    """
+
+    integrals: float = 1.2e8
+    four_centre: float = 4.0e7
+    exchange: float = 9.0e10
+    solve: float = 8.0e10
+    transform: float = 6.0e10
+    pairs_fp64: float = 9.0e10
+    pairs_mixed: float = 1.8e11
+    eigen: float = 1.5e9
+    start: float = 0.4
+    iteration: float = 0.004
+
+
+def seconds(work: Workload, rates: Rates) -> Timings:
+    """Predicted wall time per stage, s."""
+    flops, integrals = work.flops(), work.integrals()
+    per_integral = rates.integrals if work.naux_scf else rates.four_centre
+    scf = (
+        integrals["scf"] / per_integral
+        + flops["scf_fit"] / rates.solve
+        + flops["exchange"] / rates.exchange
+        + flops["eigen"] / rates.eigen
+        + CYCLES * rates.iteration
+    )
+    stages = {
+        "scf": scf,
+        "integrals": integrals["integrals"] / rates.integrals,
+        "fit": flops["fit"] / rates.solve,
+        "transform": flops["transform"] / rates.transform,
+        "pair_energies": flops["pairs_fp64"] / rates.pairs_fp64 + flops["pairs_mixed"] / rates.pairs_mixed,
+    }
+    return Timings(**stages, total=rates.start + sum(stages.values()))

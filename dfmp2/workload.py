@@ -1,0 +1,105 @@
+"""What a run will have to do: floating-point operations and integrals per stage, from sizes alone.
+
+One multiplication and one addition count as two operations. The number of SCF iterations is not
+known beforehand; CYCLES is what closed- and open-shell molecules near equilibrium need from atomic
+densities at the default convergence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dfmp2.mp2.certificate import FRACTION, LEAST_SAMPLED
+
+CYCLES = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Spin:
+    """Orbitals of one spin: all occupied ones, and the correlated occupied and virtual ones."""
+
+    occupied: int
+    nocc: int
+    nvir: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Sizes of a calculation.
+
+    Attributes
+    ----------
+    nao : orbital basis functions
+    naux_scf : functions of the SCF fitting set, 0 for a conventional SCF
+    naux : functions of the MP2 fitting set
+    spins : one (restricted) or two
+    precision : "fp64", "mixed" or "auto"
+    block_functions : MP2 fitting functions in the largest block of integrals
+    """
+
+    nao: int
+    naux_scf: int
+    naux: int
+    spins: tuple[Spin, ...]
+    precision: str
+    block_functions: int
+
+    @property
+    def pairs_of_functions(self) -> int:
+        """Pairs mu >= nu of basis functions."""
+        return self.nao * (self.nao + 1) // 2
+
+    @property
+    def elements(self) -> int:
+        """Elements (i, a) of all spins: B has this many rows of naux."""
+        return sum(s.nocc * s.nvir for s in self.spins)
+
+    def integrals(self) -> dict[str, int]:
+        """Integrals evaluated per stage: three-centre ones, or four-centre ones of a conventional SCF."""
+        four_centre = self.pairs_of_functions * (self.pairs_of_functions + 1) // 2
+        return {
+            "scf": self.naux_scf * self.pairs_of_functions if self.naux_scf else four_centre,
+            "integrals": self.naux * self.pairs_of_functions,
+        }
+
+    def flops(self) -> dict[str, int]:
+        """Floating-point operations per kind of work.
+
+        exchange : J and K of all SCF iterations; scf_fit : fit of the SCF integrals; eigen : nao^3 per
+        diagonalisation; transform, fit : AO to MO and fit of the MP2 integrals; pairs_fp64, pairs_mixed :
+        pair energies in that precision, the certificate's sample in float64
+        """
+        n, p = self.nao, self.naux_scf
+        builds = CYCLES + 1
+        if p:
+            per_build = sum(3 * p * n * n * s.occupied + 4 * p * self.pairs_of_functions for s in self.spins)
+        else:
+            per_build = 4 * len(self.spins) * self.pairs_of_functions**2
+        amplitudes = [(self._pair_count(k), k) for k in range(3 if len(self.spins) == 2 else 1)]
+        per_channel = [2 * count * self.naux * self._virtuals(k) for count, k in amplitudes]
+        sampled = [
+            2 * min(count, max(LEAST_SAMPLED, int(FRACTION * count))) * self.naux * self._virtuals(k)
+            for count, k in amplitudes
+        ]
+        exact = self.precision == "fp64"
+        return {
+            "exchange": builds * per_build,
+            "scf_fit": p * p * self.pairs_of_functions,
+            "eigen": builds * len(self.spins) * n**3,
+            "transform": sum(2 * self.naux * s.nocc * n * (n + s.nvir) for s in self.spins),
+            "fit": self.naux**2 * self.elements,
+            "pairs_fp64": sum(per_channel) if exact else sum(sampled),
+            "pairs_mixed": 0 if exact else sum(per_channel),
+        }
+
+    def _pair_count(self, channel: int) -> int:
+        """Pairs evaluated in a channel: alpha-alpha (or closed-shell), beta-beta, alpha-beta."""
+        if channel == 2:
+            return self.spins[0].nocc * self.spins[1].nocc
+        nocc = self.spins[channel].nocc
+        return nocc * (nocc + 1) // 2
+
+    def _virtuals(self, channel: int) -> int:
+        """Amplitudes per pair."""
+        left, right = (self.spins[0], self.spins[-1]) if channel == 2 else (self.spins[channel],) * 2
+        return left.nvir * right.nvir

@@ -1,0 +1,166 @@
+"""The installed command, small molecules, and results that are computed once for all tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMAND = Path(sys.executable).with_name("dfmp2")
+
+MOLECULES = {
+    "h2": "2\n\nH 0 0 0\nH 0 0 0.74\n",
+    "h2o": "3\nH2O; the geometry of the README\nO 0 0 0.1173\nH 0 0.7572 -0.4692\nH 0 -0.7572 -0.4692\n",
+    "nh2": "3\nmultiplicity=2\nN 0 0 0\nH 0 0.8036 0.6347\nH 0 -0.8036 0.6347\n",
+    "h2-far": "2\n\nH 0 0 0\nH 0 0 12\n",  # gap about 1/R = 0.044 Eh, and unstable towards UHF
+    "h2-apart": "2\n\nH 0 0 0\nH 0 0 28\n",  # gap 0.019 Eh when started from the orbitals of h2-far
+    "crowd": "6\nsix centres of which one is real\nHe 0 0 0\n@He 0 0 0.2001\n@He 0 0 0.4002\n@He 0 0 -0.2001\n"
+    "@He 0 0.2001 0\n@He 0.2001 0 0\n",  # the fitting metric of aug-cc-pvtz is near singular here
+    "nah": "2\n\nNa 0 0 0\nH 0 0 1.8874\n",
+    "o2": "2\nmultiplicity=3\nO 0 0 0\nO 0 0 1.2075\n",
+}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """Standard output, which must be one JSON object."""
+        value = json.loads(self.out)
+        assert isinstance(value, dict)
+        return value
+
+    @property
+    def message(self) -> str:
+        """The one line a failed command ends with."""
+        assert "Traceback" not in self.err, self.err
+        lines = [line for line in self.err.splitlines() if line.startswith("dfmp2: ")]
+        assert len(lines) == 1, self.err
+        assert self.err.splitlines()[-1] == lines[0]
+        return lines[0]
+
+
+Runner = Callable[..., Finished]
+
+
+def run_command(
+    *arguments: str | bytes,
+    cwd: Path,
+    stdin: str = "",
+    env: Mapping[str, str] | None = None,
+    program: tuple[str, ...] = (str(COMMAND),),
+) -> Finished:
+    """Run the installed command in a folder and wait for it."""
+    done = subprocess.run(
+        [*program, *arguments],
+        cwd=cwd,
+        input=stdin,
+        env={**os.environ, "NO_COLOR": "1", **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def succeed(finished: Finished) -> Finished:
+    """The same, after checking that the command succeeded."""
+    assert finished.code == 0, finished.err
+    return finished
+
+
+def write_molecules(folder: Path) -> Path:
+    """Put `MOLECULES` into a folder as xyz files."""
+    for name, text in MOLECULES.items():
+        (folder / f"{name}.xyz").write_text(text)
+    return folder
+
+
+def listing(folder: Path) -> dict[str, tuple[int, int]]:
+    """Every file and folder below `folder`, with its size and time of change."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        status = path.lstat()
+        found[str(path.relative_to(folder))] = (status.st_size, status.st_mtime_ns)
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A working directory with the small molecules in it."""
+    return write_molecules(tmp_path)
+
+
+@pytest.fixture
+def dfmp2(folder: Path) -> Runner:
+    """The installed command, run in `folder`."""
+
+    def run(*arguments: str | bytes, **settings: Any) -> Finished:
+        return run_command(*arguments, cwd=settings.pop("cwd", folder), **settings)
+
+    return run
+
+
+@pytest.fixture
+def call(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Runner]:
+    """The same command line in this process: no start-up time, and its parts can be replaced."""
+    from dfmp2.cli.main import main
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    environment, hook = dict(os.environ), sys.unraisablehook
+    monkeypatch.chdir(folder)
+
+    def run(*arguments: str) -> Finished:
+        capfd.readouterr()
+        code = main(arguments)
+        captured = capfd.readouterr()
+        return Finished(code, captured.out, captured.err)
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    sys.unraisablehook = hook
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A result file and the object that `run --json` printed for it."""
+
+    path: Path
+    json: dict[str, Any]
+
+
+def _stored(folder: Path, name: str, *options: str) -> Stored:
+    arguments = ("run", f"{name}.xyz", "--basis", "sto-3g", "--json", *options)
+    done = succeed(run_command(*arguments, cwd=write_molecules(folder)))
+    return Stored(folder / f"{name}.dfmp2.h5", done.json)
+
+
+@pytest.fixture(scope="session")
+def water(tmp_path_factory: pytest.TempPathFactory) -> Stored:
+    """RHF water in STO-3G, with PySCF's check; not to be changed."""
+    return _stored(tmp_path_factory.mktemp("water"), "h2o", "--check")
+
+
+@pytest.fixture(scope="session")
+def radical(tmp_path_factory: pytest.TempPathFactory) -> Stored:
+    """UHF NH2 in STO-3G, with everything that is optional; not to be changed."""
+    options = ("--check", "--frozen-core", "1", "--os-scale", "1.1", "--memory", "4GB")
+    return _stored(tmp_path_factory.mktemp("radical"), "nh2", *options)

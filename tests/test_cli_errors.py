@@ -1,0 +1,415 @@
+"""Broken input of every kind: the documented exit code, one line that says what to do, nothing written."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import COMMAND, Finished, Runner, Stored, listing, run_command, succeed, write_molecules
+
+H2, H2O, STO3G = "h2.xyz", "h2o.xyz", ("--basis", "sto-3g")
+LONG = "a" * 300
+
+
+@dataclass(frozen=True)
+class Case:
+    """One broken call.
+
+    name : what is broken; arguments : of `dfmp2`; code : documented exit code; fragments : in the one line on stderr
+    files : text of further files in the working directory; stdin, env : of the process
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    code: int
+    fragments: tuple[str, ...]
+    files: tuple[tuple[str, str | bytes], ...] = ()
+    stdin: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+
+
+def xyz(name: str, text: str | bytes, *fragments: str) -> Case:
+    """A file that is not the xyz file of one molecule."""
+    return Case(name, ("run", "bad.xyz", *STO3G), 3, ("bad.xyz", *fragments), (("bad.xyz", text),))
+
+
+def h2o(name: str, code: int, options: tuple[str, ...], *fragments: str) -> Case:
+    """Options that water in STO-3G cannot be run with."""
+    return Case(name, ("run", H2O, *STO3G, *options), code, fragments)
+
+
+def nobody_may_write() -> str:
+    """A folder in which nobody, root included, can make a file."""
+    return "/proc" if os.path.isdir("/proc/self") else "/dev/fd"
+
+
+COMMAND_LINE = (
+    Case("no command", (), 2, ("Missing command", "dfmp2 --help")),
+    Case("unknown command", ("compute",), 2, ("No such command 'compute'",)),
+    Case("unknown option", ("run", H2, *STO3G, "--nonsense"), 2, ("--nonsense", "dfmp2 run --help")),
+    Case("no molecule", ("run", *STO3G), 2, ("MOLECULE",)),
+    Case("no basis", ("run", H2), 2, ("--basis",)),
+    Case("option without value", ("run", H2, "--basis"), 2, ("--basis",)),
+    Case("charge no integer", ("run", H2, *STO3G, "--charge", "x"), 2, ("--charge", "'x'")),
+    Case("charge fractional", ("run", H2, *STO3G, "--charge", "0.5"), 2, ("--charge", "'0.5'")),
+    Case("reference unknown", ("run", H2, *STO3G, "--reference", "rohf"), 2, ("'rohf'", "'uhf'")),
+    Case("units unknown", ("run", H2, *STO3G, "--units", "nm"), 2, ("'nm'", "'bohr'")),
+    Case("backend unknown", ("run", H2, *STO3G, "--backend", "tpu"), 2, ("'tpu'", "'nki-simulator'")),
+    Case("two molecules", ("run", H2, H2O, *STO3G), 2, ("h2o.xyz",)),
+    Case("show nothing", ("show",), 2, ("RESULT", "dfmp2 show --help")),
+    Case("compare tolerance no number", ("compare", "x.h5", "--tolerance", "small"), 2, ("'small'",)),
+)
+
+GEOMETRY = (
+    Case("file missing", ("run", "nowhere.xyz", *STO3G), 3, ("nowhere.xyz", "no such file")),
+    Case("a folder", ("run", ".", *STO3G), 3, ("is a directory",)),
+    Case("a device", ("run", "/dev/zero", *STO3G), 3, ("/dev/zero", "regular file")),
+    Case("name too long", ("run", f"{LONG}.xyz", *STO3G), 3, ("File name too long",)),
+    Case("standard input empty", ("run", "-", *STO3G), 3, ("stdin", "empty")),
+    Case("standard input broken", ("run", "-", *STO3G), 3, ("stdin, line 3", "'Xx'"), stdin="1\n\nXx 0 0 0\n"),
+    xyz("empty", "", "empty"),
+    xyz("binary", b"\x7fELF\x02\x01\x00\xff\xfe", "not an xyz file"),
+    xyz("NUL bytes", b"1\n\nH 0 0\x00 0\n", "NUL"),
+    xyz("Latin-1", "1\n\nH 0 0 0 é\n".encode("latin-1"), "not UTF-8"),
+    xyz("no count", "H 0 0 0\n", "line 1", "number of atoms"),
+    xyz("negative count", "-2\n\nH 0 0 0\n", "line 1"),
+    xyz("absurd count", "99999999999999999999\n\nH 0 0 0\n", "line 1", "at most 100000"),
+    xyz("too few atoms", "3\n\nH 0 0 0\nH 0 0 1\n", "line 1", "announces 3 atoms, but 2"),
+    xyz("too many atoms", "1\n\nH 0 0 0\nH 0 0 1\n", "line 4", "follows the 1 atoms"),
+    xyz("two frames", "1\n\nHe 0 0 0\n1\n\nHe 0 0 1\n", "line 4", "second frame"),
+    xyz("unknown element", "1\n\nQq 0 0 0\n", "line 3", "'Qq'"),
+    xyz("isotope", "1\n\n13C 0 0 0\n", "line 3", "write C"),
+    xyz("dummy atom", "2\n\nX 0 0 0\nHe 0 0 1\n", "line 3", "dummy"),
+    xyz("column missing", "1\n\nHe 0 0\n", "line 3", "x, y, z"),
+    xyz("not a number", "1\n\nHe 0 0 zero\n", "line 3", "'zero'"),
+    xyz("nan", "1\n\nHe 0 0 nan\n", "line 3", "'nan'"),
+    xyz("infinite", "1\n\nHe 0 0 1e999\n", "line 3"),
+    xyz("far away", "1\n\nHe 0 0 1e7\n", "line 3", "check number and units"),
+    xyz("atoms on top of each other", "2\n\nH 0 0 0\nH 0 0 0.1\n", "0.1000 angstrom apart"),
+    xyz("lattice", '1\nLattice="5 0 0 0 5 0 0 0 5"\nHe 0 0 0\n', "line 2", "periodic"),
+    xyz("periodic", '1\npbc="T T T"\nHe 0 0 0\n', "line 2", "periodic"),
+    xyz("fractional charge", "1\ncharge=0.5\nHe 0 0 0\n", "line 2", "'0.5'"),
+    xyz("two charges", "1\ncharge=0 charge=1\nHe 0 0 0\n", "line 2", "contradict"),
+    xyz("ambiguous spin", "1\nspin=1\nH 0 0 0\n", "line 2", "multiplicity="),
+    xyz("only ghosts", "1\n\n@He 0 0 0\n", "no real atom"),
+    xyz("endless line", "1\n\nHe 0 0 " + "0" * 5000 + "\n", "line 3", "4096"),
+    xyz("endless comment", "1\n" + "c" * 100_001 + "\nHe 0 0 0\n", "line 2", "shorten"),
+)
+
+STATE = (
+    h2o("odd electrons", 3, ("--charge", "1"), "9 electrons", "--multiplicity 2"),
+    h2o("even electrons", 3, ("--multiplicity", "2"), "10 electrons", "--multiplicity 1"),
+    h2o("too many unpaired", 3, ("--multiplicity", "13"), "--multiplicity 11 or less"),
+    h2o("no electrons", 3, ("--charge", "10"), "0 electrons"),
+    h2o("charge beyond reason", 3, ("--charge", "9" * 30), "--charge"),
+    h2o("more electrons than orbitals", 3, ("--charge", "-10"), "H2O"),
+    h2o("multiplicity zero", 3, ("--multiplicity", "0"), "2S + 1"),
+    h2o("restricted triplet", 3, ("--reference", "rhf", "--multiplicity", "3"), "multiplicity 1", "--reference uhf"),
+)
+
+BASIS = (
+    Case("unknown basis", ("run", H2, "--basis", "cc-pvdzz"), 3, ("cc-pvdzz", "did you mean")),
+    Case("empty basis", ("run", H2, "--basis", ""), 3, ("--basis is empty",)),
+    Case("fitting set as basis", ("run", H2, "--basis", "cc-pvdz-ri"), 3, ("MP2 fitting set",)),
+    Case("basis without element", ("run", "bad.xyz", "--basis", "cc-pvdz"), 3, ("no functions for U",),
+         (("bad.xyz", "1\n\nU 0 0 0\n"),)),
+    Case("basis without virtual orbitals", ("run", "bad.xyz", *STO3G), 3, ("larger --basis",),
+         (("bad.xyz", "1\n\nHe 0 0 0\n"),)),
+    h2o("orbital basis as fitting set", 3, ("--auxbasis", "cc-pvdz"), "orbital basis", "cc-pvdz-ri"),
+    h2o("unknown fitting set", 3, ("--auxbasis", "no-such-ri"), "--auxbasis"),
+    h2o("unknown SCF fitting set", 3, ("--scf-auxbasis", "no-such-jkfit"), "--scf-auxbasis"),
+    h2o("fitting set for a conventional SCF", 3, ("--scf", "conventional", "--scf-auxbasis", "def2-universal-jkfit"),
+        "drop one of the two"),
+)  # fmt: skip
+
+NUMBERS = (
+    h2o("frozen core takes all", 3, ("--frozen-core", "5"), "N >= nocc"),
+    h2o("frozen core negative", 3, ("--frozen-core", "-1"), "--frozen-core -1"),
+    h2o("frozen core unknown", 3, ("--frozen-core", "gaussian"), "'gaussian'", "psi4"),
+    h2o("frozen core takes all beta", 3, ("--basis", "6-31g", "--multiplicity", "5", "--frozen-core", "4"), "beta"),
+    h2o("frozen virtuals take all", 3, ("--frozen-virtual", "2"), "--frozen-virtual 2"),
+    h2o("frozen virtuals negative", 3, ("--frozen-virtual", "-1"), "--frozen-virtual -1"),
+    h2o("scale infinite", 3, ("--os-scale", "inf"), "--os-scale inf"),
+    h2o("scale nan", 3, ("--ss-scale", "nan"), "--ss-scale nan"),
+    h2o("tolerance nan", 3, ("--tolerance", "nan"), "--tolerance nan"),
+    h2o("tolerance zero", 3, ("--tolerance", "0"), "above zero"),
+    h2o("conv tol zero", 3, ("--scf-conv-tol", "0"), "--scf-conv-tol 0.0"),
+    h2o("no cycles", 3, ("--scf-max-cycles", "0"), "--scf-max-cycles 0"),
+    h2o("no threads", 3, ("--threads", "0"), "--threads 0"),
+    h2o("memory without unit", 3, ("--memory", "8"), "8GB"),
+    h2o("memory without number", 3, ("--memory", "lots"), "'lots'"),
+    h2o("memory negative", 3, ("--memory", "-1GB"), "more than zero"),
+    Case("compare tolerance negative", ("compare", "x.h5", "--tolerance", "-1"), 3, ("--tolerance -1",)),
+    Case("compare no threads", ("compare", "x.h5", "--threads", "0"), 3, ("--threads 0",)),
+)
+
+RUNTIME = (
+    h2o("SCF does not converge", 4, ("--scf-max-cycles", "2"), "did not converge in 2 cycles", "no MP2 energy"),
+    h2o("precision not reached", 5, ("--precision", "mixed", "--tolerance", "1e-20"), "--precision auto"),
+    *(h2o(f"backend {name}", 6, ("--backend", name), f"--backend {name}", "not built yet")
+      for name in ("nki", "nki-xla", "nki-simulator", "nki-interpreter")),
+    h2o("memory too small", 7, ("--memory", "30MB"), "are required", "30.00 MB may be used"),
+    Case("temporary folder missing", ("run", H2O, *STO3G), 7, ("/nonexistent", "TMPDIR"),
+         env=(("PYSCF_TMPDIR", "/nonexistent"),)),
+)  # fmt: skip
+
+FILES = (
+    h2o("output in no folder", 3, ("--output", "no/where.h5"), "there is no folder no"),
+    h2o("output is a folder", 3, ("--output", "."), "not a regular file"),
+    h2o("output is a device", 3, ("--output", "/dev/null"), "not a regular file"),
+    h2o("output without name", 3, ("--output", ""), "--output"),
+    h2o("output name too long", 3, ("--output", f"{LONG}.h5"), "too long"),
+    h2o("output is the input", 3, ("--output", H2O, "--overwrite"), "h2o.xyz is the file given as MOLECULE"),
+    h2o("log is the input", 3, ("--log", f"./{H2O}"), "MOLECULE"),
+    h2o("log is the output", 3, ("--log", "x.h5", "--output", "x.h5"), "--output"),
+    h2o("log is the start", 3, ("--log", "x.h5", "--scf-from", "x.h5"), "--scf-from"),
+    h2o("log in no folder", 3, ("--log", "no/where.log"), "--log no/where.log"),
+    h2o("output where nobody may write", 7, ("--output", f"{nobody_may_write()}/x.h5"), "cannot write into"),
+    h2o("log where nobody may write", 7, ("--log", f"{nobody_may_write()}/x.log"), "cannot be written"),
+    Case("output exists", ("run", H2O, *STO3G), 3, ("h2o.dfmp2.h5 already exists", "--overwrite"),
+         (("h2o.dfmp2.h5", "precious"),)),
+    h2o("start file missing", 3, ("--scf-from", "nowhere.h5"), "nowhere.h5: no such file"),
+    h2o("start file foreign", 3, ("--scf-from", H2), "h2.xyz: not a readable HDF5 file"),
+    h2o("start file a folder", 3, ("--scf-from", "."), "not a regular file"),
+    *(Case(f"{command} {name}", (command, file), 3, (fragment,))
+      for command in ("show", "compare")
+      for name, file, fragment in (
+          ("missing", "nowhere.h5", "nowhere.h5: no such file"),
+          ("folder", ".", "not a regular file"),
+          ("foreign", H2, "not a readable HDF5 file"),
+          ("name too long", LONG, "File name too long"),
+      )),
+)  # fmt: skip
+
+CASES = (*COMMAND_LINE, *GEOMETRY, *STATE, *BASIS, *NUMBERS, *RUNTIME, *FILES)
+
+
+def execute(case: Case, folder: Path) -> tuple[Finished, bool]:
+    """The outcome of a case, and whether the working directory is as it was."""
+    folder.mkdir()
+    write_molecules(folder)
+    for name, content in case.files:
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    before = listing(folder)
+    done = run_command(*case.arguments, cwd=folder, stdin=case.stdin, env=dict(case.env))
+    return done, listing(folder) == before
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Finished, bool]]:
+    """All cases, run two at a time before the first test looks at one."""
+    root = tmp_path_factory.mktemp("errors")
+    with ThreadPoolExecutor(2) as pool:
+        done = pool.map(execute, CASES, [root / str(number) for number in range(len(CASES))])
+        return dict(zip((case.name for case in CASES), done, strict=True))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
+def test_broken_call(case: Case, outcomes: dict[str, tuple[Finished, bool]]) -> None:
+    done, untouched = outcomes[case.name]
+    assert done.code == case.code, done.err
+    assert all(fragment in done.message for fragment in case.fragments), done.message
+    assert done.out == ""
+    assert untouched
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments"),
+    [
+        (2, ("--nonsense",)),
+        (3, ("--frozen-core", "5")),
+        (4, ("--scf-max-cycles", "2")),
+        (5, ("--precision", "mixed", "--tolerance", "1e-20")),
+        (6, ("--backend", "nki")),
+        (7, ("--memory", "30MB")),
+    ],
+)
+def test_with_json_standard_output_stays_empty(call: Runner, folder: Path, code: int, arguments: tuple[str]) -> None:
+    before = listing(folder)
+    done = call("run", H2O, *STO3G, "--json", *arguments)
+    assert (done.code, done.out) == (code, "") and done.message
+    assert listing(folder) == before
+
+
+def test_every_exit_code_below_9_has_a_case() -> None:
+    assert {case.code for case in CASES} == {2, 3, 4, 5, 6, 7}  # 8: test_cli_options; 75 and 130: test_signals
+
+
+def in_shell(script: str, *arguments: str, cwd: Path) -> Finished:
+    """What a bash script does in which "$@" stands for the command with its arguments."""
+    return run_command("-c", script, "bash", str(COMMAND), *arguments, cwd=cwd, program=("bash",))
+
+
+# --- cases that need more than files -----------------------------------------------------------------
+
+
+def test_cuda_without_a_device(dfmp2: Runner, folder: Path) -> None:
+    before = listing(folder)
+    done = dfmp2("run", H2O, *STO3G, "--backend", "cuda", env={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.code == 6 and "--backend cuda" in done.message and done.out == ""
+    assert listing(folder) == before
+
+
+def test_pipe_and_socket_are_refused_at_once(dfmp2: Runner, folder: Path) -> None:
+    os.mkfifo(folder / "pipe.xyz")
+    for command in (("run", "pipe.xyz", *STO3G), ("show", "pipe.xyz"), ("run", H2, *STO3G, "--output", "pipe.xyz")):
+        assert dfmp2(*command).code == 3
+    with tempfile.TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{short}/s")  # the path of a socket is limited to about 100 characters
+        assert dfmp2("run", f"{short}/s", *STO3G).code == 3
+
+
+def test_huge_file_is_refused_by_its_size(dfmp2: Runner, folder: Path) -> None:
+    with open(folder / "huge.xyz", "wb") as handle:
+        handle.truncate(10**12)  # sparse
+    done = dfmp2("run", "huge.xyz", *STO3G)
+    assert done.code == 3 and "more than 64 MB" in done.message
+    endless = dfmp2("run", "-", *STO3G, stdin="1\n\nHe 0 0 0\n" + "\n" * 65_000_000)
+    assert endless.code == 3 and "more than 64 MB" in endless.message
+
+
+def test_closed_standard_input(folder: Path) -> None:
+    done = in_shell('exec "$@" <&-', "run", "-", *STO3G, cwd=folder)
+    assert done.code == 3 and "standard input is closed" in done.message
+
+
+def test_deleted_working_directory(folder: Path) -> None:
+    gone = folder / "gone"
+    gone.mkdir()
+    done = in_shell('rmdir ../gone && exec "$@"', "run", str(folder / H2), *STO3G, cwd=gone)
+    assert done.code == 7 and "cannot write into" in done.message
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Root may do everything; nobody may not."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_without_permission(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of somebody else: refused with a message, for results, logs and input alike."""
+    succeed(call("run", H2, *STO3G))  # imports what nobody might not be allowed to read
+    with tempfile.TemporaryDirectory() as public:
+        write_molecules(Path(public))
+        Path(public).chmod(0o755)
+        monkeypatch.chdir(public)
+        closed = Path(public, "closed")
+        closed.mkdir(mode=0)
+        with as_nobody():
+            for code, arguments in (
+                (7, ("run", H2, *STO3G, "--output", "closed/x.h5")),
+                (7, ("run", H2, *STO3G, "--log", "closed/x.log")),
+                (3, ("run", "closed/x.xyz", *STO3G)),
+                (3, ("show", "closed/x.h5")),
+            ):
+                done = call(*arguments)
+                assert done.code == code and "ermission denied" in done.message
+        closed.chmod(0o700)
+        assert not list(closed.iterdir())
+
+
+def test_full_disk(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dfmp2.io import files
+
+    before = listing(folder)
+    monkeypatch.setattr(files, "free_disk", lambda folder: 1000)
+    done = call("run", H2O, *STO3G)
+    assert done.code == 7 and "1.00 kB free" in done.message
+    assert listing(folder) == before
+
+
+def test_full_standard_output_and_log(folder: Path) -> None:
+    """The result is kept: it was complete before there was anything to print."""
+    if not os.path.exists("/dev/full"):
+        pytest.fail("this test needs /dev/full")
+    for redirection, code in ((">/dev/full", 7), ("2>/dev/full", 0), (">&-", 0), ("2>&-", 0)):
+        (folder / "h2.dfmp2.h5").unlink(missing_ok=True)
+        done = in_shell(f'exec "$@" {redirection}', "run", H2, *STO3G, cwd=folder)
+        assert done.code == code, (redirection, done.err)
+        assert "Traceback" not in done.err + done.out
+        assert succeed(run_command("show", "h2.dfmp2.h5", "--verify", cwd=folder))
+    logged = run_command("run", H2O, *STO3G, "--log", "/dev/full", cwd=folder)
+    assert logged.code == 7 and "No space left" in logged.message
+    assert not (folder / "h2o.dfmp2.h5").exists()
+
+
+def test_reader_that_leaves_early_is_no_error(folder: Path, water: Stored) -> None:
+    script = '"$@" | head -n 1; echo "${PIPESTATUS[0]}"'
+    for arguments in (("show", str(water.path)), ("run", H2, *STO3G, "--overwrite"), ("show", "--help")):
+        done = in_shell(script, *arguments, cwd=folder)
+        assert done.out.splitlines()[-1] == "0" and "Traceback" not in done.err + done.out
+
+
+def test_progress_that_cannot_be_shown_does_not_stop_a_run(folder: Path) -> None:
+    done = in_shell('"$@" 2> >(head -n 1 >&2)', "run", H2, *STO3G, cwd=folder)
+    assert done.code == 0 and "dfmp2 finished" in done.out
+
+
+def test_names_no_screen_should_see_raw(dfmp2: Runner, folder: Path) -> None:
+    """Control characters and bytes that are no text: shown as escapes, stored as such, and no error."""
+    source = (folder / H2).read_bytes()
+    for name in (b"\xff.xyz", b"red\x1b[31m.xyz", b"two\nlines.xyz"):
+        (folder / os.fsdecode(name)).write_bytes(source)
+        done = succeed(dfmp2("run", name, *STO3G, "--output", "x.h5", "--overwrite"))
+        assert all(line.isprintable() for text in (done.out, done.err) for line in text.splitlines())
+        missing = dfmp2("run", b"no" + name, *STO3G)
+        assert missing.code == 3 and missing.message.isprintable()
+        assert succeed(dfmp2("show", "x.h5", "--verify")).out.count("dfmp2 finished") == 1
+
+
+def test_orbitals_of_another_molecule_or_basis(call: Runner, water: Stored) -> None:
+    for file, basis, fragment in (("h2.xyz", "sto-3g", "charges"), (H2O, "6-31g", "basis")):
+        done = call("run", file, "--basis", basis, "--scf-from", str(water.path))
+        assert done.code == 3 and fragment in done.message
+
+
+def test_no_partner_set_names_the_option(call: Runner) -> None:
+    done = call("run", H2, "--basis", "minao")
+    assert done.code == 3 and "--auxbasis" in done.message
+
+
+def test_failed_check_exits_8_and_keeps_the_result(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dfmp2 import check
+
+    monkeypatch.setattr(check, "SAME_ORBITALS", 1e-30)
+    done = call("run", H2O, *STO3G, "--check", "--precision", "fp64")
+    assert done.code == 8 and "the result was written to h2o.dfmp2.h5" in done.message
+    assert (folder / "h2o.dfmp2.h5").is_file()
+
+
+def test_a_fault_in_the_program_keeps_its_traceback(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dfmp2 import api
+
+    def fail(*_given: Any, **_named: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(api, "run_options", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        call("run", H2, *STO3G)
+
+
+def test_machine_out_of_memory(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dfmp2 import api
+
+    def fail(*_given: Any, **_named: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(api, "run_options", fail)
+    done = call("run", H2, *STO3G)
+    assert done.code == 7 and "--memory" in done.message

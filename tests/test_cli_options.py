@@ -1,0 +1,488 @@
+"""Every option of `dfmp2 run` has a test that fails when the option is ignored; then the other commands."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dfmp2.units import ANGSTROM_PER_BOHR
+from tests.conftest import COMMAND, Finished, Runner, Stored, listing, run_command, succeed
+
+STO3G = ("--basis", "sto-3g", "--overwrite", "--json")
+VDZ = ("--basis", "cc-pvdz", "--overwrite", "--json")
+
+# Water/cc-pVDZ at the geometry of the README, PySCF 2.14 and Psi4 1.3.2, hartree; the four differ only in fitting sets
+# and SCF type.
+DF_SCF_RI, DF_SCF_JK_REUSED, CONVENTIONAL_RI = -0.2039736135, -0.2039606691, -0.2039883827
+AGREEMENT = 1e-7
+
+
+def cycles(finished: Finished) -> int:
+    """SCF iterations shown on stderr."""
+    return sum(line.startswith("  SCF ") for line in finished.err.splitlines())
+
+
+@pytest.fixture
+def json_of(call: Runner) -> Any:
+    """The JSON object of a run in this process."""
+
+    def run(*arguments: str) -> dict[str, Any]:
+        return succeed(call("run", *arguments)).json
+
+    return run
+
+
+# --- molecule ---------------------------------------------------------------------------------------
+
+
+def test_charge(json_of: Any) -> None:
+    assert json_of("h2o.xyz", *STO3G)["sizes"]["nelectron"] == 10
+    doubly = json_of("h2o.xyz", *STO3G, "--charge", "2")
+    assert (doubly["charge"], doubly["sizes"]["nelectron"]) == (2, 8)
+
+
+def test_multiplicity(json_of: Any) -> None:
+    triplet = json_of("h2o.xyz", *STO3G, "--multiplicity", "3")
+    assert (triplet["reference"], triplet["sizes"]["nocc"]) == ("uhf", [6, 4])
+    assert triplet["spin_square"] == pytest.approx(2.0, abs=0.05)
+
+
+@pytest.mark.parametrize(("units", "scale"), [("angstrom", ANGSTROM_PER_BOHR), ("bohr", 1.0)])
+def test_units(json_of: Any, folder: Path, units: str, scale: float) -> None:
+    """Two protons 1.4 bohr apart repel each other with 1/1.4 Eh, whatever the unit of the file."""
+    (folder / "pair.xyz").write_text(f"2\n\nH 0 0 0\nH 0 0 {1.4 * scale!r}\n")
+    assert json_of("pair.xyz", *STO3G, "--units", units)["nuclear_repulsion_energy"] == pytest.approx(
+        1 / 1.4, rel=1e-14
+    )
+
+
+def test_state_comes_from_default_comment_line_or_option_and_says_so(call: Runner, folder: Path) -> None:
+    (folder / "ion.xyz").write_text("2\ncharge=1 multiplicity=2\nH 0 0 0\nH 0 0 1.0\n")
+    for file, options, origin in (
+        ("h2.xyz", (), "charge 0 (default), multiplicity 1 (default)"),
+        ("ion.xyz", (), "charge 1 (comment line), multiplicity 2 (comment line)"),
+        ("ion.xyz", ("--charge", "0", "--multiplicity", "1"), "charge 0 (option), multiplicity 1 (option)"),
+    ):
+        done = succeed(call("run", file, *STO3G, *options))
+        assert origin in done.err
+        assert f"charge {done.json['charge']} " in origin and f"multiplicity {done.json['multiplicity']} " in origin
+
+
+def test_standard_input(dfmp2: Runner, folder: Path) -> None:
+    done = succeed(dfmp2("run", "-", "--basis", "sto-3g", "--json", stdin=(folder / "h2.xyz").read_text()))
+    assert done.json["formula"] == "H2"
+    assert (folder / "stdin.dfmp2.h5").is_file()
+
+
+# --- SCF --------------------------------------------------------------------------------------------
+
+
+def test_reference(json_of: Any) -> None:
+    energies = {}
+    for asked, kind in (("auto", "rhf"), ("rhf", "rhf"), ("uhf", "uhf")):
+        found = json_of("h2o.xyz", *STO3G, "--reference", asked)
+        assert found["reference"] == kind
+        energies[asked] = found["mp2_total_energy"]
+    assert energies["uhf"] == pytest.approx(energies["rhf"], abs=1e-8)
+    assert json_of("nh2.xyz", *STO3G)["reference"] == "uhf"
+
+
+def test_scf_type(json_of: Any) -> None:
+    from dfmp2.reference.shield import import_pyscf
+
+    import_pyscf()
+    from pyscf import gto, scf
+
+    atoms = "O 0 0 0.1173; H 0 0.7572 -0.4692; H 0 -0.7572 -0.4692"
+    exact = scf.RHF(gto.M(atom=atoms, basis="cc-pvdz", verbose=0)).run(conv_tol=1e-11).e_tot
+    fitted, conventional = (json_of("h2o.xyz", *VDZ, "--scf", kind) for kind in ("df", "conventional"))
+    assert conventional["scf_total_energy"] == pytest.approx(exact, abs=1e-9)
+    assert abs(fitted["scf_total_energy"] - exact) > 1e-6
+    assert (conventional["scf_type"], conventional["scf_auxbasis"]) == ("conventional", None)
+    assert fitted["mp2_correlation_energy"] == pytest.approx(DF_SCF_RI, abs=AGREEMENT)
+    assert conventional["mp2_correlation_energy"] == pytest.approx(CONVENTIONAL_RI, abs=AGREEMENT)
+
+
+def test_scf_auxbasis(json_of: Any) -> None:
+    default, named = json_of("h2o.xyz", *VDZ), json_of("h2o.xyz", *VDZ, "--scf-auxbasis", "def2-universal-jkfit")
+    assert (default["scf_auxbasis"], named["scf_auxbasis"]) == ("cc-pvdz-jkfit", "def2-universal-jkfit")
+    assert abs(default["scf_total_energy"] - named["scf_total_energy"]) > 1e-7
+
+
+def test_scf_conv_tol(json_of: Any) -> None:
+    loose, default, tight = (json_of("h2o.xyz", *STO3G, "--scf-conv-tol", tol) for tol in ("1e-3", "1e-10", "1e-12"))
+    assert loose["scf_iterations"] < default["scf_iterations"] <= tight["scf_iterations"]
+    assert abs(tight["scf_total_energy"] - default["scf_total_energy"]) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("limit", "rungs"), [(3, "(DIIS)"), (50, "(DIIS, level shift)"), (70, "(DIIS, level shift, second order)")]
+)
+def test_scf_max_cycles_limits_the_whole_ladder(call: Runner, limit: int, rungs: str) -> None:
+    """A tolerance no SCF can meet: every rung spends its share, and together they stay inside the limit."""
+    done = call("run", "h2o.xyz", *STO3G, "--scf-conv-tol", "1e-300", "--scf-max-cycles", str(limit))
+    assert done.code == 4
+    assert rungs in done.message
+    assert 0 < cycles(done) <= limit
+
+
+def test_scf_from_earlier_result_and_pyscf_checkpoint_saves_cycles(call: Runner, folder: Path, water: Stored) -> None:
+    from dfmp2.reference.shield import import_pyscf
+
+    import_pyscf()
+    from pyscf import gto, scf
+
+    atoms = "O 0 0 0.1173; H 0 0.7572 -0.4692; H 0 -0.7572 -0.4692"
+    mf = scf.RHF(gto.M(atom=atoms, basis="sto-3g", verbose=0)).set(chkfile=str(folder / "pyscf.chk"))
+    mf.run(conv_tol=1e-10)
+    for file in (str(water.path), "pyscf.chk"):
+        done = succeed(call("run", "h2o.xyz", *STO3G, "--scf-from", file))
+        assert done.json["scf_iterations"] < water.json["scf_iterations"]
+        assert done.json["mp2_total_energy"] == pytest.approx(water.json["mp2_total_energy"], abs=1e-8)
+
+
+def test_scf_from_restricted_orbitals_starts_an_unrestricted_run(json_of: Any, water: Stored) -> None:
+    found = json_of("h2o.xyz", *STO3G, "--reference", "uhf", "--scf-from", str(water.path))
+    assert found["scf_iterations"] < water.json["scf_iterations"]
+
+
+def test_stability(call: Runner) -> None:
+    off, auto, full = (
+        succeed(call("run", "h2-far.xyz", *STO3G, "--stability", how)) for how in ("off", "auto", "full")
+    )
+    assert off.json["stability"] is None and "unstable" not in off.err
+    for done in (auto, full):
+        assert done.json["stability"]["verdict"].startswith("unstable")
+        assert "warning: the SCF solution is unstable" in done.err
+    assert auto.json["stability"]["lowest_eigenvalue"] < 0
+    assert "iterative" in full.json["stability"]["method"]
+
+
+# --- MP2 --------------------------------------------------------------------------------------------
+
+
+def test_auxbasis_named_jk_set_serves_mp2_only_when_named(call: Runner) -> None:
+    named = succeed(call("run", "h2o.xyz", *VDZ, "--auxbasis", "cc-pvdz-jkfit"))
+    assert named.json["auxbasis"] == "cc-pvdz-jkfit"
+    assert named.json["mp2_correlation_energy"] == pytest.approx(DF_SCF_JK_REUSED, abs=AGREEMENT)
+    assert "warning: --auxbasis cc-pvdz-jkfit was not made for MP2" in named.err
+    default = succeed(call("run", "h2o.xyz", *VDZ))
+    assert (default.json["scf_auxbasis"], default.json["auxbasis"]) == ("cc-pvdz-jkfit", "cc-pvdz-ri")
+    assert "not made for MP2" not in default.err
+
+
+def test_auxbasis_auto_is_printed_in_full(call: Runner) -> None:
+    done = succeed(call("run", "h2.xyz", "--basis", "sto-3g", "--overwrite", "--auxbasis", "auto"))
+    printed = [line for line in done.out.splitlines() if " exponent " in line]
+    assert len(printed) > 3 and all(line.endswith("bohr^-2") for line in printed)
+    assert "even-tempered" in done.out
+
+
+@pytest.mark.parametrize(
+    ("given", "count"), [("none", 0), ("auto", 1), ("pyscf", 1), ("orca", 1), ("psi4", 5), ("3", 3), ("PSI4", 5)]
+)
+def test_frozen_core(call: Runner, given: str, count: int) -> None:
+    """Sodium: 1s is the core of PySCF and ORCA, 1s2s2p that of Psi4; the user is told that they differ."""
+    done = succeed(call("run", "nah.xyz", *STO3G, "--frozen-core", given))
+    assert done.json["frozen_core_orbitals"] == count
+    assert done.json["sizes"]["nocc"] == [6 - count] * 2
+    differs = "programs freeze different numbers of orbitals for this molecule: pyscf 1, orca 1, psi4 5"
+    assert (differs in done.err) == (given not in ("none", "3"))
+
+
+def test_frozen_core_count_is_always_printed(call: Runner) -> None:
+    for given, line in (("none", "frozen core: 0 orbitals per spin"), ("psi4", "frozen core: 1 orbitals per spin")):
+        arguments = ("run", "h2o.xyz", "--basis", "sto-3g", "--overwrite", "--frozen-core", given)
+        assert line in succeed(call(*arguments)).out
+
+
+def test_frozen_virtual(json_of: Any) -> None:
+    all_of_them, fewer = json_of("h2o.xyz", *VDZ), json_of("h2o.xyz", *VDZ, "--frozen-virtual", "4")
+    assert (all_of_them["sizes"]["nvir"], fewer["sizes"]["nvir"]) == ([19, 19], [15, 15])
+    assert all_of_them["mp2_correlation_energy"] < fewer["mp2_correlation_energy"] < 0
+
+
+def test_os_scale_and_ss_scale(json_of: Any) -> None:
+    plain = json_of("h2o.xyz", *STO3G)
+    opposite, same = plain["mp2_opposite_spin_correlation_energy"], plain["mp2_same_spin_correlation_energy"]
+    assert "scaled_mp2_correlation_energy" not in plain
+    for options, expected in (
+        (("--os-scale", "1.2", "--ss-scale", "0.5"), 1.2 * opposite + 0.5 * same),
+        (("--os-scale", "0"), same),
+        (("--ss-scale", "-1"), opposite - same),
+    ):
+        scaled = json_of("h2o.xyz", *STO3G, *options)
+        assert scaled["scaled_mp2_correlation_energy"] == pytest.approx(expected, abs=1e-12)
+        assert scaled["mp2_total_energy"] == pytest.approx(plain["mp2_total_energy"], abs=1e-10)  # never scaled
+
+
+# --- compute ----------------------------------------------------------------------------------------
+
+
+def test_backend(json_of: Any) -> None:
+    torch = json_of("h2o.xyz", *STO3G, "--backend", "torch", "--precision", "fp64")
+    cpu = json_of("h2o.xyz", *STO3G, "--backend", "cpu", "--precision", "fp64")
+    assert (torch["backend"], cpu["backend"]) == ("torch", "cpu")
+    assert torch["backend_reason"] == "asked for with --backend torch"
+    assert any(line.startswith("torch: ") for line in torch["provenance"]["backend_details"])
+    assert torch["mp2_correlation_energy"] == pytest.approx(cpu["mp2_correlation_energy"], abs=1e-12)
+    assert json_of("h2o.xyz", *STO3G)["backend_reason"].startswith("auto: ")
+
+
+def test_precision(json_of: Any) -> None:
+    exact, mixed, auto = (json_of("h2o.xyz", *STO3G, "--precision", how) for how in ("fp64", "mixed", "auto"))
+    assert (exact["precision"], exact["precision_certificate"]) == ("fp64", None)
+    for found in (mixed, auto):
+        certificate = found["precision_certificate"]
+        assert found["precision"] == "mixed" and certificate["sampled"] == certificate["pairs"] == 15
+        difference = abs(found["mp2_correlation_energy"] - exact["mp2_correlation_energy"])
+        assert 0 < difference == pytest.approx(certificate["correlation_error"], abs=1e-11)  # all pairs were redone
+
+
+def test_tolerance(call: Runner, json_of: Any) -> None:
+    repeated = json_of("h2o.xyz", *STO3G, "--tolerance", "1e-14")
+    assert repeated["precision"] == "fp64" and repeated["precision_certificate"]["repeated_in_fp64"]
+    assert repeated["precision_certificate"]["tolerance"] == 1e-14
+    refused = call("run", "h2o.xyz", *STO3G, "--tolerance", "1e-14", "--precision", "mixed")
+    assert refused.code == 5 and "exceeds the tolerance 1.0e-14 Eh" in refused.message
+
+
+@pytest.mark.parametrize(("given", "size"), [("8GB", 8 * 10**9), ("8GiB", 8 * 2**30), ("1500mb", 1_500_000_000)])
+def test_memory_is_a_budget_in_bytes(json_of: Any, given: str, size: int) -> None:
+    assert json_of("h2.xyz", *STO3G, "--memory", given)["memory"]["budget"] == size
+
+
+def test_memory_too_small_names_required_and_available(dfmp2: Runner) -> None:
+    done = dfmp2("run", "h2o.xyz", *STO3G, "--memory", "20MB")
+    assert done.code == 7
+    assert "are required" in done.message and "20.00 MB may be used" in done.message
+    advised = done.message.split("allow at least --memory ")[1].split(",")[0]
+    # The advice holds, but for the little a fresh process may differ in size.
+    assert dfmp2("run", "h2o.xyz", *STO3G, "--memory", f"{int(advised.removesuffix('MB')) + 5}MB").code == 0
+
+
+def test_threads(dfmp2: Runner) -> None:
+    """The option wins over the environment, and is what the result says."""
+    for threads in ("1", "2"):
+        done = dfmp2("run", "h2.xyz", *STO3G, "--threads", threads, env={"OMP_NUM_THREADS": "5"})
+        assert done.json["provenance"]["threads"] == int(threads)
+    assert dfmp2("run", "h2.xyz", *STO3G, env={"OMP_NUM_THREADS": "1"}).json["provenance"]["threads"] == 1
+
+
+def test_threads_reach_openmp_and_are_given_back(json_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dfmp2.reference.shield import import_pyscf
+
+    import_pyscf()
+    from pyscf import lib
+
+    from dfmp2.reference import mean_field
+
+    seen, run_scf, before = [], mean_field.run_scf, lib.num_threads()
+
+    def watched(*given: Any, **named: Any) -> Any:
+        seen.append(lib.num_threads())
+        return run_scf(*given, **named)
+
+    monkeypatch.setattr(mean_field, "run_scf", watched)
+    monkeypatch.setattr("dfmp2.system.SINGLE_THREADED", 0)  # H2 would run on one thread otherwise
+    json_of("h2.xyz", *STO3G, "--threads", "3")
+    json_of("h2.xyz", *STO3G, "--threads", "1")
+    assert (seen, lib.num_threads()) == ([3, 1], before)
+
+
+def test_allow_small_gap(dfmp2: Runner) -> None:
+    """RHF at 28 angstrom: gap 1/R = 0.019 Eh; at 12 angstrom it is only warned of."""
+    near = succeed(dfmp2("run", "h2-far.xyz", "--basis", "sto-3g", "--output", "far.h5"))
+    assert "warning: the HOMO-LUMO gap is only 0.0441 Eh (below 0.1)" in near.err
+    apart = ("run", "h2-apart.xyz", *STO3G, "--scf-from", "far.h5", "--output", "apart.h5")
+    refused = dfmp2(*apart)
+    assert refused.code == 5 and "gap is 0.0189 Eh, below 0.02 Eh" in refused.message
+    allowed = succeed(dfmp2(*apart, "--allow-small-gap"))
+    assert allowed.json["diagnostics"]["homo_lumo_gap"] == pytest.approx(0.0189, abs=1e-4)
+
+
+# --- output -----------------------------------------------------------------------------------------
+
+
+def test_output_and_overwrite(dfmp2: Runner, folder: Path) -> None:
+    arguments = ("run", "h2.xyz", "--basis", "sto-3g")
+    before = set(listing(folder))
+    succeed(dfmp2(*arguments))
+    assert set(listing(folder)) - before == {"h2.dfmp2.h5"}
+    succeed(dfmp2(*arguments, "--output", "other.h5"))
+    assert set(listing(folder)) - before == {"h2.dfmp2.h5", "other.h5"}
+    first = (folder / "other.h5").read_bytes()
+    refused = dfmp2(*arguments, "--output", "other.h5")
+    assert refused.code == 3 and "already exists" in refused.message
+    assert (folder / "other.h5").read_bytes() == first
+    succeed(dfmp2(*arguments, "--output", "other.h5", "--overwrite", "--frozen-core", "0"))
+    assert (folder / "other.h5").read_bytes() != first
+
+
+def test_json_quiet_and_log(dfmp2: Runner, folder: Path) -> None:
+    shown = succeed(dfmp2("run", "h2.xyz", "--basis", "sto-3g", "--log", "run.log"))
+    logged = (folder / "run.log").read_text()
+    assert shown.out.splitlines()[-1].startswith("dfmp2 finished: ")
+    assert shown.out.strip() in logged and all(line in logged for line in shown.err.splitlines())
+    quiet = succeed(dfmp2("run", "h2.xyz", "--basis", "sto-3g", "--overwrite", "--quiet", "--log", "run.log"))
+    assert quiet.out.splitlines() == [shown.out.splitlines()[-1]] and quiet.err == ""
+    assert len((folder / "run.log").read_text()) > 1.9 * len(logged)  # appended, and as complete as without --quiet
+    loud = succeed(dfmp2("run", "h2-far.xyz", "--basis", "sto-3g", "--quiet"))
+    assert all(line.startswith("warning: ") for line in loud.err.splitlines()) and loud.err  # warnings always
+
+
+def test_log_holds_the_error(dfmp2: Runner, folder: Path) -> None:
+    done = dfmp2("run", "h2o.xyz", "--basis", "sto-3g", "--scf-max-cycles", "2", "--log", "run.log")
+    assert done.code == 4
+    assert (folder / "run.log").read_text().splitlines()[-1] == done.message
+
+
+def test_check(water: Stored, radical: Stored, json_of: Any, folder: Path) -> None:
+    """PySCF's own DF-MP2 on the same orbitals: 1e-8 Eh in float64, within the certificate in mixed precision."""
+    for stored in (water, radical):
+        check = stored.json["check"]
+        allowed = 1e-8 + stored.json["precision_certificate"]["correlation_error"]
+        assert check["passed"] and check["program"].startswith("PySCF ")
+        assert abs(check["correlation_difference"]) < allowed
+    exact = json_of("h2o.xyz", *STO3G, "--check", "--precision", "fp64")["check"]
+    assert max(abs(exact["same_spin_difference"]), abs(exact["opposite_spin_difference"])) < 1e-8
+    assert json_of("h2o.xyz", *STO3G)["check"] is None
+
+
+def test_near_singular_metric_is_cut_and_recorded(call: Runner) -> None:
+    done = succeed(call("run", "crowd.xyz", "--basis", "aug-cc-pvtz", "--overwrite", "--json"))
+    diagnostics = done.json["diagnostics"]
+    assert diagnostics["metric_dropped"] >= 1 and diagnostics["metric_threshold"] > 0
+    assert f"{diagnostics['metric_dropped']} of 216 functions dropped" in done.err
+    assert done.json["formula"] == "He + ghost He5"
+
+
+# --- the other commands -----------------------------------------------------------------------------
+
+
+def test_show(dfmp2: Runner, water: Stored, radical: Stored) -> None:
+    for stored in (water, radical):
+        assert succeed(dfmp2("show", str(stored.path), "--json")).json == stored.json
+    shown = succeed(dfmp2("show", str(water.path), "--pairs", "--verify")).out
+    assert f"{water.json['mp2_total_energy']:.10f}" in shown
+    assert "content hash verified: " in shown
+    rows = [line.split() for line in shown.splitlines() if line.startswith("opposite_spin ")]
+    assert len(rows) == 15  # i <= j of 5 orbitals
+    total = sum(float(row[3]) * (1 if row[1] == row[2] else 2) for row in rows)
+    assert total == pytest.approx(water.json["mp2_opposite_spin_correlation_energy"], abs=1e-11)
+    plain = succeed(dfmp2("show", str(water.path))).out
+    assert "content hash" not in plain and "opposite_spin " not in plain
+
+
+def test_show_verify_finds_one_changed_number(dfmp2: Runner, water: Stored, folder: Path) -> None:
+    import h5py
+
+    doctored = folder / "doctored.h5"
+    doctored.write_bytes(water.path.read_bytes())
+    with h5py.File(doctored, "r+") as handle:
+        handle["dfmp2/pairs/same_spin"][0, 0] += 1e-12
+    done = dfmp2("show", str(doctored), "--verify")
+    assert done.code == 3 and "does not have its stored hash" in done.message
+    succeed(dfmp2("show", str(doctored)))
+
+
+def test_compare(dfmp2: Runner, water: Stored, radical: Stored) -> None:
+    for stored in (water, radical):
+        done = succeed(dfmp2("compare", str(stored.path), "--quiet"))
+        assert "agrees with PySCF" in done.out.splitlines()[-1]
+        assert f"{stored.json['mp2_correlation_energy']:.10f}" in done.out
+        assert done.err == ""
+    strict = dfmp2("compare", str(water.path), "--tolerance", "1e-15", "--threads", "1", "--json")
+    assert strict.code == 8 and "more than --tolerance 1.0e-15 Eh" in strict.message
+    assert strict.json["passed"] is False and strict.json["tolerance"] == 1e-15
+
+
+def test_compare_finds_a_doctored_energy(dfmp2: Runner, water: Stored, folder: Path) -> None:
+    import h5py
+
+    doctored = folder / "doctored.h5"
+    doctored.write_bytes(water.path.read_bytes())
+    with h5py.File(doctored, "r+") as handle:
+        handle["dfmp2/pairs/opposite_spin"][0, 0] += 2e-6
+    done = dfmp2("compare", str(doctored))
+    assert done.code == 8 and "differs by 2.0e-06 Eh" in done.message
+
+
+def test_backends(dfmp2: Runner) -> None:
+    named = ["cpu", "torch", "cuda", "nki", "nki-xla", "nki-simulator", "nki-interpreter"]
+    table = succeed(dfmp2("backends", "--json")).json
+    assert list(table) == named
+    assert table["cpu"]["available"] and table["cpu"]["reason"] is None
+    shown = succeed(dfmp2("backends")).out
+    for name, row in table.items():
+        assert row["available"] == (row["reason"] is None)
+        assert name in shown and (row["available"] or row["reason"] in shown)
+        if name.startswith("nki"):
+            assert row["reason"].startswith("not built yet")
+
+
+def test_module_version_and_help(dfmp2: Runner) -> None:
+    from importlib import metadata
+
+    module = (sys.executable, "-m", "dfmp2")
+    for arguments in (("--version",), ("--help",), ("run", "--help")):
+        script, by_module = dfmp2(*arguments), dfmp2(*arguments, program=module)
+        assert succeed(script) == succeed(by_module)
+    assert dfmp2("--version").out == f"dfmp2 {metadata.version('dfmp2')}\n"
+    assert all(name in dfmp2("-h").out for name in ("run", "show", "compare", "backends"))
+    assert by_module.out.startswith("Usage: dfmp2 run [OPTIONS] MOLECULE")
+
+
+def test_module_runs(dfmp2: Runner) -> None:
+    done = dfmp2("run", "h2.xyz", "--basis", "sto-3g", "--quiet", program=(sys.executable, "-m", "dfmp2"))
+    assert succeed(done).out.startswith("dfmp2 finished: ")
+
+
+def test_completion_script(dfmp2: Runner) -> None:
+    assert "_DFMP2_COMPLETE=bash_complete" in dfmp2(env={"_DFMP2_COMPLETE": "bash_source"}).out
+
+
+# --- what is loaded, and how fast -------------------------------------------------------------------
+
+
+def imported(*arguments: str, cwd: Path) -> set[str]:
+    """Top-level modules a command imports."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *arguments], cwd=cwd, capture_output=True, text=True, check=True
+    )
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    return {line.split("|")[2].strip().split(".")[0] for line in lines}
+
+
+def test_help_is_fast_and_loads_nothing_heavy(tmp_path: Path) -> None:
+    heavy = {"numpy", "scipy", "pyscf", "torch", "h5py"}
+    loaded = imported(str(COMMAND), "--help", cwd=tmp_path)
+    assert "click" in loaded and not loaded & heavy
+
+    def seconds() -> Iterator[float]:
+        for _ in range(5):
+            start = time.perf_counter()
+            run_command("--help", cwd=tmp_path)
+            yield time.perf_counter() - start
+
+    assert min(seconds()) < 0.3
+
+
+def test_import_loads_neither_pyscf_nor_torch(tmp_path: Path) -> None:
+    assert not imported("-c", "import dfmp2; dfmp2.Options; dfmp2.Molecule", cwd=tmp_path) & {"pyscf", "torch", "h5py"}
+
+
+def test_default_cpu_run_does_not_import_torch(folder: Path) -> None:
+    loaded = imported(str(COMMAND), "run", "h2.xyz", "--basis", "sto-3g", "--backend", "cpu", cwd=folder)
+    assert {"numpy", "pyscf", "h5py"} <= loaded and "torch" not in loaded
+
+
+def test_json_of_the_command_is_one_object(water: Stored) -> None:
+    assert json.loads(json.dumps(water.json)) == water.json

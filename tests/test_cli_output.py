@@ -1,0 +1,423 @@
+"""What a run prints and stores: the report, the JSON object, the HDF5 layout, PySCF's checkpoint, safe writing."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import subprocess
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from dfmp2.io import hdf5
+from dfmp2.io.schema import SCHEMA_VERSION
+from tests.conftest import COMMAND, Runner, Stored, listing, run_command, succeed
+
+# --- JSON -------------------------------------------------------------------------------------------
+
+ENERGIES = (
+    "scf_total_energy",
+    "mp2_same_spin_correlation_energy",
+    "mp2_opposite_spin_correlation_energy",
+    "mp2_correlation_energy",
+    "mp2_total_energy",
+    "scs_mp2_correlation_energy",
+    "sos_mp2_correlation_energy",
+)
+TYPES: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(ENERGIES, float),
+    **dict.fromkeys(("backend", "backend_reason", "precision"), str),
+    **dict.fromkeys(("precision_certificate", "timings", "sizes", "check", "provenance"), dict),
+    "frozen_core_orbitals": int,
+}
+STAGES = ("scf", "integrals", "fit", "transform", "pair_energies", "total")
+
+
+def test_json_keys_and_types(water: Stored, radical: Stored) -> None:
+    for stored in (water, radical):
+        assert {name: type(stored.json[name]) for name in TYPES} == TYPES
+        assert set(STAGES) <= set(stored.json["timings"])
+        assert all(isinstance(seconds, float) and seconds >= 0 for seconds in stored.json["timings"].values())
+    assert isinstance(radical.json["scaled_mp2_correlation_energy"], float)
+    assert "scaled_mp2_correlation_energy" not in water.json
+
+
+def test_json_holds_all_digits(water: Stored, radical: Stored) -> None:
+    """The text reads back to the last bit of what the HDF5 file holds."""
+    for stored in (water, radical):
+        with h5py.File(stored.path) as handle:
+            for name in ENERGIES:
+                assert stored.json[name] == handle[f"dfmp2/energies/{name}"][()]
+
+
+def test_derived_energies(water: Stored, radical: Stored) -> None:
+    """Grimme's and Head-Gordon's factors, and totals that add up; a total is never scaled."""
+    for stored in (water, radical):
+        energy = stored.json
+        same, opposite = (energy[f"mp2_{spin}_spin_correlation_energy"] for spin in ("same", "opposite"))
+        assert energy["mp2_correlation_energy"] == pytest.approx(same + opposite, abs=1e-14)
+        assert energy["scs_mp2_correlation_energy"] == pytest.approx(same / 3 + 1.2 * opposite, abs=1e-14)
+        assert energy["sos_mp2_correlation_energy"] == pytest.approx(1.3 * opposite, abs=1e-14)
+        total = energy["scf_total_energy"] + energy["mp2_correlation_energy"]
+        assert energy["mp2_total_energy"] == pytest.approx(total, abs=1e-12)
+    assert radical.json["scaled_mp2_correlation_energy"] == pytest.approx(same + 1.1 * opposite, abs=1e-14)
+
+
+def test_json_names_its_origin(water: Stored) -> None:
+    import hashlib
+
+    provenance = water.json["provenance"]
+    text = (water.path.parent / "h2o.xyz").read_bytes()
+    assert provenance["input_sha256"] == hashlib.sha256(text).hexdigest()
+    assert provenance["command"] == "dfmp2 run h2o.xyz --basis sto-3g --json --check"
+    for name in ("version", "created", "host", "platform", "python", "numpy", "scipy", "pyscf", "h5py", "blas"):
+        assert provenance[name]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", provenance["created"])
+
+
+def test_what_json_cannot_hold_is_null(call: Runner, folder: Path) -> None:
+    """A lone electron has no MP2 denominator: infinite in the file, null in JSON."""
+    (folder / "h.xyz").write_text("1\nmultiplicity=2\nH 0 0 0\n")
+    done = succeed(call("run", "h.xyz", "--basis", "cc-pvdz", "--json"))
+    assert "Infinity" not in done.out and "NaN" not in done.out
+    assert done.json["diagnostics"]["smallest_denominator"] is None
+    assert done.json["mp2_correlation_energy"] == 0.0
+    assert hdf5.read("h.dfmp2.h5").diagnostics.smallest_denominator == np.inf
+
+
+# --- screen -----------------------------------------------------------------------------------------
+
+
+def test_report_and_progress_go_separate_ways(dfmp2: Runner, water: Stored) -> None:
+    done = succeed(dfmp2("run", "h2o.xyz", "--basis", "sto-3g"))
+    for words in (
+        f"dfmp2 {water.json['provenance']['version']}: density-fitted MP2",
+        "cite: ",
+        "0.11730000",
+        "spherical",
+        "sto-3g for O H (PySCF ",
+        "frozen core: 0 orbitals",
+        "reference energy",
+        "same-spin correlation",
+        "opposite-spin correlation",
+        "SCS-MP2",
+        "SOS-MP2",
+        "Energies / Eh",
+        "HOMO-LUMO gap 0.9964 Eh, smallest MP2 denominator 1.9929 Eh",
+        "certificate: 15 of 15 pairs",
+        "orbital stability: stable",
+        "pair energies",
+        "peak memory",
+    ):
+        assert words in done.out, words
+    ending = done.out.splitlines()[-1]
+    energies = [f"{water.json[name]:.10f} Eh" for name in ("mp2_total_energy", "mp2_correlation_energy")]
+    assert ending == f"dfmp2 finished: E(MP2, total) = {energies[0]}, E(corr) = {energies[1]} -> h2o.dfmp2.h5"
+    assert "  SCF   1  E = " in done.err and "  SCF " not in done.out
+    assert "Energies" not in done.err and "finished" not in done.err
+    assert "\x1b" not in done.out + done.err and "\r" not in done.err
+
+
+def test_spin_contamination_is_shown_for_unrestricted_runs(dfmp2: Runner, radical: Stored) -> None:
+    shown = succeed(dfmp2("show", str(radical.path))).out
+    assert f"<S^2> = {radical.json['spin_square']:.6f} (pure spin state: 0.75)" in shown
+    assert radical.json["spin_square"] > 0.75
+    assert [line.split()[0] for line in shown.splitlines() if line.startswith(("alpha", "beta"))] == ["alpha", "beta"]
+
+
+def terminal_output(folder: Path, *arguments: str, **env: str) -> str:
+    """What the command shows on stderr when that is a terminal."""
+    reader, writer = os.openpty()
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"} | env
+    try:
+        with subprocess.Popen(
+            [COMMAND, *arguments], cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=writer
+        ) as process:
+            os.close(writer)
+            shown = b""
+            while True:
+                try:
+                    piece = os.read(reader, 4096)
+                except OSError:  # how Linux says that the other end is closed
+                    break
+                if not piece:
+                    break
+                shown += piece
+        assert process.returncode == 0
+    finally:
+        os.close(reader)
+    return shown.decode()
+
+
+def test_terminal_gets_a_bar_and_colour_unless_no_color(folder: Path) -> None:
+    run = ("run", "h2-far.xyz", "--basis", "sto-3g", "--overwrite")
+    coloured = terminal_output(folder, *run)
+    assert "\r  pairs [##############################] 1/1" in coloured
+    assert "\x1b[33mwarning: " in coloured
+    plain = terminal_output(folder, *run, NO_COLOR="1")
+    assert "\x1b" not in plain and "warning: " in plain
+    quiet = terminal_output(folder, *run, "--quiet", NO_COLOR="1")
+    assert "\r  pairs" not in quiet and "warning: " in quiet
+
+
+# --- HDF5 layout ------------------------------------------------------------------------------------
+
+
+def layout(*parts: tuple[str, str]) -> dict[str, str]:
+    """Name -> unit from (unit, names)."""
+    return {name: unit for unit, names in parts for name in names.split()}
+
+
+TEXT = "role name elements sha256"
+SECONDS = layout(("s", "fit integrals pair_energies scf total transform"))
+
+# Every dataset of an RHF result with a check. Whoever changes this table raises SCHEMA_VERSION, and the number here.
+VERSION = 1
+LAYOUT = {
+    "": layout(("", "mol")),
+    "scf": layout(("hartree", "e_tot mo_energy"), ("", "mo_coeff mo_occ")),
+    **{f"dfmp2/bases/{place}": layout(("", TEXT)) for place in ("orbital", "scf_fitting", "mp2_fitting")},
+    "dfmp2/certificate": layout(
+        ("hartree", "correlation_error same_spin_error opposite_spin_error largest_pair_error tolerance"),
+        ("", "pairs sampled repeated_in_fp64"),
+    ),
+    "dfmp2/check": layout(
+        ("hartree", "scf_total_energy same_spin opposite_spin allowed"),
+        ("hartree", "scf_difference same_spin_difference opposite_spin_difference"),
+        ("", "program"),
+    ),
+    "dfmp2/diagnostics": layout(
+        ("hartree", "homo_lumo_gap smallest_denominator"),
+        ("", "metric_condition metric_dropped metric_threshold warnings"),
+    ),
+    "dfmp2/energies": layout(("hartree", " ".join(ENERGIES))),
+    "dfmp2/input": layout(
+        ("", "ghost multiplicity name source symbols text text_sha256"),
+        ("elementary charge", "charge"),
+        ("bohr", "coordinates"),
+    ),
+    "dfmp2/input/options": layout(
+        ("", "allow_small_gap backend basis check frozen_core frozen_virtual precision reference scf"),
+        ("", "scf_conv_tol scf_max_cycles stability tolerance"),
+    ),
+    "dfmp2/memory": layout(("byte", "budget measured_peak predicted_peak")),
+    "dfmp2/pairs": layout(("hartree", "opposite_spin same_spin")),
+    "dfmp2/predicted": SECONDS,
+    "dfmp2/provenance": layout(
+        ("", "backend_details blas command created h5py host numpy platform pyscf python scipy threads version")
+    ),
+    "dfmp2/reference": layout(
+        ("", "cycles kind ladder scf_type spin_square start"),
+        ("hartree", "nuclear_repulsion_energy scf_total_energy"),
+    ),
+    "dfmp2/run": layout(("", "backend backend_reason frozen_core_note precision")),
+    "dfmp2/sizes": layout(("", "frozen_core frozen_virtual nao natom naux naux_scf nelectron nmo nocc nvir")),
+    "dfmp2/stability": layout(("hartree", "lowest_eigenvalue"), ("", "method verdict")),
+    "dfmp2/timings": SECONDS,
+}
+
+
+def datasets(path: Path) -> dict[str, h5py.Dataset]:
+    """(units, description, data type) of every dataset by its name."""
+    found = {}
+    with h5py.File(path) as handle:
+
+        def visit(name: str, item: Any) -> None:
+            if isinstance(item, h5py.Dataset):
+                found[name] = (item.attrs["units"], item.attrs["description"], item.dtype)
+
+        handle.visititems(visit)
+    return found
+
+
+def test_layout_is_the_documented_one(water: Stored) -> None:
+    expected = {f"{group}/{name}".lstrip("/"): unit for group, names in LAYOUT.items() for name, unit in names.items()}
+    assert {name: units for name, (units, _, _) in datasets(water.path).items()} == expected
+    assert SCHEMA_VERSION == VERSION
+
+
+def test_every_dataset_is_described_and_a_number_or_text(water: Stored, radical: Stored) -> None:
+    for stored in (water, radical):
+        for name, (_, description, dtype) in datasets(stored.path).items():
+            assert description.strip(), name
+            assert dtype.kind in "iufb" or h5py.check_string_dtype(dtype).encoding == "utf-8", name
+
+
+def test_unrestricted_layout_differs_in_the_pairs_only(water: Stored, radical: Stored) -> None:
+    rhf, uhf = (set(datasets(stored.path)) for stored in (water, radical))
+    assert uhf - rhf == {
+        "dfmp2/pairs/same_spin_alpha",
+        "dfmp2/pairs/same_spin_beta",
+        "dfmp2/energies/scaled_mp2_correlation_energy",
+        "dfmp2/input/options/os_scale",
+        "dfmp2/input/options/memory",
+    }
+    assert rhf - uhf == {"dfmp2/pairs/same_spin"}
+
+
+def test_root_attributes(water: Stored) -> None:
+    with h5py.File(water.path) as handle:
+        attributes = dict(handle.attrs)
+    assert attributes["creator"] == "dfmp2" and attributes["status"] == "complete"
+    assert attributes["dfmp2_schema_version"] == VERSION
+    assert {"creator_version", "file_time", "HDF5_Version", "h5py_version", "default"} <= set(attributes)
+
+
+def test_input_text_and_exponents_travel_with_the_result(water: Stored) -> None:
+    """STO-3G of hydrogen: Hehre, Stewart, Pople (1969), exponents for zeta 1.24."""
+    with h5py.File(water.path) as handle:
+        assert handle["dfmp2/input/text"].asstr()[()] == (water.path.parent / "h2o.xyz").read_text()
+        elements = json.loads(handle["dfmp2/bases/orbital/elements"].asstr()[()])
+    exponents = [row[0] for row in elements["H"]["shells"][0][1:]]
+    assert exponents == pytest.approx([3.42525091, 0.62391373, 0.16885540], abs=1e-6)
+    assert "PySCF" in elements["H"]["source"]
+
+
+# --- round trips ------------------------------------------------------------------------------------
+
+
+def differences(left: Any, right: Any, where: str = "") -> list[str]:
+    """Places where two results differ, looked for field by field."""
+    if is_dataclass(left):
+        names = [field.name for field in fields(left)]
+        parts = [differences(getattr(left, name), getattr(right, name), f"{where}.{name}") for name in names]
+        return [place for part in parts for place in part] + ([] if type(left) is type(right) else [where])
+    if isinstance(left, np.ndarray):
+        same = left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+    elif isinstance(left, tuple) and left and isinstance(left[0], np.ndarray):
+        return [place for pair in zip(left, right, strict=True) for place in differences(*pair, where)]
+    elif isinstance(left, dict):
+        parts = [differences(left[key], right[key], f"{where}[{key}]") for key in left | right]
+        return [place for part in parts for place in part]
+    else:
+        same = type(left) is type(right) and (left == right or (left != left and right != right))
+    return [] if same else [f"{where}: {left!r} {right!r}"]
+
+
+def test_read_gives_back_what_was_written(water: Stored, radical: Stored, tmp_path: Path) -> None:
+    import dfmp2
+
+    fresh = [
+        dfmp2.run(water.path.with_name("h2o.xyz"), basis="sto-3g", stability="full", check=True),
+        dfmp2.run(radical.path.with_name("nh2.xyz"), basis="sto-3g", precision="fp64", frozen_core="psi4"),
+    ]
+    for number, result in enumerate([*fresh, hdf5.read(water.path), hdf5.read(radical.path)]):
+        path = tmp_path / f"{number}.h5"
+        dfmp2.write(result, path)
+        again = dfmp2.read(path)
+        assert differences(result, again) == []
+        assert again.to_dict() == result.to_dict()
+        assert hdf5.verify(path)
+
+
+def test_differences_finds_one_bit(water: Stored) -> None:
+    """The comparison above is able to fail."""
+    import dataclasses
+
+    result = hdf5.read(water.path)
+    nudged = result.reference.mo_coeff.copy()
+    nudged[0, 0, 0] = np.nextafter(nudged[0, 0, 0], 2.0)
+    other = dataclasses.replace(result, reference=dataclasses.replace(result.reference, mo_coeff=nudged))
+    assert len(differences(result, other)) == 1
+
+
+@pytest.mark.parametrize("name", ["water", "radical"])
+def test_result_is_a_pyscf_checkpoint(name: str, request: pytest.FixtureRequest) -> None:
+    """PySCF loads molecule and orbitals, and its SCF started from them is converged at once."""
+    stored: Stored = request.getfixturevalue(name)
+    from dfmp2.reference.shield import import_pyscf
+
+    import_pyscf()
+    from pyscf import lib, scf
+
+    saved = lib.chkfile.load(str(stored.path), "scf")
+    assert {"e_tot", "mo_energy", "mo_occ", "mo_coeff"} <= set(saved)
+    assert saved["e_tot"] == stored.json["scf_total_energy"]
+    mole = lib.chkfile.load_mol(str(stored.path))
+    assert mole.nelectron == stored.json["sizes"]["nelectron"]
+    mean_field = (scf.RHF if name == "water" else scf.UHF)(mole).density_fit(auxbasis=stored.json["scf_auxbasis"])
+    energy = mean_field.energy_tot(mean_field.from_chk(str(stored.path)))
+    assert energy == pytest.approx(stored.json["scf_total_energy"], abs=1e-9)
+
+
+# --- writing ----------------------------------------------------------------------------------------
+
+
+def fail_with(code: int) -> Any:
+    def fail(*_given: Any, **_named: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_failed_overwrite_keeps_the_old_file(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    arguments = ("run", "h2.xyz", "--basis", "sto-3g")
+    succeed(call(*arguments))
+    before = listing(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, step, fail_with(errno.ENOSPC))
+        done = call(*arguments, "--overwrite")
+    assert done.code == 7 and "No space left" in done.message and done.out == ""
+    assert listing(folder) == before
+    hdf5.verify(folder / "h2.dfmp2.h5")
+
+
+def test_a_failed_first_write_leaves_nothing(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = listing(folder)
+    monkeypatch.setattr(os, "fsync", fail_with(errno.EIO))
+    assert call("run", "h2.xyz", "--basis", "sto-3g").code == 7
+    assert listing(folder) == before
+
+
+def test_a_file_that_appears_meanwhile_is_not_replaced(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dfmp2 import api
+
+    run = api.run_options
+
+    def slow(*given: Any, **named: Any) -> Any:
+        (folder / "h2.dfmp2.h5").write_text("precious")
+        return run(*given, **named)
+
+    monkeypatch.setattr(api, "run_options", slow)
+    done = call("run", "h2.xyz", "--basis", "sto-3g")
+    assert done.code == 3 and "meanwhile" in done.message
+    assert (folder / "h2.dfmp2.h5").read_text() == "precious"
+    assert not list(folder.glob(".*"))
+
+
+def test_file_systems_without_hard_links(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", fail_with(errno.EPERM))
+    succeed(call("run", "h2.xyz", "--basis", "sto-3g"))
+    hdf5.verify(folder / "h2.dfmp2.h5")
+    assert not list(folder.glob(".*"))
+
+
+def test_overwriting_a_link_replaces_the_link(call: Runner, folder: Path) -> None:
+    (folder / "target").write_text("precious")
+    (folder / "x.h5").symlink_to("target")
+    arguments = ("run", "h2.xyz", "--basis", "sto-3g", "--output", "x.h5")
+    assert call(*arguments).code == 3
+    succeed(call(*arguments, "--overwrite"))
+    assert (folder / "target").read_text() == "precious" and not (folder / "x.h5").is_symlink()
+
+
+def test_two_runs_at_once_leave_one_whole_file(folder: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    arguments = ("run", "h2.xyz", "--basis", "sto-3g", "--quiet")
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda _: run_command(*arguments, cwd=folder), range(2)))
+    assert sorted(one.code for one in done) == [0, 3]
+    hdf5.verify(folder / "h2.dfmp2.h5")
+    assert not list(folder.glob(".*"))

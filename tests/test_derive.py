@@ -1,0 +1,285 @@
+"""Derived results against full runs on the same orbitals, and every refusal with its reason."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyscf import gto, lib, scf
+
+import dfmp2
+from dfmp2.derivation import derive
+from dfmp2.errors import InputError
+from dfmp2.io import hdf5
+from dfmp2.progress import Listener
+from dfmp2.record import Certificate
+from dfmp2.result import MP2Result
+from tests.conftest import Runner, Stored, listing, succeed
+
+EXACT = 1e-12  # Eh, asked of fp64
+COMPONENTS = ("mp2_same_spin_correlation_energy", "mp2_opposite_spin_correlation_energy", "mp2_correlation_energy")
+SCALED = ("scs_mp2_correlation_energy", "sos_mp2_correlation_energy", "scaled_mp2_correlation_energy")
+
+
+class Kept(Listener):
+    """Keeps the warnings."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def warning(self, text: str) -> None:
+        self.texts.append(text)
+
+
+@pytest.fixture(scope="module")
+def fields() -> dict[str, Any]:
+    """Converged mean fields: closed shell, radical, an element the programs' cores differ for, a core potential."""
+
+    def converge(kind: Any, atoms: str, basis: str, **molecule: Any) -> Any:
+        mol = gto.M(atom=atoms, basis=basis, verbose=0, **molecule)
+        mf = kind(mol).density_fit(auxbasis="def2-universal-jkfit")
+        mf.conv_tol = 1e-10
+        return mf.run()
+
+    return {
+        "water": converge(scf.RHF, "O 0 0 0.1173; H 0 0.7572 -0.4692; H 0 -0.7572 -0.4692", "cc-pvdz"),
+        "nh2": converge(scf.UHF, "N 0 0 0; H 0 0.8036 0.6347; H 0 -0.8036 0.6347", "cc-pvdz", spin=1),
+        "nah": converge(scf.RHF, "Na 0 0 0; H 0 0 1.8874", "def2-svp"),
+        "hi": converge(scf.RHF, "I 0 0 0; H 0 0 1.609", "def2-svp", ecp={"I": "def2-svp"}),
+    }
+
+
+def compute(mf: Any, core: Any, precision: str = "fp64", **options: Any) -> MP2Result:
+    auxbasis = "cc-pvdz-ri" if mf.mol.basis == "cc-pvdz" else "auto"
+    options.setdefault("listener", Kept())
+    return dfmp2.from_mean_field(mf, auxbasis, frozen_core=core, precision=precision, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "stored", "core", "orbitals"),
+    [
+        ("water", "none", "auto", 1),
+        ("water", 1, 3, 3),
+        ("water", "none", 4, 4),
+        ("nh2", "none", "auto", 1),
+        ("nh2", "none", 3, 3),  # one beta electron is left
+        ("nh2", "auto", 4, 4),  # and none
+        ("nah", "pyscf", "psi4", 5),
+        ("hi", "none", "orca", 4),
+    ],
+)
+def test_a_larger_core_is_the_full_run(fields, name, stored, core, orbitals):
+    full = compute(fields[name], core)
+    derived = derive(compute(fields[name], stored), frozen_core=core, listener=Kept())
+    assert derived.sizes == full.sizes
+    assert derived.sizes.frozen_core == orbitals
+    assert derived.options == full.options
+    for channel, matrix in full.pairs.channels().items():
+        assert np.abs(derived.pairs.channels()[channel] - matrix).max(initial=0.0) < EXACT
+    for component in (*COMPONENTS, "mp2_total_energy"):
+        assert getattr(derived, component) == pytest.approx(getattr(full, component), abs=EXACT, rel=0)
+    assert derived.diagnostics.smallest_denominator == full.diagnostics.smallest_denominator
+    assert derived.certificate is None
+
+
+@pytest.mark.parametrize("name", ["water", "nh2", "hi"])
+@pytest.mark.parametrize("core", [1, 2, 3])
+def test_mixed_precision_stays_within_its_certificates(fields, name, core):
+    """The truth is the float64 run: the widened certificate must cover the distance to it."""
+    parent, full, exact = (compute(fields[name], *how) for how in ((0, "mixed"), (core, "mixed"), (core, "fp64")))
+    derived = derive(parent, frozen_core=core, listener=Kept())
+    assert derived.precision == "mixed"
+    assert parent.certificate and full.certificate and derived.certificate
+    allowed = parent.certificate.correlation_error + full.certificate.correlation_error
+    assert abs(derived.mp2_correlation_energy - full.mp2_correlation_energy) <= allowed
+    for component, limit in zip(
+        COMPONENTS, ("same_spin_error", "opposite_spin_error", "correlation_error"), strict=True
+    ):
+        error = abs(getattr(derived, component) - getattr(exact, component))
+        assert error <= getattr(derived.certificate, limit) + EXACT
+    assert derived.certificate.pairs == parent.certificate.pairs
+
+
+def test_in_two_steps_as_in_one(fields):
+    parent = compute(fields["nh2"], "none")
+    once = derive(parent, frozen_core=2)
+    twice = derive(derive(parent, frozen_core=1), frozen_core=2)
+    assert once.mp2_correlation_energy == twice.mp2_correlation_energy
+    assert twice.frozen_core_note.count("derived from") == 2
+
+
+@pytest.mark.parametrize("name", ["water", "nh2"])
+def test_scaling_is_that_of_a_run(fields, name):
+    derived = derive(compute(fields[name], 0, os_scale=1.7), frozen_core=1, os_scale=1.2, ss_scale=1 / 3)
+    full = compute(fields[name], 1, os_scale=1.2, ss_scale=1 / 3)
+    for energy in SCALED:
+        assert getattr(derived, energy) == pytest.approx(getattr(full, energy), abs=EXACT, rel=0)
+    # Grimme's factors are those of SCS-MP2, given by hand.
+    assert derived.scaled_mp2_correlation_energy == pytest.approx(derived.scs_mp2_correlation_energy, abs=1e-15)
+
+
+def test_a_factor_left_out_is_one_whatever_was_stored(fields):
+    parent = compute(fields["water"], 0, os_scale=1.7, ss_scale=0.2)
+    derived = derive(parent, os_scale=1.3)
+    assert (derived.options.os_scale, derived.options.ss_scale) == (1.3, None)
+    same, opposite = parent.mp2_same_spin_correlation_energy, parent.mp2_opposite_spin_correlation_energy
+    assert derived.scaled_mp2_correlation_energy == pytest.approx(1.3 * opposite + same, abs=EXACT)
+    assert derive(parent, frozen_core=1).options.os_scale == 1.7
+
+
+def test_what_the_record_says(fields):
+    parent = compute(fields["water"], 0, "mixed", check=True)
+    derived = derive(parent, frozen_core=1, origin="w.h5, content 0123", command="dfmp2 derive w.h5")
+    assert parent.check is not None
+    assert derived.check is None
+    for text in ("derived from w.h5, content 0123", "1 more orbital per spin", "certificate", "check"):
+        assert text in derived.frozen_core_note
+    assert derived.provenance.command == f"dfmp2 derive w.h5; original: {parent.provenance.command}"
+    assert derived.timings == parent.timings
+    assert derive(parent, os_scale=1.1).check == parent.check
+
+
+def test_certificate_is_widened_by_the_pairs_left_out(fields):
+    """By hand: float32 has 2^-24, eight of them of each direct term left out; E_SS has direct and exchange."""
+    found = Certificate(15, 15, 5e-9, 3e-9, 2e-9, 1e-12, 1e-7, False)
+    parent = replace(compute(fields["water"], 0, "mixed"), certificate=found)
+    direct = parent.pairs.opposite_spin
+    left_out = abs(direct[0, 0] + 2 * direct[0, 1:].sum())  # water's 1s with itself and with the other four
+    widened = derive(parent, frozen_core=1).certificate
+    assert widened is not None
+    assert widened.opposite_spin_error == pytest.approx(2e-9 + 8 / 2**24 * left_out, rel=1e-9)
+    assert widened.same_spin_error == pytest.approx(3e-9 + 16 / 2**24 * left_out, rel=1e-9)
+    assert widened.correlation_error == pytest.approx(5e-9 + 24 / 2**24 * left_out, rel=1e-9)
+    # A device with coarser arithmetic: 1e-6 relative to the largest pair.
+    coarse = replace(found, largest_pair_error=1e-6 * float(abs(direct).max()))
+    wider = derive(replace(parent, certificate=coarse), frozen_core=1).certificate
+    assert wider.opposite_spin_error == pytest.approx(2e-9 + 1e-6 * left_out, rel=1e-9)
+    assert derive(parent, frozen_core=0, os_scale=1.1).certificate == found
+
+
+def test_a_certificate_that_says_too_little_is_a_warning(fields):
+    found = Certificate(15, 15, 1e-7, 1e-9, 1e-9, 1e-12, 1e-7, False)
+    kept = Kept()
+    derived = derive(replace(compute(fields["water"], 0, "mixed"), certificate=found), frozen_core=1, listener=kept)
+    assert "is 1.0e-07 Eh, above the tolerance 1.0e-07 Eh: a run with --frozen-core 1 " in kept.texts[0]
+    assert kept.texts[0] in derived.diagnostics.warnings
+    assert not derived.certificate.accepted
+
+
+def test_dialects_that_differ_are_a_warning(fields):
+    kept = Kept()
+    derive(compute(fields["nah"], "none"), frozen_core="auto", listener=kept)
+    assert any("pyscf 1, orca 1, psi4 5; used: 1" in text for text in kept.texts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"frozen_core": "none"}, "freezes 0 orbitals per spin, but 1 are frozen in the result"),
+        ({"frozen_core": 5}, "leaves no electron to correlate"),
+        ({"frozen_core": -1}, "expected 0 or more"),
+        ({"frozen_core": "gaussian"}, "expected none, auto, pyscf, psi4, orca or a whole number"),
+        ({"basis": "cc-pvtz"}, "another orbital basis has other orbitals"),
+        ({"auxbasis": "cc-pvtz-ri"}, "another fitting set changes every pair energy"),
+        ({"scf_auxbasis": "cc-pvtz-jkfit"}, "another SCF fitting set gives other orbitals"),
+        ({"scf": "conventional"}, "another kind of SCF"),
+        ({"reference": "uhf"}, "another reference"),
+        ({"frozen_virtual": 1}, "sum over the virtual orbitals"),
+        ({"precision": "mixed"}, "cannot be undone or repeated"),
+        ({"tolerance": 1e-9}, "only frozen_core, os_scale, ss_scale can be derived"),
+        ({"os_scale": float("nan")}, "--os-scale nan: expected a finite number"),
+    ],
+    ids=str,
+)
+def test_refusals(fields, changes, reason):
+    with pytest.raises(InputError, match=reason) as refusal:
+        derive(compute(fields["water"], 1), **changes)
+    assert refusal.value.exit_code == 3
+
+
+def test_what_stays_may_be_named(fields):
+    parent = compute(fields["water"], 1)
+    same = {"basis": "CC-pVDZ", "auxbasis": "cc-pvdz-ri", "reference": "rhf", "scf": "df", "frozen_virtual": 0}
+    derived = derive(parent, frozen_core="auto", precision="fp64", **same)
+    assert derived.mp2_correlation_energy == parent.mp2_correlation_energy
+
+
+# --- the command ------------------------------------------------------------------------------------
+
+
+def test_command_writes_a_whole_result(call: Runner, water: Stored, folder: Path):
+    source = folder / "w.h5"
+    shutil.copy(water.path, source)
+    before = source.read_bytes()
+    done = succeed(call("derive", "w.h5", "--frozen-core", "auto", "--output", "d.h5", "--json"))
+    assert source.read_bytes() == before
+    derived, parent = dfmp2.read(folder / "d.h5"), dfmp2.read(source)
+    assert hdf5.verify(source)[:16] in derived.frozen_core_note
+    assert hdf5.verify(source) in derived.provenance.command
+    assert derived.sizes.frozen_core == done.json["frozen_core_orbitals"] == 1
+    assert derived.options.frozen_core == "auto"
+    assert derived.mp2_opposite_spin_correlation_energy == pytest.approx(
+        float(parent.pairs.opposite_spin[1:, 1:].sum()), abs=EXACT
+    )
+    assert lib.chkfile.load(str(folder / "d.h5"), "scf")["e_tot"] == parent.scf_total_energy
+    shown = succeed(call("show", "d.h5", "--json", "--verify"))
+    assert shown.json == done.json
+    report = succeed(call("show", "d.h5")).out
+    assert "derived from w.h5, content " in report
+    assert "frozen core: 1 orbitals per spin (--frozen-core auto)" in report
+
+
+def test_command_prints_without_a_file(call: Runner, radical: Stored, folder: Path):
+    before = listing(folder)
+    done = succeed(call("derive", str(radical.path), "--os-scale", "1.2", "--ss-scale", "0.5"))
+    assert listing(folder) == before
+    assert "scaled MP2 correlation" in done.out
+    assert done.out.splitlines()[-1].endswith("-> (not stored; --output FILE.h5 does)")
+    quiet = succeed(call("derive", str(radical.path), "--quiet"))
+    assert quiet.out.splitlines() == done.out.splitlines()[-1:]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "fragment"),
+    [
+        (("--basis", "cc-pvtz"), 3, "--basis cc-pvtz cannot be derived"),
+        (("--auxbasis", "cc-pvtz-ri"), 3, "--auxbasis cc-pvtz-ri cannot be derived"),
+        (("--frozen-virtual", "2"), 3, "--frozen-virtual 2 cannot be derived"),
+        (("--precision", "fp64"), 3, "--precision fp64 cannot be derived"),
+        (("--frozen-core", "99"), 3, "leaves no electron"),
+        (("--frozen-core", "1", "--output", "w.h5", "--overwrite"), 3, "name another file"),
+        (("--frozen-core", "1", "--output", "h2o.xyz"), 3, "already exists"),
+        (("--frozen-core", "1", "--output", "nowhere/d.h5"), 3, "no folder nowhere"),
+        (("--overwrite",), 3, "--output, which was not given"),
+        (("--os-scale", "inf"), 3, "expected a finite number"),
+        (("--os-scale", "much"), 2, "--os-scale"),
+        (("--backend", "cpu"), 2, "--backend"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_command_refusals_leave_nothing(call: Runner, water: Stored, folder: Path, options, code, fragment):
+    shutil.copy(water.path, folder / "w.h5")
+    before = listing(folder)
+    done = call("derive", "w.h5", *options)
+    assert (done.code, done.out) == (code, "")
+    assert fragment in done.message
+    assert listing(folder) == before
+
+
+def test_a_file_with_another_content_is_refused(call: Runner, water: Stored, folder: Path):
+    import h5py
+
+    shutil.copy(water.path, folder / "w.h5")
+    with h5py.File(folder / "w.h5", "a") as handle:
+        handle["dfmp2/pairs/opposite_spin"][0, 0] -= 1e-3
+    done = call("derive", "w.h5", "--frozen-core", "1")
+    assert done.code == 3
+    assert "does not have its stored hash" in done.message
+    for other, fragment in (("h2o.xyz", "not a readable HDF5 file"), ("missing.h5", "no such file")):
+        done = call("derive", other)
+        assert done.code == 3
+        assert fragment in done.message
