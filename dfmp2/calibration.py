@@ -20,7 +20,7 @@ import numpy as np
 
 from dfmp2 import threads
 from dfmp2.backends.base import Backend, Tile
-from dfmp2.fitting import factorise, fit
+from dfmp2.fitting import factorise
 from dfmp2.forecast import Rates
 from dfmp2.molecule import Molecule
 from dfmp2.orbitals import ActiveSpace
@@ -52,7 +52,7 @@ def measure(backend: Backend, count: int) -> Rates:
 
 def _host(count: int) -> dict[str, float]:
     """Rates of integrals, transformation, exchange, solves and diagonalisation on four waters."""
-    from dfmp2.reference.density_fitting import coulomb_exchange
+    from dfmp2.reference.density_fitting import coulomb_exchange, fit_in_place
 
     molecule = _waters()
     orbital = resolve_orbital("cc-pvtz", molecule.elements)
@@ -67,9 +67,10 @@ def _host(count: int) -> dict[str, float]:
     clock = Stopwatch()
     b = np.empty((naux, npair))
     evaluate = _best(lambda: [None for _ in integrals.packed_blocks(mole, auxmole, out=b)])
-    blocks = [(p0, p1, parts) for p0, p1, parts in integrals.transformed_blocks(mole, auxmole, [space], clock)]
+    for _ in integrals.transformed_blocks(mole, auxmole, [space], clock):
+        pass
     factor = factorise(integrals.coulomb_metric(auxmole))
-    solve = _best(lambda: fit(iter(blocks), factor, [(nocc, nvir)], naux, count, clock))
+    solve = _best(lambda: fit_in_place(b, factor.factor, count))
     occupied = [np.ascontiguousarray(c[:, :nocc])]
     exchange = _best(lambda: coulomb_exchange(b, occupied, count))
     overlap = mole.intor_symmetric("int1e_ovlp")
@@ -78,7 +79,7 @@ def _host(count: int) -> dict[str, float]:
     return {
         "integrals": naux * npair / evaluate,
         "transform": 2 * naux * nocc * nao * (nao + nvir) / clock.seconds["transform"],
-        "solve": naux**2 * nocc * nvir / solve,
+        "solve": naux**2 * npair / solve,
         "exchange": (3 * naux * nao**2 * nocc + 4 * naux * npair) / exchange,
         "eigen": nao**3 / (2.5 * eigen),  # one iteration: diagonalisation, orthogonalisation, DIIS, gradient
     }

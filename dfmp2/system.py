@@ -60,6 +60,7 @@ class Setup:
 def prepare(options: Options, command: str) -> Setup:
     """Choose the backend, the threads and the memory budget, once and for the whole run."""
     import_pyscf()
+    resources.restart_peak()
     count = options.threads or resources.usable_cores()
     backend, reason = select(options.backend, options.precision, count)
     budget = options.memory or resources.resident_memory() + int(0.9 * resources.available_memory())

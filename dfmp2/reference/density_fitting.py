@@ -82,11 +82,16 @@ def fitted_integrals(mole: Any, auxmole: Any, threads: int) -> Array:
     factor = factorise(coulomb_metric(auxmole))
     if not factor.triangular:
         return np.asarray(factor.factor.T @ b)
+    fit_in_place(b, factor.factor, threads)
+    return b
+
+
+def fit_in_place(b: Array, factor: Array, threads: int) -> None:
+    """Replace packed (Q|mn), shape (naux, npair), with L^-1 (Q|mn), in ranges of columns shared out over workers."""
     step = max(1, COLUMN_BYTES // (8 * len(b)))
     with ThreadPoolExecutor(threads) as pool:
         starts = range(0, b.shape[1], step)
-        list(pool.map(lambda start: solve_columns(factor.factor, b, start, min(start + step, b.shape[1])), starts))
-    return b
+        list(pool.map(lambda start: solve_columns(factor, b, start, min(start + step, b.shape[1])), starts))
 
 
 def coulomb_exchange(b: Array, occupied: list[Array], threads: int) -> tuple[Array, Array]:
