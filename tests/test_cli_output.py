@@ -264,7 +264,7 @@ def test_unrestricted_layout_differs_in_the_pairs_only(water: Stored, radical: S
 def test_root_attributes(water: Stored) -> None:
     with h5py.File(water.path) as handle:
         attributes = dict(handle.attrs)
-    assert attributes["creator"] == "dfmp2" and attributes["status"] == "complete"
+    assert attributes["creator"] == "dfmp2" and attributes["status"] == b"complete"
     assert attributes["dfmp2_schema_version"] == VERSION
     assert {"creator_version", "file_time", "HDF5_Version", "h5py_version", "default"} <= set(attributes)
 

@@ -17,7 +17,7 @@ import numpy as np
 from dfmp2.basis import BasisSet
 from dfmp2.errors import InputError, ResultFileError
 from dfmp2.io.files import write_atomically
-from dfmp2.io.safe_hdf5 import open_checked
+from dfmp2.io.safe_hdf5 import open_checked, read_attribute
 from dfmp2.io.schema import (
     ENERGIES,
     OPTIONAL_RECORDS,
@@ -68,8 +68,9 @@ def to_bytes(result: MP2Result) -> bytes:
             dataset = handle.create_dataset(name, data=_storable(item.value))
             dataset.attrs["units"] = item.units
             dataset.attrs["description"] = item.description
-        handle.attrs["content_sha256"] = content_hash(handle)
-        handle.attrs["status"] = "complete"
+        # Of fixed length, unlike the texts above: `safe_hdf5.read_attribute` says why.
+        handle.attrs["content_sha256"] = np.bytes_(content_hash(handle))
+        handle.attrs["status"] = np.bytes_("complete")
         handle.flush()
         return bytes(handle.id.get_file_image())
 
@@ -99,7 +100,7 @@ def verify(path: str | Path) -> str:
     """
     with open_checked(path) as handle:
         _require_known(handle, path)
-        stored, found = str(handle.attrs.get("content_sha256", "")), content_hash(handle)
+        stored, found = str(read_attribute(handle, "content_sha256")), content_hash(handle)
     if stored != found:
         raise ResultFileError(
             f"{path}: the content does not have its stored hash ({stored[:12]}..., found {found[:12]}...)"
@@ -186,7 +187,7 @@ def _storable(value: Any) -> Any:
 
 
 def _require_known(handle: h5py.File, path: str | Path) -> None:
-    version, status = handle.attrs.get("dfmp2_schema_version"), handle.attrs.get("status")
+    version, status = read_attribute(handle, "dfmp2_schema_version"), read_attribute(handle, "status")
     if version is None:
         raise ResultFileError(f"{path}: not a dfmp2 result (no dfmp2_schema_version)")
     if not isinstance(version, int | np.integer) or int(version) != SCHEMA_VERSION:

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -19,6 +20,7 @@ from dfmp2.io.global_heap import is_endless
 
 MOST_OBJECTS = 10_000
 DEEPEST = 8
+TEXT = np.dtype([("length", "<u4"), ("address", "<u8"), ("index", "<u4")])  # one text of variable length in the file
 # What h5py, NumPy, json and our own constructors raise on content that is damaged or not what it claims to be.
 FOREIGN_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 
@@ -49,6 +51,23 @@ def open_checked(path: str | Path) -> Iterator[h5py.File]:
         raise ResultFileError(
             f"{path}: damaged file ({type(error).__name__}: {_first_line(error)}): compute it again"
         ) from error
+
+
+def read_attribute(handle: h5py.File, name: str) -> Any:
+    """An attribute of the file, None if there is none.
+
+    Text must have a fixed length: of a variable one the library reserves what it claims, up to 4 GB.
+
+    Raises
+    ------
+    ValueError : text of variable length, or not UTF-8
+    """
+    if name not in handle.attrs:
+        return None
+    if handle.attrs.get_id(name).dtype.kind == "O":
+        raise ValueError(f"attribute {name} is text of variable length")
+    value = handle.attrs[name]
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def _require_regular(path: Path) -> None:
@@ -91,7 +110,23 @@ def _check_dataset(dataset: h5py.Dataset, path: Path) -> None:
     # Our files and PySCF's are not compressed, so a larger dataset is a trap for the reader's memory.
     if dataset.size is None or dataset.size * dataset.dtype.itemsize > path.stat().st_size:
         raise ResultFileError(f"{path}: {dataset.name} claims to be empty or larger than the file, which is refused")
+    if dataset.dtype.kind == "O":
+        _check_text(dataset, path)
     _check_attributes(dataset, path)
+
+
+def _check_text(dataset: h5py.Dataset, path: Path) -> None:
+    """Compare the lengths that texts claim with the size of the file: the HDF5 library reserves them first."""
+    offset = dataset.id.get_offset()
+    if dataset.id.get_create_plist().get_layout() != h5py.h5d.CONTIGUOUS:
+        raise ResultFileError(f"{path}: {dataset.name} is text in pieces, which is refused")
+    if offset is None:  # nothing was written
+        return
+    with open(path, "rb") as file:
+        file.seek(offset)
+        stored = np.frombuffer(file.read(TEXT.itemsize * dataset.size), TEXT)
+    if stored["length"].max(initial=0) > path.stat().st_size:
+        raise ResultFileError(f"{path}: {dataset.name} claims to be longer than the file, which is refused")
 
 
 def _check_attributes(item: h5py.Group | h5py.Dataset, path: Path) -> None:

@@ -1,0 +1,159 @@
+"""`dfmp2 validate`: hold this installation against energies that other programs published."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dfmp2 import threads as thread_settings
+from dfmp2.cli.console import Console
+from dfmp2.errors import ComparisonFailed, InputError
+from dfmp2.resources import usable_cores
+
+if TYPE_CHECKING:
+    from dfmp2.validation.report import Tally
+    from dfmp2.validation.run import Row
+    from dfmp2.validation.session import Session
+
+BACKENDS = ["auto", "cpu", "torch", "cuda", "nki", "nki-xla", "nki-simulator", "nki-interpreter"]
+
+
+@click.command("validate", short_help="Check this installation against energies of other programs.")
+@click.option(
+    "--table",
+    type=click.Choice(["main", "trnsci"]),
+    default="main",
+    show_default=True,
+    help="trnsci: the published rows of trnblas, with its fitting set and with proper ones.",
+)
+@click.option("--only", multiple=True, metavar="PATTERN", help="Entries whose name matches (* and ?, or a part of it).")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Entries with this tag; repeat it for more than one.")
+@click.option("--slow", is_flag=True, help="Also entries of more than about 20 seconds or 2 GB.")
+@click.option("--backend", type=click.Choice(BACKENDS), default="auto", show_default=True, help="See dfmp2 backends.")
+@click.option(
+    "--precision",
+    type=click.Choice(["auto", "fp64", "mixed"]),
+    default="auto",
+    show_default=True,
+    help="Of the pair energies.",
+)
+@click.option("--memory", metavar="SIZE", help="Peak memory of the process, e.g. 8GB or 8GiB.  [default: what is free]")
+@click.option("--threads", type=int, help="Threads of this process.  [default: usable cores]")
+@click.option(
+    "--against", metavar="PROGRAMS", help="Recompute the references with pyscf, psi4 or pyscf,psi4 instead of quoting."
+)
+@click.option("--require-all", is_flag=True, help="A skipped entry is a failure.")
+@click.option("--output", metavar="FILE.h5", help="Also write the table to an HDF5 file.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown tables.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def command(
+    table: str,
+    only: tuple[str, ...],
+    tags: tuple[str, ...],
+    slow: bool,
+    backend: str,
+    precision: str,
+    memory: str | None,
+    threads: int | None,
+    against: str | None,
+    require_all: bool,
+    output: str | None,
+    overwrite: bool,
+    as_json: bool,
+    as_markdown: bool,
+    quiet: bool,
+) -> None:
+    """Compute what other programs published and compare, entry by entry.
+
+    Exit code 8 when a difference is larger than its entry allows.
+    """
+    if as_json and as_markdown:
+        raise InputError("--json and --markdown: choose one of them")
+    if threads is not None and threads < 1:
+        raise InputError(f"--threads {threads}: expected a whole number, 1 or more")
+    # Before NumPy and PySCF start their thread pools.
+    thread_settings.set_environment(threads or usable_cores())
+    from dfmp2.io.files import require_writable
+    from dfmp2.units import parse_bytes
+    from dfmp2.validation import entries
+    from dfmp2.validation.report import HEADER, line, markdown, summary, tally, to_dict
+    from dfmp2.validation.run import validate
+    from dfmp2.validation.session import Other, Session, Settings
+
+    chosen = entries.select(entries.load(table), only, tags, slow=slow)
+    target = None if output is None else Path(output)
+    if target is not None:
+        require_writable(target, overwrite=overwrite, expected_bytes=10**6)
+    session = Session(Settings(backend, precision, None if memory is None else parse_bytes(memory), threads))
+    others = [Other(program, session) for program in _programs(against)]
+    console = Console(quiet=quiet, log=None)
+    console.note(f"{len(chosen)} entries on {session.backend} ({session.reason}), {session.precision}")
+    plain = not (as_json or as_markdown)
+    if plain:
+        click.echo(HEADER)
+    rows: list[Row] = []
+    for count, found in enumerate(validate(chosen, session, others), start=1):
+        rows += found
+        if plain:
+            click.echo("\n".join(map(line, found)))
+        console.note(f"[{count}/{len(chosen)}] {found[0].id}: {', '.join(sorted({row.status for row in found}))}")
+    if as_json:
+        click.echo(json.dumps(to_dict(rows, session.backend, session.precision), indent=2, allow_nan=False))
+    else:
+        click.echo(markdown(rows, table) if as_markdown else f"\n{summary(rows)}")
+    if target is not None:
+        _write(target, rows, table, session, overwrite=overwrite)
+    _judge(tally(rows), require_all=require_all)
+
+
+def _judge(counts: Tally, *, require_all: bool) -> None:
+    """Raise when the values do not agree.
+
+    Raises
+    ------
+    ComparisonFailed : a value differs by too much, is missing although all are required, or all are missing
+    """
+    if counts.failed:
+        raise ComparisonFailed(
+            f"{counts.failed} of {counts.total} values differ by more than their entries allow: see those that fail"
+        )
+    if counts.skipped and (require_all or not counts.passed):
+        why = "--require-all" if require_all else "nothing was compared"
+        raise ComparisonFailed(
+            f"{counts.skipped} of {counts.total} values are skipped ({why}), for the reasons given with them"
+        )
+
+
+def _programs(against: str | None) -> list[str]:
+    """Programs to recompute with, each of them there.
+
+    Raises
+    ------
+    InputError : an unknown program
+    BackendUnavailable : Psi4 is asked for and not on PATH
+    """
+    from dfmp2.validation.session import require_program
+
+    names = [name.strip().lower() for name in (against or "").split(",")] if against is not None else []
+    for name in names:
+        require_program(name)
+    return list(dict.fromkeys(names))
+
+
+def _write(target: Path, rows: list[Row], table: str, session: Session, *, overwrite: bool) -> None:
+    from dfmp2.io.table import write_table
+    from dfmp2.provenance import version
+    from dfmp2.validation.report import columns
+
+    attributes: dict[str, Any] = {
+        "table": table,
+        "backend": session.backend,
+        "precision": session.precision,
+        "creator_version": version(),
+    }
+    write_table(target, "validation", columns(rows), attributes, overwrite=overwrite)

@@ -1,0 +1,245 @@
+"""The reference energies that travel with the package, as frozen values.
+
+An entry is one number, or several of one calculation, that another program produced; it says which
+program, where it is published, how the calculation is set up, and how far we may be off and why. A
+quantity is a linear combination of a property over the entry's calculations,
+
+    value = sum_k factor_k property(calculation_k)
+
+so that interaction energies and basis set extrapolations are entries like any other.
+
+The data are `cases.json` and `trnsci.json` beside this module, made by scripts/make_validation_entries.py.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib.util
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from dfmp2.errors import InputError
+from dfmp2.molecule import Molecule
+from dfmp2.validation.synthetic import Kernel
+
+TABLES = ("main", "trnsci")
+_FILES = {"main": "cases.json", "trnsci": "trnsci.json"}
+TAGS = {
+    "rhf": "restricted reference",
+    "uhf": "unrestricted reference",
+    "df-scf": "density-fitted SCF",
+    "conventional-scf": "SCF with four-centre integrals",
+    "frozen-core": "core orbitals left out",
+    "ecp": "effective core potential",
+    "ghost": "ghost atoms",
+    "combination": "interaction energy or basis set extrapolation: several calculations",
+    "kernel": "arrays with a known energy, no molecule",
+    "slow": "more than about 20 seconds on two cores, or more than 2 GB",
+}
+MODULES = {"basis_set_exchange": "pip install 'dfmp2[bse]'"}  # what an entry may need, and how to get it
+
+
+@dataclass(frozen=True, slots=True)
+class Calculation:
+    """One DF-MP2 calculation.
+
+    Attributes
+    ----------
+    geometry : "O 0.0 0.0 0.22; @H ...", bohr; @ marks a ghost atom
+    charge, multiplicity : of the molecule
+    reference : "rhf" or "uhf"
+    basis, auxbasis : orbital and MP2 fitting set
+    scf, scf_auxbasis : "df" with its fitting set, or "conventional" with None
+    frozen_core : a number of orbitals per spin, or the name of a program's table
+    scf_conv_tol : Eh, SCF convergence this entry needs
+    """
+
+    geometry: str
+    charge: int
+    multiplicity: int
+    reference: str
+    basis: str
+    auxbasis: str
+    scf: str
+    scf_auxbasis: str | None
+    frozen_core: str
+    scf_conv_tol: float
+
+    @property
+    def molecule(self) -> Molecule:
+        """The molecule, coordinates in bohr."""
+        atoms = [atom.split() for atom in self.geometry.split(";")]
+        return Molecule(
+            symbols=tuple(label.lstrip("@") for label, *_ in atoms),
+            coordinates=np.array([[float(x) for x in position] for _, *position in atoms]),
+            ghost=tuple(label.startswith("@") for label, *_ in atoms),
+            charge=self.charge,
+            multiplicity=self.multiplicity,
+            source="validation entry",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One reference value.
+
+    Attributes
+    ----------
+    name : as printed, e.g. "mp2_total_energy" or "interaction mp2_total_energy"
+    of : property of a calculation it is made of
+    value : of the reference program, Eh
+    factors : one per calculation of the entry
+    """
+
+    name: str
+    of: str
+    value: float
+    factors: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a program published about its own agreement with the reference; Eh, None where it did not."""
+
+    difference: float | None
+    bound: float | None
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Reference values of one program.
+
+    Attributes
+    ----------
+    id : unique name
+    program, version : what produced the numbers
+    source : where they are published
+    quantities : the numbers
+    calculations : what we compute; () for a kernel
+    kernel : arrays instead of a molecule, or None
+    tolerance : largest difference, Eh; in mixed precision the certificate's estimate is added
+    tolerance_mixed : replaces `tolerance` in mixed precision, or None
+    tolerance_reason : why that much
+    tags : keys of TAGS
+    needs : keys of MODULES
+    published : what the trnsci table prints beside our difference, or None
+    """
+
+    id: str
+    program: str
+    version: str
+    source: tuple[str, ...]
+    quantities: tuple[Quantity, ...]
+    calculations: tuple[Calculation, ...]
+    kernel: Kernel | None
+    tolerance: float
+    tolerance_mixed: float | None
+    tolerance_reason: str
+    tags: frozenset[str]
+    needs: tuple[str, ...]
+    published: Published | None
+
+    @property
+    def slow(self) -> bool:
+        """Whether it runs only when slow entries are asked for."""
+        return "slow" in self.tags
+
+    def missing(self) -> str | None:
+        """Why the entry cannot run in this installation, or None."""
+        for module in self.needs:
+            if importlib.util.find_spec(module) is None:
+                return f"needs the package {module}: {MODULES[module]}"
+        return None
+
+
+def load(table: str = "main") -> tuple[Entry, ...]:
+    """All entries of a table.
+
+    Raises
+    ------
+    InputError : no such table
+    """
+    if table not in _FILES:
+        raise InputError(f"--table {table!r}: expected one of {', '.join(TABLES)}")
+    return tuple(_entry(item) for item in _document(table)["entries"])
+
+
+def left_out() -> dict[str, str]:
+    """Published numbers that are no entries, with the reason, by name."""
+    return {str(item["id"]): str(item["reason"]) for item in _document("main")["left_out"]}
+
+
+def select(entries: Sequence[Entry], only: Sequence[str], tags: Sequence[str], *, slow: bool) -> tuple[Entry, ...]:
+    """The entries a user asked for.
+
+    Parameters
+    ----------
+    only : patterns for the id (* and ?; a plain word matches anywhere in it); one match is enough
+    tags : all of them must be there
+    slow : also the slow ones; `slow` among the tags asks for them as well
+
+    Raises
+    ------
+    InputError : an unknown tag, or nothing is left
+    """
+    unknown = sorted(set(tags) - set(TAGS))
+    if unknown:
+        raise InputError(f"--tag {unknown[0]}: there is no such tag; the tags are {', '.join(TAGS)}")
+    named = [entry for entry in entries if not only or any(_matches(entry.id, pattern) for pattern in only)]
+    if not named:
+        raise InputError(
+            f"--only {' '.join(only)}: matches no entry; their names look like {entries[0].id}, and the tags (--tag) "
+            f"are {', '.join(TAGS)}"
+        )
+    tagged = [entry for entry in named if entry.tags >= set(tags)]
+    if not tagged:
+        raise InputError(f"no entry has all of {', '.join(tags)}: leave a --tag out; the tags are {', '.join(TAGS)}")
+    chosen = tuple(entry for entry in tagged if slow or "slow" in tags or not entry.slow)
+    if not chosen:
+        raise InputError(f"only slow entries match ({', '.join(entry.id for entry in tagged)}): add --slow")
+    return chosen
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern if any(c in pattern for c in "*?[") else f"*{pattern}*")
+
+
+def _document(table: str) -> dict[str, Any]:
+    text = resources.files("dfmp2.validation").joinpath(_FILES[table]).read_text(encoding="utf-8")
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+def _entry(item: dict[str, Any]) -> Entry:
+    kernel, published = item.get("kernel"), item.get("published")
+    calculations = tuple(Calculation(**calculation) for calculation in item.get("calculations", ()))
+    combine = item.get("combine", {})
+    return Entry(
+        id=item["id"],
+        program=item["program"],
+        version=item["version"],
+        source=tuple(item["source"]),
+        quantities=tuple(
+            Quantity(
+                name=name,
+                of=combine[name]["of"] if name in combine else name,
+                value=value,
+                factors=tuple(combine[name]["factors"]) if name in combine else (1.0,),
+            )
+            for name, value in item["quantities"].items()
+        ),
+        calculations=calculations,
+        kernel=None if kernel is None else Kernel(**kernel),
+        tolerance=item["tolerance"],
+        tolerance_mixed=item.get("tolerance_mixed"),
+        tolerance_reason=item["tolerance_reason"],
+        tags=frozenset(item["tags"]),
+        needs=tuple(item["needs"]),
+        published=None if published is None else Published(**published),
+    )

@@ -1,0 +1,188 @@
+"""Rows of a validation as lines, Markdown, JSON and columns of a file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dfmp2.io.table import Column
+from dfmp2.validation.run import FAIL, PASS, SKIPPED, Row
+
+HEADER = (
+    f"{'status':<8}{'entry':<44}{'quantity':<50}{'dfmp2 / Eh':>18}{'reference / Eh':>18}{'difference':>12}"
+    f"{'allowed':>10}  program"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Counts of one program, or of all, and the largest difference, Eh (None without a value)."""
+
+    passed: int
+    failed: int
+    skipped: int
+    largest: float | None
+
+    @property
+    def total(self) -> int:
+        """All values."""
+        return self.passed + self.failed + self.skipped
+
+
+def tally(rows: Iterable[Row]) -> Tally:
+    """Count rows."""
+    rows = list(rows)
+    passed, failed, skipped = (sum(row.status == status for row in rows) for status in (PASS, FAIL, SKIPPED))
+    sizes = [abs(row.difference) for row in rows if row.difference is not None]
+    return Tally(passed, failed, skipped, max(sizes, default=None))
+
+
+def by_program(rows: Sequence[Row]) -> dict[str, Tally]:
+    """Counts per program that produced the references, in order of appearance."""
+    names = list(dict.fromkeys(row.program for row in rows))
+    return {name: tally(row for row in rows if row.program == name) for name in names}
+
+
+def line(row: Row) -> str:
+    """One row as text."""
+    program = f"{row.program} {row.version}".strip()
+    start = f"{row.status:<8}{row.id:<44}{row.quantity:<50}"
+    if row.value is None or row.reference is None or row.difference is None:
+        return f"{start}{row.reason}"
+    numbers = f"{row.value:>18.10f}{row.reference:>18.10f}{row.difference:>12.1e}{row.tolerance:>10.1e}"
+    remark = f"; published: {_published(row)}, {row.published.by}" if row.published else ""
+    why = f"  {row.reason}" if row.status == FAIL else ""
+    return f"{start}{numbers}  {program}{remark}{why}"
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """One line per program, and all together."""
+    lines = [f"{'program':<20}{'passed':>8}{'failed':>8}{'skipped':>9}{'largest difference / Eh':>26}"]
+    for name, counts in [*by_program(rows).items(), ("all", tally(rows))]:
+        lines.append(f"{name:<20}{counts.passed:>8}{counts.failed:>8}{counts.skipped:>9}{_small(counts.largest):>26}")
+    return "\n".join(lines)
+
+
+def to_dict(rows: Sequence[Row], backend: str, precision: str) -> dict[str, Any]:
+    """The object `--json` prints; energies in hartree. Rows with something published say so in three more keys."""
+    total = tally(rows)
+    return {
+        "entries": [_row_dict(row) for row in rows],
+        "summary": {
+            "passed": total.passed,
+            "failed": total.failed,
+            "skipped": total.skipped,
+            "programs": {
+                name: {"passed": counts.passed, "failed": counts.failed, "skipped": counts.skipped}
+                for name, counts in by_program(rows).items()
+            },
+        },
+        "backend": backend,
+        "precision": precision,
+    }
+
+
+def columns(rows: Sequence[Row]) -> dict[str, Column]:
+    """The rows as columns of a file."""
+    texts: dict[str, tuple[Callable[[Row], str], str]] = {
+        "id": (lambda row: row.id, "name of the entry"),
+        "program": (lambda row: f"{row.program} {row.version}".strip(), "program that produced the reference"),
+        "quantity": (lambda row: row.quantity, "what is compared"),
+        "status": (lambda row: row.status, "pass, fail or skipped"),
+        "reason": (lambda row: row.reason, "why this tolerance; of a failure or a skip, what happened"),
+        "source": (lambda row: row.source, "where the reference is published"),
+    }
+    numbers: dict[str, tuple[Callable[[Row], float | None], str]] = {
+        "reference": (lambda row: row.reference, "reference value"),
+        "value": (lambda row: row.value, "value of dfmp2, NaN where there is none"),
+        "difference": (lambda row: row.difference, "value - reference"),
+        "tolerance": (lambda row: row.tolerance, "largest absolute difference that passes"),
+    }
+    table = {name: Column([get(row) for row in rows], "", text) for name, (get, text) in texts.items()}
+    return table | {name: Column([get(row) for row in rows], "hartree", text) for name, (get, text) in numbers.items()}
+
+
+def markdown(rows: Sequence[Row], table: str) -> str:
+    """The tables of the README: per program and per entry, or, for trnsci, one row per published number."""
+    if table == "trnsci":
+        return _table(
+            ("entry", "dfmp2 / Eh", "reference / Eh", "by", "our difference", "published difference", "published by"),
+            [
+                (
+                    *(row.id.removeprefix("trnsci-"), _energy(row.value), _energy(row.reference)),
+                    *(f"{row.program} {row.version}", _mark(row), _published(row)),
+                    row.published.by if row.published else "",
+                )
+                for row in rows
+            ],
+        )
+    programs = _table(
+        ("reference", "values", "passed", "failed", "skipped", "largest difference / Eh"),
+        [
+            (name, str(counts.total), *map(str, (counts.passed, counts.failed, counts.skipped)), _small(counts.largest))
+            for name, counts in [*by_program(rows).items(), ("all", tally(rows))]
+        ],
+    )
+    entries = []
+    for name in dict.fromkeys(row.id for row in rows):
+        own = [row for row in rows if row.id == name]
+        worst = max(own, key=lambda row: abs(row.difference or 0.0) / row.tolerance)
+        program = f"{worst.program} {worst.version}".strip()
+        entries.append((name, program, str(len(own)), worst.quantity, _mark(worst), f"{worst.tolerance:.0e}"))
+    header = ("entry", "reference", "values", "closest to its limit", "difference / Eh", "allowed / Eh")
+    return f"{programs}\n\n{_table(header, entries)}"
+
+
+def _row_dict(row: Row) -> dict[str, Any]:
+    item = {
+        "id": row.id,
+        "program": f"{row.program} {row.version}".strip(),
+        "quantity": row.quantity,
+        "reference": row.reference,
+        "value": _finite(row.value),
+        "difference": _finite(row.difference),
+        "tolerance": row.tolerance,
+        "status": row.status,
+        "reason": row.reason,
+        "source": row.source,
+    }
+    if row.published is not None:
+        item["published_difference"] = row.published.difference
+        item["published_bound"] = row.published.bound
+        item["published_by"] = row.published.by
+    return item
+
+
+def _finite(value: float | None) -> float | None:
+    """What JSON can hold: NaN becomes null."""
+    return value if value is None or math.isfinite(value) else None
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _energy(value: float | None) -> str:
+    return "" if value is None else f"{value:.10f}"
+
+
+def _small(value: float | None) -> str:
+    return "" if value is None else f"{value:.1e}"
+
+
+def _mark(row: Row) -> str:
+    """The difference, or what happened instead."""
+    if row.difference is None:
+        return row.status
+    return f"{abs(row.difference):.1e}" + (" (fail)" if row.status == FAIL else "")
+
+
+def _published(row: Row) -> str:
+    if row.published is None:
+        return ""
+    if row.published.difference is not None:
+        return f"{row.published.difference:.2e}"
+    return f"< {row.published.bound:.0e}"

@@ -1,0 +1,392 @@
+"""`dfmp2 validate`: the entries agree, and a broken kernel, basis or core table makes them disagree."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import itertools
+import json
+import math
+import shutil
+import tomllib
+from importlib import resources
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from dfmp2.backends.base import PairTerms
+from dfmp2.backends.cpu import CpuBackend
+from dfmp2.errors import InputError, Interrupted
+from dfmp2.frozen_core import CORE_ORBITALS
+from dfmp2.validation import entries, run, session, synthetic
+from dfmp2.validation.synthetic import Kernel, TorchStream
+
+DATA = Path(__file__).parent / "data"
+MAIN, TRNSCI = entries.load("main"), entries.load("trnsci")
+BY_ID = {entry.id: entry for entry in (*MAIN, *TRNSCI)}
+# Another program than PySCF, every reference and SCF type, core on and off, a ghost: a second together.
+QUICK = (
+    *("bagel-1.2.2-h2o", "bagel-1.2.2-h2o-fc", "nwchem-7.0.2-nh2-fc", "psi4-1.3.2-nh2-ghost-ne", "trnblas-small"),
+    *("psi4-dfmp2-5-li-uhf-fc", "closed-form-17-127-256", "psi4-dfomp2-1", "psi4-1.3.2-nah-fc"),
+)
+SHAPE = {"id", "program", "quantity", "reference", "value", "difference", "tolerance", "status", "reason", "source"}
+
+
+def only(*names):
+    return list(itertools.chain.from_iterable(("--only", name) for name in names))
+
+
+def failing(finished):
+    """Names of the entries that fail."""
+    return {line.split()[1] for line in finished.out.splitlines() if line.startswith("fail ")}
+
+
+def test_every_published_number_is_an_entry_or_left_out_with_a_reason():
+    stored = json.loads((DATA / "reference_cases.json").read_text())
+    left_out, names = entries.left_out(), set(BY_ID)
+    for case in stored["cases"]:
+        assert case["id"] in names
+    for case in stored["excluded"]:
+        split = {"gamess-miniapp-synthetic": "gamess-miniapp-benz"}.get(case["id"], case["id"])
+        assert (
+            case["id"] in left_out
+            or any(name.startswith(split) for name in (*names, *left_out))
+            or (any(name.lower().startswith(split.lower().removesuffix("-1.00")) for name in names))
+        ), case["id"]
+    assert all(len(reason) > 10 for reason in left_out.values())
+
+
+def test_entries_are_complete():
+    for table in (MAIN, TRNSCI):
+        assert len({entry.id for entry in table}) == len(table)
+    for entry in BY_ID.values():
+        assert entry.program and entry.version and entry.source and entry.tolerance_reason, entry.id
+        assert 0 < entry.tolerance <= 5e-5, entry.id
+        assert entry.tags <= set(entries.TAGS), entry.id
+        assert set(entry.needs) <= set(entries.MODULES), entry.id
+        assert (entry.kernel is None) == bool(entry.calculations), entry.id
+        for calculation in entry.calculations:
+            assert calculation.molecule.natom > 0
+            assert 0 < calculation.scf_conv_tol <= 1e-10
+            assert (calculation.scf == "df") == (calculation.scf_auxbasis is not None)
+        for quantity in entry.quantities:
+            assert len(quantity.factors) == max(1, len(entry.calculations))
+            assert math.isfinite(quantity.value)
+    assert {tag for entry in MAIN for tag in entry.tags} == set(entries.TAGS)
+    assert len({entry.program for entry in MAIN}) >= 10
+
+
+def test_tags_say_what_the_calculations_do():
+    for entry in MAIN:
+        found = entry.calculations
+        assert ("uhf" in entry.tags) == any(c.reference == "uhf" for c in found)
+        assert ("ghost" in entry.tags) == any(any(c.molecule.ghost) for c in found)
+        assert ("frozen-core" in entry.tags) == any(c.frozen_core != "0" for c in found)
+        assert ("conventional-scf" in entry.tags) == any(c.scf == "conventional" for c in found)
+
+
+def test_length_units_are_those_of_the_source():
+    # Psi4's test prints the nuclear repulsion of H2 at 0.9 angstrom with 15 digits.
+    repulsion = {q.name: q.value for q in BY_ID["psi4-dfmp2-2-h2-cc-pvdz"].quantities}["nuclear_repulsion_energy"]
+    first, second = BY_ID["psi4-dfmp2-2-h2-cc-pvdz"].calculations[0].molecule.coordinates
+    assert 1.0 / np.linalg.norm(first - second) == pytest.approx(repulsion, abs=1e-13)
+
+
+def test_own_runs_keep_input_and_output():
+    for entry in MAIN:
+        for source in entry.source:
+            if source.startswith("own run, tests/"):
+                path = DATA.parent.parent / source.removeprefix("own run, ")
+                assert path.exists() and path.with_suffix(".out").exists()
+
+
+def test_the_data_travel_with_the_package():
+    for name in ("cases.json", "trnsci.json"):
+        assert resources.files("dfmp2.validation").joinpath(name).is_file()
+    project = tomllib.loads((DATA.parent.parent / "pyproject.toml").read_text())
+    assert "validation/*.json" in project["tool"]["setuptools"]["package-data"]["dfmp2"]
+
+
+def test_torch_stream_is_that_of_torch():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(7)
+    drawn = [torch.randn(640), torch.rand(33), torch.randn(160)]
+    stream = TorchStream(7)
+    for theirs, ours in zip(drawn, (stream.normal(640), stream.uniform(33), stream.normal(160)), strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-6, rtol=0)
+
+
+def test_synthetic_integrals_are_those_of_the_recipe():
+    """B B^T against the recipe written out with PyTorch and a general solver."""
+    torch = pytest.importorskip("torch")
+    nocc, nvir, naux = 3, 13, 16
+    b, space = synthetic.make(Kernel("trnblas", nocc, nvir, naux), 1)
+    torch.manual_seed(42)
+    n = nocc + nvir
+    c_occ, c_vir = torch.randn(n, nocc) * 0.1, torch.randn(n, nvir) * 0.1
+    eri = torch.randn(n, n, naux) * 0.01
+    root = torch.randn(naux, naux) * 0.01
+    c_occ, c_vir, eri, root = (tensor.double().numpy() for tensor in (c_occ, c_vir, eri, root))
+    raw = np.einsum("mi,mnP,na->iaP", c_occ, eri, c_vir).reshape(-1, naux)
+    expected = raw @ np.linalg.solve(root @ root.T + naux * np.eye(naux), raw.T)
+    np.testing.assert_allclose(b.reshape(-1, naux) @ b.reshape(-1, naux).T, expected, atol=1e-12)
+    assert np.all(space.eps_occ <= -0.5) and np.all(np.diff(space.eps_occ) <= 0)
+    assert np.all(space.eps_vir >= 0.1) and np.all(np.diff(space.eps_vir) >= 0)
+
+
+@pytest.mark.parametrize("precision", ["fp64", "mixed"])
+def test_quick_entries_pass(call, precision):
+    done = call("validate", *only(*QUICK), "--backend", "cpu", "--precision", precision, "--json")
+    assert done.code == 0, done.err
+    payload = done.json
+    assert set(payload) == {"entries", "summary", "backend", "precision"}
+    assert set(payload["summary"]) == {"passed", "failed", "skipped", "programs"}
+    assert (payload["backend"], payload["precision"]) == ("cpu", precision)
+    assert all(set(row) == SHAPE for row in payload["entries"])
+    assert {row["id"] for row in payload["entries"]} >= set(QUICK)
+    assert payload["summary"]["failed"] == payload["summary"]["skipped"] == 0
+    for row in payload["entries"]:
+        assert row["difference"] == pytest.approx(row["value"] - row["reference"], abs=1e-15)
+        assert abs(row["difference"]) <= row["tolerance"]
+
+
+def test_quick_entries_pass_with_torch(call):
+    pytest.importorskip("torch")
+    done = call("validate", *only("bagel-1.2.2-h2o", "nwchem-7.0.2-nh2-fc"), "--backend", "torch", "--json")
+    assert done.code == 0, done.err
+    assert done.json["backend"] == "torch"
+
+
+def test_published_differences_are_undercut_in_fp64_and_mixed(call):
+    for precision in ("fp64", "mixed"):
+        options = ("--backend", "cpu", "--precision", precision, "--json")
+        done = call("validate", "--table", "trnsci", "--only", "*-weigend", *options)
+        assert done.code == 0, done.err
+        rows = done.json["entries"]
+        assert len(rows) == 8
+        for row in rows:
+            published = row["published_difference"] or row["published_bound"]
+            assert abs(row["difference"]) < published == row["tolerance"], row["id"]
+            assert "trnblas" in row["published_by"]
+
+
+def test_closed_form_is_exact(call):
+    done = call("validate", "--only", "gamess-miniapp-benz", "--backend", "cpu", "--precision", "fp64", "--json")
+    [row] = done.json["entries"]
+    assert row["reference"] == -0.5 * 93**2 * 15**2 / 420**2
+    assert row["value"] == pytest.approx(row["reference"], rel=1e-12)
+
+
+def test_a_dropped_exchange_is_noticed(call, monkeypatch):
+    whole = CpuBackend.pair_terms
+
+    def without_exchange(self, left, right, tile):
+        direct, exchange = whole(self, left, right, tile)
+        return PairTerms(direct, None if exchange is None else 0.0 * exchange)
+
+    monkeypatch.setattr(CpuBackend, "pair_terms", without_exchange)
+    done = call("validate", *only(*QUICK), "--backend", "cpu")
+    assert done.code == 8
+    assert {"bagel-1.2.2-h2o", "nwchem-7.0.2-nh2-fc", "trnblas-small", "closed-form-17-127-256"} <= failing(done)
+    assert "psi4-dfomp2-1" not in failing(done)  # the SCF is sound
+
+
+def test_one_changed_exponent_is_noticed(call, monkeypatch):
+    import dfmp2.system as system
+
+    resolve = system.resolve_orbital
+
+    def changed(name, elements):
+        basis = resolve(name, elements)
+        worn = {}
+        for symbol, element in basis.elements.items():
+            (momentum, (exponent, *rest), *others), *shells = element.shells
+            shell = (momentum, (exponent * 1.0001, *rest), *others)
+            worn[symbol] = dataclasses.replace(element, shells=(shell, *shells))
+        return dataclasses.replace(basis, elements=worn)
+
+    monkeypatch.setattr(system, "resolve_orbital", changed)
+    done = call("validate", *only("bagel-1.2.2-h2o", "psi4-dfomp2-1"), "--backend", "cpu", "--precision", "fp64")
+    assert done.code == 8
+    assert {"bagel-1.2.2-h2o", "psi4-dfomp2-1"} <= failing(done)
+
+
+@pytest.mark.parametrize("step", [-1, 1])
+def test_a_core_table_off_by_one_is_noticed(call, monkeypatch, step):
+    wrong = tuple((last, max(0, count + step * (count > 0))) for last, count in CORE_ORBITALS["psi4"])
+    monkeypatch.setitem(CORE_ORBITALS, "psi4", wrong)
+    done = call("validate", *only("bagel-1.2.2-h2o", "psi4-1.3.2-nah-fc", "psi4-1.3.2-zn-fc"), "--backend", "cpu")
+    assert done.code == 8
+    assert {"bagel-1.2.2-h2o-fc", "psi4-1.3.2-nah-fc", "psi4-1.3.2-zn-fc"} <= failing(done)
+    assert "bagel-1.2.2-h2o" not in failing(done)  # all its electrons are correlated
+
+
+def test_a_wrong_denominator_is_noticed_in_mixed_precision(call, monkeypatch):
+    """A fault that only float32 has: the certificate would excuse it, so it must refuse."""
+    put = CpuBackend.put
+
+    def shifted(self, b, eps_occ, eps_vir, precision):
+        return put(self, b, eps_occ, eps_vir + (1e-4 if precision == "mixed" else 0.0), precision)
+
+    monkeypatch.setattr(CpuBackend, "put", shifted)
+    done = call("validate", "--only", "bagel-1.2.2-h2o", "--backend", "cpu", "--precision", "mixed")
+    assert done.code == 8
+    assert "tolerance" in done.out
+
+
+def test_a_missing_package_skips_with_the_reason(call, monkeypatch):
+    find = importlib.util.find_spec
+
+    def without(name, *more):
+        return None if name == "basis_set_exchange" else find(name, *more)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    chosen = only("psi4-dfmp2-ecp-nexe-ae", "psi4-dfmp2-5")
+    done = call("validate", *chosen, "--backend", "cpu")
+    assert done.code == 0
+    assert "skipped psi4-dfmp2-ecp-nexe-ae" in done.out and "pip install 'dfmp2[bse]'" in done.out
+    assert call("validate", *chosen, "--backend", "cpu", "--require-all").code == 8
+    done = call("validate", "--only", "psi4-dfmp2-ecp-nexe-ae", "--backend", "cpu")
+    assert done.code == 8 and "nothing was compared" in done.message
+
+
+def test_memory_that_does_not_suffice_skips(call):
+    done = call("validate", *only("bagel-1.2.2-h2o", "gamess-miniapp-cor", "*medium"), "--memory", "1MB", "--json")
+    assert done.code == 8
+    assert {row["status"] for row in done.json["entries"]} == {"skipped"}
+    assert all("memory" in row["reason"] for row in done.json["entries"])
+
+
+def test_other_entries_go_on_after_a_failure(call, monkeypatch):
+    pipeline_run = session.pipeline.run
+
+    def broken(molecule, options, **more):
+        if options.reference == "uhf":
+            raise InputError("planted")
+        return pipeline_run(molecule, options, **more)
+
+    monkeypatch.setattr(session.pipeline, "run", broken)
+    done = call("validate", *only("nwchem-7.0.2-nh2-fc", "bagel-1.2.2-h2o-fc"), "--backend", "cpu")
+    assert done.code == 8
+    assert failing(done) == {"nwchem-7.0.2-nh2-fc"} and "planted" in done.out
+    assert "pass    bagel-1.2.2-h2o-fc" in done.out
+
+
+def test_an_interrupt_is_no_failed_entry(monkeypatch):
+    def stopped(*_arguments, **_more):
+        raise Interrupted("terminated")
+
+    monkeypatch.setattr(session.pipeline, "run", stopped)
+    with pytest.raises(Interrupted):
+        list(run.validate([BY_ID["bagel-1.2.2-h2o"]], session.Session(session.Settings("cpu"))))
+
+
+def test_nan_fails():
+    row = run.Row("x", "p", "1", "q", 1.0, math.nan, math.nan, 1e-8, run.PASS, "", "")
+    assert run._judged(row).status == run.FAIL
+
+
+def test_calculations_that_share_an_scf_compute_it_once(monkeypatch):
+    pipeline_run, cycles = session.pipeline.run, []
+
+    def counted(molecule, options, **more):
+        result = pipeline_run(molecule, options, **more)
+        cycles.append(result.reference.cycles)
+        return result
+
+    monkeypatch.setattr(session.pipeline, "run", counted)
+    chosen = [BY_ID[name] for name in ("bagel-1.2.2-h2o", "psi4-1.3.2-h2o", "pyscf-2.14.0-h2o", "bagel-1.2.2-h2o-fc")]
+    assert all(
+        row.status == "pass" for rows in run.validate(chosen, session.Session(session.Settings())) for row in rows
+    )
+    assert len(cycles) == 2  # three entries are one calculation; the fourth starts from its orbitals
+    assert cycles[1] < cycles[0] / 3
+
+
+def test_against_pyscf_recomputes(call):
+    chosen = only("bagel-1.2.2-h2o-fc", "psi4-dfmp2-ecp-nexe-fc-cp", "trnblas-small")
+    done = call("validate", *chosen, "--against", "pyscf", "--backend", "cpu", "--json")
+    assert done.code == 0, done.err
+    rows = done.json["entries"]
+    assert {row["status"] for row in rows if row["id"] == "trnblas-small"} == {"skipped"}
+    others = [row for row in rows if row["id"] != "trnblas-small"]
+    assert all(row["program"].startswith("PySCF 2") and row["source"] == "recomputed now" for row in others)
+    # The published number is what PySCF gives as well.
+    quoted = BY_ID["bagel-1.2.2-h2o-fc"].quantities[0].value
+    [again] = [row for row in others if row["id"].startswith("bagel") and row["quantity"] == "mp2_correlation_energy"]
+    assert again["reference"] == pytest.approx(quoted, abs=2e-8)
+
+
+@pytest.mark.skipif(shutil.which("psi4") is None, reason="psi4 is not installed")
+def test_against_psi4_recomputes(call):
+    done = call("validate", "--only", "nwchem-7.0.2-nh2-fc", "--against", "psi4,pyscf", "--backend", "cpu", "--json")
+    assert done.code == 0, done.err
+    assert {row["program"].split()[0] for row in done.json["entries"]} == {"Psi4", "PySCF"}
+
+
+def test_table_is_written_to_a_file(call, folder):
+    chosen = only("bagel-1.2.2-h2o-fc", "psi4-dfmp2-5-li-uhf-fc")
+    done = call("validate", *chosen, "--backend", "cpu", "--output", "table.h5")
+    assert done.code == 0, done.err
+    with h5py.File(folder / "table.h5") as handle:
+        group = handle["validation"]
+        assert handle.attrs["status"] == "complete" and group.attrs["backend"] == "cpu"
+        assert set(group) == SHAPE
+        assert {dataset.shape for dataset in group.values()} == {(3,)}
+        assert group["difference"].attrs["units"] == "hartree" and group["source"].attrs["description"]
+        assert np.all(np.abs(group["difference"][()]) <= group["tolerance"][()])
+        assert group["status"].asstr()[0] == "pass"
+    before = (folder / "table.h5").read_bytes()
+    assert call("validate", *chosen, "--output", "table.h5").code == 3
+    assert (folder / "table.h5").read_bytes() == before
+    assert call("validate", *chosen, "--backend", "cpu", "--output", "table.h5", "--overwrite").code == 0
+
+
+def test_markdown_tables(call):
+    done = call("validate", *only("bagel-1.2.2-h2o"), "--backend", "cpu", "--markdown")
+    rows = [line for line in done.out.splitlines() if line.startswith("|")]
+    assert rows[0].startswith("| reference | values |") and rows[2].startswith("| BAGEL | 4 | 4 | 0 | 0 |")
+    assert any(row.startswith("| bagel-1.2.2-h2o-fc | BAGEL 1.2.2 | 2 |") for row in rows)
+    done = call("validate", "--table", "trnsci", "--only", "h2o-sto-3g-weigend", "--backend", "cpu", "--markdown")
+    assert "| h2o-sto-3g-weigend | -0.03551811" in done.out and "< 1e-06" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--tag", "nonsense"], 3, "conventional-scf"),
+        (["--only", "nothing-like-it"], 3, "matches no entry"),
+        (["--tag", "kernel", "--tag", "uhf"], 3, "no entry has all of"),
+        (["--only", "c20h42"], 3, "--slow"),
+        (["--memory", "plenty"], 3, "plenty"),
+        (["--threads", "0"], 3, "1 or more"),
+        (["--json", "--markdown"], 3, "choose one"),
+        (["--output", "nowhere/table.h5"], 3, "nowhere"),
+        (["--against", "orca"], 3, "pyscf"),
+        (["--against", ""], 3, "pyscf"),
+        (["--backend", "nki"], 6, "nki"),
+        (["--table", "other"], 2, ""),
+    ],
+)
+def test_bad_input_is_refused_before_any_entry(call, arguments, code, words):
+    done = call("validate", *arguments)
+    assert done.code == code
+    assert words in done.err
+    assert done.out == ""
+
+
+def test_missing_psi4_is_refused_before_any_entry(call, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    done = call("validate", "--only", "bagel", "--against", "psi4")
+    assert done.code == 6 and "psi4" in done.message and done.out == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "precision"), [("cpu", "fp64"), ("cpu", "mixed"), ("torch", "auto")])
+@pytest.mark.parametrize("table", ["main", "trnsci"])
+def test_everything_passes(call, table, backend, precision):
+    options = ("--table", table, "--backend", backend, "--precision", precision, "--require-all", "--json")
+    done = call("validate", *options)
+    assert done.code == 0, [row for row in done.json["entries"] if row["status"] != "pass"]
