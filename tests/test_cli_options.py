@@ -297,36 +297,36 @@ def test_threads_reach_openmp_and_are_given_back(json_of: Any, monkeypatch: pyte
     assert (seen, lib.num_threads()) == ([3, 1], before)
 
 
-def test_allow_small_gap(dfmp2: Runner) -> None:
+def test_allow_small_gap(dfmp2: Runner, call: Runner) -> None:
     """RHF at 28 angstrom: gap 1/R = 0.019 Eh; at 12 angstrom it is only warned of."""
-    near = succeed(dfmp2("run", "h2-far.xyz", "--basis", "sto-3g", "--output", "far.h5"))
+    near = succeed(call("run", "h2-far.xyz", "--basis", "sto-3g", "--output", "far.h5"))
     assert "warning: the HOMO-LUMO gap is only 0.0441 Eh (below 0.1)" in near.err
     apart = ("run", "h2-apart.xyz", *STO3G, "--scf-from", "far.h5", "--output", "apart.h5")
     refused = dfmp2(*apart)
     assert refused.code == 5 and "gap is 0.0189 Eh, below 0.02 Eh" in refused.message
-    allowed = succeed(dfmp2(*apart, "--allow-small-gap"))
+    allowed = succeed(call(*apart, "--allow-small-gap"))
     assert allowed.json["diagnostics"]["homo_lumo_gap"] == pytest.approx(0.0189, abs=1e-4)
 
 
 # --- output -----------------------------------------------------------------------------------------
 
 
-def test_output_and_overwrite(dfmp2: Runner, folder: Path) -> None:
+def test_output_and_overwrite(dfmp2: Runner, call: Runner, folder: Path) -> None:
     arguments = ("run", "h2.xyz", "--basis", "sto-3g")
     before = set(listing(folder))
-    succeed(dfmp2(*arguments))
+    succeed(call(*arguments))
     assert set(listing(folder)) - before == {"h2.dfmp2.h5"}
     succeed(dfmp2(*arguments, "--output", "other.h5"))
     assert set(listing(folder)) - before == {"h2.dfmp2.h5", "other.h5"}
     first = (folder / "other.h5").read_bytes()
-    refused = dfmp2(*arguments, "--output", "other.h5")
+    refused = call(*arguments, "--output", "other.h5")
     assert refused.code == 3 and "already exists" in refused.message
     assert (folder / "other.h5").read_bytes() == first
     succeed(dfmp2(*arguments, "--output", "other.h5", "--overwrite", "--frozen-core", "0"))
     assert (folder / "other.h5").read_bytes() != first
 
 
-def test_json_quiet_and_log(dfmp2: Runner, folder: Path) -> None:
+def test_json_quiet_and_log(dfmp2: Runner, call: Runner, folder: Path) -> None:
     shown = succeed(dfmp2("run", "h2.xyz", "--basis", "sto-3g", "--log", "run.log"))
     logged = (folder / "run.log").read_text()
     assert shown.out.splitlines()[-1].startswith("dfmp2 finished: ")
@@ -334,12 +334,12 @@ def test_json_quiet_and_log(dfmp2: Runner, folder: Path) -> None:
     quiet = succeed(dfmp2("run", "h2.xyz", "--basis", "sto-3g", "--overwrite", "--quiet", "--log", "run.log"))
     assert quiet.out.splitlines() == [shown.out.splitlines()[-1]] and quiet.err == ""
     assert len((folder / "run.log").read_text()) > 1.9 * len(logged)  # appended, and as complete as without --quiet
-    loud = succeed(dfmp2("run", "h2-far.xyz", "--basis", "sto-3g", "--quiet"))
+    loud = succeed(call("run", "h2-far.xyz", "--basis", "sto-3g", "--quiet"))
     assert all(line.startswith("warning: ") for line in loud.err.splitlines()) and loud.err  # warnings always
 
 
-def test_log_holds_the_error(dfmp2: Runner, folder: Path) -> None:
-    done = dfmp2("run", "h2o.xyz", "--basis", "sto-3g", "--scf-max-cycles", "2", "--log", "run.log")
+def test_log_holds_the_error(call: Runner, folder: Path) -> None:
+    done = call("run", "h2o.xyz", "--basis", "sto-3g", "--scf-max-cycles", "2", "--log", "run.log")
     assert done.code == 4
     assert (folder / "run.log").read_text().splitlines()[-1] == done.message
 
@@ -393,9 +393,9 @@ def test_show_verify_finds_one_changed_number(dfmp2: Runner, water: Stored, fold
     succeed(dfmp2("show", str(doctored)))
 
 
-def test_compare(dfmp2: Runner, water: Stored, radical: Stored) -> None:
-    for stored in (water, radical):
-        done = succeed(dfmp2("compare", str(stored.path), "--quiet"))
+def test_compare(dfmp2: Runner, call: Runner, water: Stored, radical: Stored) -> None:
+    for compare, stored in ((dfmp2, water), (call, radical)):
+        done = succeed(compare("compare", str(stored.path), "--quiet"))
         assert "agrees with PySCF" in done.out.splitlines()[-1]
         assert f"{stored.json['mp2_correlation_energy']:.10f}" in done.out
         assert done.err == ""
@@ -404,14 +404,14 @@ def test_compare(dfmp2: Runner, water: Stored, radical: Stored) -> None:
     assert strict.json["passed"] is False and strict.json["tolerance"] == 1e-15
 
 
-def test_compare_finds_a_doctored_energy(dfmp2: Runner, water: Stored, folder: Path) -> None:
+def test_compare_finds_a_doctored_energy(call: Runner, water: Stored, folder: Path) -> None:
     import h5py
 
     doctored = folder / "doctored.h5"
     doctored.write_bytes(water.path.read_bytes())
     with h5py.File(doctored, "r+") as handle:
         handle["dfmp2/pairs/opposite_spin"][0, 0] += 2e-6
-    done = dfmp2("compare", str(doctored))
+    done = call("compare", str(doctored))
     assert done.code == 8 and "differs by 2.0e-06 Eh" in done.message
 
 

@@ -1,9 +1,10 @@
-"""A result file with bytes changed, cut out, put in or cut off: it is read or refused, never anything else, and soon."""
+"""A result file with bytes changed, put in, cut out or cut off is read or refused, soon, and never anything else."""
 
 from __future__ import annotations
 
 import random
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from tests.conftest import Stored
 
 PATIENCE = 20.0  # s; a reading takes some 0.03
 FILES = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
 )
 
 Change = tuple[str, float, bytes]
@@ -53,20 +54,15 @@ def mutate(content: bytes, plan: list[Change]) -> bytes:
 
 
 def read_or_refuse(path: Path) -> bool:
-    """Whether the file was read as a result; what is read can be shown and written again."""
+    """Whether the file was read as a result; what is read can be shown."""
     start, accepted = time.monotonic(), False
-    try:
+    with suppress(InputError, ResultFileError):
         result = hdf5.read(path)
-    except (InputError, ResultFileError) as error:
-        assert str(path) in str(error)
-    else:
         accepted = True
-        assert report(result) and to_json(result) and pair_table(result) and hdf5.to_bytes(result)
+        assert report(result) and to_json(result) and pair_table(result)
     for reader in (hdf5.verify, read_start_orbitals):
-        try:
+        with suppress(InputError, ResultFileError):
             reader(path)
-        except (InputError, ResultFileError) as error:
-            assert str(path) in str(error)
     assert time.monotonic() - start < PATIENCE
     return accepted
 
@@ -101,19 +97,26 @@ def test_cut_off_at_every_length(water: Stored, tmp_path: Path) -> None:
             hdf5.read(path)
 
 
+def free_space(content: bytes) -> int:
+    """Where the free space of the first heap begins that has any."""
+    heap = content.find(SIGNATURE)
+    while heap >= 0:
+        place, end = heap + HEADER, heap + int.from_bytes(content[heap + 8 : heap + 16], "little")
+        while place + HEADER <= end:
+            if not any(content[place : place + 2]):
+                return place
+            place += HEADER + -(-int.from_bytes(content[place + 8 : place + 16], "little") // 8) * 8
+        heap = content.find(SIGNATURE, heap + 1)
+    raise AssertionError("the heaps of a result are not all full to the last byte")
+
+
 def test_a_hole_in_the_file_is_refused_at_once(water: Stored, tmp_path: Path) -> None:
     """Zeros where a heap's free space begins keep HDF5 2.0 busy for ever, beyond the reach of any signal."""
     content, path = bytearray(water.path.read_bytes()), tmp_path / "hole.h5"
-    assert not is_endless(water.path)
-    heap = content.find(SIGNATURE)
-    size = int.from_bytes(content[heap + 8 : heap + 16], "little")
-    place = heap + HEADER
-    while int.from_bytes(content[place : place + 2], "little"):
-        place += HEADER + -(-int.from_bytes(content[place + 8 : place + 16], "little") // 8) * 8
-    assert place < heap + size
+    place = free_space(bytes(content))
     content[place + 8 : place + 16] = bytes(8)
     path.write_bytes(content)
-    assert is_endless(path)
+    assert is_endless(path) and not is_endless(water.path)
     for reader in (hdf5.read, hdf5.verify, read_start_orbitals):
         with pytest.raises(ResultFileError, match="damaged file"):
             reader(path)
@@ -132,12 +135,11 @@ def test_a_text_that_claims_gigabytes_is_refused_at_once(water: Stored, tmp_path
         hdf5.read(path)
 
 
-def test_many_false_signatures_do_not_take_long(tmp_path: Path) -> None:
-    path = tmp_path / "signatures.h5"
-    path.write_bytes((SIGNATURE + b"\x01\0\0\0" + b"\xff" * 8) * 100_000)
-    start = time.monotonic()
-    assert is_endless(path)
-    assert time.monotonic() - start < PATIENCE
+def test_a_heap_of_countless_objects_is_refused(tmp_path: Path) -> None:
+    path, empty = tmp_path / "heap.h5", b"\x01" + bytes(HEADER - 1)
+    for count, endless in ((1000, False), (1_000_000, True)):
+        path.write_bytes(SIGNATURE + b"\x01\0\0\0" + (HEADER * (count + 1)).to_bytes(8, "little") + empty * count)
+        assert is_endless(path) == endless
 
 
 def test_unchanged_it_is_read(water: Stored, radical: Stored) -> None:

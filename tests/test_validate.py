@@ -234,6 +234,9 @@ def test_a_wrong_denominator_is_noticed_in_mixed_precision(call, monkeypatch):
     done = call("validate", "--only", "bagel-1.2.2-h2o", "--backend", "cpu", "--precision", "mixed")
     assert done.code == 8
     assert "tolerance" in done.out
+    done = call("validate", "--only", "bagel-1.2.2-h2o", "--backend", "cpu", "--precision", "auto")
+    assert done.code == 0
+    assert "2 calculations were too far off in mixed precision" in done.err
 
 
 def test_a_missing_package_skips_with_the_reason(call, monkeypatch):

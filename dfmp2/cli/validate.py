@@ -102,6 +102,8 @@ def command(
         if plain:
             click.echo("\n".join(map(line, found)))
         console.note(f"[{count}/{len(chosen)}] {found[0].id}: {', '.join(sorted({row.status for row in found}))}")
+    if session.repeated:
+        console.warning(f"{session.repeated} calculations were too far off in mixed precision and repeated in float64")
     if as_json:
         click.echo(json.dumps(to_dict(rows, session.backend, session.precision), indent=2, allow_nan=False))
     else:

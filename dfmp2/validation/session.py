@@ -62,6 +62,8 @@ class Settings:
 class Session:
     """Our program with settings that stay; the backend is chosen when it is made.
 
+    `repeated` counts the calculations that were too far off in mixed precision and were repeated in float64.
+
     Raises
     ------
     BackendError : the backend cannot be used
@@ -75,6 +77,7 @@ class Session:
         self.threads = checked.threads or resources.usable_cores()
         self._backend: Backend
         self._backend, self.reason = select(settings.backend, self.precision, self.threads)
+        self.repeated = 0
         self._results: dict[Calculation, MP2Result] = {}
 
     @property
@@ -85,7 +88,7 @@ class Session:
     def result(self, calculation: Calculation) -> MP2Result:
         """The calculation's result, computed when it is asked for the first time."""
         if calculation not in self._results:
-            self._results[calculation] = pipeline.run(
+            result = pipeline.run(
                 calculation.molecule,
                 Options(
                     basis=calculation.basis,
@@ -106,6 +109,8 @@ class Session:
                 listener=Quiet(),
                 command="dfmp2 validate",
             )
+            self._count(result.certificate)
+            self._results[calculation] = result
         return self._results[calculation]
 
     def calculate(self, calculation: Calculation) -> tuple[Values, Values]:
@@ -129,7 +134,11 @@ class Session:
             pairs, precision, certificate = pair_energies_to_tolerance(
                 [b], [space], self._backend, self.precision, KERNEL_CERTIFICATE * abs(reference), Quiet()
             )
+        self._count(certificate)
         return _correlation(pairs), _allowances(certificate, precision).get("mp2_correlation_energy", 0.0)
+
+    def _count(self, certificate: Certificate | None) -> None:
+        self.repeated += certificate is not None and certificate.repeated_in_fp64
 
     def _start(self, calculation: Calculation) -> StartOrbitals | None:
         """Converged orbitals of the same SCF, if it has been done."""
