@@ -33,8 +33,8 @@ class Rates:
     pairs_fp64: float = 9.0e10
     pairs_mixed: float = 1.8e11
     eigen: float = 1.5e9
-    start: float = 0.4
-    iteration: float = 0.004
+    start: float = 0.22
+    iteration: float = 0.010
 
 
 def seconds(work: Workload, rates: Rates) -> Timings:
