@@ -12,7 +12,7 @@ from typing import IO
 
 import pytest
 
-from dfmp2.errors import Interrupted
+from dfmp2.errors import InputError, Interrupted
 from tests.conftest import COMMAND, Runner, Stored, listing, succeed
 
 CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
@@ -183,10 +183,11 @@ def test_dropped_in_a_finaliser_it_is_raised_again(
     assert "Exception ignored" not in done.err and listing(folder) == before
 
 
-def test_wrapped_by_the_creation_of_a_class_it_is_recognised(
-    stop: Callable[[Callable[[], object]], Runner], folder: Path
+@pytest.mark.parametrize("disguise", [RuntimeError, ImportError, SystemError, InputError])
+def test_in_disguise_it_is_recognised(
+    disguise: type[Exception], stop: Callable[[Callable[[], object]], Runner], folder: Path
 ) -> None:
-    """Python 3.11 turns what `__set_name__` raises into a RuntimeError, as in the import of a dataclass."""
+    """Python 3.11 makes a RuntimeError of what `__set_name__` raises, C code an ImportError, the shield its own."""
 
     def wrapped() -> None:
         try:
@@ -194,28 +195,29 @@ def test_wrapped_by_the_creation_of_a_class_it_is_recognised(
             for _ in range(1000):
                 pass
         except KeyboardInterrupt as error:
-            raise RuntimeError("Error calling __set_name__") from error
+            raise disguise("initialization failed") from error
 
+    before = listing(folder)
     done = stop(wrapped)("run", "h2.xyz", "--basis", "sto-3g")
     assert (done.code, done.message) == (130, LINES[signal.SIGINT])
-    assert not (folder / "h2.dfmp2.h5").exists()
+    assert listing(folder) == before
 
 
-def test_after_the_result_is_on_disk_a_signal_changes_nothing(
-    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["fsync", "link"])
+def test_from_the_writing_on_a_signal_changes_nothing(
+    step: str, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dfmp2.io import report
+    """Between the renaming of the file and the last line there is no way back, so the run finishes."""
+    original = getattr(os, step)
 
-    text = report.report
-
-    def late(result: object) -> str:
+    def late(*given: object, **named: object) -> object:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)
-        return text(result)  # type: ignore[arg-type]
+        return original(*given, **named)
 
-    monkeypatch.setattr(report, "report", late)
+    monkeypatch.setattr(os, step, late)
     assert "dfmp2 finished" in succeed(call("run", "h2.xyz", "--basis", "sto-3g")).out
-    assert (folder / "h2.dfmp2.h5").is_file()
+    assert (folder / "h2.dfmp2.h5").is_file() and not list(folder.glob(".*"))
 
 
 def test_exit_code_of_the_error_tree() -> None:

@@ -64,8 +64,8 @@ def command(result: str, output: str | None, overwrite: bool, as_json: bool, qui
     )
     if output is not None:
         signals.check()
-        hdf5.write(derived, output, overwrite=overwrite)
         signals.settle()
+        hdf5.write(derived, output, overwrite=overwrite)
     ending = last_line(derived, output or "(not stored; --output FILE.h5 does)")
     if as_json:
         click.echo(to_json(derived), nl=False)

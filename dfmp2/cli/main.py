@@ -123,6 +123,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _fail(message: str, code: int) -> int:
     signals.settle()
+    message, code = signals.received() or (message, code)  # a signal may look like an import that failed
     with contextlib.suppress(OSError):  # nobody can read it; the exit code tells
         click.echo(f"dfmp2: {printable(message)}", err=True)
     return code

@@ -102,8 +102,8 @@ def _compute(
 
     result = run_options(molecule, options, listener=console, command=printable(shlex.join(["dfmp2", *sys.argv[1:]])))
     signals.check()
+    signals.settle()  # what is complete is written, whatever comes: between rename and message there is no way back
     hdf5.write(result, target, overwrite=overwrite)
-    signals.settle()
     text, ending = report(result), last_line(result, str(target))
     if log is not None:
         print(text + ending, file=log)

@@ -31,7 +31,7 @@ def listen() -> None:
 
 
 def settle() -> None:
-    """Ignore both from here on: the result is on disk, or the one line that says why not is being written."""
+    """Ignore both from here on: a complete result is being written, or the one line that says why there is none."""
     for number in LINES:
         signal.signal(number, signal.SIG_IGN)
 

@@ -16,7 +16,7 @@ import h5py
 import numpy as np
 
 from dfmp2.errors import InputError, ResultFileError
-from dfmp2.io.global_heap import is_endless
+from dfmp2.io.global_heap import has_broken_heap
 
 MOST_OBJECTS = 10_000
 DEEPEST = 8
@@ -37,13 +37,13 @@ def open_checked(path: str | Path) -> Iterator[h5py.File]:
     path = Path(path)
     _require_regular(path)
     try:
-        endless = is_endless(path)
+        broken = has_broken_heap(path)
         handle = h5py.File(path, "r")
     except (OSError, ValueError) as error:
         raise ResultFileError(f"{path}: not a readable HDF5 file ({_first_line(error)})") from error
     try:
         with handle:
-            if endless or handle.id.get_create_plist().get_sizes() != (8, 8):
+            if broken or handle.id.get_create_plist().get_sizes() != (8, 8):
                 raise ValueError("its text is not stored as h5py stores it")
             _check_group(handle, path, [0], 0)
             yield handle
