@@ -10,8 +10,9 @@ Names are loaded on first use: importing the package loads neither PySCF nor tor
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+# Nothing but what the interpreter has loaded already: with -m the working directory is still on the path here.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dfmp2.api import from_mean_field, read, run, write
     from dfmp2.derivation import derive
@@ -36,7 +37,7 @@ _HOMES = {
 __all__ = ["Dfmp2Error", "MP2Result", "Molecule", "Options", "derive", "from_mean_field", "read", "run", "write"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'dfmp2' has no attribute {name!r}")
     home = import_module(_HOMES[name])

@@ -93,6 +93,12 @@ def assemble(molecule: Molecule, orbital: BasisSet, jk: BasisSet | None, setup: 
             f"{orbital.name} only {mole.nao} functions, which leaves no virtual orbitals: use a larger --basis, or "
             "check --charge"
         )
+    free = int(mole.nao) - int(max(mole.nelec))
+    if setup.options.frozen_virtual >= free:
+        raise InputError(
+            f"--frozen-virtual {setup.options.frozen_virtual} leaves no virtual orbital: there are {free}; "
+            "give a smaller number"
+        )
     jk_auxmole = None if jk is None else build_auxiliary(mole, molecule, jk)
     return System(molecule, orbital, jk, ri, mole, build_auxiliary(mole, molecule, ri), jk_auxmole)
 

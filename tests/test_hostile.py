@@ -25,7 +25,20 @@ PLANTED = "import pathlib; pathlib.Path(r'{marker}').touch(); raise SystemExit('
 # first until dfmp2 gets to take it off, so a `dfmp2.py` there is what Python was asked to run, and a `typing.py` is
 # what the package's own first import finds. `python -P -m dfmp2` and the command `dfmp2` have no such window.
 MODULES = (
-    *("numpy", "scipy", "h5py", "click", "json", "uuid", "ctypes", "tempfile", "concurrent", "dataclasses", "hashlib"),
+    *(
+        "typing",
+        "numpy",
+        "scipy",
+        "h5py",
+        "click",
+        "json",
+        "uuid",
+        "ctypes",
+        "tempfile",
+        "concurrent",
+        "dataclasses",
+        "hashlib",
+    ),
     *("torch", "basis_set_exchange", "sitecustomize", "usercustomize", "pyscf_conf", "pyscf_forge", "threadpoolctl"),
 )
 BASIS_FILES = (

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import ConvergenceError, InputError
+from dfmp2.errors import ConvergenceError, InputError, NumericalError
 from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.record import Reference, StartOrbitals
@@ -90,7 +90,13 @@ def run_scf(
         mf.conv_tol_grad = options.scf_gradient_tol
         mf.conv_check = False  # `_climb` diagonalises the last Fock matrix without building another
         density = start_density(mole, kind) if start is None else _from_orbitals(start, mole, mf, kind)
-        mf, ladder, cycles = _climb(mf, density, options, listener)
+        try:
+            mf, ladder, cycles = _climb(mf, density, options, listener)
+        except np.linalg.LinAlgError as error:
+            raise NumericalError(
+                f"the SCF equations cannot be solved in this basis ({error}): its functions are linearly dependent; "
+                "check --basis and the geometry"
+            ) from error
         origin = "atomic densities" if start is None else start.origin
         return mf, record(mf, kind, auxmole is not None, ladder, cycles, origin)
 
