@@ -61,6 +61,11 @@ class BasisSet:
     name: str
     elements: Mapping[str, ElementBasis]
 
+    @property
+    def ecp_electrons(self) -> dict[str, int]:
+        """Electrons replaced by the effective core potential, per element."""
+        return {symbol: element.ecp_electrons for symbol, element in self.elements.items()}
+
     def describe(self) -> list[str]:
         """One line per distinct (set, source): name, elements, origin, for the report."""
         groups: dict[tuple[str, str], list[str]] = {}

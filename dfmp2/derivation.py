@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dfmp2.errors import InputError
-from dfmp2.frozen_core import FrozenCore, dialect_differences, frozen_core_count
+from dfmp2.frozen_core import FrozenCore, dialect_warning, frozen_core_count
 from dfmp2.options import Options
 from dfmp2.orbitals import active_space, smallest_denominator
 from dfmp2.progress import Collector, Listener
@@ -146,7 +146,7 @@ def _stored(result: MP2Result, name: str) -> set[str]:
 
 def _core(result: MP2Result, options: Options, listener: Listener) -> FrozenCore:
     """The frozen core asked for, if it holds the stored one."""
-    ecp = {symbol: element.ecp_electrons for symbol, element in result.orbital_basis.elements.items()}
+    ecp = result.orbital_basis.ecp_electrons
     occupied = [int((occ > 0).sum()) for occ in result.reference.mo_occ]
     alpha, beta = occupied[0], occupied[-1]
     core = frozen_core_count(result.molecule, options.frozen_core, ecp, alpha, beta)
@@ -156,11 +156,9 @@ def _core(result: MP2Result, options: Options, listener: Listener) -> FrozenCore
             f"--frozen-core {options.frozen_core} freezes {core.orbitals} orbitals per spin, but {stored} are frozen "
             f"in the result: their pair energies were never computed. Run it with --frozen-core {options.frozen_core}"
         )
-    if core.dialect not in ("none", "explicit"):
-        counts = dialect_differences(result.molecule, ecp, alpha, beta)
-        if len(set(counts.values())) > 1:
-            listed = ", ".join(f"{name} {count}" for name, count in counts.items())
-            listener.warning(f"programs freeze different numbers of orbitals here: {listed}; used: {core.orbitals}")
+    warning = dialect_warning(core, result.molecule, ecp, alpha, beta)
+    if warning:
+        listener.warning(warning)
     return core
 
 

@@ -173,3 +173,16 @@ def _require_correlated(molecule: Molecule, who: str, orbitals: int, nalpha: int
             f"{who} freezes {orbitals} orbitals of each spin, but {molecule.formula} has only {nbeta} beta "
             f"electron{'s' * (nbeta != 1)}: pass --frozen-core N with N up to {nbeta}, or --frozen-core none"
         )
+
+
+def dialect_warning(
+    core: FrozenCore, molecule: Molecule, ecp_electrons: Mapping[str, int], nalpha: int, nbeta: int
+) -> str | None:
+    """What to tell the user when a dialect's count is not that of every program; None when they agree."""
+    if core.dialect in ("none", "explicit"):
+        return None
+    counts = dialect_differences(molecule, ecp_electrons, nalpha, nbeta)
+    if len(set(counts.values())) < 2:
+        return None
+    listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+    return f"programs freeze different numbers of orbitals for this molecule: {listed}; used: {core.orbitals}"

@@ -13,7 +13,7 @@ from dfmp2.backends.base import Backend
 from dfmp2.backends.registry import select
 from dfmp2.basis import BasisSet
 from dfmp2.errors import InputError
-from dfmp2.frozen_core import FrozenCore, dialect_differences, frozen_core_count
+from dfmp2.frozen_core import FrozenCore, dialect_warning, frozen_core_count
 from dfmp2.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.orbitals import ActiveSpace
@@ -71,7 +71,7 @@ def resolve(molecule: Molecule, setup: Setup, listener: Listener) -> System:
     """Resolve the bases by name and build the PySCF molecules."""
     options = setup.options
     orbital = resolve_orbital(options.basis, molecule.elements)
-    molecule.check_electrons(ecp_electrons(orbital))
+    molecule.check_electrons(orbital.ecp_electrons)
     jk = None
     if options.scf == "df":
         jk = resolve_fitting("jk", options.scf_auxbasis, orbital, molecule.elements)
@@ -87,13 +87,13 @@ def assemble(molecule: Molecule, orbital: BasisSet, jk: BasisSet | None, setup: 
             f"--auxbasis {auxbasis} was not made for MP2: expect errors of 1e-5 Eh and more against an -ri set"
         )
     mole = build_mole(molecule, orbital, setup.budget)
-    if max(mole.nelec) >= mole.nao:
+    free = int(mole.nao) - int(max(mole.nelec))
+    if free <= 0:
         raise InputError(
             f"{molecule.formula} with charge {molecule.charge} has {max(mole.nelec)} electrons of one spin and "
             f"{orbital.name} only {mole.nao} functions, which leaves no virtual orbitals: use a larger --basis, or "
             "check --charge"
         )
-    free = int(mole.nao) - int(max(mole.nelec))
     if setup.options.frozen_virtual >= free:
         raise InputError(
             f"--frozen-virtual {setup.options.frozen_virtual} leaves no virtual orbital: there are {free}; "
@@ -108,23 +108,14 @@ def useful_threads(setup: Setup, system: System) -> Setup:
     return replace(setup, active=1) if system.mole.nao < SINGLE_THREADED else setup
 
 
-def ecp_electrons(basis: BasisSet) -> dict[str, int]:
-    """Electrons replaced by the effective core potential, per element."""
-    return {symbol: element.ecp_electrons for symbol, element in basis.elements.items()}
-
-
 def frozen_core(system: System, options: Options, listener: Listener) -> FrozenCore:
     """Count the frozen orbitals, and warn when programs would freeze different numbers."""
-    molecule, ecp = system.molecule, ecp_electrons(system.orbital_basis)
+    molecule, ecp = system.molecule, system.orbital_basis.ecp_electrons
     alpha, beta = system.mole.nelec
     core = frozen_core_count(molecule, options.frozen_core, ecp, alpha, beta)
-    if options.frozen_core in ("auto", "pyscf", "orca", "psi4"):
-        counts = dialect_differences(molecule, ecp, alpha, beta)
-        if len(set(counts.values())) > 1:
-            listed = ", ".join(f"{name} {count}" for name, count in counts.items())
-            listener.warning(
-                f"programs freeze different numbers of orbitals for this molecule: {listed}; used: {core.orbitals}"
-            )
+    warning = dialect_warning(core, molecule, ecp, alpha, beta)
+    if warning:
+        listener.warning(warning)
     return core
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from dfmp2.backends import registry
 from dfmp2.backends.base import Operand, Tile
+from dfmp2.cli.calculation import BACKENDS
 from dfmp2.errors import BackendUnavailable
 from dfmp2.mp2.pairs import pair_energies
 
@@ -115,6 +116,10 @@ def test_every_unavailable_backend_gives_its_reason():
 def test_unknown_backend_lists_the_known_ones():
     with pytest.raises(BackendUnavailable, match="nki-interpreter"):
         registry.select("gpu", "auto", 1)
+
+
+def test_command_line_offers_exactly_the_backends_of_the_table():
+    assert registry.names() == BACKENDS
 
 
 def test_auto_is_the_host_without_an_accelerator(monkeypatch):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfmp2 import threads as thread_settings
+from dfmp2.cli.calculation import BACKENDS
 from dfmp2.cli.console import Console
 from dfmp2.errors import ComparisonFailed, InputError
 from dfmp2.resources import usable_cores
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from dfmp2.validation.report import Tally
     from dfmp2.validation.run import Row
     from dfmp2.validation.session import Session
-
-BACKENDS = ["auto", "cpu", "torch", "cuda", "nki", "nki-xla", "nki-simulator", "nki-interpreter"]
 
 
 @click.command("validate", short_help="Check this installation against energies of other programs.")

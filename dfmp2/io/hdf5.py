@@ -267,7 +267,7 @@ def _result(handle: h5py.File) -> MP2Result:
 
 def _require_consistent(molecule: Molecule, orbital: BasisSet, sizes: Sizes) -> None:
     """Refuse orbital counts that cannot be those of the molecule: `compare` computes with them."""
-    electrons = molecule.check_electrons({symbol: e.ecp_electrons for symbol, e in orbital.elements.items()})
+    electrons = molecule.check_electrons(orbital.ecp_electrons)
     nocc = tuple(max(0, n - sizes.frozen_core) for n in electrons)
     nvir = tuple(sizes.nmo - n - sizes.frozen_virtual for n in electrons)
     if (sizes.nocc, sizes.nvir) != (nocc, nvir) or min(sizes.frozen_core, sizes.frozen_virtual, *nvir) < 0:

@@ -77,8 +77,8 @@ def fitted_integrals(mole: Any, auxmole: Any, threads: int) -> Array:
     """B for all pairs of basis functions mu >= nu, shape (naux, npair) float64, Eh^1/2."""
     nao = mole.nao
     b = np.empty((auxmole.nao, nao * (nao + 1) // 2))
-    for p0, p1, _ in packed_blocks(mole, auxmole, out=b):
-        del p0, p1
+    for _ in packed_blocks(mole, auxmole, out=b):
+        pass  # each block is written into b
     factor = factorise(coulomb_metric(auxmole))
     if not factor.triangular:
         return np.asarray(factor.factor.T @ b)
@@ -128,7 +128,7 @@ def coulomb_exchange(b: Array, occupied: list[Array], threads: int) -> tuple[Arr
 
     with ThreadPoolExecutor(threads) as pool:
         parts = list(pool.map(share, range(threads)))
-    j, k = (sum(part[n] for part in parts[1:]) + parts[0][n] if parts[1:] else parts[0][n] for n in (0, 1))
+    j, k = (np.add.reduce([part[n] for part in parts]) for n in (0, 1))
     return np.stack([lib.unpack_tril(row) for row in j]), k
 
 
