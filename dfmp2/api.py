@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from dfmp2 import pipeline
+from dfmp2.checkpoint.journal import Journal
 from dfmp2.errors import InputError
+from dfmp2.io.checkpoint import checkpointing
 from dfmp2.io.hdf5 import read, write
 from dfmp2.io.start_orbitals import read_start_orbitals
 from dfmp2.io.xyz import read_xyz
@@ -26,6 +28,8 @@ def run(
     multiplicity: int | None = None,
     units: str = "angstrom",
     listener: Listener | None = None,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
     **options: Any,
 ) -> MP2Result:
     """DF-MP2 energy of a molecule.
@@ -37,6 +41,8 @@ def run(
     charge, multiplicity : win over the file; for a Molecule its own values are the default
     units : unit of the coordinates in the file, "angstrom" or "bohr"
     listener : receives progress and warnings; by default warnings are raised as Python warnings
+    checkpoint : result file beside which CHECKPOINT.checkpoint is kept while the run lasts; None for no checkpoint
+    resume : go on from that checkpoint if there is one
     options : any field of `dfmp2.Options`
 
     Returns
@@ -64,15 +70,28 @@ def run(
         raise InputError(
             f"molecule is a {type(molecule).__name__}: expected the path of an xyz file or a dfmp2.Molecule"
         )
-    return run_options(molecule, chosen, listener=listener, command="dfmp2.run")
+    if checkpoint is None:
+        if resume:
+            raise InputError("resume=True needs checkpoint=FILE: the result file whose checkpoint is to be used")
+        return run_options(molecule, chosen, listener=listener, command="dfmp2.run")
+    told = listener or Listener()
+    with checkpointing(checkpoint, resume=resume, note=told.stage, warn=told.warning) as kept:
+        result = run_options(molecule, chosen, listener=listener, command="dfmp2.run", journal=kept.journal)
+        kept.complete()
+        return result
 
 
 def run_options(
-    molecule: Molecule, options: Options, *, listener: Listener | None = None, command: str = "dfmp2.run"
+    molecule: Molecule,
+    options: Options,
+    *,
+    listener: Listener | None = None,
+    command: str = "dfmp2.run",
+    journal: Journal | None = None,
 ) -> MP2Result:
     """The same with options already made (the command line's way in)."""
     start = None if options.scf_from is None else read_start_orbitals(options.scf_from)
-    return pipeline.run(molecule, options, start=start, listener=listener, command=command)
+    return pipeline.run(molecule, options, start=start, listener=listener, command=command, journal=journal)
 
 
 def from_mean_field(

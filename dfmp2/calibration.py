@@ -1,24 +1,18 @@
 """Measure this host's rates once, with the program's own routines, and keep them.
 
-The file is `calibration.json` in `$XDG_CACHE_HOME/dfmp2` (default `~/.cache/dfmp2`), one entry per
-machine, thread count, backend and version of what was measured.
+They are kept by `dfmp2.host_cache`, one entry per machine, thread count, backend and version of what was measured.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dfmp2 import threads
+from dfmp2 import host_cache, threads
 from dfmp2.backends.base import Backend, Tile
 from dfmp2.fitting import factorise
 from dfmp2.forecast import Rates
@@ -35,11 +29,11 @@ MEASURED = ("numpy", "scipy", "pyscf", "dfmp2")  # a new version of any of them 
 
 def load(backend: str, count: int) -> Rates | None:
     """Rates measured earlier on this host for a backend and thread count, or None."""
+    stored = host_cache.load(_key(backend, count))
     try:
-        stored = json.loads(_file().read_text())[_key(backend, count)]
-        return Rates(**{name: float(value) for name, value in stored.items()})
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # never measured, or a file of another version: measure again
+        return None if stored is None else Rates(**{name: float(value) for name, value in stored.items()})
+    except (ValueError, TypeError):
+        return None  # a file of another version: measure again
 
 
 def measure(backend: Backend, count: int) -> Rates:
@@ -53,6 +47,7 @@ def measure(backend: Backend, count: int) -> Rates:
 def _host(count: int) -> dict[str, float]:
     """Rates of integrals, transformation, exchange, solves and diagonalisation on four waters."""
     from dfmp2.reference.density_fitting import coulomb_exchange, fit_in_place
+    from dfmp2.reference.pair_list import every_pair
 
     molecule = _waters()
     orbital = resolve_orbital("cc-pvtz", molecule.elements)
@@ -67,12 +62,14 @@ def _host(count: int) -> dict[str, float]:
     clock = Stopwatch()
     b = np.empty((naux, npair))
     evaluate = _best(lambda: [None for _ in integrals.packed_blocks(mole, auxmole, out=b)])
-    for _ in integrals.transformed_blocks(mole, auxmole, [space], clock):
+    for _ in integrals.transformed_blocks(mole, auxmole, [space], clock, count):
         pass
     factor = factorise(integrals.coulomb_metric(auxmole))
     solve = _best(lambda: fit_in_place(b, factor.factor, count))
     occupied = [np.ascontiguousarray(c[:, :nocc])]
-    exchange = _best(lambda: coulomb_exchange(b, occupied, count))
+    pairs = every_pair(nao)
+    exchange = _best(lambda: coulomb_exchange(b, pairs, occupied, count))
+    single = _best(lambda: coulomb_exchange(b, pairs, occupied, count, single=True))
     overlap = mole.intor_symmetric("int1e_ovlp")
     kinetic = mole.intor_symmetric("int1e_kin")
     eigen = _best(lambda: np.linalg.eigh(overlap @ kinetic @ overlap))
@@ -81,6 +78,7 @@ def _host(count: int) -> dict[str, float]:
         "transform": 2 * naux * nocc * nao * (nao + nvir) / clock.seconds["transform"],
         "solve": naux**2 * npair / solve,
         "exchange": (3 * naux * nao**2 * nocc + 4 * naux * npair) / exchange,
+        "exchange_single": (3 * naux * nao**2 * nocc + 4 * naux * npair) / single,
         "eigen": nao**3 / (2.5 * eigen),  # one iteration: diagonalisation, orthogonalisation, DIIS, gradient
     }
 
@@ -119,27 +117,9 @@ def _best(work: Callable[[], Any]) -> float:
     return min(times)
 
 
-def _file() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(cache) / "dfmp2" / "calibration.json"
+def _store(backend: str, count: int, rates: Rates) -> None:
+    host_cache.store(_key(backend, count), asdict(rates))
 
 
 def _key(backend: str, count: int) -> str:
-    versions = " ".join(f"{name}-{metadata.version(name)}" for name in MEASURED)
-    return f"{platform.node()} {platform.machine()} {backend} {count} threads {versions}"
-
-
-def _store(backend: str, count: int, rates: Rates) -> None:
-    """Keep the rates; a folder that cannot be written only costs the next measurement."""
-    file = _file()
-    try:
-        known = json.loads(file.read_text()) if file.exists() else {}
-    except (OSError, ValueError):
-        known = {}
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(f".{os.getpid()}.part")
-        part.write_text(json.dumps({**known, _key(backend, count): asdict(rates)}, indent=1))
-        part.replace(file)
-    except OSError:
-        return
+    return host_cache.key(f"{backend} {count} threads", MEASURED)

@@ -8,11 +8,15 @@
       BackendError          6   choose another backend or precision
         BackendUnavailable
         UnsupportedByBackend
+        KernelError             a device kernel breaks a rule of its language or its chip
       ResourceError         7   memory, disk or permissions do not suffice
+        DeviceFault             the hardware reported a fault or hung: nothing it answered can be trusted
       ComparisonFailed      8   two energies differ by more than allowed
+      SomeFailed            9   some of several calculations failed, the others are done
       Interrupted          75   SIGTERM (Ctrl-C is Python's KeyboardInterrupt: 130)
 
-Exit code 0 is success, 1 a fault in dfmp2 itself, 2 a command line that cannot be parsed.
+Exit code 0 is success, 1 a fault in dfmp2 itself (KernelFailed: a kernel failed while it ran), 2 a command line
+that cannot be parsed.
 A message says what was given, what was expected and what to do about it.
 """
 
@@ -76,16 +80,34 @@ class UnsupportedByBackend(BackendError):
     """The backend exists but cannot do what was asked (precision, size)."""
 
 
+class KernelError(BackendError):
+    """A device kernel breaks a rule of its language or its chip."""
+
+
+class KernelFailed(Dfmp2Error):
+    """A kernel that had been accepted failed while it ran; there is no result."""
+
+
 class ResourceError(Dfmp2Error):
     """Memory, disk space or permissions do not suffice."""
 
     exit_code = 7
 
 
+class DeviceFault(ResourceError):
+    """The accelerator reported a hardware error or did not answer in time; the run is discarded."""
+
+
 class ComparisonFailed(Dfmp2Error):
     """Two energies differ by more than the tolerance."""
 
     exit_code = 8
+
+
+class SomeFailed(Dfmp2Error):
+    """Some of several calculations failed; the others are done and stored."""
+
+    exit_code = 9
 
 
 class Interrupted(Dfmp2Error):

@@ -11,9 +11,10 @@ Komornicki, Chem. Phys. Lett. 208, 359 (1993).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from dfmp2.blas import solve_rows
 from dfmp2.errors import NumericalError
 from dfmp2.progress import Stopwatch
+from dfmp2.scratch.tensor import StoredTensor
 
 Array = NDArray[np.float64]
 
@@ -58,12 +60,13 @@ class MetricFactor:
         return 0.0 if self.triangular else EIGENVALUE_CUT
 
 
-def factorise(metric: Array) -> MetricFactor:
+def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
     """Cholesky factor of (P|Q), or its cut eigenvector factor when it is not positive definite.
 
     Parameters
     ----------
     metric : (naux, naux) float64, Eh bohr^... in the normalisation of the fitting functions
+    overwrite : use its memory for the factor
 
     Raises
     ------
@@ -73,17 +76,38 @@ def factorise(metric: Array) -> MetricFactor:
         raise NumericalError(
             "the fitting metric (P|Q) holds NaN or infinite numbers: check --auxbasis and the geometry"
         )
-    norm = float(np.abs(metric).sum(axis=0).max())
-    factor, info = scipy.linalg.lapack.dpotrf(metric, lower=1, clean=1)
+    norm = max((float(np.abs(row).sum()) for row in metric), default=0.0)
+    metric = metric if metric.flags.f_contiguous else metric.T  # symmetric
+    if not overwrite or not metric.flags.f_contiguous:
+        metric = metric.copy(order="F")
+    diagonal = metric.diagonal().copy()
+    # The factor takes the lower triangle; the strict upper one keeps the metric until success is certain.
+    factor, info = scipy.linalg.lapack.dpotrf(metric, lower=1, clean=0, overwrite_a=1)
     if info == 0:
         reciprocal, _ = scipy.linalg.lapack.dpocon(factor, norm, uplo="L")
         if reciprocal * CONDITION_LIMIT >= 1.0:
-            return MetricFactor(factor, True, 1.0 / float(reciprocal), 0)
+            for column in range(1, len(factor)):
+                factor[:column, column] = 0.0
+            return MetricFactor(factor, True, _estimate(1.0 / float(reciprocal)), 0)
+    for column in range(len(metric)):
+        metric[column + 1 :, column] = metric[column, column + 1 :]
+    np.fill_diagonal(metric, diagonal)
     eigenvalues, vectors = np.linalg.eigh(metric)
     kept = eigenvalues > EIGENVALUE_CUT * eigenvalues[-1]
-    condition = float(eigenvalues[-1] / np.abs(eigenvalues).min())
+    condition = _estimate(float(eigenvalues[-1] / np.abs(eigenvalues).min()))
     cut = vectors[:, kept] / np.sqrt(eigenvalues[kept])
     return MetricFactor(cut, False, condition, int((~kept).sum()))
+
+
+def _estimate(condition: float) -> float:
+    """Without the digits that depend on where in memory the matrix happened to lie."""
+    return float(f"{condition:.6g}")
+
+
+def orbital_groups(nocc: int, nvir: int, naux: int) -> list[tuple[int, int]]:
+    """Ranges of occupied orbitals that are solved together; a matter of sizes alone, wherever B is kept."""
+    step = max(1, SOLVE_ELEMENTS // max(1, nvir * naux))
+    return [(i0, min(i0 + step, nocc)) for i0 in range(0, nocc, step)]
 
 
 def fit(
@@ -93,7 +117,8 @@ def fit(
     naux: int,
     workers: int,
     clock: Stopwatch,
-) -> list[Array]:
+    stored: Sequence[StoredTensor] = (),
+) -> list[Any]:
     """Fitted integrals B of every spin from a stream of transformed integral blocks.
 
     Parameters
@@ -103,27 +128,49 @@ def fit(
     shapes : (nocc, nvir) per spin
     workers : threads for the triangular solves
     clock : charged with "fit"
+    stored : tensors on disk that take B of the first spins; the others are made in memory
 
     Returns
     -------
-    list of B : (nocc, nvir, naux or fewer after an eigenvalue cut) float64, Eh^1/2, per spin
+    list of B : (nocc, nvir, naux or fewer after an eigenvalue cut) float64, Eh^1/2, per spin; arrays, or what is in
+    `stored`
     """
-    tensors = [np.empty((nocc, nvir, naux)) for nocc, nvir in shapes]
+    targets: list[Array | StoredTensor] = [*stored, *(np.empty((*shape, naux)) for shape in shapes[len(stored) :])]
     for p0, p1, block in blocks:
         with clock("fit"):
-            for tensor, part in zip(tensors, block, strict=True):
-                tensor[:, :, p0:p1] = part.transpose(1, 2, 0)
+            for target, part in zip(targets, block, strict=True):
+                if isinstance(target, StoredTensor):
+                    target.add(p0, p1, part)
+                else:
+                    target[:, :, p0:p1] = part.transpose(1, 2, 0)
+        del block, part  # not held while the next ones are made, nor during the fit
     with clock("fit"):
-        return [_apply(factor, tensor, workers) for tensor in tensors]
+        return [_fitted(factor, target, workers) for target in targets]
 
 
-def _apply(factor: MetricFactor, raw: Array, workers: int) -> Array:
-    """Turn raw (Q|ia), shape (nocc, nvir, naux), into B; in place for a triangular factor."""
-    rows = raw.reshape(-1, raw.shape[2])
+def _fitted(factor: MetricFactor, raw: Array | StoredTensor, workers: int) -> Array | StoredTensor:
+    """Turn raw (Q|ia), shape (nocc, nvir, naux), into B group by group of orbitals, in the same space."""
+    if isinstance(raw, StoredTensor):
+        return raw.fit(lambda rows: _solve(factor, rows), workers, shrinks=not factor.triangular)
+    nocc, nvir, naux = raw.shape
+    groups = orbital_groups(nocc, nvir, naux)
+    if factor.triangular:
+        rows = raw.reshape(-1, naux)
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(lambda group: _solve(factor, rows[group[0] * nvir : group[1] * nvir]), groups))
+        return raw
+    flat, kept = raw.reshape(-1), factor.naux
+    for i0, i1 in groups:  # in order: a shorter group ends before the next one begins
+        solved = _solve(factor, raw[i0:i1].reshape(-1, naux))
+        flat[i0 * nvir * kept : i1 * nvir * kept] = solved.reshape(-1)
+    return flat[: nocc * nvir * kept].reshape(nocc, nvir, kept)
+
+
+def _solve(factor: MetricFactor, rows: Array) -> Array:
+    """B of some rows (count, naux) of raw integrals; in place for a triangular factor."""
     if not factor.triangular:
-        return np.asarray((rows @ factor.factor).reshape(*raw.shape[:2], factor.naux))
+        return np.asarray(rows @ factor.factor)
     step = max(1, SOLVE_ELEMENTS // max(1, rows.shape[1]))
-
-    with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(lambda start: solve_rows(factor.factor, rows[start : start + step]), range(0, len(rows), step)))
-    return raw
+    for start in range(0, len(rows), step):
+        solve_rows(factor.factor, rows[start : start + step])
+    return rows

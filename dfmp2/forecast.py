@@ -19,8 +19,9 @@ class Rates:
     Attributes
     ----------
     integrals : three-centre integrals per second; four_centre : four-centre integrals per second
-    exchange, solve, transform, pairs_fp64, pairs_mixed : floating-point operations per second of the
-        SCF's Coulomb and exchange matrices, triangular solves, AO to MO transformation, pair energies
+    exchange, exchange_single, solve, transform, pairs_fp64, pairs_mixed : floating-point operations per second
+        of the SCF's Coulomb and exchange matrices in float64 and float32, triangular solves, AO to MO
+        transformation, pair energies
     eigen : n^3 per second of one generalised diagonalisation and what else an SCF iteration does
     start : seconds to import the libraries; iteration : seconds of overhead per SCF iteration
     """
@@ -28,6 +29,7 @@ class Rates:
     integrals: float = 1.2e8
     four_centre: float = 4.0e7
     exchange: float = 9.0e10
+    exchange_single: float = 1.6e11
     solve: float = 8.0e10
     transform: float = 6.0e10
     pairs_fp64: float = 9.0e10
@@ -45,6 +47,7 @@ def seconds(work: Workload, rates: Rates) -> Timings:
         integrals["scf"] / per_integral
         + flops["scf_fit"] / rates.solve
         + flops["exchange"] / rates.exchange
+        + flops["exchange_single"] / rates.exchange_single
         + flops["eigen"] / rates.eigen
         + CYCLES * rates.iteration
     )

@@ -7,6 +7,7 @@ Python interface takes the same names as keyword arguments.
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -46,6 +47,8 @@ class Options:
     tolerance : largest estimated precision error accepted in mixed precision, Eh
     memory : peak resident memory allowed for the process, bytes (text such as "8GB" is converted);
         None for what the machine has free
+    scratch : folder for what does not fit into memory, None for $DFMP2_SCRATCH, else $TMPDIR or the
+        system's temporary folder
     threads : number of threads, None for the number of usable cores
     allow_small_gap : go on below the refused HOMO-LUMO gap
     check : also run PySCF's own DF-MP2 on the same orbitals and fitting set
@@ -68,6 +71,7 @@ class Options:
     precision: str = "auto"
     tolerance: float = 1e-7
     memory: int | None = None
+    scratch: str | None = None
     threads: int | None = None
     allow_small_gap: bool = False
     check: bool = False
@@ -80,6 +84,10 @@ class Options:
         object.__setattr__(self, "frozen_core", str(self.frozen_core).strip().lower())
         if isinstance(self.memory, str):
             object.__setattr__(self, "memory", parse_bytes(self.memory))
+        if self.scratch is not None:
+            object.__setattr__(self, "scratch", os.fspath(self.scratch))
+            if not self.scratch:
+                raise InputError("--scratch is empty: name a folder")
         _require_finite(self, "scf_conv_tol", "tolerance", positive=True)
         _require_finite(self, "os_scale", "ss_scale", positive=False)
         _require_whole(self, "scf_max_cycles", "threads", "memory", least=1)
@@ -99,14 +107,14 @@ class Options:
 
 
 def make_options(**given: Any) -> Options:
-    """Options from keyword arguments, with an error naming an unknown one."""
+    """Options from keyword arguments, with an error naming an unknown one; $DFMP2_BACKEND where no backend is given."""
     known = {field.name for field in fields(Options)}
     unknown = sorted(set(given) - known)
     if unknown:
         raise InputError(f"unknown option {unknown[0]!r}: the options are {', '.join(sorted(known))}")
     if "basis" not in given:
         raise InputError("no basis was given: name an orbital basis, e.g. basis='cc-pvdz'")
-    return Options(**given)
+    return Options(**{"backend": os.environ.get("DFMP2_BACKEND") or "auto", **given})
 
 
 def _require_finite(options: Options, *names: str, positive: bool) -> None:

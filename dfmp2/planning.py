@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from dfmp2 import calibration, forecast, memory, resources, threads
+from dfmp2.backends.nki.costs import prediction
+from dfmp2.backends.nki.costs.shapes import Shape
+from dfmp2.backends.registry import faster_torch, trainium
 from dfmp2.frozen_core import FrozenCore
 from dfmp2.molecule import Molecule
 from dfmp2.mp2 import tiling
@@ -12,7 +17,10 @@ from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.record import Timings
 from dfmp2.reference import integrals
+from dfmp2.reference.exchange_schedule import uses_single
 from dfmp2.reference.mean_field import reference_kind
+from dfmp2.reference.pair_list import pair_list
+from dfmp2.reference.stability import frontier_elements
 from dfmp2.system import Setup, System, frozen_core, prepare, resolve
 from dfmp2.workload import Spin, Workload
 
@@ -46,6 +54,7 @@ class Outlook:
     system, setup, core : what would be computed, with what, and the frozen core
     plan : what it would need
     change : the smallest change that would make it fit, "" when it fits
+    trainium : predicted pair energies on one core of each Trainium chip
     """
 
     system: System
@@ -53,18 +62,59 @@ class Outlook:
     core: FrozenCore
     plan: Plan
     change: str
+    trainium: tuple[prediction.Prediction, ...]
 
 
-def make_plan(system: System, setup: Setup, core: FrozenCore, kind: str) -> Plan:
-    """Plan a run of kind "rhf" or "uhf"; times from the rates of this host if they were ever measured."""
+def make_plan(system: System, setup: Setup, core: FrozenCore, kind: str, *, scf: bool = True) -> Plan:
+    """Plan a run of kind "rhf" or "uhf"; times from the rates of this host if they were ever measured.
+
+    Parameters
+    ----------
+    scf : whether the SCF is a part of the run
+    """
     work = _workload(system, setup.options, core, kind)
+    if scf and system.naux_scf:
+        work = replace(work, scf_columns=len(pair_list(system.mole).columns))
     rates = calibration.load(setup.backend.name, setup.threads)
     limits, nocc = setup.backend.limits, [s.nocc for s in work.spins]
-    tiles = sum(len(tiling.triangle(n, limits)) for n in nocc)
+    rows = [s.nvir * work.naux for s in work.spins]
+    tiles = sum(len(tiling.triangle(n, limits, row)) for n, row in zip(nocc, rows, strict=True))
     if len(nocc) == 2:
-        tiles += len(tiling.rectangle(nocc[0], nocc[1], limits))
+        tiles += len(tiling.rectangle(nocc[0], nocc[1], limits, max(rows)))
     timings = forecast.seconds(work, rates or forecast.Rates())
-    return Plan(work, _memory(work, setup), timings, rates is not None, tiles)
+    return Plan(work, _memory(work, setup, scf=scf), timings, rates is not None, tiles)
+
+
+def settle_backend(setup: Setup, system: System, core: FrozenCore, kind: str) -> Setup:
+    """The set-up with another backend in place of NumPy where `auto` may choose and it pays for this run.
+
+    On a host with Neuron devices by predicted times; else PyTorch where it was measured to be faster.
+    """
+    if setup.options.backend != "auto" or setup.backend.name != "cpu":
+        return setup
+    work = _workload(system, setup.options, core, kind)
+    if setup.options.precision != "fp64":
+        rates = calibration.load("cpu", setup.threads)
+        seconds = forecast.seconds(work, rates or forecast.Rates()).pair_energies
+        found = trainium(trainium_shapes(work), seconds, rates is not None, setup.threads)
+        if found is not None:
+            return replace(setup, backend=found[0] or setup.backend, backend_reason=found[1])
+    flops = work.flops()
+    better = faster_torch(setup.options.precision, setup.threads, flops["pairs_fp64"] + flops["pairs_mixed"])
+    return setup if better is None else replace(setup, backend=better[0], backend_reason=better[1])
+
+
+def prepare_programs(setup: Setup, work: Workload, listener: Listener) -> None:
+    """Have compiled what the backend needs compiled for this run: before the SCF, because it may be refused.
+
+    Raises
+    ------
+    BackendUnavailable : it is not compiled and cannot be compiled here
+    """
+    prepare = getattr(setup.backend, "prepare", None)
+    if prepare is not None and getattr(setup.backend, "compiles", False):
+        listener.stage(f"compiled kernels of {setup.backend.name}")
+        prepare(trainium_shapes(work))
 
 
 def foresee(molecule: Molecule, options: Options, listener: Listener, *, calibrate: bool) -> Outlook:
@@ -79,23 +129,33 @@ def foresee(molecule: Molecule, options: Options, listener: Listener, *, calibra
         system = resolve(molecule, setup, listener)
         kind = reference_kind(options.reference, molecule.multiplicity)
         core = frozen_core(system, options, listener)
+        setup = settle_backend(setup, system, core, kind)
         plan = make_plan(system, setup, core, kind)  # before measuring, which leaves memory behind
         if calibrate or not plan.measured:
             listener.stage("measuring the rates of this host, once")
             rates = calibration.measure(setup.backend, setup.threads)
             plan = replace(plan, timings=forecast.seconds(plan.work, rates), measured=True)
-        return Outlook(system, setup, core, plan, _smallest_change(plan, system, setup, core, kind))
+        change = _change(plan.memory)
+        return Outlook(system, setup, core, plan, change, prediction.predict(trainium_shapes(plan.work)))
 
 
-def _smallest_change(plan: Plan, system: System, setup: Setup, core: FrozenCore, kind: str) -> str:
-    if plan.memory.fits:
-        return ""
-    if core.orbitals == 0:
-        options = replace(setup.options, frozen_core="auto")
-        smaller = frozen_core(system, options, Listener())
-        if make_plan(system, replace(setup, options=options), smaller, kind).memory.fits:
-            return f"--frozen-core auto ({smaller.orbitals} orbitals)"
-    return f"--memory {-(-plan.memory.least // 10**6)}MB"
+def sizes(molecule: Molecule, options: Options, listener: Listener) -> Workload:
+    """Sizes of a run, without planning it."""
+    setup = prepare(options, "dfmp2 kernels")
+    with threads.limited(setup.threads):
+        system = resolve(molecule, setup, listener)
+        kind = reference_kind(options.reference, molecule.multiplicity)
+        return _workload(system, options, frozen_core(system, options, listener), kind)
+
+
+def trainium_shapes(work: Workload) -> tuple[Shape, ...]:
+    """The shapes that the Trainium kernels see, one per spin that has something to correlate."""
+    return tuple(Shape(s.nocc, s.nvir, work.naux) for s in work.spins if s.nocc and s.nvir)
+
+
+def _change(plan: memory.MemoryPlan) -> str:
+    """Neither a frozen core nor fewer virtuals lower what the SCF and one tile need: only memory does."""
+    return "" if plan.fits else f"--memory {-(-plan.least // 10**6)}MB"
 
 
 def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> Workload:
@@ -112,15 +172,23 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         ),
         precision=options.precision,
         block_functions=integrals.block_functions(system.auxmole, nao),
+        widest_shell=int(np.diff(mole.ao_loc_nr()).max()),
+        frontier_elements=sum(frontier_elements(int(n), nao - int(n)) for n in spins)
+        if options.stability == "auto"
+        else 0,
+        single_exchange=uses_single(options.precision, nao),
     )
 
 
-def _memory(work: Workload, setup: Setup) -> memory.MemoryPlan:
+def _memory(work: Workload, setup: Setup, *, scf: bool) -> memory.MemoryPlan:
     limits = setup.backend.limits
-    return memory.plan(
+    row = max(s.nvir for s in work.spins) * work.naux
+    found = memory.plan(
         work,
         program=resources.resident_memory(),
         budget=setup.budget,
         workers=max(limits.workers, setup.threads),
         chunk_elements=limits.tile_elements,
+        edge=max(tiling.edge(s.nocc, limits, row) for s in work.spins),
     )
+    return found if scf else replace(found, scf_in_core=0, scf_fit=None, scf_read=None, scf_disk=0)

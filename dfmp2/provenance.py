@@ -28,6 +28,11 @@ def blas() -> str:
     return f"{found.get('name', 'unknown')} {found.get('version', '')}".strip()
 
 
+def versions() -> dict[str, str]:
+    """Versions of everything that computes."""
+    return {"dfmp2": version()} | {name: metadata.version(name.lower()) for name in ("PySCF", "NumPy", "SciPy")}
+
+
 def collect(command: str, threads: int, backend_details: Mapping[str, str]) -> Provenance:
     """Provenance of a run that ends now.
 

@@ -55,7 +55,7 @@ def _with_pyscf(result: MP2Result, count: int, listener: Listener) -> NativeEner
         listener.stage(f"{kind.upper()} with PySCF")
         jk = None if result.scf_fitting is None else build_auxiliary(mole, result.molecule, result.scf_fitting)
         _, reference = mean_field.run_scf(
-            *(mole, kind, result.options, jk, None, listener), threads=count, in_core=False
+            *(mole, kind, result.options, jk, None, listener), threads=count, integrals="pyscf"
         )
         listener.stage("DF-MP2 with PySCF")
         data = fitting_data(result.molecule, result.mp2_fitting)

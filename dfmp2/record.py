@@ -157,6 +157,12 @@ class Reference:
     mo_energy: Array = _q("hartree", "orbital energies (nspin, nmo)")
     mo_occ: Array = _q("", "orbital occupations (nspin, nmo)")
     stability: Stability | None = _q("", "orbital stability", None)
+    history: Array | None = _q("hartree", "energy, its change, orbital gradient of each SCF iteration (n, 3)", None)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where the history is not one row of three numbers for each iteration."""
+        if self.history is not None and self.history.shape != (len(self.history), 3):
+            raise ValueError(f"the SCF history has shape {self.history.shape}, expected (iterations, 3)")
 
     @property
     def nspin(self) -> int:
@@ -211,6 +217,18 @@ class Memory:
     budget: int = _q("byte", "memory the run was allowed to use")
     predicted_peak: int = _q("byte", "predicted peak resident memory")
     measured_peak: int = _q("byte", "measured peak resident memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where the large arrays lived."""
+
+    scf_integrals: str = _q("", "fitted SCF integrals: memory, disk, or none")
+    fitted_tensor: str = _q("", "B of the MP2 step: memory or disk")
+    folder: str = _q("", "folder scratch files were in, empty when there were none")
+    predicted: int = _q("byte", "scratch space planned")
+    written: int = _q("byte", "bytes written to scratch files")
+    read: int = _q("byte", "bytes read from scratch files")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import os
 import resource
 import sys
@@ -38,6 +40,13 @@ def peak_resident_memory() -> int:
         return peak
     scale = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+
+def return_memory() -> None:
+    """Give what was freed back to the system: the C library keeps blocks of up to 32 MB for itself."""
+    gc.collect()  # PySCF's objects refer to each other
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # not the GNU library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def restart_peak() -> None:

@@ -10,7 +10,18 @@ from dfmp2.basis import BasisSet
 from dfmp2.molecule import Molecule
 from dfmp2.mp2 import scaling
 from dfmp2.options import Options
-from dfmp2.record import Certificate, Check, Diagnostics, Memory, PairEnergies, Provenance, Reference, Sizes, Timings
+from dfmp2.record import (
+    Certificate,
+    Check,
+    Diagnostics,
+    Memory,
+    PairEnergies,
+    Provenance,
+    Reference,
+    Sizes,
+    Storage,
+    Timings,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +51,7 @@ class MP2Result:
     certificate: Certificate | None = None
     check: Check | None = None
     mole_json: str = ""
+    storage: Storage | None = None
 
     @property
     def scf_total_energy(self) -> float:

@@ -52,6 +52,7 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "timings": asdict(result.timings),
         "predicted_timings": asdict(result.predicted),
         "memory": asdict(result.memory),
+        "storage": None if result.storage is None else asdict(result.storage),
         "check": None
         if check is None
         else {**asdict(check), "correlation_difference": check.correlation_difference, "passed": check.passed},

@@ -6,6 +6,7 @@ What can be refused is refused here, before the SCF.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from dfmp2 import resources
@@ -22,6 +23,7 @@ from dfmp2.record import Reference, Sizes
 from dfmp2.reference.basis import is_mp2_fitting_set, resolve_fitting, resolve_orbital
 from dfmp2.reference.mole import build_auxiliary, build_mole
 from dfmp2.reference.shield import import_pyscf
+from dfmp2.scratch.folder import choose_root
 
 SINGLE_THREADED = 64  # basis functions; below, OpenMP's and our own threads only wait for each other
 
@@ -46,7 +48,10 @@ class System:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setup:
-    """Choices made before any number is computed; `threads` were given, `active` of them are put to use."""
+    """Choices made before any number is computed; `threads` were given, `active` of them are put to use.
+
+    `scratch` is the folder for what does not fit into `budget` bytes.
+    """
 
     options: Options
     backend: Backend
@@ -54,17 +59,19 @@ class Setup:
     threads: int
     active: int
     budget: int
+    scratch: Path
     command: str
 
 
 def prepare(options: Options, command: str) -> Setup:
-    """Choose the backend, the threads and the memory budget, once and for the whole run."""
+    """Choose the backend, the threads, the memory budget and the scratch folder, once and for the whole run."""
+    scratch = choose_root(options.scratch)
     import_pyscf()
     resources.restart_peak()
     count = options.threads or resources.usable_cores()
     backend, reason = select(options.backend, options.precision, count)
     budget = options.memory or resources.resident_memory() + int(0.9 * resources.available_memory())
-    return Setup(options, backend, reason, count, count, budget, command)
+    return Setup(options, backend, reason, count, count, budget, scratch, command)
 
 
 def resolve(molecule: Molecule, setup: Setup, listener: Listener) -> System:

@@ -29,12 +29,12 @@ def set_environment(threads: int) -> None:
 
 
 @contextmanager
-def limited(threads: int) -> Iterator[None]:
-    """Give OpenMP `threads` threads and every loaded OpenBLAS one, for the time of the block."""
+def limited(threads: int, blas: int = 1) -> Iterator[None]:
+    """Give OpenMP `threads` threads and every loaded OpenBLAS `blas`, for the time of the block."""
     undo: list[Callable[[], None]] = []
     try:
         for library in _loaded("openblas"):
-            undo.append(_limit_openblas(library, 1))
+            undo.append(_limit_openblas(library, blas))
         for library in [path for name in _OPENMP_LIBRARIES for path in _loaded(name)]:
             undo.append(_limit_openmp(library, threads))
         yield

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from dfmp2.mp2.certificate import FRACTION, LEAST_SAMPLED
 
 CYCLES = 11
+SINGLE_BUILDS = 7  # of these and the first one, in float32 where the SCF uses it (dfmp2.reference.exchange_schedule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,10 @@ class Workload:
     spins : one (restricted) or two
     precision : "fp64", "mixed" or "auto"
     block_functions : MP2 fitting functions in the largest block of integrals
+    scf_columns : pairs of basis functions the fitted SCF integrals are kept for, 0 for all
+    widest_shell : functions of the largest shell of the orbital basis
+    frontier_elements : elements (p, q) of the orbital ranges whose B the stability check needs
+    single_exchange : whether the SCF begins with float32 exchange
     """
 
     nao: int
@@ -43,11 +48,20 @@ class Workload:
     spins: tuple[Spin, ...]
     precision: str
     block_functions: int
+    scf_columns: int = 0
+    widest_shell: int = 1
+    frontier_elements: int = 0
+    single_exchange: bool = False
 
     @property
     def pairs_of_functions(self) -> int:
         """Pairs mu >= nu of basis functions."""
         return self.nao * (self.nao + 1) // 2
+
+    @property
+    def kept_pairs(self) -> int:
+        """Pairs of basis functions the fitted SCF integrals are kept for."""
+        return self.scf_columns or self.pairs_of_functions
 
     @property
     def elements(self) -> int:
@@ -65,14 +79,15 @@ class Workload:
     def flops(self) -> dict[str, int]:
         """Floating-point operations per kind of work.
 
-        exchange : J and K of all SCF iterations; scf_fit : fit of the SCF integrals; eigen : nao^3 per
-        diagonalisation; transform, fit : AO to MO and fit of the MP2 integrals; pairs_fp64, pairs_mixed :
-        pair energies in that precision, the certificate's sample in float64
+        exchange, exchange_single : J and K of the SCF iterations in float64 and in float32; scf_fit : fit of the
+        SCF integrals; eigen : nao^3 per diagonalisation; transform, fit : AO to MO and fit of the MP2 integrals;
+        pairs_fp64, pairs_mixed : pair energies in that precision, the certificate's sample in float64
         """
         n, p = self.nao, self.naux_scf
         builds = CYCLES + 1
+        single = SINGLE_BUILDS if self.single_exchange else 0
         if p:
-            per_build = sum(3 * p * n * n * s.occupied + 4 * p * self.pairs_of_functions for s in self.spins)
+            per_build = sum(3 * p * n * n * s.occupied + 4 * p * self.kept_pairs for s in self.spins)
         else:
             per_build = 4 * len(self.spins) * self.pairs_of_functions**2
         amplitudes = [(self._pair_count(k), k) for k in range(3 if len(self.spins) == 2 else 1)]
@@ -83,8 +98,9 @@ class Workload:
         ]
         exact = self.precision == "fp64"
         return {
-            "exchange": builds * per_build,
-            "scf_fit": p * p * self.pairs_of_functions,
+            "exchange": (builds - single) * per_build,
+            "exchange_single": single * per_build,
+            "scf_fit": p * p * self.kept_pairs,
             "eigen": builds * len(self.spins) * n**3,
             "transform": sum(2 * self.naux * s.nocc * n * (n + s.nvir) for s in self.spins),
             "fit": self.naux**2 * self.elements,

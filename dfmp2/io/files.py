@@ -13,8 +13,8 @@ from dfmp2.resources import free_disk
 from dfmp2.units import format_bytes
 
 
-def require_writable(target: Path, *, overwrite: bool, expected_bytes: int = 0) -> None:
-    """Check, before any computing, that `target` can be written; leaves nothing behind.
+def require_writable(target: Path, *, overwrite: bool, expected_bytes: int = 0, option: str = "--output") -> None:
+    """Check, before any computing, that `target`, named with `option`, can be written; leaves nothing behind.
 
     Raises
     ------
@@ -25,25 +25,25 @@ def require_writable(target: Path, *, overwrite: bool, expected_bytes: int = 0) 
     folder = target.parent
     try:
         if not folder.is_dir():
-            raise InputError(f"--output {target}: there is no folder {folder}: make it first, or name another one")
+            raise InputError(f"{option} {target}: there is no folder {folder}: make it first, or name another one")
         if target.is_dir() or (target.exists() and not target.is_file()):
-            raise InputError(f"--output {target}: not a regular file: name a file to write")
+            raise InputError(f"{option} {target}: not a regular file: name a file to write")
         if (target.exists() or target.is_symlink()) and not overwrite:
-            raise ResultFileError(f"{target} already exists: --overwrite replaces it, --output names another file")
+            raise ResultFileError(f"{target} already exists: --overwrite replaces it, {option} names another file")
         probe = _beside(target)
         probe.touch(exist_ok=False)
         probe.unlink()
         free = free_disk(folder)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            raise InputError(f"--output {target.name[:40]}...: the file name is too long") from error
+            raise InputError(f"{option} {target.name[:40]}...: the file name is too long") from error
         raise ResourceError(
-            f"cannot write into {folder}: {error.strerror}: choose another folder with --output"
+            f"cannot write into {folder}: {error.strerror}: choose another folder with {option}"
         ) from error
     if free < expected_bytes:
         raise ResourceError(
             f"the disk of {folder} has {format_bytes(free)} free and about {format_bytes(expected_bytes)} are needed: "
-            "free some space or choose another folder with --output"
+            f"free some space or choose another folder with {option}"
         )
 
 
@@ -65,7 +65,6 @@ def write_atomically(target: Path, content: bytes, *, overwrite: bool) -> None:
             os.replace(part, target)
         else:
             _rename_new(part, target)
-        _sync_folder(target.parent)
     except FileExistsError as error:
         raise ResultFileError(
             f"{target} was written by somebody else meanwhile: --output names another file"
@@ -75,6 +74,12 @@ def write_atomically(target: Path, content: bytes, *, overwrite: bool) -> None:
     finally:
         with contextlib.suppress(FileNotFoundError):
             part.unlink()
+    try:
+        _sync_folder(target.parent)
+    except OSError as error:
+        raise ResourceError(
+            f"{target} was written, but the system cannot confirm that it is on the disk: {error.strerror}"
+        ) from error
 
 
 def _beside(target: Path) -> Path:

@@ -4,7 +4,7 @@
     /dfmp2/input/...                                  molecule and options
     /dfmp2/bases/{orbital, scf_fitting, mp2_fitting}  exponents, origin, hashes
     /dfmp2/{run, reference, stability, sizes, diagnostics, certificate, check, timings, memory,
-            provenance}/...                           the records of `dfmp2.record`, field by field
+            storage, provenance}/...                           the records of `dfmp2.record`, field by field
     /dfmp2/pairs/...                                  unscaled pair energies
     /dfmp2/energies/...                               totals, derived from the above for other readers
 
@@ -23,7 +23,18 @@ from typing import Any, NamedTuple, get_type_hints
 import numpy as np
 
 from dfmp2.basis import BasisSet, ElementBasis
-from dfmp2.record import Certificate, Check, Diagnostics, Memory, Provenance, Reference, Sizes, Stability, Timings
+from dfmp2.record import (
+    Certificate,
+    Check,
+    Diagnostics,
+    Memory,
+    Provenance,
+    Reference,
+    Sizes,
+    Stability,
+    Storage,
+    Timings,
+)
 
 SCHEMA_VERSION = 1
 
@@ -39,9 +50,10 @@ RECORDS: dict[str, type] = {
     "timings": Timings,
     "predicted": Timings,
     "memory": Memory,
+    "storage": Storage,
     "provenance": Provenance,
 }
-OPTIONAL_RECORDS = ("stability", "certificate", "check")
+OPTIONAL_RECORDS = ("stability", "certificate", "check", "storage")
 ELSEWHERE = ("mo_coeff", "mo_energy", "mo_occ", "stability")  # fields of Reference with a place of their own
 
 ENERGIES = (
@@ -76,7 +88,7 @@ def record_items(group: str, record: Any) -> dict[str, Item]:
 
 
 def record_values(kind: type, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Constructor arguments of a record from what was read, each turned into the field's own type.
+    """Constructor arguments of a record from what was read, each turned into the field's own type; None may be absent.
 
     Raises
     ------
@@ -86,7 +98,7 @@ def record_values(kind: type, stored: Mapping[str, Any]) -> dict[str, Any]:
     return {
         field.name: _as_type(hints[field.name], stored[field.name])
         for field in fields(kind)
-        if field.name not in ELSEWHERE
+        if field.name not in ELSEWHERE and (field.name in stored or field.default is not None)
     }
 
 

@@ -15,12 +15,14 @@ completely: the estimate is then the exact difference.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.backends.base import Backend, Operand, Tile
 from dfmp2.mp2.pairs import evaluate
+from dfmp2.mp2.streaming import StoredOperand
 from dfmp2.record import Certificate, PairEnergies
 
 STRATA = 8
@@ -29,13 +31,15 @@ FRACTION = 0.02  # of the pairs of a channel: keeps the estimate's own error con
 SIGMAS = 2.0
 
 
-def certify(pairs: PairEnergies, exact: list[Operand], backend: Backend, tolerance: float) -> Certificate:
+def certify(
+    pairs: PairEnergies, exact: Sequence[Operand | StoredOperand], backend: Backend, tolerance: float
+) -> Certificate:
     """Estimate the precision error of `pairs` against float64.
 
     Parameters
     ----------
     pairs : pair energies from mixed precision, Eh
-    exact : the same spin spaces resident in float64
+    exact : the same spin spaces in float64, resident or on disk
     backend : device that redoes the sample in float64
     tolerance : largest accepted estimate of the correlation energy's error, Eh
 
@@ -127,7 +131,11 @@ def _sample(strata: list[NDArray[np.intp]], wanted: int) -> list[NDArray[np.intp
 
 
 def _redo(
-    backend: Backend, exact: list[Operand], channel: tuple[int, int], tiles: list[Tile], restricted: bool
+    backend: Backend,
+    exact: Sequence[Operand | StoredOperand],
+    channel: tuple[int, int],
+    tiles: list[Tile],
+    restricted: bool,
 ) -> dict[tuple[int, int], tuple[float, float]]:
     """(same-spin, opposite-spin) float64 energies of single pairs."""
     left, right = (exact[s] for s in channel)

@@ -11,29 +11,36 @@ Chem. Phys. Lett. 294, 143 (1998).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.backends.base import Backend, Operand, PairTerms, Tile
+from dfmp2.checkpoint.journal import Journal
+from dfmp2.checkpoint.tiles import Tiles
 from dfmp2.errors import NumericalError
 from dfmp2.mp2 import tiling
+from dfmp2.mp2.streaming import StoredOperand, batches, original
 from dfmp2.record import PairEnergies
 
 Progress = Callable[[int, int], None]
 
 
 def pair_energies(
-    operands: list[Operand], backend: Backend, progress: Progress = lambda done, total: None
+    operands: Sequence[Operand | StoredOperand],
+    backend: Backend,
+    progress: Progress = lambda done, total: None,
+    course: Tiles | None = None,
 ) -> PairEnergies:
     """Same-spin and opposite-spin pair energies of one (restricted) or two (alpha, beta) spin spaces.
 
     Parameters
     ----------
-    operands : one or two resident spin spaces of `backend`
+    operands : one or two spin spaces, resident in `backend` or on disk
     progress : called with (pairs done, all pairs) after every tile
+    course : saves finished tiles, and may hold those of a run that was stopped
 
     Returns
     -------
@@ -44,24 +51,32 @@ def pair_energies(
     NumericalError : a pair term is NaN or infinite; the pair is named
     """
     sizes = [operand.eps_occ.size for operand in operands]
-    tiles = {(s, s): tiling.triangle(size, backend.limits) for s, size in enumerate(sizes)}
+    rows = [operand.b.shape[1] * operand.b.shape[2] for operand in operands]
+    tiles = {(s, s): tiling.triangle(size, backend.limits, rows[s]) for s, size in enumerate(sizes)}
     if len(operands) == 2:
-        tiles[0, 1] = tiling.rectangle(sizes[0], sizes[1], backend.limits)
+        tiles[0, 1] = tiling.rectangle(sizes[0], sizes[1], backend.limits, max(rows))
     total = sum(tiling.pairs_in(tile) for channel in tiles.values() for tile in channel)
     done = 0
+    course = course or Tiles(Journal(), 0)
 
     def walk(channel: tuple[int, int]) -> PairTerms:
         nonlocal done
         left, right = (operands[s] for s in channel)
-        direct = np.zeros((left.eps_occ.size, right.eps_occ.size))
-        exchange = np.zeros_like(direct) if left is right else None
-        for tile, terms in evaluate(backend, left, right, tiles[channel]):
-            _place(direct, terms.direct, tile, mirrored=left is right)
-            if exchange is not None and terms.exchange is not None:
-                _place(exchange, terms.exchange, tile, mirrored=True)
-            done += tiling.pairs_in(tile)
-            progress(done, total)
-        return PairTerms(direct, exchange)
+        listed, shape = tiles[channel], (left.eps_occ.size, right.eps_occ.size)
+        place = {tile: number for number, tile in enumerate(listed)}
+        known = course.channel(channel, shape, len(listed), exchange=left is right)
+        done += sum(tiling.pairs_in(tile) for tile in listed if known.done[place[tile]])
+        missing = [tile for tile in listed if not known.done[place[tile]]]
+        with course.journal.loop():
+            for tile, terms in evaluate(backend, left, right, missing):
+                _place(known.direct, terms.direct, tile, mirrored=left is right)
+                if known.exchange is not None and terms.exchange is not None:
+                    _place(known.exchange, terms.exchange, tile, mirrored=True)
+                known.done[place[tile]] = True
+                done += tiling.pairs_in(tile)
+                progress(done, total)
+                course.journal.safe_point()
+        return PairTerms(known.direct, known.exchange)
 
     if len(operands) == 1:
         closed = walk((0, 0))
@@ -70,8 +85,20 @@ def pair_energies(
     return _checked(PairEnergies(walk((0, 1)).direct, same))
 
 
-def evaluate(backend: Backend, left: Operand, right: Operand, tiles: list[Tile]) -> Iterator[tuple[Tile, PairTerms]]:
+def evaluate(
+    backend: Backend, left: Operand | StoredOperand, right: Operand | StoredOperand, tiles: list[Tile]
+) -> Iterator[tuple[Tile, PairTerms]]:
     """Tiles with their terms as they finish; every entry has its own place, so the order is free."""
+    if isinstance(left, StoredOperand) and isinstance(right, StoredOperand):
+        for near, far, local in batches(backend, left, right, tiles):
+            yield from original(local, _resident(backend, near, far, list(local)))
+    elif isinstance(left, Operand) and isinstance(right, Operand):
+        yield from _resident(backend, left, right, tiles)
+    else:
+        raise TypeError("both operands must be resident, or both on disk")
+
+
+def _resident(backend: Backend, left: Operand, right: Operand, tiles: list[Tile]) -> Iterator[tuple[Tile, PairTerms]]:
     if backend.limits.workers == 1:
         for tile in tiles:
             yield tile, backend.pair_terms(left, right, tile)

@@ -6,47 +6,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from dfmp2.backends.base import Backend
+from dfmp2.backends import registry
+from dfmp2.backends.base import Backend, Operand
+from dfmp2.checkpoint.journal import Journal
+from dfmp2.checkpoint.tiles import Tiles
 from dfmp2.errors import NumericalError
 from dfmp2.mp2.certificate import certify
 from dfmp2.mp2.pairs import pair_energies
+from dfmp2.mp2.streaming import StoredOperand
 from dfmp2.orbitals import ActiveSpace
 from dfmp2.progress import Listener
 from dfmp2.record import Array, Certificate, PairEnergies
+from dfmp2.scratch.tensor import StoredTensor
 
 
 def pair_energies_to_tolerance(
-    b: list[Array], spaces: list[ActiveSpace], backend: Backend, precision: str, tolerance: float, listener: Listener
+    b: Sequence[Array | StoredTensor],
+    spaces: list[ActiveSpace],
+    backend: Backend,
+    precision: str,
+    tolerance: float,
+    listener: Listener,
+    held: int = 0,
+    journal: Journal | None = None,
 ) -> tuple[PairEnergies, str, Certificate | None]:
     """Pair energies, the precision they were really computed in, and the certificate.
 
     Parameters
     ----------
-    b : fitted integrals (nocc, nvir, naux) float64 per spin, Eh^1/2
+    b : fitted integrals (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or all of them on disk
     spaces : active space per spin
     precision : "fp64", "mixed" or "auto"
     tolerance : largest accepted estimate of the precision error, Eh
+    held : bytes of B on disk that may be in memory at a time
+    journal : saves finished tiles, and may hold those of a run that was stopped
 
     Raises
     ------
-    NumericalError : "mixed" and the estimate exceeds the tolerance
+    NumericalError : the estimate exceeds the tolerance, and the precision is "mixed" or the device has no float64
     """
-    exact = [backend.put(tensor, s.eps_occ, s.eps_vir, "fp64") for tensor, s in zip(b, spaces, strict=True)]
+
+    def put(backend: Backend, precision: str) -> list[Operand | StoredOperand]:
+        return [
+            StoredOperand(tensor, s.eps_occ, s.eps_vir, precision, held)
+            if isinstance(tensor, StoredTensor)
+            else backend.put(tensor, s.eps_occ, s.eps_vir, precision)
+            for tensor, s in zip(b, spaces, strict=True)
+        ]
+
+    course = [Tiles(journal or Journal(), number) for number in (0, 1)]
+    host = registry.exact(backend)  # the backend itself, if it has float64
+    exact = put(host, "fp64")
     if precision == "fp64":
-        return pair_energies(exact, backend, listener.tiles), "fp64", None
-    mixed = [backend.put(tensor, s.eps_occ, s.eps_vir, "mixed") for tensor, s in zip(b, spaces, strict=True)]
-    pairs = pair_energies(mixed, backend, listener.tiles)
-    certificate = certify(pairs, exact, backend, tolerance)
+        return pair_energies(exact, backend, listener.tiles, course[0]), "fp64", None
+    pairs = pair_energies(put(backend, "mixed"), backend, listener.tiles, course[0])
+    certificate = certify(pairs, exact, host, tolerance)
     if certificate.accepted:
         return pairs, "mixed", certificate
     found = (
         f"the estimated precision error {certificate.correlation_error:.1e} Eh exceeds the tolerance {tolerance:.1e} Eh"
     )
+    if host is not backend:
+        raise NumericalError(
+            f"{found}, and --backend {backend.name} has no float64: use --backend cpu or a larger --tolerance"
+        )
     if precision == "mixed":
         raise NumericalError(
             f"{found}: use --precision auto (repeats in float64), --precision fp64 or a larger --tolerance"
         )
     listener.warning(f"{found}: the pair energies are repeated in float64")
-    return pair_energies(exact, backend, listener.tiles), "fp64", replace(certificate, repeated_in_fp64=True)
+    pairs = pair_energies(exact, backend, listener.tiles, course[1])
+    return pairs, "fp64", replace(certificate, repeated_in_fp64=True)

@@ -1,9 +1,10 @@
 """Coulomb and exchange matrices from fitted integrals kept in memory: the builder behind PySCF's DF-SCF.
 
-    B_P,mn = sum_Q L^-1_PQ (Q|mn)      m >= n, made once, in place
+    B_P,mn = sum_Q L^-1_PQ (Q|mn)      m >= n, no negligible pairs, made once, in place
     J_mn = sum_P B_P,mn sum_ls B_P,ls D_ls
     K_mn = sum_Pi X_Pi,m X_Pi,n        X_Pi,m = sum_n B_P,mn C_ni
 
+J is float64 always. K may be made from float32 products while the SCF is far from its end (`single`).
 Every step streams over blocks of fitting functions that stay in cache, shared out over our own
 single-threaded workers; a fixed share for each worker keeps the sums in the same order from run to
 run. Densities without orbitals (the second-order solver, stability) go to PySCF's own builder, which
@@ -12,18 +13,19 @@ reads the same B. Source: Weigend, Phys. Chem. Chem. Phys. 4, 4285 (2002).
 
 from __future__ import annotations
 
-import ctypes
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pyscf import df, lib
-from pyscf.ao2mo import _ao2mo
 
 from dfmp2.blas import solve_columns
 from dfmp2.fitting import factorise
+from dfmp2.reference.half_transform import half_transform
 from dfmp2.reference.integrals import coulomb_metric, packed_blocks
+from dfmp2.reference.pair_list import PairList, pair_list
 
 Array = NDArray[np.float64]
 
@@ -38,6 +40,10 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
     ----------
     mole, auxmole : PySCF molecules carrying the orbital and the fitting functions
     threads : workers
+
+    Attributes
+    ----------
+    single : half-transform and exchange products in float32; the caller switches it off before the end
     """
 
     def __init__(self, mole: Any, auxmole: Any, threads: int) -> None:
@@ -45,12 +51,19 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
         self.auxmol = auxmole
         self._cderi: Any = None
         self.threads = threads
+        self.single = False
+        self.pairs = pair_list(mole)
 
     def build(self) -> FittedIntegrals:
-        """Make B, shape (naux, nao (nao + 1) / 2) float64, unless it is there."""
+        """Make B, shape (naux, ncolumn) float64, unless it is there."""
         if self._cderi is None:
-            self._cderi = fitted_integrals(self.mol, self.auxmol, self.threads)
+            self._cderi = fitted_integrals(self.mol, self.auxmol, self.pairs, self.threads)
         return self
+
+    def loop(self, blksize: int | None = None) -> Iterator[Array]:
+        """Blocks of packed triangles, for PySCF's own builder."""
+        for block in super().loop(blksize):
+            yield self.pairs.expand(block)
 
     def get_jk(
         self,
@@ -69,17 +82,25 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
         occupations = np.asarray(dm.mo_occ)
         spins = [(orbitals, occupations)] if occupations.ndim == 1 else list(zip(orbitals, occupations, strict=True))
         occupied = [np.asarray(c)[:, n > 0] * np.sqrt(n[n > 0]) for c, n in spins]
-        j, k = coulomb_exchange(self.build()._cderi, occupied, self.threads)
+        j, k = self.matrices(occupied)
         return j.reshape(np.shape(dm)), k.reshape(np.shape(dm))
 
+    def matrices(self, occupied: list[Array]) -> tuple[Array, Array]:
+        """J and K of each spin, from orbitals (nao, n) scaled with the root of their occupation."""
+        return coulomb_exchange(self.build()._cderi, self.pairs, occupied, self.threads, single=self.single)
 
-def fitted_integrals(mole: Any, auxmole: Any, threads: int) -> Array:
-    """B for all pairs of basis functions mu >= nu, shape (naux, npair) float64, Eh^1/2."""
-    nao = mole.nao
-    b = np.empty((auxmole.nao, nao * (nao + 1) // 2))
-    for _ in packed_blocks(mole, auxmole, out=b):
-        pass  # each block is written into b
-    factor = factorise(coulomb_metric(auxmole))
+    def discard(self) -> None:
+        """Free B."""
+        self._cderi = None
+
+
+def fitted_integrals(mole: Any, auxmole: Any, pairs: PairList, threads: int) -> Array:
+    """B for the kept pairs of basis functions mu >= nu, shape (naux, ncolumn) float64, Eh^1/2."""
+    b = np.empty((auxmole.nao, len(pairs.columns)))
+    for p0, p1, block in packed_blocks(mole, auxmole, out=b if pairs.complete else None):
+        if not pairs.complete:
+            pairs.compress(block, b[p0:p1])
+    factor = factorise(coulomb_metric(auxmole), overwrite=True)
     if not factor.triangular:
         return np.asarray(factor.factor.T @ b)
     fit_in_place(b, factor.factor, threads)
@@ -87,20 +108,23 @@ def fitted_integrals(mole: Any, auxmole: Any, threads: int) -> Array:
 
 
 def fit_in_place(b: Array, factor: Array, threads: int) -> None:
-    """Replace packed (Q|mn), shape (naux, npair), with L^-1 (Q|mn), in ranges of columns shared out over workers."""
+    """Replace (Q|mn), shape (naux, ncolumn), with L^-1 (Q|mn), in ranges of columns shared out over workers."""
     step = max(1, COLUMN_BYTES // (8 * len(b)))
     with ThreadPoolExecutor(threads) as pool:
         starts = range(0, b.shape[1], step)
         list(pool.map(lambda start: solve_columns(factor, b, start, min(start + step, b.shape[1])), starts))
 
 
-def coulomb_exchange(b: Array, occupied: list[Array], threads: int) -> tuple[Array, Array]:
+def coulomb_exchange(
+    b: Array, pairs: PairList, occupied: list[Array], threads: int, *, single: bool = False
+) -> tuple[Array, Array]:
     """J and K of each spin.
 
     Parameters
     ----------
-    b : (naux, npair) float64, packed lower triangles
+    b : (naux, ncolumn) float64; pairs : what its columns are
     occupied : per spin (nao, n) float64, orbitals scaled with the root of their occupation
+    single : K from float32 products, each block of them added up in float64
 
     Returns
     -------
@@ -108,7 +132,7 @@ def coulomb_exchange(b: Array, occupied: list[Array], threads: int) -> tuple[Arr
     """
     naux, nao = len(b), len(occupied[0])
     density = [c @ c.T for c in occupied]
-    folded = np.stack([lib.pack_tril(d + d.T - np.diag(d.diagonal())) for d in density])
+    folded = np.stack([lib.pack_tril(d + d.T - np.diag(d.diagonal()))[pairs.columns] for d in density])
     most = max(1, max(c.shape[1] for c in occupied))
     step = max(1, BLOCK_BYTES // (8 * nao * most))
     bounds = np.linspace(0, naux, threads + 1).round().astype(int)
@@ -116,37 +140,19 @@ def coulomb_exchange(b: Array, occupied: list[Array], threads: int) -> tuple[Arr
     def share(worker: int) -> tuple[Array, Array]:
         lib.num_threads(1)  # of this thread alone: PySCF's loops inside a worker stay in it
         j, k = np.zeros_like(folded), np.zeros((len(occupied), nao, nao))
-        buffer = np.empty(step * most * nao)  # one per worker: fresh memory for every block costs much
+        transform = half_transform(occupied, step, pairs, single=single)
         for start in range(bounds[worker], bounds[worker + 1], step):
             block = b[start : min(start + step, bounds[worker + 1])]
-            for s, c in enumerate(occupied):
-                j[s] += (block @ folded[s]) @ block
-                if c.shape[1]:
-                    x = half_transform(block, c, buffer)
-                    k[s] += x.T @ x  # NumPy sees one operand twice and calls syrk
+            for s, row in enumerate(folded):
+                j[s] += (block @ row) @ block
+            for s, x in enumerate(transform(block)):
+                k[s] += x.T @ x  # NumPy sees one operand twice and calls syrk
         return j, k
 
     with ThreadPoolExecutor(threads) as pool:
         parts = list(pool.map(share, range(threads)))
     j, k = (np.add.reduce([part[n] for part in parts]) for n in (0, 1))
-    return np.stack([lib.unpack_tril(row) for row in j]), k
-
-
-def half_transform(block: Array, orbitals: Array, buffer: Array) -> Array:
-    """X_Pi,m = sum_n B_P,mn C_ni from packed B: (n fitting functions * n orbitals, nao) float64, in `buffer`."""
-    nao, count = orbitals.shape
-    out = buffer[: len(block) * count * nao].reshape(len(block) * count, nao)
-    coefficients = np.asfortranarray(orbitals)
-    _ao2mo.libao2mo.AO2MOnr_e2_drv(
-        _ao2mo.libao2mo.AO2MOtranse2_nr_s2,
-        _ao2mo.libao2mo.AO2MOmmm_bra_nr_s2,
-        out.ctypes.data_as(ctypes.c_void_p),
-        block.ctypes.data_as(ctypes.c_void_p),
-        coefficients.ctypes.data_as(ctypes.c_void_p),
-        ctypes.c_int(len(block)),
-        ctypes.c_int(nao),
-        (ctypes.c_int * 4)(0, count, 0, nao),
-        lib.c_null_ptr(),
-        ctypes.c_int(0),
-    )
-    return out
+    if not pairs.complete:  # K has its rows and columns in the order of the clusters
+        back = np.argsort(np.concatenate([cluster.functions for cluster in pairs.clusters]))
+        k = k[:, back[:, None], back]
+    return np.stack([lib.unpack_tril(row) for row in pairs.expand(j)]), k

@@ -7,15 +7,19 @@ converge gives no MP2 energy: the error says what the last iteration looked like
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.checkpoint.journal import Journal
 from dfmp2.errors import ConvergenceError, InputError, NumericalError
 from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.record import Reference, StartOrbitals
+from dfmp2.reference.continuation import Continuation
+from dfmp2.reference.exchange_schedule import ExchangeSchedule, uses_single
 from dfmp2.reference.guess import start_density
 from dfmp2.reference.shield import shielded
 
@@ -53,7 +57,9 @@ def run_scf(
     listener: Listener,
     *,
     threads: int,
-    in_core: bool,
+    integrals: str,
+    room: Any = None,
+    journal: Journal | None = None,
 ) -> tuple[Any, Reference]:
     """Converge Hartree-Fock.
 
@@ -63,8 +69,9 @@ def run_scf(
     auxmole : PySCF molecule carrying the Coulomb-exchange fitting set, None for a conventional SCF
     start : start orbitals, None for atomic densities
     threads : workers of our own Coulomb and exchange builder
-    in_core : hold the fitted integrals in memory (our builder); otherwise PySCF's builder, which can
-        keep them on disk
+    integrals : of a density-fitted SCF: "memory" or "disk" with our builder, "pyscf" for PySCF's own
+    room : dfmp2.reference.disk_integrals.Room, needed for "disk"
+    journal : saves the iterations, and may hold those of a run that was stopped
 
     Returns
     -------
@@ -78,7 +85,11 @@ def run_scf(
         from pyscf import scf
 
         mf = (scf.RHF if kind == "rhf" else scf.UHF)(mole)
-        if auxmole is not None and in_core:
+        if auxmole is not None and integrals == "disk":
+            from dfmp2.reference.disk_integrals import DiskIntegrals
+
+            mf = mf.density_fit(with_df=DiskIntegrals(mole, auxmole, threads, room))
+        elif auxmole is not None and integrals == "memory":
             from dfmp2.reference.density_fitting import FittedIntegrals
 
             mf = mf.density_fit(with_df=FittedIntegrals(mole, auxmole, threads))
@@ -91,20 +102,21 @@ def run_scf(
         mf.conv_check = False  # `_climb` diagonalises the last Fock matrix without building another
         density = start_density(mole, kind) if start is None else _from_orbitals(start, mole, mf, kind)
         try:
-            mf, ladder, cycles = _climb(mf, density, options, listener)
+            mf, ladder, history = _climb(mf, density, options, listener, journal)
         except np.linalg.LinAlgError as error:
             raise NumericalError(
                 f"the SCF equations cannot be solved in this basis ({error}): its functions are linearly dependent; "
                 "check --basis and the geometry"
             ) from error
         origin = "atomic densities" if start is None else start.origin
-        return mf, record(mf, kind, auxmole is not None, ladder, cycles, origin)
+        reference = record(mf, kind, auxmole is not None, ladder, len(history), origin)
+        return mf, replace(reference, history=np.array(history).reshape(-1, 3))
 
 
 def release(mf: Any) -> None:
     """Free the fitted SCF integrals of a mean field that is no longer needed."""
     if getattr(mf, "with_df", None) is not None:
-        mf.with_df._cderi = None
+        mf.with_df.discard()
 
 
 def record(mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, start: str) -> Reference:
@@ -130,13 +142,21 @@ def record(mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, sta
         )
 
 
-def _climb(mf: Any, density: Any, options: Options, listener: Listener) -> tuple[Any, list[str], int]:
-    """Run the rungs of the ladder until one converges; count every iteration."""
+def _climb(
+    mf: Any, density: Any, options: Options, listener: Listener, journal: Journal | None = None
+) -> tuple[Any, list[str], list[tuple[float, float, float]]]:
+    """Run the rungs of the ladder until one converges; record every iteration."""
     limit = options.scf_max_cycles
     diis = min(limit, max(DIIS_LEAST, int(limit * DIIS_SHARE)))
     shift = min(limit - diis, int(limit * SHIFT_SHARE))
-    history: list[tuple[float, float, float]] = []
+    journal = journal or Journal()
     last: dict[str, Any] = {}
+    fitted = getattr(mf, "with_df", None)
+    schedule = None
+    if hasattr(fitted, "single") and uses_single(options.precision, int(mf.mol.nao)):
+        schedule = ExchangeSchedule(fitted)
+    course = Continuation(journal, mf, schedule)
+    history, ladder = course.history, course.ladder
 
     def watch(envs: dict[str, Any]) -> None:
         last.update({name: envs.get(name) for name in ("fock", "s1e", "x_orth")})
@@ -144,30 +164,35 @@ def _climb(mf: Any, density: Any, options: Options, listener: Listener) -> tuple
         change = energy - history[-1][0] if history else 0.0
         history.append((energy, change, gradient))
         listener.scf_cycle(len(history), energy, change, gradient)
+        course.iteration(envs)
 
     mf.callback = watch
-    ladder = []
-    for rung, cycles in (("DIIS", diis), ("level shift", shift), ("second order", limit - diis - shift)):
-        if cycles <= 0:
+    rungs = (("DIIS", diis), ("level shift", shift), ("second order", limit - diis - shift))
+    for number, (rung, cycles) in enumerate(rungs):
+        if cycles <= 0 or course.passed(number):
             continue
-        ladder.append(rung)
-        mf.max_cycle = cycles
+        mf.check_convergence = None if schedule is None or number else schedule.converged
         mf.level_shift = LEVEL_SHIFT if rung == "level shift" else 0.0
+        density = course.enter(number, rung, cycles, mf, density)
         if rung == "second order":
             orbitals, occupations = mf.mo_coeff, mf.mo_occ
             mf = mf.newton()
             mf.verbose = 0
             mf.max_cycle = cycles - 1  # its last iteration is reported after the loop
-            mf.kernel(orbitals, occupations)
+            with journal.loop():
+                mf.kernel(orbitals, occupations)
         else:
-            mf.kernel(density)
+            with journal.loop():
+                mf.kernel(density)
             if mf.converged and last:  # one electron needs no iteration
                 # "fock" belongs to the last density, neither extrapolated nor shifted.
                 mf.mo_energy, mf.mo_coeff = mf.eig(last["fock"], last["s1e"], x=last["x_orth"])
                 mf.mo_occ = mf.get_occ(mf.mo_energy, mf.mo_coeff)
+        if schedule is not None:
+            schedule.finish()
         if mf.converged:
-            mf.callback = None
-            return mf, ladder, len(history)
+            mf.callback = mf.check_convergence = None
+            return mf, ladder, history
         listener.stage(f"SCF not converged by {rung} in {cycles} cycles")
         density = mf.make_rdm1()
     _, change, gradient = history[-1]

@@ -37,6 +37,13 @@ def frontier_spaces(reference: Reference) -> list[ActiveSpace]:
     return [s for w in windows for s in (w, _same(w.c_occ, w.eps_occ), _same(w.c_vir, w.eps_vir))]
 
 
+def frontier_elements(occupied: int, virtual: int) -> int:
+    """Elements (p, q) of a spin's `frontier_spaces`: what of B the check holds per fitting function."""
+    if occupied * virtual > EXACT_ROTATIONS:
+        occupied, virtual = min(occupied, FRONTIER_OCCUPIED), min(virtual, FRONTIER_VIRTUAL)
+    return occupied * virtual + occupied**2 + virtual**2
+
+
 def frontier_stability(reference: Reference, tensors: list[Array]) -> Stability:
     """Stability from the orbital Hessian of the frontier orbitals.
 

@@ -1,0 +1,79 @@
+"""The atomic orbitals of a molecule as plain numbers, in the order of the rows of `mo_coeff`.
+
+    chi_lm(r) = S_lm(r) sum_k c_k N_l(a_k) exp(-a_k r^2)      S_lm: real solid harmonic, |r^l Y_lm| normalised
+
+PySCF sorts the shells of an atom when a molecule is built, so the order is taken from the built molecule and not from
+the basis. Within a shell p functions come as x, y, z, all others from m = -l to +l.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.basis import BasisSet
+from dfmp2.errors import NumericalError
+from dfmp2.molecule import Molecule
+from dfmp2.reference.mole import build_mole
+from dfmp2.reference.shield import shielded
+
+SMALL = 10**9  # bytes PySCF may plan with: nothing here needs more
+MOST_DEVIATION = 1e-6  # of C^T S C from the unit matrix; converged orbitals deviate by 1e-12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shell:
+    """One segmented shell of 2 l + 1 normalised spherical functions.
+
+    Attributes
+    ----------
+    atom : index of its centre, from 0
+    momentum : angular momentum l
+    exponents : (nprim,) bohr^-2
+    coefficients : (nprim,) contraction coefficients of normalised primitives; the contracted function is normalised
+    norms : (nprim,) radial norms N_l(a_k), int_0^inf (N r^l exp(-a r^2))^2 r^2 dr = 1
+    """
+
+    atom: int
+    momentum: int
+    exponents: NDArray[np.float64]
+    coefficients: NDArray[np.float64]
+    norms: NDArray[np.float64]
+
+
+def ao_shells(molecule: Molecule, basis: BasisSet, mo_coeff: NDArray[np.float64]) -> tuple[Shell, ...]:
+    """Shells of an orbital basis in the order of the rows of `mo_coeff`; general contractions are taken apart.
+
+    Parameters
+    ----------
+    mo_coeff : (nspin, nao, nmo) orbitals that must be orthonormal in this basis
+
+    Raises
+    ------
+    NumericalError : they are not, so the order or normalisation of their rows is not what it seems
+    """
+    mole = build_mole(molecule, basis, SMALL)
+    with shielded():
+        from pyscf import gto
+
+        _require_orthonormal(np.array(mole.intor("int1e_ovlp")), mo_coeff)
+        shells = []
+        for number in range(mole.nbas):
+            momentum, exponents = int(mole.bas_angular(number)), np.array(mole.bas_exp(number))
+            norms = np.array(gto.gto_norm(momentum, exponents))
+            for coefficients in np.array(mole.bas_ctr_coeff(number)).T:
+                shells.append(Shell(int(mole.bas_atom(number)), momentum, exponents, coefficients.copy(), norms))
+    return tuple(shells)
+
+
+def _require_orthonormal(overlap: NDArray[np.float64], mo_coeff: NDArray[np.float64]) -> None:
+    for coeff in mo_coeff:
+        fits = coeff.shape[0] == overlap.shape[0]
+        deviation = float(np.abs(coeff.T @ overlap @ coeff - np.eye(coeff.shape[1])).max()) if fits else np.inf
+        if not deviation <= MOST_DEVIATION:
+            raise NumericalError(
+                f"the stored orbitals deviate by {deviation:.1e} from orthonormality in the stored basis, more than "
+                f"{MOST_DEVIATION:.0e}: their order or normalisation is not that of the basis; compute the result again"
+            )
