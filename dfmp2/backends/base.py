@@ -28,6 +28,7 @@ class Limits:
     tile_elements : most elements of (ia|jb) a device wants to hold for one tile
     workers : number of tiles that may run at the same time
     memory : bytes of device memory for operands and work space, None where it is the host's
+    least_edge : occupied orbitals that a device pads a shorter edge of a tile to, 1 where it does not pad
     """
 
     precisions: tuple[str, ...]
@@ -35,6 +36,7 @@ class Limits:
     tile_elements: int
     workers: int
     memory: int | None = None
+    least_edge: int = 1
 
 
 class Tile(NamedTuple):

@@ -10,6 +10,8 @@ import os
 import re
 from pathlib import Path
 
+from dfmp2.backends.nki import toolchain
+from dfmp2.backends.nki.environment import Host, cache_folder
 from dfmp2.doctor.finding import OK, WARN, Finding, Surroundings
 
 INDEX = "pip install from AWS's own index, see the Neuron setup guide"
@@ -31,6 +33,7 @@ def check_neuron(s: Surroundings) -> list[Finding]:
         check_neuron_path(s),
         check_neuron_variables(s),
         check_compile_cache(s),
+        check_lanes(s),
     ]
 
 
@@ -114,6 +117,17 @@ def check_neuron_variables(s: Surroundings) -> Finding:
             "NEURON_RT_STOCHASTIC_ROUNDING_EN is on: results differ from run to run",
             "export NEURON_RT_STOCHASTIC_ROUNDING_EN=0",
         ),
+        (
+            env.get("NEURON_LOGICAL_NC_CONFIG", "1") != "1",
+            f"NEURON_LOGICAL_NC_CONFIG={env.get('NEURON_LOGICAL_NC_CONFIG')}: kernels are written for one physical "
+            "core, and dfmp2 sets 1",
+            "unset NEURON_LOGICAL_NC_CONFIG",
+        ),
+        (
+            s.home is None,
+            "HOME is not set: caches go to the home of the user's account",
+            "export HOME=your home folder",
+        ),
     )
     found = [(text, fix) for wrong, text, fix in problems if wrong]
     if found:
@@ -133,7 +147,26 @@ def check_compile_cache(s: Surroundings) -> Finding:
         return Finding(
             "Neuron cache", WARN, f"{url} cannot be written", "export NEURON_COMPILE_CACHE_URL=a folder of yours"
         )
-    return Finding("Neuron cache", OK, url)
+    own = cache_folder(Host(s.environ, s.root, s.prefix, s.version))
+    nearest = next(place for place in (own, *own.parents) if place.exists())
+    if not os.access(nearest, os.W_OK):
+        return Finding(
+            "Neuron cache", WARN, f"{own} for compiled programs cannot be written", "export DFMP2_NEFF_CACHE=a folder"
+        )
+    return Finding("Neuron cache", OK, f"{url}; compiled programs of dfmp2 in {own}")
+
+
+def check_lanes(s: Surroundings) -> Finding:
+    """Which of the ways to launch kernels can be used, as a run would find out."""
+    host = Host(s.environ, s.root, s.prefix, s.version)
+    real = s.root == Path("/")  # a planted machine has nothing to import
+    found = {lane: toolchain.problems(lane, host, importing=real) for lane in ("nki", "nki-xla")}
+    usable = [lane for lane, problems in found.items() if not problems]
+    told = [f"{lane}: {problems[0].reason}" for lane, problems in found.items() if problems]
+    detail = "; ".join([*(f"{lane} can be used" for lane in usable), *told])
+    if usable:
+        return Finding("Neuron lanes", OK, detail)
+    return Finding("Neuron lanes", WARN, detail, "; ".join(problems[0].fix for problems in found.values()))
 
 
 def _without_device(s: Surroundings) -> Finding:

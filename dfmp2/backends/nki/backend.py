@@ -1,0 +1,190 @@
+"""Pair terms by the Trainium kernels, on any executor.
+
+B is padded, packed and uploaded once, in blocks of 8 occupied orbitals; every block of pairs is one kernel call whose
+float32 partial sums are added in float64 on the host, in a fixed order. The kernels return J and K for
+D = e_a + e_b - e_i - e_j > 0, so direct = -J and exchange = -K. There is no float64 on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.backends.base import Limits, Operand, PairTerms, Tile
+from dfmp2.backends.nki import layout
+from dfmp2.backends.nki.calls import KERNELS, variants
+from dfmp2.backends.nki.costs.shapes import Shape
+from dfmp2.backends.nki.executor import Executor
+from dfmp2.backends.nki.layout import BANK, EDGE, Array, P
+from dfmp2.backends.nki.programs import CHIP, pair_programs
+from dfmp2.errors import UnsupportedByBackend
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """One spin space on the device.
+
+    Attributes
+    ----------
+    blocks : B in blocks of EDGE occupied orbitals, as `layout.pack_b` makes them
+    shape : (nocc, nvir, naux), not padded; nvir, naux : padded
+    kept : tables on the device that many blocks share, by name
+    """
+
+    blocks: tuple[Any, ...]
+    shape: tuple[int, int, int]
+    nvir: int
+    naux: int
+    kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+
+
+class NkiBackend:
+    """The Trainium kernels on an executor.
+
+    Parameters
+    ----------
+    name : of the row in the registry
+    executor : launches the kernels
+    variant : "plain", "packed", or None for the best that a shape offers
+    """
+
+    def __init__(self, name: str, executor: Executor, variant: str | None = None) -> None:
+        self.name = name
+        self.limits = Limits(("mixed",), tile_edge=EDGE, tile_elements=P * BANK, workers=1, least_edge=EDGE)
+        self.compiles = hasattr(executor, "prepare")  # whether programs can be compiled before they are launched
+        self._executor = executor
+        self._variant = variant
+
+    def put(self, b: Array, eps_occ: Array, eps_vir: Array, precision: str) -> Operand:
+        """Pad, pack and upload B.
+
+        Raises
+        ------
+        UnsupportedByBackend : a precision other than "mixed"
+        """
+        if precision not in self.limits.precisions:
+            raise UnsupportedByBackend(f"--backend {self.name} has no {precision}: it offers mixed")
+        blocks = tuple(self._executor.upload(block) for block in layout.pack_b(b, dtype=np.float64))
+        nocc, nvir, naux = b.shape
+        resident = Resident(blocks, (nocc, nvir, naux), layout.padded_nvir(nvir), layout.padded_naux(naux))
+        return Operand(resident, eps_occ, eps_vir, precision)
+
+    def prepare(self, spins: Sequence[Shape]) -> None:
+        """Have the programs compiled and loaded that these shapes need; only where `compiles`."""
+        prepare = getattr(self._executor, "prepare", None)
+        if prepare is not None:
+            for program in pair_programs(tuple(spins), CHIP[self._executor.target]):
+                prepare(program)
+
+    def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
+        """Direct and exchange terms of a tile of occupied pairs, float64, Eh; whole blocks are evaluated."""
+        i0, i1, j0, j1, diagonal = tile
+        same = left is right
+        direct = np.zeros((i1 - i0, j1 - j0))
+        exchange = np.zeros_like(direct) if same else None
+        if not left.eps_vir.size or not right.eps_vir.size:
+            return PairTerms(direct, exchange)
+        for row in range(i0 // EDGE, -(-i1 // EDGE)):
+            for column in range(j0 // EDGE, -(-j1 // EDGE)):
+                if diagonal and column < row:
+                    continue
+                block = self._same(left, row, column) if same else self._cross(left, right, row, column)
+                for matrix, values in zip((direct, exchange), block, strict=False):
+                    if matrix is not None:
+                        _cut(matrix, -values, tile, row * EDGE, column * EDGE)
+        if diagonal:
+            direct = np.triu(direct)
+            exchange = None if exchange is None else np.triu(exchange)
+        return PairTerms(direct, exchange)
+
+    def describe(self) -> dict[str, str]:
+        """What the executor says of its lane, and the kernels launched."""
+        return self._executor.describe()
+
+    def _same(self, operand: Operand, row: int, column: int) -> tuple[Array, Array]:
+        """J and K (EDGE, EDGE) of two blocks of one space; both triangles of a diagonal block."""
+        resident, diagonal = operand.b, row == column
+        nvir, naux = resident.nvir, resident.naux
+        packed = (self._variant or variants(nvir, naux)[-1]) == "packed"
+        held = (layout.packed_residents if packed else layout.residents)(nvir, naux)
+        items = layout.emission(EDGE, held, diagonal, layout.packing(nvir, naux) if packed else 1)
+        eps_i, eps_j = (_block(layout.pad_occupied(operand.eps_occ), k) for k in (row, column))
+        if packed:
+            kernel, read = "pair_energy_packed", layout.read_packed
+            eu, identity = layout.packed_tables, layout.packed_identity
+            tables = {
+                "eu": self._kept(resident, (kernel, "eu", diagonal), lambda: eu(operand.eps_vir, diagonal)),
+                "neg": self._executor.upload(layout.packed_neg(eps_i, eps_j, items)),
+                "identity": self._kept(resident, (kernel, "identity"), lambda: identity(nvir)),
+            }
+        else:
+            kernel, read = "pair_energy_block", layout.read_pairs
+            tables = {
+                "eu": self._kept(resident, (kernel, "eu"), lambda: layout.eu_table(operand.eps_vir)),
+                "neg": self._executor.upload(layout.neg_table(eps_i, eps_j, items)),
+                "identity": self._kept(resident, (kernel, "identity"), lambda: np.eye(P)),
+            }
+        out = self._executor.launch(
+            f"{KERNELS}.{'pair_energy_packed' if packed else 'pair_energy'}",
+            kernel,
+            {
+                "b_i": resident.blocks[row],
+                "b_j": resident.blocks[column],
+                **tables,
+                "nvir": nvir,
+                "residents": held,
+                "run": layout.RUN,
+                "diagonal": diagonal,
+                "transpose": self._executor.target == "gen3",
+            },
+        )
+        direct, exchange = read(out, items, EDGE, nvir)
+        if diagonal:
+            direct, exchange = (m + np.triu(m, 1).T for m in (direct, exchange))
+        return direct, exchange
+
+    def _cross(self, left: Operand, right: Operand, row: int, column: int) -> tuple[Array]:
+        """J (EDGE, EDGE) of a block of the left and a block of the right space."""
+        nvir, naux = right.b.nvir, right.b.naux
+        held = layout.residents(max(nvir, left.b.nvir), naux)
+        eps_i, eps_j = (
+            _block(layout.pad_occupied(left.eps_occ), row),
+            _block(layout.pad_occupied(right.eps_occ), column),
+        )
+        out = self._executor.launch(
+            f"{KERNELS}.pair_energy_cross",
+            "pair_energy_cross",
+            {
+                "b_i": left.b.blocks[row],
+                "b_j": right.b.blocks[column],
+                "eu": self._kept(
+                    left.b, ("cross", right.eps_vir.tobytes()), lambda: layout.cross_table(left.eps_vir, right.eps_vir)
+                ),
+                "neg": self._executor.upload(layout.cross_neg(eps_i, eps_j)),
+                "nvir": nvir,
+                "residents": held,
+            },
+        )
+        return (layout.read_cross(out, EDGE),)
+
+    def _kept(self, resident: Resident, name: object, make: Callable[[], Array]) -> Any:
+        """A table on the device, made and uploaded once per operand."""
+        if name not in resident.kept:
+            resident.kept[name] = self._executor.upload(make())
+        return resident.kept[name]
+
+
+def _block(energies: Array, number: int) -> Array:
+    return energies[number * EDGE : (number + 1) * EDGE]
+
+
+def _cut(matrix: Array, values: NDArray[np.float64], tile: Tile, i: int, j: int) -> None:
+    """Put the part of a block at (i, j) that lies in the tile where it belongs."""
+    rows = range(max(i, tile.i0), min(i + EDGE, tile.i1))
+    columns = range(max(j, tile.j0), min(j + EDGE, tile.j1))
+    part = values[rows.start - i : rows.stop - i, columns.start - j : columns.stop - j]
+    matrix[rows.start - tile.i0 : rows.stop - tile.i0, columns.start - tile.j0 : columns.stop - tile.j0] = part

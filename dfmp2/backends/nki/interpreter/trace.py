@@ -1,0 +1,98 @@
+"""What a kernel run leaves behind: the instructions in program order and the buffers they used.
+
+The interpreter writes a trace, the cost model reads it; neither needs the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+Space = Literal["hbm", "sbuf", "psum"]
+Engine = Literal["tensor", "vector", "scalar", "gpsimd", "dma"]
+
+
+class Access(NamedTuple):
+    """The part of one tensor that an instruction touches.
+
+    tensor : serial number of the tensor's storage; space : where it lives;
+    partition_start, partition_stop : partitions (0, 1 in HBM);
+    byte_start, byte_stop : bounding byte range inside a partition (inside the whole tensor in HBM).
+    """
+
+    tensor: int
+    space: Space
+    partition_start: int
+    partition_stop: int
+    byte_start: int
+    byte_stop: int
+
+
+class Instruction(NamedTuple):
+    """One instruction as it was issued.
+
+    name : nisa name, e.g. "nc_matmul"; engine : where it runs;
+    elements : elements per partition of the destination (nc_matmul: the moving free size);
+    partitions : partitions of the destination; itemsize : bytes of the widest operand element;
+    stationary : free size of the stationary operand (nc_matmul only, else 0);
+    one_zero, transpose : flags of nc_matmul;
+    reduces : a row sum is read out (activation with reduce_res, tensor_scalar_reduce);
+    operands : tensor operands read (scalars not counted);
+    strided : an operand whose stride is 16 bytes or more; dynamic : an address known at run time only;
+    bytes, descriptors, run_bytes : dma_copy only: bytes moved, contiguous runs, bytes per run (the smaller side);
+    line : "file:line" of the kernel statement.
+    """
+
+    name: str
+    engine: Engine
+    elements: int
+    partitions: int
+    itemsize: int
+    reads: tuple[Access, ...]
+    writes: tuple[Access, ...]
+    stationary: int = 0
+    one_zero: bool = False
+    transpose: bool = False
+    reduces: bool = False
+    operands: int = 1
+    strided: bool = False
+    dynamic: bool = False
+    bytes: int = 0
+    descriptors: int = 0
+    run_bytes: int = 0
+    line: str = ""
+
+
+class Allocation(NamedTuple):
+    """One tensor: bytes per partition on chip (whole size in HBM), and the instructions between which it lives.
+
+    born : number of instructions issued before it was declared; last_use : index of the last instruction that
+    touches it (born if none); line : where it was declared.
+    """
+
+    tensor: int
+    name: str
+    space: Space
+    bytes: int
+    born: int
+    last_use: int
+    line: str
+
+
+@dataclass(slots=True)
+class Trace:
+    """All instructions and allocations of one kernel call, and the high-water marks found from them.
+
+    sbuf_high_water : most bytes per partition alive at once; psum_high_water : most PSUM banks alive at once.
+    sbuf_peak_line, psum_peak_line : the declarations that reached these marks.
+    warnings : what is legal but was flagged, one line each.
+    """
+
+    instructions: list[Instruction] = field(default_factory=list)
+    allocations: list[Allocation] = field(default_factory=list)
+    sbuf_high_water: int = 0
+    psum_high_water: int = 0
+    target: str = "gen2"
+    warnings: list[str] = field(default_factory=list)
+    sbuf_peak_line: str = ""
+    psum_peak_line: str = ""

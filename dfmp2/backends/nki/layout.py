@@ -1,0 +1,240 @@
+"""How arrays are laid out for the kernels, and how their partial sums are read back.
+
+    B3[i*128 + p, k, a] = B[i, a, k*128 + p]        one block of `edge` occupied orbitals per device buffer
+
+Sizes are padded to buckets so that compiled programs do not depend on the molecule's details: virtuals to 32,
+fitting functions to 256 (one slice of 128 below that), occupied orbitals to the block edge. B is zero in all padding.
+Padded virtuals lie at +1000 Eh and padded occupied orbitals at the lowest real one, so that every denominator is
+positive and padded terms are exactly zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+P = 128
+BANK = 512
+EDGE = 8
+RUN = 256  # elements of a float32 row sum
+SBUF_BUDGET = 152_064  # bytes per partition that choosing more residents may reach
+PACKED_BUDGET = SBUF_BUDGET + 18 * 1024  # the same where leftover rows are packed; 180,224 are usable on gen2
+FAR = 1.0e3  # Eh, of padded virtual orbitals
+
+Array = NDArray[np.float64]
+
+
+def padded_nvir(nvir: int) -> int:
+    """Virtual orbitals padded to 32."""
+    return -(-nvir // 32) * 32
+
+
+def padded_naux(naux: int) -> int:
+    """Fitting functions padded to 256, or to 128 where that is enough."""
+    return P if naux <= P else -(-naux // 256) * 256
+
+
+def tile_columns(nvir: int) -> int:
+    """Columns of a B tile: padded virtuals up to whole row tiles."""
+    return -(-nvir // P) * P
+
+
+def upper_columns(nvir: int) -> int:
+    """Columns of the upper triangle of 128-blocks of an (nvir, nvir) matrix."""
+    return sum(nvir - P * row for row in range(-(-nvir // P)))
+
+
+def lower_columns(nvir: int) -> int:
+    """Columns of the blocks below the diagonal."""
+    tiles = -(-nvir // P)
+    return P * tiles * (tiles - 1) // 2
+
+
+def sum_columns(total: int, run: int = RUN) -> list[tuple[int, int]]:
+    """Columns of J parts and of K parts of each chunk of `total` packed columns, `run` elements to a row sum."""
+    sizes = [min(total, low + BANK) - low for low in range(0, total, BANK)]
+    return [(-(-2 * size // run), -(-size // run)) for size in sizes]
+
+
+def residents(nvir: int, naux: int, edge: int = EDGE, extra: int = 0, budget: int = SBUF_BUDGET) -> int:
+    """B_i blocks to hold at a time: as many as fit, one where B_j comes in parts (nvir > 512).
+
+    nvir, naux : padded; extra : bytes per partition that a variant needs besides; budget : bytes to stay within
+    """
+    if nvir > BANK:
+        return 1
+    block = naux // P * tile_columns(nvir) * 4
+    upper = upper_columns(nvir)
+    chunk = min(BANK, upper)
+    fixed = 4 * (3 * upper + 2 * lower_columns(nvir) + 2 * edge * edge + 3 * P + 9 * chunk) + 2 * block + extra
+    columns = 4 * edge * sum(j + k for j, k in sum_columns(upper))
+    fitting = [n for n in range(1, edge + 1) if edge % n == 0 and fixed + n * (block + 2 * columns) <= budget]
+    return max(fitting, default=1)
+
+
+def pack_b(b: Array, edge: int = EDGE, dtype: type[np.floating[Any]] = np.float32) -> Iterator[NDArray[Any]]:
+    """B (nocc, nvir, naux) as blocks (edge*128, naux_pad/128, tile columns), zero in the padding."""
+    nocc, nvir, naux = b.shape
+    slices, columns = padded_naux(naux) // P, tile_columns(padded_nvir(nvir))
+    for first in range(0, nocc, edge):
+        block = np.zeros((edge, slices * P, columns), dtype)
+        block[: min(edge, nocc - first), :naux, :nvir] = b[first : first + edge].transpose(0, 2, 1)
+        folded = block.reshape(edge, slices, P, columns).transpose(0, 2, 1, 3)
+        yield np.ascontiguousarray(folded).reshape(edge * P, slices, columns)
+
+
+def pad_virtuals(eps_vir: Array) -> Array:
+    """Virtual energies padded to whole row tiles with a far one."""
+    padded = np.full(tile_columns(padded_nvir(eps_vir.size)), FAR)
+    padded[: eps_vir.size] = eps_vir
+    return padded
+
+
+def pad_occupied(eps_occ: Array, edge: int = EDGE) -> Array:
+    """Occupied energies padded to whole blocks with the lowest real one."""
+    padded = np.full(-(-eps_occ.size // edge) * edge, eps_occ.min(initial=-1.0))
+    padded[: eps_occ.size] = eps_occ
+    return padded
+
+
+def eu_table(eps_vir: Array) -> Array:
+    """(128, U) table of e_a + e_b: all diagonal blocks (doubled), then the blocks right of each, row by row."""
+    e, nvir = pad_virtuals(eps_vir), padded_nvir(eps_vir.size)
+    rows = [e[start : start + P, None] for start in range(0, nvir, P)]
+    diagonal = [2 * (row + e[None, P * k : min(nvir, P * k + P)]) for k, row in enumerate(rows)]
+    right = [row + e[None, P * k + P : nvir] for k, row in enumerate(rows)]
+    return np.hstack([*diagonal, *right])
+
+
+def cross_table(left: Array, right: Array) -> Array:
+    """(128, NT*n) table of e_a + e_b, row tile after row tile of the left space."""
+    e, f = pad_virtuals(left), pad_virtuals(right)[: padded_nvir(right.size)]
+    return np.hstack([e[start : start + P, None] + f[None, :] for start in range(0, e.size, P)])
+
+
+class Item(NamedTuple):
+    """Pairs that a kernel emits together: rows i of a block, one j; more than one i only where they are packed."""
+
+    rows: tuple[int, ...]
+    j: int
+
+
+def emission(edge: int, held: int, diagonal: bool, group: int = 1) -> tuple[Item, ...]:
+    """The items of a block in the order in which a kernel with `held` residents emits them."""
+    items = []
+    for turn, first in enumerate(range(0, edge, held)):
+        column = range(first if diagonal else 0, edge)
+        for j in reversed(column) if turn % 2 else column:
+            for start in range(first, first + held, group):
+                rows = range(start, start + group)
+                if diagonal and rows[-1] > j:
+                    items += [Item((i,), j) for i in rows if i <= j]
+                else:
+                    items.append(Item(tuple(rows), j))
+    return tuple(items)
+
+
+def neg_table(eps_i: Array, eps_j: Array, items: tuple[Item, ...]) -> Array:
+    """(128, 2 npair): -(e_i + e_j) of the pairs in emission order, then twice that."""
+    sums = np.array([eps_i[i] + eps_j[item.j] for item in items for i in item.rows])
+    return np.broadcast_to(np.concatenate([-sums, -2 * sums]), (P, 2 * sums.size)).copy()
+
+
+def read_pairs(out: NDArray[Any], items: tuple[Item, ...], edge: int, nvir: int, run: int = RUN) -> tuple[Array, Array]:
+    """J and K (edge, edge) of a block from the kernel's partial sums; zero where no pair was emitted."""
+    direct, exchange = np.zeros((edge, edge)), np.zeros((edge, edge))
+    for item, part in zip(items, np.split(out, len(items), axis=1), strict=True):
+        direct[item.rows[0], item.j], exchange[item.rows[0], item.j] = _totals(
+            part, sum_columns(upper_columns(nvir), run)
+        )
+    return direct, exchange
+
+
+def _totals(part: NDArray[Any], chunks: list[tuple[int, int]]) -> Array:
+    """(J, K) in float64 from the columns of one pair."""
+    kinds = np.array([kind for j, k in chunks for kind in [0] * j + [1] * k])
+    sums = part.sum(axis=0, dtype=np.float64)
+    return np.array([sums[kinds == 0].sum(), 2 * sums[kinds == 1].sum()])
+
+
+def packing(nvir: int, naux: int, edge: int = EDGE) -> int:
+    """How many pairs share a row tile in the packed variant: 2 or 4, or 0 where it does not apply.
+
+    nvir, naux : padded
+    """
+    height = nvir % P
+    if height not in (32, 64) or not P < nvir <= BANK:
+        return 0
+    group = P // height
+    return group if packed_residents(nvir, naux, edge) % group == 0 else 0
+
+
+def packed_residents(nvir: int, naux: int, edge: int = EDGE) -> int:
+    """B_i blocks that the packed variant holds."""
+    height, full = nvir % P, nvir // P
+    extra = 4 * ((naux // P + 6 + 4 * full) * P + 3 * height)
+    return residents(nvir, naux, edge, extra, PACKED_BUDGET)
+
+
+def packed_tables(eps_vir: Array, diagonal: bool) -> Array:
+    """`eu` of the packed variant: blocks below L, (A, L), the last block stacked, and the whole table if `diagonal`."""
+    e, nvir = pad_virtuals(eps_vir), padded_nvir(eps_vir.size)
+    left = nvir // P * P
+    rows = [e[start : start + P, None] for start in range(0, left, P)]
+    own = [2 * (row + e[None, P * k : P * k + P]) for k, row in enumerate(rows)]
+    own += [row + e[None, P * k + P : left] for k, row in enumerate(rows)]
+    shared = [row + e[None, left:nvir] for row in rows]
+    last = np.tile(2 * (e[left:nvir, None] + e[None, left:nvir]), (P // (nvir - left), 1))
+    whole = [eu_table(eps_vir)] if diagonal else []
+    return np.hstack([*own, *shared, last, *whole])
+
+
+def packed_neg(eps_i: Array, eps_j: Array, items: tuple[Item, ...]) -> Array:
+    """`neg` of the packed variant: that of the plain one, then a stacked column per group."""
+    plain = neg_table(eps_i, eps_j, items)
+    groups = [np.repeat(-2 * (eps_i[list(i.rows)] + eps_j[i.j]), P // len(i.rows)) for i in items if len(i.rows) > 1]
+    return np.hstack([plain, *(group[:, None] for group in groups)])
+
+
+def packed_identity(nvir: int) -> Array:
+    """The identity and, beside it, identities of the leftover height stacked."""
+    height = nvir % P
+    return np.hstack([np.eye(P), np.tile(np.eye(height), (P // height, 1))])
+
+
+def read_packed(
+    out: NDArray[Any], items: tuple[Item, ...], edge: int, nvir: int, run: int = RUN
+) -> tuple[Array, Array]:
+    """J and K (edge, edge) of a block from the packed variant's partial sums."""
+    whole, own = (sum_columns(upper_columns(n), run) for n in (nvir, nvir // P * P))
+    single, mine = (sum(j + k for j, k in chunks) for chunks in (whole, own))
+    direct, exchange = np.zeros((edge, edge)), np.zeros((edge, edge))
+    column = 0
+    for item in items:
+        group = len(item.rows)
+        width = single if group == 1 else group * (mine + 2) + 2
+        part = out[:, column : column + width]
+        for m, i in enumerate(item.rows):
+            if group == 1:
+                totals = _totals(part, whole)
+            else:
+                shared = mine * group + 2 * m
+                rows = slice(m * P // group, (m + 1) * P // group)
+                totals = _totals(part[:, mine * m : mine * (m + 1)], own)
+                totals = totals + _totals(part[:, shared : shared + 2], [(1, 1)]) + _totals(part[rows, -2:], [(1, 1)])
+            direct[i, item.j], exchange[i, item.j] = totals
+        column += width
+    return direct, exchange
+
+
+def cross_neg(eps_i: Array, eps_j: Array) -> Array:
+    """(128, edge*edge) of -(e_i + e_j), i after i."""
+    return np.broadcast_to(-(eps_i[:, None] + eps_j[None, :]).ravel(), (P, eps_i.size * eps_j.size)).copy()
+
+
+def read_cross(out: NDArray[Any], edge: int) -> Array:
+    """J (edge, edge) of a block of two spin spaces."""
+    return np.asarray(out.astype(np.float64).sum(axis=0).reshape(edge, edge, -1).sum(axis=2))

@@ -1,0 +1,145 @@
+"""The production lane: programs compiled once to NEFF files, loaded once, called many times on resident tensors.
+
+    compiler process (nki) -> NEFF file in our cache -> this process (runtime bindings): load, launch, read back
+
+The bindings are nrtpy's NrtpyModel and NrtpyTensor as its pages document them (SDK 2.32 on), under their older names
+where only these are there. Unverified on hardware.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.backends.nki import compiler, environment, toolchain
+from dfmp2.backends.nki.environment import HERE, Host
+from dfmp2.backends.nki.faults import launching
+from dfmp2.backends.nki.native import DeviceTensor, Record, float32
+from dfmp2.backends.nki.neff_cache import NeffCache
+from dfmp2.backends.nki.programs import GENERATION, Program, program_of
+from dfmp2.backends.nki.proof import Proof
+from dfmp2.errors import BackendUnavailable, KernelFailed
+
+PATTERN = np.arange(256, dtype=np.float32).reshape(2, 128) / 7
+
+
+class Loaded:
+    """A program on the device: the model, and the output tensors of its first call, which later calls reuse."""
+
+    def __init__(self, model: Any, program: Program, entry: str) -> None:
+        self.model = model
+        self.entry = entry
+        self.outputs: dict[str, Any] | None = None
+        inputs, outputs = set(model.input_tensors_info), list(model.output_tensors_info)
+        expected = {name for name, _ in program.tensors}
+        if inputs != expected or len(outputs) != 1:
+            raise KernelFailed(
+                f"the compiled {program.label} takes {sorted(inputs)} and gives {outputs}; expected {sorted(expected)} "
+                "and one output: the compiler and dfmp2 do not fit each other"
+            )
+        self.output = outputs[0]
+        self.shape = tuple(int(n) for n in model.output_tensors_info[self.output].shape)
+
+    def __call__(self, inputs: dict[str, Any]) -> NDArray[np.float32]:
+        """Run it and read the output back."""
+        if self.outputs is None:
+            self.outputs = dict(self.model(inputs=inputs))
+        else:
+            self.model(inputs=inputs, outputs=self.outputs)
+        raw = np.ascontiguousarray(self.outputs[self.output].numpy())
+        # The runtime does not always know the type and answers bytes; the kernels give float32 only.
+        return raw.reshape(-1).view(np.float32).reshape(self.shape)
+
+
+class NeffExecutor:
+    """Compiled kernels on one NeuronCore.
+
+    Parameters
+    ----------
+    core : the core this process owns, None for what NEURON_RT_VISIBLE_CORES says, else the first
+
+    Raises
+    ------
+    BackendUnavailable : the bindings or the device do not answer
+    """
+
+    lane = "nki"
+
+    def __init__(self, host: Host = HERE, core: int | None = None) -> None:
+        target = toolchain.device_target(host)
+        found = toolchain.bindings()
+        if target is None or found is None:
+            raise BackendUnavailable(f"--backend nki cannot be used: {toolchain.refusal('nki', host)}")
+        environment.apply(environment.settings("nki", target, host, core))
+        self.target = GENERATION[target]
+        self.proof = Proof()
+        self._chip, self._host = target, host
+        self._cache = NeffCache(environment.cache_folder(host))
+        self._record = Record(self.lane, target, self.proof, host)
+        with launching("start of the Neuron runtime"):
+            module = import_module(found[0])
+            name = next((prefix for prefix in found[1] if hasattr(module, f"{prefix}Model")), found[1][0])
+            self._model, self._tensor = getattr(module, f"{name}Model"), getattr(module, f"{name}Tensor")
+            self._bindings = f"{found[0]}.{name}Model"
+            self._prove_device()
+        self._loaded: dict[Program, Loaded] = {}
+
+    @property
+    def launches(self) -> int:
+        """Kernels launched so far."""
+        return self.proof.launches
+
+    def upload(self, array: NDArray[Any]) -> DeviceTensor:
+        """A float32 copy in device memory."""
+        stored = float32(array)
+        with launching(f"upload of {stored.nbytes} bytes"):
+            value = self._tensor.from_numpy(stored)
+        self.proof.uploaded(stored.nbytes)
+        return DeviceTensor(value, stored.shape)
+
+    def prepare(self, program: Program) -> None:
+        """Have a program compiled and loaded."""
+        if program not in self._loaded:
+            compiled = compiler.ensure(program, self._chip, self._cache, self.proof, self._host)
+            begin = time.perf_counter()
+            with launching(f"loading {program.label}"):
+                model = self._model.load_from_neff(str(compiled.path))
+                self._loaded[program] = Loaded(model, program, f"{compiled.entry}, {compiled.compiler}")
+            self.proof.load_seconds += time.perf_counter() - begin
+
+    def launch(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
+        """Run a kernel of one output.
+
+        Raises
+        ------
+        BackendUnavailable, KernelError : it is not compiled and cannot be
+        DeviceFault, KernelFailed, NumericalError, ResourceError : see `faults`
+        """
+        program = program_of(source, kernel, arguments)
+        self.prepare(program)
+        inputs = {name: arguments[name].value for name, _ in program.tensors}
+        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
+            out = self._loaded[program](inputs)
+        self.proof.bytes_down += out.nbytes
+        return out
+
+    def describe(self) -> dict[str, str]:
+        """Lane, chip, versions, kernel sources, launches, times, counters."""
+        entries = sorted({loaded.entry for loaded in self._loaded.values()})
+        return self._record.describe(
+            **{"runtime bindings": self._bindings, "compiled through": "; ".join(entries) or "nothing launched"}
+        )
+
+    def _prove_device(self) -> None:
+        """Write to the device and read back: an occupied core or a broken driver shows before the SCF."""
+        back = np.ascontiguousarray(self._tensor.from_numpy(PATTERN).numpy()).reshape(-1).view(np.float32)
+        if not np.array_equal(back, PATTERN.reshape(-1)):
+            raise BackendUnavailable(
+                "--backend nki cannot be used: the device does not give back what was written to it: run neuron-ls and "
+                "look at dmesg"
+            )

@@ -1,0 +1,118 @@
+"""K3 in plain PyTorch, operand for operand and column for column, so that XLA can trace it where there is no Trainium.
+
+    pair_energy_block   out[p, pair] = row sums of X^2 R, Y^2 R and X R Y on the folded triangle
+    pair_energy_cross   out[p, pair] = row sums of X^2 R
+
+It stands in for the kernels when the torch-xla lane is exercised on a host: what is tested there are residency,
+transfers, graphs and processes, never the kernels. No backend of the registry uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dfmp2.backends.nki.layout import BANK, P, emission, upper_columns
+from dfmp2.errors import UnsupportedByBackend
+
+Tensor = Any  # a torch.Tensor on any device; torch itself is handed in, so that nothing here imports it
+
+
+def pair_energy_block(
+    torch: Any,
+    b_i: Tensor,
+    b_j: Tensor,
+    eu: Tensor,
+    neg: Tensor,
+    identity: Tensor,
+    nvir: int,
+    residents: int,
+    run: int,
+    diagonal: bool,
+    transpose: bool,
+) -> Tensor:
+    """Partial sums (128, npair*columns) of a block of pairs of one spin space; arguments as kernels/pair_energy.py.
+
+    `identity` and `transpose` belong to the Tensor Engine and change nothing here.
+    """
+    edge = b_i.shape[0] // P
+    t = _products(b_i, b_j)
+    order = [(i, item.j) for item in emission(edge, residents, diagonal) for i in item.rows]
+    pairs = torch.stack([t[i, :, j, :] for i, j in order])
+    x, y = (_fold(torch, matrix, nvir) for matrix in (pairs, pairs.transpose(1, 2)))
+    shifts = neg.transpose(0, 1)  # (2 npair, 128)
+    single, double = shifts[: len(order)], shifts[len(order) :]
+    denominators = [eu[None, :, :nvir] + double[:, :, None], eu[None, :, nvir:] + single[:, :, None]]
+    r = 1.0 / torch.cat(denominators, dim=2)
+    columns = []
+    for low in range(0, upper_columns(nvir), BANK):
+        chunk = slice(low, min(upper_columns(nvir), low + BANK))
+        xs, ys, rs = x[:, :, chunk], y[:, :, chunk], r[:, :, chunk]
+        columns += _row_sums(torch.cat([xs * xs * rs, ys * ys * rs], dim=2), run)
+        columns += _row_sums(xs * rs * ys, run)
+    return _by_partition(torch.stack(columns, dim=2))
+
+
+def pair_energy_cross(
+    torch: Any, b_i: Tensor, b_j: Tensor, eu: Tensor, neg: Tensor, nvir: int, residents: int
+) -> Tensor:
+    """Partial sums (128, edge*edge*units) of a block of pairs of two spins; arguments as kernels/pair_energy_cross.py.
+
+    `residents` only orders the loads and changes nothing here.
+    """
+    edge, tiles = b_i.shape[0] // P, b_i.shape[2] // P
+    parts = -(-nvir // BANK)
+    width = -(-nvir // parts)
+    pairs = _products(b_i, b_j).permute(0, 2, 1, 3).reshape(edge * edge, tiles * P, -1)
+    shifts = neg.transpose(0, 1)[:, :, None]
+    columns = []
+    for low in range(0, nvir, width):
+        high = min(nvir, low + width)
+        for row in range(tiles):
+            x = pairs[:, row * P : (row + 1) * P, low:high]
+            columns.append((x * x / (eu[None, :, row * nvir + low : row * nvir + high] + shifts)).sum(dim=2))
+    return _by_partition(torch.stack(columns, dim=2))
+
+
+TWINS: dict[str, Callable[..., Tensor]] = {
+    "pair_energy_block": pair_energy_block,
+    "pair_energy_cross": pair_energy_cross,
+}
+
+
+def find(kernel: str) -> Callable[..., Tensor]:
+    """The twin of a kernel.
+
+    Raises
+    ------
+    UnsupportedByBackend : the kernel has none that XLA can trace
+    """
+    if kernel not in TWINS:
+        raise UnsupportedByBackend(f"kernel {kernel} has no twin for XLA: expected one of {', '.join(TWINS)}")
+    return TWINS[kernel]
+
+
+def _products(b_i: Tensor, b_j: Tensor) -> Tensor:
+    """T (edge, 128 NT, edge, 128 NT') of all pairs of two blocks, padded columns included."""
+    edge, other = b_i.shape[0] // P, b_j.shape[0] // P
+    left = b_i.reshape(edge, P, -1, b_i.shape[2]).permute(0, 3, 1, 2).reshape(edge * b_i.shape[2], -1)
+    right = b_j.reshape(other, P, -1, b_j.shape[2]).permute(1, 2, 0, 3).reshape(left.shape[1], -1)
+    return (left @ right).reshape(edge, b_i.shape[2], other, b_j.shape[2])
+
+
+def _fold(torch: Any, t: Tensor, nvir: int) -> Tensor:
+    """(pairs, 128, U): diagonal 128-blocks of t (pairs, 128 NT, 128 NT), then what lies right of each."""
+    starts = range(0, nvir, P)
+    blocks = [t[:, start : start + P, start : min(nvir, start + P)] for start in starts]
+    blocks += [t[:, start : start + P, start + P : nvir] for start in starts if start + P < nvir]
+    return torch.cat(blocks, dim=2)
+
+
+def _row_sums(terms: Tensor, run: int) -> list[Tensor]:
+    """(pairs, 128) sums of at most `run` neighbouring columns each."""
+    return [terms[:, :, low : low + run].sum(dim=2) for low in range(0, terms.shape[2], run)]
+
+
+def _by_partition(sums: Tensor) -> Tensor:
+    """(pairs, 128, columns) as the kernels store them: (128, pairs*columns)."""
+    return sums.permute(1, 0, 2).reshape(P, -1)

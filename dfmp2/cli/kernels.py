@@ -1,0 +1,216 @@
+"""`dfmp2 kernels`: the Trainium kernels, what they are predicted to cost, and whether a backend keeps its contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from dfmp2.cli import kernels_warmup
+from dfmp2.cli.calculation import BACKENDS
+
+LANES = ("neff", "xla", "numpy")
+
+
+@click.group("kernels", short_help="Trainium kernels: list, cost, timeline, compilation, check.")
+def command() -> None:
+    """The Trainium kernels: list them, predict their cost, draw their schedule, check a backend.
+
+    Costs are predicted from documented instruction costs by counting the kernels' own instructions; nothing is
+    measured on a device. Exit codes: 3 for an unknown kernel, shape or chip; 6 when a backend is not there or a kernel
+    breaks a rule of the chip; 8 when a backend misses its contract.
+    """
+
+
+def _model(*, shape: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Options of the commands that price a kernel."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        options = [
+            click.option("--kernel", required=True, metavar="K", help="Name from dfmp2 kernels list."),
+            click.option("--shape", required=True, metavar="SHAPE", help="small, medium, large or NOCC,NVIR,NAUX."),
+            click.option("--target", default="trn1", show_default=True, metavar="trn1|trn2", help="One physical core."),
+            click.option("--variant", metavar="NAME", help="Form of the kernel.  [default: the fastest that fits]"),
+            click.option("--one-zero-hint", is_flag=True, help="Credit 2x for products flagged one/zero."),
+        ]
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+@command.command("list", short_help="Kernels, and the compiled programs a molecule or shape needs.")
+@click.argument("molecule", required=False)
+@click.option("--basis", metavar="NAME", help="Orbital basis of MOLECULE, e.g. cc-pvdz.")
+@click.option("--shape", metavar="SHAPE", help="Instead of MOLECULE: small, medium, large or NOCC,NVIR,NAUX.")
+@click.option(
+    "--beta", metavar="NOCC,NVIR", help="With --shape: correlated orbitals of the second spin of an open shell."
+)
+@click.option("--target", default="trn1", show_default=True, metavar="trn1|trn2", help="Chip.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def list_kernels(
+    molecule: str | None, basis: str | None, shape: str | None, beta: str | None, target: str, as_json: bool
+) -> None:
+    """List the kernels and, for MOLECULE or --shape, the compiled programs (NEFFs) it needs."""
+    from dfmp2.backends.nki.costs import catalogue
+    from dfmp2.backends.nki.costs.chips import Assumptions, find_chip
+    from dfmp2.io import kernels as text
+
+    chip = find_chip(target)
+    spins = wanted_shapes(molecule, basis, shape, beta)
+    programs = catalogue.programs(spins, chip, Assumptions()) if spins else ()
+    shown = text.catalogue_json(spins, programs) if as_json else text.catalogue_text(spins, programs, chip)
+    click.echo(shown, nl=False)
+
+
+def wanted_shapes(molecule: str | None, basis: str | None, shape: str | None, beta: str | None) -> tuple[Any, ...]:
+    """Shapes of the spins that MOLECULE or --shape names, none where neither is given."""
+    from dfmp2.backends.nki.costs import shapes
+
+    if molecule is not None and shape is not None:
+        raise click.UsageError("give either MOLECULE or --shape, not both")
+    if molecule is not None and basis is None:
+        raise click.UsageError(f"MOLECULE {molecule}: --basis is missing, e.g. --basis cc-pvdz")
+    if beta is not None and shape is None:
+        raise click.UsageError("--beta needs --shape")
+    if shape is not None:
+        return shapes.spin_shapes(shape, beta)
+    return () if molecule is None or basis is None else _molecule_shapes(molecule, basis)
+
+
+def required_shapes(molecule: str | None, basis: str | None, shape: str | None, beta: str | None) -> tuple[Any, ...]:
+    """The same where one of the two must be given."""
+    if molecule is None and shape is None:
+        raise click.UsageError("give MOLECULE with --basis, or --shape")
+    return wanted_shapes(molecule, basis, shape, beta)
+
+
+command.add_command(kernels_warmup.command)
+
+
+def _molecule_shapes(molecule: str, basis: str) -> tuple[Any, ...]:
+    """Shapes of a molecule's spins in a basis; reads the basis library, does no calculation."""
+    from dfmp2 import planning
+    from dfmp2.cli.console import Console
+    from dfmp2.io.xyz import read_xyz
+    from dfmp2.options import Options
+
+    read = read_xyz(molecule, units="angstrom", charge=None, multiplicity=None)
+    options = Options(basis=basis)
+    return planning.trainium_shapes(planning.sizes(read.molecule, options, Console(quiet=True, log=None)))
+
+
+@command.command("cost", short_help="Predict what a kernel costs at a shape.")
+@_model()
+@click.option("--lane", type=click.Choice(LANES), default="neff", show_default=True, help="How calls are launched.")
+@click.option(
+    "--recompile",
+    type=click.FloatRange(min=0.0),
+    default=10.0,
+    show_default=True,
+    metavar="S",
+    help="Per call of the numpy lane.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def cost(
+    kernel: str,
+    shape: str,
+    target: str,
+    variant: str | None,
+    one_zero_hint: bool,
+    lane: str,
+    recompile: float,
+    as_json: bool,
+) -> None:
+    """Predict time, traffic and memory of all calls that cover SHAPE on one core, in float32.
+
+    The makespan is the in-order schedule of all calls, without host dispatch, which is listed apart.
+    """
+    from dfmp2.backends.nki.costs import catalogue
+    from dfmp2.backends.nki.costs.chips import Assumptions, find_chip
+    from dfmp2.backends.nki.costs.dispatch import dispatch
+    from dfmp2.backends.nki.costs.shapes import parse_shape
+    from dfmp2.io import kernels as text
+
+    chip, wanted, row = find_chip(target), parse_shape(shape), catalogue.find(kernel)
+    given = Assumptions(one_zero_hint=one_zero_hint)
+    price, refused = catalogue.best(row, wanted, chip, given, variant)
+    resident, uploaded, downloaded = catalogue.host_bytes(row, wanted, price)
+    launched = dispatch(lane, price.calls, resident, uploaded, downloaded, recompile * 1e3)
+    if as_json:
+        click.echo(text.price_json(price, launched), nl=False)
+        return
+    click.echo(text.price_text(row.name, wanted, chip, price, launched, refused), nl=False)
+    click.echo(text.assumptions_text(given), nl=False)
+
+
+@command.command("timeline", short_help="Draw the first microseconds of a kernel call.")
+@_model()
+@click.option("--call", "number", type=int, default=1, show_default=True, metavar="N", help="Which kind of call.")
+@click.option("--begin", type=float, default=0.0, show_default=True, metavar="US", help="First microsecond.")
+@click.option("--length", type=float, default=100.0, show_default=True, metavar="US", help="Microseconds drawn.")
+def show_timeline(
+    kernel: str,
+    shape: str,
+    target: str,
+    variant: str | None,
+    one_zero_hint: bool,
+    number: int,
+    begin: float,
+    length: float,
+) -> None:
+    """Draw the predicted in-order schedule of one call, and what the Tensor Engine waits for."""
+    from dfmp2.backends.nki.costs import catalogue, pricing, timeline
+    from dfmp2.backends.nki.costs.chips import Assumptions, find_chip
+    from dfmp2.backends.nki.costs.shapes import parse_shape
+    from dfmp2.errors import InputError
+
+    chip, wanted, row = find_chip(target), parse_shape(shape), catalogue.find(kernel)
+    given = Assumptions(one_zero_hint=one_zero_hint)
+    price, _ = catalogue.best(row, wanted, chip, given, variant)
+    if not 1 <= number <= len(price.parts):
+        raise InputError(f"--call {number}: expected 1 to {len(price.parts)}: {row.name} has that many kinds of calls")
+    if not 0.0 < length <= 1e6:
+        raise InputError(f"--length {length:g}: expected microseconds from 0 to 1e6")
+    call = price.parts[number - 1].call
+    trace, account, plan = pricing.schedule_call(call, chip, given)
+    if not 0.0 <= begin * 1e3 < account.makespan:
+        raise InputError(f"--begin {begin:g}: expected microseconds from 0 to {account.makespan / 1e3:.1f}, its length")
+    click.echo(f"{call.neff}, variant {price.variant}, one {chip.name} core: predicted")
+    click.echo(timeline.draw(trace, plan, begin=begin, length=length), nl=False)
+    click.echo(timeline.summary(trace, plan), nl=False)
+
+
+@command.command("check", short_help="Check that a backend keeps the pair-term contract.")
+@click.option(
+    "--lane",
+    type=click.Choice(BACKENDS[1:]),
+    default="nki-interpreter",
+    show_default=True,
+    help="Backend to check, see dfmp2 backends.",
+)
+@click.option("--threads", type=int, help="Threads of the backend.  [default: usable cores]")
+def check(lane: str, threads: int | None) -> None:
+    """Compare blocks of pair terms of a backend with their definition in float64.
+
+    Exit code 8 when a block is wrong, 6 when the backend cannot be used here.
+    """
+    from dfmp2 import threads as thread_settings
+    from dfmp2.resources import usable_cores
+
+    count = threads or usable_cores()
+    thread_settings.set_environment(count)
+    from dfmp2.backends import contract, registry
+    from dfmp2.errors import ComparisonFailed
+    from dfmp2.io import kernels as text
+
+    backend, _ = registry.select(lane, "auto", count)
+    findings = [contract.examine(backend, case) for case in contract.CASES]
+    click.echo(text.findings_text(lane, findings), nl=False)
+    failed = sum(not found.passed for found in findings)
+    if failed:
+        raise ComparisonFailed(
+            f"backend {lane} misses its contract in {failed} of {len(findings)} blocks, see the table"
+        )

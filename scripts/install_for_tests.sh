@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Install dfmp2 with its test extras into the interpreter in use, with a choice of dependencies.
+#
+#   scripts/install_for_tests.sh [--constraints pinned|newest|oldest] [--dry-run]
+#
+#   pinned   within constraints.txt, as scripts/test does (default)
+#   newest   whatever is newest
+#   oldest   the oldest releases that pyproject.toml allows for what dfmp2 itself needs; torch as pinned, and without
+#            the test extras for other programs, which need newer ones
+# Exit codes: 0, 1 pip failed, 2 wrong usage.
+
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/neuron_host.sh
+source scripts/neuron_host.sh
+
+choice=pinned
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    --constraints) choice="$(value "$@")"; shift 2 ;;
+    --dry-run) DRY_RUN=1 && shift ;;
+    --help | -h) usage && exit 0 ;;
+    *) fail 2 "unknown option $1; see --help" ;;
+  esac
+done
+command=("$PYTHON" -m pip install --quiet --editable '.[test]')
+case "$choice" in
+  pinned) command+=(--constraint constraints.txt) ;;
+  newest) ;;
+  oldest)
+    oldest="$(mktemp)"
+    trap 'rm -f "$oldest"' EXIT
+    "$PYTHON" - >"$oldest" <<'EOF'
+import tomllib
+
+with open("pyproject.toml", "rb") as handle:
+    wanted = tomllib.load(handle)["project"]["dependencies"]
+for requirement in wanted:
+    name, _, version = requirement.partition(">=")
+    print(f"{name}=={version.split(',')[0]}.*")
+EOF
+    say "oldest: $(tr '\n' ' ' <"$oldest")"
+    command=("$PYTHON" -m pip install --quiet --editable '.[torch,bse]' pytest pytest-xdist hypothesis)
+    command+=(--constraint constraints.txt --constraint "$oldest")
+    ;;
+  *) fail 2 "--constraints $choice: expected pinned, newest or oldest" ;;
+esac
+run "${command[@]}"

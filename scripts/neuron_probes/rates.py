@@ -1,0 +1,159 @@
+"""P2, P4 and P5: what instructions and transfers cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dfmp2.backends.nki.costs.chips import CHIPS, DMA_QUEUES, Assumptions
+from dfmp2.backends.nki.costs.instructions import FLOAT32_PASSES, RECIPROCAL
+from neuron_probes.arithmetic import ELEMENTWISE, PE_MODEL, PRODUCTS
+from neuron_probes.probe import Bench, Check, Decision, Numbers, Setting
+
+TRANSFERS = "neuron_probes.transfers"
+CHIP = CHIPS["trn1"]
+SHORT, LONG = 64, 512
+RUNS = ((512, 512, "24.6 kB"), (672, 336, "1.3 kB"))  # columns of the source, columns loaded, run length
+SLICES = 12
+COSTS = "dfmp2.backends.nki.costs."
+
+
+def _close(expected: np.ndarray, tolerance: float = 1e-4) -> Check:
+    """Whether a result is what one turn gives, times the number of turns."""
+    return lambda found, turns: bool(np.allclose(found, expected * turns, rtol=tolerance, atol=0.0))
+
+
+def products(bench: Bench) -> Numbers:
+    """P2: cycles per moving row, with zeros and ones, of transposes, and the error of a float32 product."""
+    rng = np.random.default_rng(2)
+    a = rng.uniform(0.5, 1.5, (128, 512)).astype(np.float32)
+    dense = rng.uniform(0.5, 1.5, (128, 512)).astype(np.float32)
+    binary = rng.integers(0, 2, (128, 512)).astype(np.float32)
+    stationary = a.astype(np.float64).reshape(128, 4, 128).mean(axis=1)  # of four in turn
+    cycles = {}
+    for name, b, hint in (("dense", dense, False), ("zeros and ones", binary, False), ("hinted", binary, True)):
+        given = {"a": a, "b": b, "one_zero": hint}
+        time = bench.nanoseconds(PRODUCTS, "repeated_products", given, "repeats", _close(stationary.T @ b))
+        cycles[f"{name}, cycles per row"] = time * CHIP.tensor / 512
+    given = {"a": a, "identity": np.eye(128, dtype=np.float32)}
+    sums = a.astype(np.float64).reshape(128, 4, 128).sum(axis=(0, 1))[:, None]
+    for name, marked in (("transpose", False), ("marked transpose", True)):
+        time = bench.nanoseconds(PRODUCTS, "repeated_transposes", {**given, "transpose": marked}, "banks", _close(sums))
+        cycles[f"{name}, cycles per row"] = time * CHIP.tensor / 512
+    result = bench.run(PRODUCTS, "repeated_products", {"a": a, "b": dense, "repeats": 12, "one_zero": False})
+    exact = 12 * stationary.T @ dense
+    return {**cycles, "largest relative error of 12 x 128 terms": float(np.max(np.abs(result / exact - 1)))}
+
+
+def decide_products(found: Numbers) -> Decision:
+    """P2's rule."""
+    passes = max(1, round(found["dense, cycles per row"]))
+    hint = found["hinted, cycles per row"] < 0.75 * found["zeros and ones, cycles per row"]
+    fast = found["marked transpose, cycles per row"] < 0.75 * found["transpose, cycles per row"]
+    error = found["largest relative error of 12 x 128 terms"]
+    model = '"fp32"' if error < 1e-6 else '"split4"' if error < 1e-4 else "none of ours: bfloat16 passes"
+    verdict = "as predicted" if passes == FLOAT32_PASSES else f"{passes} passes in place of {FLOAT32_PASSES}"
+    accurate = (
+        "float32 products are float32" if error < 1e-6 else f"float32 products are off by {error:.0e}: check flags"
+    )
+    return Decision(
+        f"{verdict}; the hint for zeros and ones {'halves' if hint else 'does not halve'} the cost; {accurate}",
+        (
+            Setting(f"{COSTS}instructions:FLOAT32_PASSES", str(passes)),
+            Setting(f"{COSTS}chips:Assumptions.one_zero_hint", str(hint)),
+            Setting(f"{COSTS}chips:Chip.fast_transpose", f"{fast} for trn1"),
+            Setting(PE_MODEL, model),
+        ),
+    )
+
+
+def chains(bench: Bench) -> Numbers:
+    """P4: cycles per element and per instruction of the elementwise engines, from rows of 64 and of 512."""
+    found = {}
+    kinds: tuple[tuple[str, str, dict[str, bool], float, int], ...] = (
+        ("reciprocal", "reciprocals", {}, CHIP.vector, 2),
+        ("multiply from PSUM", "multiplies", {"from_psum": True}, CHIP.vector, 1),
+        ("multiply from SBUF", "multiplies", {"from_psum": False}, CHIP.vector, 1),
+        ("Scalar copy", "copies", {}, CHIP.scalar, 1),
+    )
+    for name, kernel, options, clock, instructions in kinds:
+        cycles = []
+        for columns in (SHORT, LONG):
+            x = np.random.default_rng(columns).uniform(0.5, 1.5, (128, columns)).astype(np.float32)
+            given: dict[str, Any] = {"x": x, **options}
+            if kernel == "multiplies":
+                given["f"] = np.where(x > 1, 1.0, -1.0).astype(np.float32)  # x f^n is x or x f
+            check = _unchanged(given)
+            cycles.append(bench.nanoseconds(ELEMENTWISE, kernel, given, "rounds", check) * clock / instructions)
+        per_element = (cycles[1] - cycles[0]) / (LONG - SHORT)
+        found[f"{name}, cycles per element"] = per_element
+        found[f"{name}, cycles besides"] = cycles[0] - SHORT * per_element
+    return found
+
+
+def _unchanged(given: dict[str, Any]) -> Check:
+    """Whether x came back, times f where the number of products is odd; 1/(1/x) may drift by roundings."""
+
+    def check(found: np.ndarray, turns: int) -> bool:
+        expected = given["x"] * given["f"] if "f" in given and turns % 2 else given["x"]
+        return bool(np.allclose(found, expected, rtol=0.05, atol=0.0))
+
+    return check
+
+
+def decide_chains(found: Numbers) -> Decision:
+    """P4's rule."""
+    names = ("reciprocal", "multiply from PSUM", "multiply from SBUF", "Scalar copy")
+    per = {name: found[f"{name}, cycles per element"] for name in names}
+    besides = {name: max(0.0, found[f"{name}, cycles besides"]) for name in names}
+    shared = per["multiply from PSUM"] < 0.75 * per["multiply from SBUF"]
+    vector = (besides["multiply from PSUM"] + besides["multiply from SBUF"] + besides["reciprocal"]) / 3
+    text = "an operand in PSUM halves a product" if shared else "an operand in PSUM saves nothing: keep R in SBUF"
+    if per["reciprocal"] > 1.25 * RECIPROCAL["vector"]:
+        text += (
+            f"; the reciprocal takes {per['reciprocal']:.1f} cycles per element: see whether the Vector Engine binds"
+        )
+    return Decision(
+        text,
+        (
+            Setting(f"{COSTS}instructions:RECIPROCAL", f"vector {per['reciprocal']:.1f}"),
+            Setting(f"{COSTS}chips:Assumptions.vector_overhead", f"{vector:.0f}"),
+            Setting(f"{COSTS}chips:Assumptions.scalar_overhead", f"{besides['Scalar copy']:.0f}"),
+            Setting("dfmp2.backends.nki.kernels.folded:emit_chunk", f"r in {'PSUM' if shared else 'SBUF'}"),
+        ),
+    )
+
+
+def transfers(bench: Bench) -> Numbers:
+    """P5: bytes per ns of loads in long and in short runs, with static descriptors and with what the compiler takes."""
+    found = {}
+    for columns, width, name in RUNS:
+        source = np.ones((4 * 128, SLICES, columns), np.float32)
+        size = 128 * SLICES * width * 4
+        for mode, unknown in (("static", False), ("unknown", True)):
+            given = {"source": source, "width": width, "unknown": unknown}
+            time = bench.nanoseconds(TRANSFERS, "loads", given, "repeats", _close(np.ones((128, 1))))
+            found[f"{name} runs, {mode}, GB/s"] = size / time
+    return found
+
+
+def decide_transfers(found: Numbers) -> Decision:
+    """P5's rule: rate = queues * peak * b / (b + half) through the two measured points."""
+    runs = [4 * width * (SLICES if width == columns else 1) for columns, width, _ in RUNS]
+    slow = [1 / found[f"{name} runs, static, GB/s"] for _, _, name in RUNS]
+    # 1 / rate = (1 + half / b) / top: a straight line in 1 / b
+    inverse = (slow[1] - slow[0]) / (1 / runs[1] - 1 / runs[0])
+    top = 1 / max(slow[0] - inverse / runs[0], 1e-9)
+    half = max(0.0, inverse * top)
+    gains = [found[f"{name} runs, unknown, GB/s"] / found[f"{name} runs, static, GB/s"] for _, _, name in RUNS]
+    mode = "unknown" if min(gains) > 1.05 else "none"
+    return Decision(
+        f"{top:.0f} GB/s for endless runs, half of it at {half:.0f} bytes; "
+        + ("let the compiler choose the descriptors" if mode == "unknown" else "static descriptors are as good"),
+        (
+            Setting(f"{COSTS}chips:Chip.dma", f"{top / DMA_QUEUES:.1f} for trn1 (now {CHIP.dma})"),
+            Setting(f"{COSTS}chips:Assumptions.dma_half", f"{half:.0f} (now {Assumptions().dma_half})"),
+            Setting("dfmp2.backends.nki.kernels.tiles:DGE", f"nisa.dge_mode.{mode}"),
+        ),
+    )
