@@ -1,0 +1,90 @@
+"""Matrix products alone, with the arrays and workers of a backend: what bounds the rate of the pair step.
+
+Two kinds are timed: one large square product, the most a BLAS can do, and the products of the pair step in
+their own shape, (count nvir, naux) times (naux, nvir), without anything done to what comes out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from dfmp2 import threads
+from dfmp2.backends.base import Backend, Operand
+
+SQUARE_HOST, SQUARE_DEVICE = 2048, 8192  # rows of the square product; beyond, rates change by less than their spread
+SHAPED_SECONDS = 1.0  # the products of the pair step are repeated or cut to about this long
+
+
+def square_rate(backend: Backend, precision: str, count: int) -> float:
+    """Operations per second of a large square product: the best of the ways the host can share it out.
+
+    Parameters
+    ----------
+    count : threads
+    """
+    n = SQUARE_HOST if backend.limits.memory is None else SQUARE_DEVICE
+    rng = np.random.default_rng(0)
+    operand = backend.put(rng.standard_normal((2, n, n)), np.zeros(2), np.zeros(n), precision)
+    a, b = operand.b[0], operand.b[1].T
+    workers = backend.limits.workers
+    rows = [slice(k * n // workers, (k + 1) * n // workers) for k in range(workers)]
+    with threads.limited(count), ThreadPoolExecutor(workers) as pool:
+        seconds = [_timed(lambda: list(pool.map(lambda part: _finish(a[part] @ b), rows)))]
+    if workers > 1:  # one product with all threads inside the BLAS
+        with threads.limited(count, blas=count):
+            seconds.append(_timed(lambda: _finish(a @ b)))
+    return 2.0 * float(n) ** 3 / min(seconds)
+
+
+def shaped_rate(backend: Backend, operand: Operand, count: int, expected: float) -> float:
+    """Operations per second of the products of the pair step, in their shape and all workers at once.
+
+    Parameters
+    ----------
+    operand : B of the pair step, resident
+    count : threads
+    expected : operations per second, to choose how many products are done
+    """
+    nocc, nvir, naux = (int(size) for size in operand.b.shape)
+    step = max(1, min(nocc, backend.limits.tile_elements // nvir**2))
+    per_product = 2.0 * step * nvir * nvir * naux
+    workers = backend.limits.workers
+    number = max(1, int(SHAPED_SECONDS * expected / per_product / workers))
+    pairs = _cycled(nocc, step)
+    work = [[next(pairs) for _ in range(number)] for _ in range(workers)]
+
+    def products(part: list[tuple[int, int]]) -> None:
+        for i, j in part:
+            result = operand.b[j : j + step].reshape(-1, naux) @ operand.b[i].T
+        _finish(result)
+
+    with threads.limited(count), ThreadPoolExecutor(workers) as pool:
+        return per_product * number * workers / _timed(lambda: list(pool.map(products, work)), repeats=1)
+
+
+def _cycled(nocc: int, step: int) -> Iterator[tuple[int, int]]:
+    """(i, first j) of whole blocks of `step` orbitals, over and over."""
+    while True:
+        for i in range(nocc):
+            for j in range(0, nocc - step + 1, step):
+                yield i, j
+
+
+def _finish(result: Any) -> float:
+    """Wait for a device: an element can only be read when the product is done."""
+    return float(result[-1, -1])
+
+
+def _timed(work: Callable[[], object], repeats: int = 3) -> float:
+    """Shortest time of a few repetitions, s."""
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
