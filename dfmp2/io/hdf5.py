@@ -57,22 +57,27 @@ def write(result: MP2Result, path: str | Path, *, overwrite: bool = False) -> No
 def to_bytes(result: MP2Result) -> bytes:
     """The result file as bytes."""
     with h5py.File("result.h5", "w", driver="core", backing_store=False) as handle:
-        handle.attrs["creator"] = "dfmp2"
-        handle.attrs["creator_version"] = result.provenance.version
-        handle.attrs["file_time"] = result.provenance.created
-        handle.attrs["HDF5_Version"] = h5py.version.hdf5_version
-        handle.attrs["h5py_version"] = h5py.version.version
-        handle.attrs["default"] = "dfmp2"
-        handle.attrs["dfmp2_schema_version"] = SCHEMA_VERSION
-        for name, item in _items(result).items():
-            dataset = handle.create_dataset(name, data=_storable(item.value))
-            dataset.attrs["units"] = item.units
-            dataset.attrs["description"] = item.description
-        # Of fixed length, unlike the texts above: `safe_hdf5.read_attribute` says why.
-        handle.attrs["content_sha256"] = np.bytes_(content_hash(handle))
-        handle.attrs["status"] = np.bytes_("complete")
+        store(handle, result)
         handle.flush()
         return bytes(handle.id.get_file_image())
+
+
+def store(group: h5py.Group, result: MP2Result) -> None:
+    """Put a result into an empty group: the root of a file of its own, or one of several in a study."""
+    group.attrs["creator"] = "dfmp2"
+    group.attrs["creator_version"] = result.provenance.version
+    group.attrs["file_time"] = result.provenance.created
+    group.attrs["HDF5_Version"] = h5py.version.hdf5_version
+    group.attrs["h5py_version"] = h5py.version.version
+    group.attrs["default"] = "dfmp2"
+    group.attrs["dfmp2_schema_version"] = SCHEMA_VERSION
+    for name, item in _items(result).items():
+        dataset = group.create_dataset(name, data=_storable(item.value))
+        dataset.attrs["units"] = item.units
+        dataset.attrs["description"] = item.description
+    # Of fixed length, unlike the texts above: `safe_hdf5.read_attribute` says why.
+    group.attrs["content_sha256"] = np.bytes_(content_hash(group))
+    group.attrs["status"] = np.bytes_("complete")
 
 
 def read(path: str | Path) -> MP2Result:
@@ -84,11 +89,16 @@ def read(path: str | Path) -> MP2Result:
     ResultFileError : foreign, damaged, incomplete, or of an unknown version
     """
     with open_checked(path) as handle:
-        _require_known(handle, path)
-        try:
-            return _result(handle)
-        except InputError as error:  # a molecule or options that could not have been run
-            raise ResultFileError(f"{path}: damaged file ({error}): compute it again") from error
+        return load(handle, path)
+
+
+def load(group: h5py.Group, path: str | Path) -> MP2Result:
+    """The result in a group that `store` filled; `path` names it in errors, which are those of `read`."""
+    _require_known(group, path)
+    try:
+        return _result(group)
+    except InputError as error:  # a molecule or options that could not have been run
+        raise ResultFileError(f"{path}: damaged file ({error}): compute it again") from error
 
 
 def verify(path: str | Path) -> str:
@@ -188,6 +198,8 @@ def _storable(value: Any) -> Any:
 
 def _require_known(handle: h5py.File, path: str | Path) -> None:
     version, status = read_attribute(handle, "dfmp2_schema_version"), read_attribute(handle, "status")
+    if "dfmp2_study_version" in handle.attrs:
+        raise ResultFileError(f"{path}: a study with several results: dfmp2 show prints it, and with --run NAME one")
     if version is None:
         raise ResultFileError(f"{path}: not a dfmp2 result (no dfmp2_schema_version)")
     if not isinstance(version, int | np.integer) or int(version) != SCHEMA_VERSION:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from dfmp2.planning import Outlook
+from dfmp2.resources import free_disk
+from dfmp2.scratch.folder import RESERVE
 from dfmp2.units import format_bytes
 
 FILE_OVERHEAD = 300_000  # bytes of a result file besides orbitals and pair energies
@@ -32,22 +35,49 @@ def to_dict(outlook: Outlook) -> dict[str, Any]:
         },
         "memory_bytes": {
             "program": memory.program,
-            "scf": memory.scf_in_core if memory.scf_fits_in_core else memory.scf_least,
+            "scf": memory.scf,
             "mp2": memory.mp2,
             "peak": memory.predicted_peak,
             "budget": memory.budget,
+            "least": memory.least,
+            "comfortable": memory.comfortable,
             "device": memory.mp2 if limits.memory is not None else 0,
             "disk": FILE_OVERHEAD + 8 * numbers,
         },
+        "scratch": {
+            "folder": str(setup.scratch),
+            "scf_integrals": "none" if memory.scf_fit is None else "memory" if memory.scf_fits_in_core else "disk",
+            "fitted_tensor": "memory" if memory.mp2_fits_in_core else "disk",
+            "bytes": memory.disk,
+            "free_bytes": _free(setup.scratch),
+        },
         "flops": work.flops(),
         "seconds": asdict(plan.timings),
+        "trainium": {
+            "label": "pair energies on one core, float32; predicted, not measured",
+            **{one.chip: {k: v for k, v in asdict(one).items() if k != "chip"} for one in outlook.trainium},
+        },
         "rates": "measured on this host" if plan.measured else "built-in",
         "threads": setup.threads,
         "backend": setup.backend.name,
         "reason": setup.backend_reason,
-        "fits": memory.fits,
-        "change": outlook.change,
+        "fits": memory.fits and _has_space(outlook),
+        "change": outlook.change
+        or ("" if _has_space(outlook) else f"--scratch on a disk with {format_bytes(memory.disk + RESERVE)} free"),
     }
+
+
+def _free(folder: Path) -> int:
+    """Bytes free in a folder, 0 for one that cannot be used."""
+    try:
+        return free_disk(folder)
+    except OSError:
+        return 0
+
+
+def _has_space(outlook: Outlook) -> bool:
+    needed = outlook.plan.memory.disk
+    return needed == 0 or _free(outlook.setup.scratch) >= needed + RESERVE
 
 
 def to_json(outlook: Outlook) -> str:
@@ -61,7 +91,7 @@ def to_text(outlook: Outlook) -> str:
     sizes, memory, flops = facts["sizes"], facts["memory_bytes"], facts["flops"]
     molecule = outlook.system.molecule
     operations = {
-        "scf": flops["exchange"] + flops["scf_fit"] + flops["eigen"],
+        "scf": flops["exchange"] + flops["exchange_single"] + flops["scf_fit"] + flops["eigen"],
         "fit": flops["fit"],
         "transform": flops["transform"],
         "pair_energies": flops["pairs_fp64"] + flops["pairs_mixed"],
@@ -84,10 +114,35 @@ def to_text(outlook: Outlook) -> str:
         "mp2": "MP2",
         "peak": "peak",
         "budget": "allowed",
+        "least": "least",
+        "comfortable": "all in core",
         "device": "device",
         "disk": "result file",
     }
     for name, label in labels.items():
         lines.append(f"memory, {label:<12}{format_bytes(memory[name]):>14}")
+    scratch = facts["scratch"]
+    lines.append(
+        f"scratch, {scratch['folder']}: {format_bytes(scratch['bytes'])} needed, {format_bytes(scratch['free_bytes'])} "
+        f"free (SCF integrals: {scratch['scf_integrals']}, B: {scratch['fitted_tensor']})"
+    )
+    lines += ["", *_trainium(outlook)]
     verdict = "fits" if facts["fits"] else f"does not fit: use {facts['change']}"
     return "\n".join([*lines, "", f"verdict: {verdict}"]) + "\n"
+
+
+def _trainium(outlook: Outlook) -> list[str]:
+    """Pair energies on one core of each chip: device time, and launching apart."""
+    lines = [
+        f"{'pair energies on one core, predicted':<38}{'device / s':>12}{'dispatch / s':>14}"
+        f"{'link / s':>10}{'memory':>12}"
+    ]
+    for one in outlook.trainium:
+        name = f"{one.chip}, lane {one.lane}, {one.calls} calls, {one.neffs} NEFFs"
+        if one.obstacle:
+            lines.append(f"{one.chip:<6}{one.obstacle}")
+        else:
+            lines.append(
+                f"{name:<38}{one.device:>12.4f}{one.dispatch:>14.4f}{one.link:>10.4f}{format_bytes(one.memory):>12}"
+            )
+    return lines if outlook.trainium else ["nothing to correlate on Trainium"]

@@ -168,6 +168,7 @@ def _trust(result: MP2Result) -> list[str]:
         )
         if certificate.repeated_in_fp64:
             lines.append("             above the tolerance, so the pair energies were repeated in float64")
+    lines += _proof(result)
     check = result.check
     if check is not None:
         lines += [
@@ -177,6 +178,11 @@ def _trust(result: MP2Result) -> list[str]:
             f"{check.opposite_spin_difference:+.2e}, correlation {check.correlation_difference:+.2e} Eh",
         ]
     return lines
+
+
+def _proof(result: MP2Result) -> list[str]:
+    """What a device lane says of what ran."""
+    return list(result.provenance.backend_details) if result.backend.startswith("nki") else []
 
 
 def _cost(result: MP2Result) -> list[str]:
@@ -190,6 +196,18 @@ def _cost(result: MP2Result) -> list[str]:
         f"total {result.predicted.total:.2f} s",
         f"threads {result.provenance.threads}; peak memory {format_bytes(memory.measured_peak)} "
         f"(predicted {format_bytes(memory.predicted_peak)}, allowed {format_bytes(memory.budget)})",
+        *_scratch(result),
+    ]
+
+
+def _scratch(result: MP2Result) -> list[str]:
+    """Where large arrays lived, when not all of them were in memory."""
+    storage = result.storage
+    if storage is None or not storage.written:
+        return []
+    return [
+        f"SCF integrals: {storage.scf_integrals}, B: {storage.fitted_tensor}; scratch in {storage.folder}: "
+        f"{format_bytes(storage.written)} written, {format_bytes(storage.read)} read"
     ]
 
 

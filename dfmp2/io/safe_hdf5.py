@@ -26,8 +26,10 @@ FOREIGN_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, Runtime
 
 
 @contextmanager
-def open_checked(path: str | Path) -> Iterator[h5py.File]:
+def open_checked(path: str | Path, *, most_objects: int = MOST_OBJECTS) -> Iterator[h5py.File]:
     """Open for reading after checking every object in the file; whatever fails in the block means a damaged file.
+
+    A file of more than `most_objects` groups and datasets is refused.
 
     Raises
     ------
@@ -45,7 +47,7 @@ def open_checked(path: str | Path) -> Iterator[h5py.File]:
         with handle:
             if broken or handle.id.get_create_plist().get_sizes() != (8, 8):
                 raise ValueError("its text is not stored as h5py stores it")
-            _check_group(handle, path, [0], 0)
+            _check_group(handle, path, [most_objects], 0)
             yield handle
     except FOREIGN_ERRORS as error:
         raise ResultFileError(
@@ -82,20 +84,21 @@ def _require_regular(path: Path) -> None:
         raise ResultFileError(f"{path}: not a regular file: name a result file (.h5)")
 
 
-def _check_group(group: h5py.Group, path: Path, count: list[int], depth: int) -> None:
+def _check_group(group: h5py.Group, path: Path, left: list[int], depth: int) -> None:
+    """Check everything in the group; `left` holds how many more objects the file may have."""
     if depth > DEEPEST:
         raise ResultFileError(f"{path}: groups are nested deeper than {DEEPEST}: not a result file")
     _check_attributes(group, path)
     for name in group:
-        count[0] += 1
-        if count[0] > MOST_OBJECTS:
-            raise ResultFileError(f"{path}: more than {MOST_OBJECTS} objects: not a result file")
+        left[0] -= 1
+        if left[0] < 0:
+            raise ResultFileError(f"{path}: more objects (groups and datasets) than any result has: not a result file")
         link = group.get(name, getlink=True)
         if not isinstance(link, h5py.HardLink):
             raise ResultFileError(f"{path}: {group.name}/{name} is a link to elsewhere, which is refused")
         item = group[name]
         if isinstance(item, h5py.Group):
-            _check_group(item, path, count, depth + 1)
+            _check_group(item, path, left, depth + 1)
         elif isinstance(item, h5py.Dataset):
             _check_dataset(item, path)
         else:

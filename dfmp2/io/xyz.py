@@ -12,10 +12,7 @@ Text is never evaluated; size, number of atoms and line lengths are bounded befo
 
 from __future__ import annotations
 
-import os
 import re
-import stat
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +21,7 @@ import numpy as np
 from dfmp2.elements import SYMBOLS, element_symbol, normalise_symbol
 from dfmp2.errors import InputError
 from dfmp2.io.text import printable
+from dfmp2.io.text_file import read_text
 from dfmp2.molecule import MAX_COORDINATE, Molecule
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
 
@@ -78,17 +76,7 @@ def read_xyz(
     ------
     InputError : the file cannot be read, or is not the xyz file of one molecule
     """
-    file = "stdin" if str(path) == "-" else str(path)
-    try:
-        data = _read_stdin() if str(path) == "-" else _read_regular(str(path))
-        if len(data) > MAX_BYTES:
-            raise InputError(TOO_LARGE)
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        reason = f"byte {error.start + 1} is not UTF-8 text (binary, or another encoding); save it as plain text"
-        raise InputError(f"not an xyz file: {reason}", file=file) from error
-    except InputError as error:
-        raise InputError(str(error), file=file) from error
+    file, text = read_text(path, MAX_BYTES, TOO_LARGE)
     return parse_xyz(text, file=file, units=units, charge=charge, multiplicity=multiplicity)
 
 
@@ -127,31 +115,6 @@ def write_xyz(molecule: Molecule) -> str:
     )
     comment = f"charge={molecule.charge} multiplicity={molecule.multiplicity}"
     return "\n".join([str(molecule.natom), comment, *rows]) + "\n"
-
-
-def _read_stdin() -> bytes:
-    if sys.stdin is None:  # the process was started with standard input closed
-        raise InputError("standard input is closed: give a file name")
-    return sys.stdin.buffer.read(MAX_BYTES + 1)
-
-
-def _read_regular(path: str) -> bytes:
-    """At most MAX_BYTES + 1 bytes of a regular file; a pipe or device could block or never end."""
-    try:
-        status = os.stat(path)
-        if stat.S_ISDIR(status.st_mode):
-            raise InputError("is a directory: give an xyz file")
-        if not stat.S_ISREG(status.st_mode):
-            raise InputError("is a device, pipe or socket: give a regular file, or - for standard input")
-        if status.st_size > MAX_BYTES:
-            raise InputError(TOO_LARGE)
-        with open(path, "rb") as stream:
-            return stream.read(MAX_BYTES + 1)
-    except FileNotFoundError as error:
-        raise InputError("no such file: check the name and the directory") from error
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"cannot be read ({reason}): check the name, the permissions and the disk") from error
 
 
 def _split_frame(text: str) -> list[str]:

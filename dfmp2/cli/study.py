@@ -1,0 +1,133 @@
+"""What the commands that run several calculations share: their options, their file, their report."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dfmp2 import threads as thread_settings
+from dfmp2.cli import signals
+from dfmp2.cli.console import Console, open_log
+from dfmp2.errors import Dfmp2Error, InputError
+from dfmp2.io.text import printable
+from dfmp2.resources import usable_cores
+
+if TYPE_CHECKING:
+    from dfmp2.io.study import Study
+    from dfmp2.options import Options
+    from dfmp2.studies.course import Keeper
+
+OPTIONS = (
+    click.option("--output", metavar="FILE.h5", help="File with all runs.  [default: STEM.KIND.h5 here]"),
+    click.option("--overwrite", is_flag=True, help="Replace an existing file."),
+    click.option("--resume", is_flag=True, help="Go on: take the finished runs from the file, if it exists."),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the report."),
+    click.option("--quiet", is_flag=True, help="Print only the last line, and warnings."),
+    click.option("--log", metavar="FILE", help="Append progress and report to a file."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """How a study is shown and where it goes: the values of OPTIONS."""
+
+    output: str | None
+    overwrite: bool
+    resume: bool
+    as_json: bool
+    quiet: bool
+    log: str | None
+
+
+def study_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command all of OPTIONS, in this order."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+def chosen_options(options: dict[str, Any]) -> Options:
+    """Options of the runs; sets the thread environment before NumPy and PySCF start their thread pools."""
+    from dfmp2.options import Options
+
+    chosen = Options(**options)
+    thread_settings.set_environment(chosen.threads or usable_cores())
+    return chosen
+
+
+def command_line() -> str:
+    """The command as it was typed."""
+    return printable(shlex.join(["dfmp2", *sys.argv[1:]]))
+
+
+def run_study(
+    compute: Callable[[Keeper, Console], Study],
+    target: Path,
+    display: Display,
+    read: tuple[str, ...],
+    *,
+    finish: Callable[[Study], str] | None = None,
+    ending: Callable[[Study], str],
+) -> Study:
+    """Check the file, compute, print.
+
+    Parameters
+    ----------
+    compute : the study itself
+    target : its file
+    read : files the command reads, which must not be the file it writes
+    finish : writes what else there is to write and returns a plot in characters
+    ending : the last line
+    """
+    from dfmp2.io.files import require_writable
+    from dfmp2.io.study_report import report, to_json
+    from dfmp2.studies.course import Keeper
+
+    require_another(str(target), *read)
+    require_writable(target, overwrite=display.overwrite or display.resume, expected_bytes=10**6)
+    with contextlib.ExitStack() as stack:
+        handle = open_log(display.log)
+        console = Console(quiet=display.quiet, log=stack.enter_context(handle) if handle else None)
+
+        @contextlib.contextmanager
+        def undisturbed() -> Any:
+            with signals.deferred():
+                yield
+                signals.leave(f"finished runs are in {target}: the same command with --resume goes on")
+
+        keeper = Keeper(target, overwrite=display.overwrite, resume=display.resume, undisturbed=undisturbed)
+        try:
+            study = compute(keeper, console)
+            signals.check()
+            signals.settle()
+            figure = finish(study) if finish else ""
+        except Dfmp2Error as error:
+            advice = f" (finished runs are in {target}; --resume goes on)" if keeper.written else ""
+            console.error(f"{error}{advice}")
+            if keeper.written and not isinstance(error, InputError):
+                raise type(error)(f"{error}{advice}") from error
+            raise
+        last = f"{ending(study)} -> {printable(str(target))}"
+        text = report(study, figure)
+        if handle is not None:
+            print(text + last, file=handle)
+        if display.as_json:
+            click.echo(to_json(study), nl=False)
+        else:
+            click.echo(last if display.quiet else text + last)
+    return study
+
+
+def require_another(output: str, *read: str, option: str = "--output") -> None:
+    """Refuse to write over something the command reads."""
+    for path in read:
+        if path != "-" and os.path.exists(output) and os.path.exists(path) and os.path.samefile(output, path):
+            raise InputError(f"{option} {output} is the file given as input: name another file")

@@ -1,0 +1,1 @@
+"""Questions that take several calculations: interaction energies, basis set limits, scans."""

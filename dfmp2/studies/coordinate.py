@@ -1,0 +1,229 @@
+"""A bond, an angle or a dihedral of a molecule, and which atoms move when it is changed.
+
+    bond I,J         the side of J moves along the line from I to J
+    angle I,J,K      the side of K turns about the normal of the plane through J
+    dihedral I,J,K,L the side of K turns about the line from J to K
+
+The side of an atom is everything bonded to it, directly or through others, once the bond I-J (in an angle or dihedral
+J-K) is cut. Atoms are bonded when nearer than 1.25 times the sum of their covalent radii; ghosts are bonded to ghosts
+only. In a ring there is no such side, and the atoms that move must be named.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import InputError
+from dfmp2.molecule import Molecule
+from dfmp2.report.radii import BOND, radius
+from dfmp2.studies.fragments import parse_atoms, show_atoms
+from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
+
+Vector = NDArray[np.float64]
+
+ATOMS = {"bond": 2, "angle": 3, "dihedral": 4}
+FEWEST, MOST = 2, 500  # points
+_NUMBER = re.compile(r"[+-]?(?:[0-9]{1,9}(?:\.[0-9]{0,15})?|\.[0-9]{1,15})")
+LINEAR = 1e-4  # rad, from 0 or 180 degrees
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinate:
+    """A coordinate and the values it takes.
+
+    Attributes
+    ----------
+    kind : "bond", "angle" or "dihedral"
+    atoms : from 0
+    moving : atoms that move, from 0
+    values : in `units`, in the order of the scan
+    units : "angstrom", "bohr" or "degree"
+    """
+
+    kind: str
+    atoms: tuple[int, ...]
+    moving: tuple[int, ...]
+    values: tuple[float, ...]
+    units: str
+
+    @property
+    def name(self) -> str:
+        """bond_1_2, angle_2_1_3, ..."""
+        return "_".join([self.kind, *(str(atom + 1) for atom in self.atoms)])
+
+    def measure(self, molecule: Molecule) -> float:
+        """Its value in a geometry, in `units`."""
+        value = _measure(self.kind, molecule.coordinates[list(self.atoms)])
+        if self.kind != "bond":
+            return math.degrees(value)
+        return value * (ANGSTROM_PER_BOHR if self.units == "angstrom" else 1.0)
+
+    def at(self, molecule: Molecule, value: float) -> Molecule:
+        """The molecule with the coordinate set to `value`; bonds and angles elsewhere stay.
+
+        Raises
+        ------
+        InputError : two atoms come too close, or the coordinate is not defined in the geometry given
+        """
+        points = np.array(molecule.coordinates)
+        place = list(self.atoms)
+        moving = list(self.moving)
+        if self.kind == "bond":
+            scale = BOHR_PER_ANGSTROM if self.units == "angstrom" else 1.0
+            line = points[place[1]] - points[place[0]]
+            length = float(np.linalg.norm(line))
+            points[moving] += line / length * (value * scale - length)
+        else:
+            change = math.radians(value) - _measure(self.kind, points[place])
+            pivot, axis = _axis(self.kind, points[place])
+            points[moving] = pivot + (points[moving] - pivot) @ _rotation(axis, change).T
+        try:
+            return replace(molecule, coordinates=points)
+        except InputError as error:
+            raise InputError(f"--{self.kind} at {value:g} {self.units}: {error}") from error
+
+
+def make_coordinate(
+    kind: str, atoms: str, values: str, molecule: Molecule, *, units: str = "angstrom", moving: str | None = None
+) -> Coordinate:
+    """A coordinate from the options of the command line.
+
+    Parameters
+    ----------
+    kind : "bond", "angle" or "dihedral"
+    atoms : numbers from 1 with commas between them
+    values : FROM:TO:POINTS, both ends included
+    units : of a bond length
+    moving : ranges of atoms that move, such as 4-6+8; None for the side of the last atom
+
+    Raises
+    ------
+    InputError : atoms that do not exist or are named twice, a range that is none, a ring, a linear angle
+    """
+    option = f"--{kind}"
+    words = [word.strip() for word in atoms.split(",")]
+    if len(words) != ATOMS[kind] or not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
+        raise InputError(
+            f"{option} {atoms[:60]!r}: expected {ATOMS[kind]} atom numbers, such as {','.join('1234'[: ATOMS[kind]])}"
+        )
+    place = tuple(parse_atoms(word, molecule.natom, option)[0] for word in words)
+    if len(set(place)) < len(place):
+        raise InputError(f"{option} {atoms}: an atom is named twice: name {ATOMS[kind]} different ones")
+    steps = _values(option, kind, values)
+    if kind != "bond":
+        _require_defined(kind, molecule.coordinates[list(place)], option, atoms)
+    chosen = _side(kind, place, molecule) if moving is None else _named_side(kind, place, moving, molecule)
+    found = Coordinate(kind, place, chosen, steps, "degree" if kind != "bond" else units)
+    for value in steps:
+        found.at(molecule, value)
+    return found
+
+
+def _values(option: str, kind: str, text: str) -> tuple[float, ...]:
+    words = [word.strip() for word in text.split(":")]
+    sound = (
+        len(words) == 3 and all(_NUMBER.fullmatch(word) for word in words[:2]) and re.fullmatch("[0-9]{1,4}", words[2])
+    )
+    if not sound or not FEWEST <= int(words[2]) <= MOST:
+        raise InputError(
+            f"{option} {text[:60]!r}: expected FROM:TO:POINTS with {FEWEST} to {MOST} points, such as 0.8:1.2:9"
+        )
+    start, end, count = float(words[0]), float(words[1]), int(words[2])
+    if start == end:
+        raise InputError(
+            f"{option} {text}: from {start:g} to {end:g} there is nothing to scan: give two different values"
+        )
+    if kind != "dihedral" and min(start, end) <= 0:
+        raise InputError(f"{option} {text}: expected values above zero")
+    if kind == "angle" and max(start, end) > 180:
+        raise InputError(f"{option} {text}: expected angles up to 180 degrees")
+    if kind == "dihedral" and max(abs(start), abs(end)) > 720:
+        raise InputError(f"{option} {text}: expected dihedral angles between -720 and 720 degrees")
+    # As many digits as were typed, so that 0.1 steps are printed as such.
+    return tuple(round(start + (end - start) * step / (count - 1), 12) for step in range(count))
+
+
+def _side(kind: str, place: tuple[int, ...], molecule: Molecule) -> tuple[int, ...]:
+    """The atoms that move, by connectivity."""
+    still, first = (place[0], place[1]) if kind == "bond" else (place[1], place[2])
+    bonded = _bonded(molecule)
+    bonded[still, first] = bonded[first, still] = False
+    reached, waiting = {first}, [first]
+    while waiting:
+        for atom in np.flatnonzero(bonded[waiting.pop()]):
+            if int(atom) not in reached:
+                reached.add(int(atom))
+                waiting.append(int(atom))
+    fixed = {place[0], still} - {first}
+    if reached & fixed or not set(place[2:]) <= reached:
+        raise InputError(
+            f"--{kind} {','.join(str(atom + 1) for atom in place)}: the atoms are in a ring or not bonded in this "
+            f"order, so no side can move alone: name the atoms that move, e.g. --moving {show_atoms([place[-1]])}"
+        )
+    return tuple(sorted(reached))
+
+
+def _named_side(kind: str, place: tuple[int, ...], moving: str, molecule: Molecule) -> tuple[int, ...]:
+    chosen = parse_atoms(moving, molecule.natom, "--moving")
+    still = place[:1] if kind == "bond" else place[:2]
+    if place[-1] not in chosen or set(still) & set(chosen):
+        raise InputError(
+            f"--moving {moving}: atom {place[-1] + 1} must be among the atoms that move, and {show_atoms(still)} not"
+        )
+    return chosen
+
+
+def _bonded(molecule: Molecule) -> NDArray[np.bool_]:
+    reach = np.array([radius(symbol) for symbol in molecule.symbols]) * BOHR_PER_ANGSTROM
+    gaps = np.linalg.norm(molecule.coordinates[:, None] - molecule.coordinates[None], axis=2)
+    ghost = np.array(molecule.ghost)
+    near = gaps < BOND * (reach[:, None] + reach[None])
+    bonded: NDArray[np.bool_] = near & (ghost[:, None] == ghost[None]) & ~np.eye(molecule.natom, dtype=bool)
+    return bonded
+
+
+def _measure(kind: str, points: Vector) -> float:
+    """Bond length in bohr, angles in radians; a dihedral is positive when, seen from J to K, L is clockwise of I."""
+    if kind == "bond":
+        return float(np.linalg.norm(points[1] - points[0]))
+    if kind == "angle":
+        a, b = points[0] - points[1], points[2] - points[1]
+        return math.atan2(float(np.linalg.norm(np.cross(a, b))), float(a @ b))
+    first, middle, last = (points[i + 1] - points[i] for i in range(3))
+    one, two = np.cross(first, middle), np.cross(middle, last)
+    return math.atan2(float(np.linalg.norm(middle) * (first @ two)), float(one @ two))
+
+
+def _axis(kind: str, points: Vector) -> tuple[Vector, Vector]:
+    """A point of the axis and its direction; turning about it by a positive angle raises the coordinate."""
+    if kind == "dihedral":
+        return points[1], points[2] - points[1]
+    a, b = points[0] - points[1], points[2] - points[1]
+    normal = np.cross(a, b)
+    if _straight(a, b):  # any normal will do
+        normal = np.cross(a, np.eye(3)[int(np.argmin(np.abs(a)))])
+    return points[1], normal
+
+
+def _rotation(axis: Vector, angle: float) -> Vector:
+    """Rotation matrix (3, 3) about an axis through the origin (Rodrigues)."""
+    x, y, z = axis / np.linalg.norm(axis)
+    cross = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
+    turned: Vector = np.eye(3) + math.sin(angle) * cross + (1.0 - math.cos(angle)) * cross @ cross
+    return turned
+
+
+def _straight(a: Vector, b: Vector) -> bool:
+    return bool(np.linalg.norm(np.cross(a, b)) < LINEAR * np.linalg.norm(a) * np.linalg.norm(b))
+
+
+def _require_defined(kind: str, points: Vector, option: str, atoms: str) -> None:
+    if kind == "dihedral":
+        first, middle, last = (points[i + 1] - points[i] for i in range(3))
+        if _straight(first, middle) or _straight(middle, last):
+            raise InputError(f"{option} {atoms}: three of the atoms are on a line, so the dihedral is not defined")

@@ -1,0 +1,228 @@
+"""Energies along a coordinate, or of the frames of a file; every SCF starts from the orbitals of the point before.
+
+A point that fails is recorded with the exit code of its error; the others stay. When the lowest point is not at an end,
+the minimum is estimated from the points around it (`dfmp2.studies.minimum`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from dfmp2.errors import InputError
+from dfmp2.io.study import MOST_RUNS, Column, Study, Value
+from dfmp2.molecule import Molecule
+from dfmp2.options import Options
+from dfmp2.progress import Listener
+from dfmp2.provenance import version
+from dfmp2.record import StartOrbitals
+from dfmp2.result import MP2Result
+from dfmp2.studies.coordinate import Coordinate
+from dfmp2.studies.course import Failures, Keeper, Results, Step, carry_out, examine
+from dfmp2.studies.fragments import show_atoms
+from dfmp2.studies.minimum import find_minimum
+from dfmp2.units import KJ_PER_MOL_PER_HARTREE
+
+NUMBERS: dict[str, tuple[str, str, Callable[[MP2Result], float]]] = {  # column -> (unit, description, of a run)
+    "scf_total_energy": ("hartree", "total Hartree-Fock energy", lambda r: r.scf_total_energy),
+    "mp2_same_spin_correlation_energy": ("hartree", "E_SS", lambda r: r.mp2_same_spin_correlation_energy),
+    "mp2_opposite_spin_correlation_energy": ("hartree", "E_OS", lambda r: r.mp2_opposite_spin_correlation_energy),
+    "mp2_correlation_energy": ("hartree", "E_SS + E_OS", lambda r: r.mp2_correlation_energy),
+    "mp2_total_energy": ("hartree", "E(HF) + E(correlation)", lambda r: r.mp2_total_energy),
+    "homo_lumo_gap": ("hartree", "smallest gap of one spin", lambda r: r.diagnostics.homo_lumo_gap),
+    "scf_iterations": ("", "SCF iterations", lambda r: float(r.reference.cycles)),
+}
+FITS = {"parabola": 3, "quartic": 5}
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What is to be computed: geometries with the value of the coordinate, and how.
+
+    Attributes
+    ----------
+    molecules, values : of equal length
+    coordinate : None for the frames of a file
+    """
+
+    molecules: tuple[Molecule, ...]
+    values: tuple[float, ...]
+    coordinate: Coordinate | None
+    options: Options
+    chained: bool
+
+    def steps(self) -> list[Step]:
+        """One per point."""
+        found = []
+        for number, (molecule, value) in enumerate(zip(self.molecules, self.values, strict=True), start=1):
+            who = f"frame {number}" if self.coordinate is None else f"{self.name} = {value:g} {self.units}"
+            found.append(
+                Step(f"{'frame' if self.coordinate is None else 'point'}-{number:03d}", who, molecule, self.options)
+            )
+        return found
+
+    @property
+    def name(self) -> str:
+        """Of the first column."""
+        return "frame" if self.coordinate is None else self.coordinate.name
+
+    @property
+    def units(self) -> str:
+        """Of the first column."""
+        return "" if self.coordinate is None else self.coordinate.units
+
+
+def along(molecule: Molecule, coordinate: Coordinate, options: Options, *, chained: bool = True) -> Scan:
+    """A scan along a coordinate."""
+    points = tuple(coordinate.at(molecule, value) for value in coordinate.values)
+    return Scan(points, coordinate.values, coordinate, options, chained)
+
+
+def over_frames(frames: Sequence[Molecule], options: Options, *, chained: bool = True) -> Scan:
+    """A scan over geometries of one molecule.
+
+    Raises
+    ------
+    InputError : one frame only, or frames of different molecules
+    """
+    if len(frames) < 2:
+        raise InputError(
+            "one frame and no coordinate: name one (--bond, --angle or --dihedral), or give a file with several frames"
+        )
+    if len(frames) > MOST_RUNS:
+        raise InputError(f"{len(frames)} frames: at most {MOST_RUNS} go into one study; split the file")
+    first = frames[0]
+    for number, frame in enumerate(frames[1:], start=2):
+        same = (frame.labels, frame.charge, frame.multiplicity) == (first.labels, first.charge, first.multiplicity)
+        if not same:
+            raise InputError(
+                f"frame {number} is {frame.formula} (charge {frame.charge}, multiplicity {frame.multiplicity}) or has "
+                f"its atoms in another order than frame 1, {first.formula}: a scan needs geometries of one molecule"
+            )
+    return Scan(tuple(frames), tuple(float(n) for n in range(1, len(frames) + 1)), None, options, chained)
+
+
+def scan_energies(
+    scan: Scan,
+    *,
+    start: StartOrbitals | None = None,
+    keeper: Keeper | None = None,
+    listener: Listener | None = None,
+    command: str = "dfmp2.studies.scan",
+) -> Study:
+    """Energies of all points.
+
+    Parameters
+    ----------
+    scan : made with `along` or `over_frames`
+    start : start orbitals of the first point
+    keeper : where finished runs go, None for nowhere
+
+    Returns
+    -------
+    Study; its table has one row per point tried, NaN and an exit code for one that failed; its values hold the minimum
+
+    Raises
+    ------
+    Dfmp2Error : the calculation would be refused for the first point already
+    """
+    listener, keeper = listener or Listener(), keeper or Keeper()
+    keeper.require_kind("scan")
+    steps = scan.steps()
+    examine(steps[0])  # the same atoms everywhere
+
+    def summarise(results: Results, failures: Failures, complete: bool) -> Study:
+        return _summary(scan, results, failures, complete, command)
+
+    return carry_out(
+        *(steps, summarise, keeper, listener, command), first_start=start, chained=scan.chained, tolerant=True
+    )
+
+
+def failed_points(study: Study) -> list[float]:
+    """Exit codes of the points that failed."""
+    return [code for code in study.table["exit_code"].values if code]
+
+
+def _summary(scan: Scan, results: Results, failures: Failures, complete: bool, command: str) -> Study:
+    tried = [
+        (step, value)
+        for step, value in zip(scan.steps(), scan.values, strict=True)
+        if step.name in results or step.name in failures
+    ]
+    runs = [results.get(step.name) for step, _ in tried]
+    lowest = min((run.mp2_total_energy for run in runs if run is not None), default=math.nan)
+    table = {scan.name: Column(tuple(value for _, value in tried), scan.units, "value of the coordinate")}
+    relative = [math.nan if run is None else (run.mp2_total_energy - lowest) * KJ_PER_MOL_PER_HARTREE for run in runs]
+    table["relative_energy"] = Column(tuple(relative), "kJ/mol", "E(MP2 total) above the lowest point")
+    for name, (units, description, number) in NUMBERS.items():
+        table[name] = Column(tuple(math.nan if run is None else number(run) for run in runs), units, description)
+    codes = [float(failures[step.name].code) if step.name in failures else 0.0 for step, _ in tried]
+    table["exit_code"] = Column(tuple(codes), "", "0, or the exit code of the error")
+    first = scan.molecules[0]
+    chain = "the converged orbitals of the point before" if scan.chained else "atomic densities"
+    notes = [f"start orbitals: {chain}"]
+    if scan.coordinate is not None:
+        notes.append(f"atoms that move: {show_atoms(scan.coordinate.moving)}")
+    notes += [
+        f"{step.who}: failed with code {failures[step.name].code}: {failures[step.name].message}"
+        for step, _ in tried
+        if step.name in failures
+    ]
+    values = _minima(scan, table) if complete else {}
+    if complete and scan.coordinate is not None and not values:
+        notes.append(
+            "no minimum inside: the lowest point is at an end, next to a failed one, or there are fewer than three"
+        )
+    return Study(
+        kind="scan",
+        title=f"scan of {first.name} ({first.formula}), {scan.name.replace('_', ' ')}, DF-MP2/{scan.options.basis}",
+        settings={
+            "name": first.name,
+            "basis": scan.options.basis,
+            "coordinate": scan.name,
+            "units": scan.units,
+            "points": len(scan.values),
+            "chained": scan.chained,
+            "failed": sum(code != 0 for code in codes),
+        },
+        notes=tuple(notes),
+        values=values,
+        table=table,
+        runs=dict(results),
+        complete=complete,
+        version=version(),
+        command=command,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _minima(scan: Scan, table: dict[str, Column]) -> dict[str, Value]:
+    """Position, energy and curvature of the minimum by parabola and quartic, where they can be had."""
+    if scan.coordinate is None:
+        return {}
+    energies, x = table["mp2_total_energy"].values, table[scan.name].values
+    failed = [value for value, energy in zip(x, energies, strict=True) if math.isnan(energy)]
+    points = [(value, energy) for value, energy in zip(x, energies, strict=True) if not math.isnan(energy)]
+    values: dict[str, Value] = {}
+    for name, count in FITS.items():
+        found = (
+            find_minimum([value for value, _ in points], [energy for _, energy in points], count) if points else None
+        )
+        if found is None or _gap(found.position, failed, [value for value, _ in points], count):
+            continue
+        how = f"{name} through {count} points"
+        values[f"minimum_{name}"] = Value(found.position, scan.units, how)
+        values[f"minimum_{name}_energy"] = Value(found.energy, "hartree", f"{how}, E(MP2 total)")
+        values[f"minimum_{name}_curvature"] = Value(
+            found.curvature, f"hartree/{scan.units}^2", f"{how}, second derivative"
+        )
+    return values
+
+
+def _gap(position: float, failed: list[float], good: list[float], count: int) -> bool:
+    """Whether a failed point lies among the points of the polynomial."""
+    used = sorted(good, key=lambda value: abs(value - position))[:count]
+    return any(min(used) < value < max(used) for value in failed)
