@@ -64,7 +64,12 @@ OPTIONS = (
     click.option("--os-scale", type=float, help="Opposite-spin factor of a custom scaled energy."),
     click.option("--ss-scale", type=float, help="Same-spin factor of a custom scaled energy."),
     click.option(
-        "--backend", type=click.Choice(BACKENDS), default="auto", show_default=True, help="See dfmp2 backends."
+        "--backend",
+        type=click.Choice(BACKENDS),
+        default="auto",
+        show_default=True,
+        envvar="DFMP2_BACKEND",
+        help="See dfmp2 backends.  [env: DFMP2_BACKEND]",
     ),
     click.option(
         "--precision",
@@ -83,6 +88,11 @@ OPTIONS = (
     ),
     click.option(
         "--memory", metavar="SIZE", help="Peak memory of the process, e.g. 8GB or 8GiB.  [default: what is free]"
+    ),
+    click.option(
+        "--scratch",
+        metavar="DIR",
+        help="Folder for what does not fit into memory.  [default: $DFMP2_SCRATCH, else $TMPDIR, else /tmp]",
     ),
     click.option("--threads", type=int, help="Threads of this process.  [default: usable cores]"),
     click.option("--allow-small-gap", is_flag=True, help="Go on with a HOMO-LUMO gap below 0.02 Eh."),

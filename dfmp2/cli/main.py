@@ -18,6 +18,7 @@ from typing import Any
 import click
 
 from dfmp2.cli import signals
+from dfmp2.deferred import defer
 from dfmp2.errors import Dfmp2Error
 from dfmp2.io.text import printable
 
@@ -25,10 +26,19 @@ COMMANDS = {  # name -> (module, one line); modules are loaded when called, so t
     "run": ("dfmp2.cli.run", "Compute the DF-MP2 energy of a molecule."),
     "plan": ("dfmp2.cli.plan", "Predict memory, operations and time of a run."),
     "show": ("dfmp2.cli.show", "Print a stored result."),
+    "report": ("dfmp2.cli.report", "Write stored results as an HTML or Markdown page."),
     "compare": ("dfmp2.cli.compare", "Recompute a stored result with PySCF or Psi4 and print the differences."),
     "derive": ("dfmp2.cli.derive", "Energies with a larger frozen core or other scaling, without a new run."),
+    "interaction": ("dfmp2.cli.interaction", "Interaction energy of fragments, with counterpoise correction."),
+    "cbs": ("dfmp2.cli.cbs", "Energy at the basis set limit from two basis sets."),
+    "batch": ("dfmp2.cli.batch", "Run many molecules, restart them, see where they stand, collect their energies."),
+    "scan": ("dfmp2.cli.scan", "Energies along a bond, an angle, a dihedral, or the frames of a file."),
     "doctor": ("dfmp2.cli.doctor", "Check installation, machine and folder; one fix line per problem."),
     "validate": ("dfmp2.cli.validate", "Check this installation against energies of other programs."),
+    "export": ("dfmp2.cli.export", "Write a stored result for another program (Molden, TREXIO, QCSchema, xyz)."),
+    "qcschema": ("dfmp2.cli.qcschema", "Compute what a QCSchema AtomicInput asks for; JSON in, JSON out."),
+    "bench": ("dfmp2.cli.bench", "Time dfmp2 against PySCF and Psi4, and against what the machine can do."),
+    "kernels": ("dfmp2.cli.kernels", "Trainium kernels: list, predicted cost, timeline, contract check."),
     "backends": ("dfmp2.cli.backends", "List the backends and why they can or cannot be used."),
 }
 NO_RESOURCES = 7
@@ -88,6 +98,7 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     signals.listen()
+    defer("scipy.optimize")
     try:
         return _run(arguments)
     except (KeyboardInterrupt, click.Abort):

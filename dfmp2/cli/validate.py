@@ -31,7 +31,14 @@ if TYPE_CHECKING:
 @click.option("--only", multiple=True, metavar="PATTERN", help="Entries whose name matches (* and ?, or a part of it).")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Entries with this tag; repeat it for more than one.")
 @click.option("--slow", is_flag=True, help="Also entries of more than about 20 seconds or 2 GB.")
-@click.option("--backend", type=click.Choice(BACKENDS), default="auto", show_default=True, help="See dfmp2 backends.")
+@click.option(
+    "--backend",
+    type=click.Choice(BACKENDS),
+    default="auto",
+    show_default=True,
+    envvar="DFMP2_BACKEND",
+    help="See dfmp2 backends.  [env: DFMP2_BACKEND]",
+)
 @click.option(
     "--precision",
     type=click.Choice(["auto", "fp64", "mixed"]),

@@ -1,0 +1,1 @@
+"""Many molecules: a manifest, worker processes that stay warm, and results that are never computed twice."""

@@ -1,0 +1,83 @@
+"""One accelerator per worker: which devices there are, and the variables that show a worker only its own."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from dfmp2.errors import InputError
+
+CUDA, NEURON = "CUDA_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES"
+CORES_PER_CHIP = 2  # of Trainium1 (AWS Neuron documentation, "Trn1 architecture")
+NVIDIA = Path("/proc/driver/nvidia/gpus")
+DEVICES = Path("/dev")
+LONGEST_RANGE = 4096
+
+
+def pinning(
+    backend: str,
+    worker: int,
+    workers: int,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    nvidia: Path = NVIDIA,
+    devices: Path = DEVICES,
+) -> dict[str, str]:
+    """Variables that give a worker its device; empty for a backend without one.
+
+    Parameters
+    ----------
+    backend : name as asked for
+    worker : from 0
+    nvidia, devices : folders that list the machine's devices
+
+    Raises
+    ------
+    InputError : fewer Trainium cores than workers; a core belongs to one process
+    """
+    if backend in ("cuda", "auto"):
+        cards = _split(environment[CUDA]) if CUDA in environment else _count(nvidia)
+        return {CUDA: cards[worker % len(cards)]} if cards else {}
+    if backend in ("nki", "nki-xla"):
+        cores = _ranges(environment[NEURON]) if environment.get(NEURON) else _neuron_cores(devices)
+        if cores and len(cores) < workers:
+            raise InputError(
+                f"--workers {workers}: there are {len(cores)} NeuronCores and a core serves one process: use at most "
+                f"--workers {len(cores)}"
+            )
+        return {NEURON: cores[worker]} if cores else {}
+    return {}
+
+
+def _split(text: str) -> list[str]:
+    """Devices as they are named: numbers, or identifiers such as GPU-8f2c...; -1 ends the list."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    return names[: names.index("-1")] if "-1" in names else names
+
+
+def _count(folder: Path) -> list[str]:
+    try:
+        return [str(number) for number, _ in enumerate(sorted(folder.iterdir()))]
+    except OSError:
+        return []
+
+
+def _neuron_cores(devices: Path) -> list[str]:
+    try:
+        chips = sum(re.fullmatch(r"neuron\d+", path.name) is not None for path in devices.iterdir())
+    except OSError:
+        return []
+    return [str(core) for core in range(CORES_PER_CHIP * chips)]
+
+
+def _ranges(text: str) -> list[str]:
+    """Cores of "0-3" or "0,2,5-7"."""
+    cores: list[str] = []
+    for part in _split(text):
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part)
+        if match is None or not 0 <= int(match[2] or match[1]) - int(match[1]) < LONGEST_RANGE:
+            raise InputError(f"{NEURON} is {text!r}: expected cores such as 0-3 or 0,1")
+        cores.extend(str(core) for core in range(int(match[1]), int(match[2] or match[1]) + 1))
+    return cores
