@@ -14,6 +14,22 @@ from typing import Any
 
 import pytest
 
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--require MARKER`: what is needed for the tests with that marker is there, so a skip is a failure."""
+    parser.addoption("--require", action="append", default=[], metavar="MARKER", help="fail where MARKER's tests skip")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Turn the skip of a required test into a failure."""
+    report: Any = yield
+    missing = [name for name in item.config.getoption("--require") if item.get_closest_marker(name)]
+    if report.skipped and missing and not hasattr(report, "wasxfail"):
+        report.outcome, report.longrepr = "failed", f"--require {missing[0]}, but it was skipped: {report.longrepr}"
+    return report
+
+
 COMMAND = Path(sys.executable).with_name("dfmp2")
 
 MOLECULES = {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from dfmp2.blas import solve_columns, solve_rows
+from dfmp2.blas import SymmetricProduct, solve_columns, solve_rows
 
 RNG = np.random.default_rng(0)
 
@@ -55,3 +55,22 @@ def test_other_threads_run_during_a_solve():
             ticks += 1
             time.sleep(0.0005)
         assert ticks > 3 or time.perf_counter() - started < 0.005
+
+
+def test_symmetric_products_of_packed_triangles():
+    rng = np.random.default_rng(5)
+    n, product = 7, SymmetricProduct(7)
+    for count in (0, 1, 3):
+        full = rng.standard_normal((n, n))
+        full += full.T
+        rows = rng.standard_normal((count, n)).astype(np.float32)
+        out = np.full((count, n), np.nan, dtype=np.float32)
+        product.load(full[np.tril_indices(n)])
+        product.times(rows, out)
+        np.testing.assert_allclose(out, rows @ full, atol=2e-6)
+
+
+@pytest.mark.parametrize("rows", [np.zeros((2, 7)), np.zeros((2, 6), np.float32), np.zeros((7, 2), np.float32).T])
+def test_symmetric_product_refuses_what_blas_would_misread(rows):
+    with pytest.raises(ValueError, match="expected C-ordered float32 rows of 7"):
+        SymmetricProduct(7).times(rows, np.zeros((2, 7), dtype=np.float32))

@@ -156,8 +156,10 @@ CALCULATION = (
     h2o("frozen core takes all", 3, ("--frozen-core", "5"), "N >= nocc"),
     h2o("SCF does not converge", 4, ("--scf-max-cycles", "2"), "did not converge in 2 cycles", "no MP2 energy"),
     h2o("precision not reached", 5, ("--precision", "mixed", "--tolerance", "1e-20"), "--precision auto"),
-    *(h2o(f"backend {name}", 6, ("--backend", name), f"--backend {name}", "not built yet")
-      for name in ("nki", "nki-xla", "nki-simulator", "nki-interpreter")),
+    *(h2o(f"backend {name}", 6, ("--backend", name), f"--backend {name}", "nki is not installed", "AWS's own package")
+      for name in ("nki", "nki-xla", "nki-simulator")),
+    h2o("no float64 on Trainium", 6, ("--backend", "nki-interpreter", "--precision", "fp64"), "it offers mixed"),
+    h2o("Trainium tolerance", 5, ("--backend", "nki-interpreter", "--tolerance", "1e-20"), "has no float64"),
     h2o("memory too small", 7, ("--memory", "30MB"), "are required", "30.00 MB may be used"),
     Case("temporary folder missing", ("run", H2O, *STO3G), 7, ("/nonexistent", "TMPDIR"),
          env=(("PYSCF_TMPDIR", "/nonexistent"),)),

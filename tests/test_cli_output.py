@@ -214,10 +214,11 @@ LAYOUT = {
     ),
     "dfmp2/reference": layout(
         ("", "cycles kind ladder scf_type spin_square start"),
-        ("hartree", "nuclear_repulsion_energy scf_total_energy"),
+        ("hartree", "history nuclear_repulsion_energy scf_total_energy"),
     ),
     "dfmp2/run": layout(("", "backend backend_reason frozen_core_note precision")),
     "dfmp2/sizes": layout(("", "frozen_core frozen_virtual nao natom naux naux_scf nelectron nmo nocc nvir")),
+    "dfmp2/storage": layout(("byte", "predicted read written"), ("", "fitted_tensor folder scf_integrals")),
     "dfmp2/stability": layout(("hartree", "lowest_eigenvalue"), ("", "method verdict")),
     "dfmp2/timings": SECONDS,
 }

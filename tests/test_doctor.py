@@ -311,6 +311,7 @@ def trainium(sound: Surroundings) -> Surroundings:
     path = f"{own[0].parent}:{sound.root}/opt/aws/neuron/bin:/usr/bin"
     variables = {"PATH": path, "NEURON_CC_FLAGS": "--auto-cast=none", "NEURON_COMPILE_CACHE_URL": str(sound.folder)}
     packages = {"nki": "0.5.0", "neuronx_cc": "2.26.6360.0", "torch_neuronx": "2.9.0.2.15.32035", "torch_xla": "2.9.0"}
+    packages["libneuronxla"] = "2.2.16408.0"
     return having(sound, variables, torch="2.9.0", **packages)
 
 

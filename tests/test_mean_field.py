@@ -108,10 +108,10 @@ def climb(limit, converging_rung=None):
     listener = Recorder()
     options = Options(basis="x", scf_max_cycles=limit)
     try:
-        _, ladder, cycles = mean_field._climb(Fake(), np.eye(1), options, listener)
+        _, ladder, history = mean_field._climb(Fake(), np.eye(1), options, listener)
     except ConvergenceError as error:
         return runs, None, listener.cycles, str(error)
-    return runs, ladder, cycles, None
+    return runs, ladder, len(history), None
 
 
 def test_ladder_climbs_inside_the_cycle_limit():
@@ -221,3 +221,14 @@ def test_lowest_hessian_eigenvalue_equals_pyscf():
     hop, diagonal = theirs._gen_hop_rhf_external(mf)[2:4]
     matrix = np.array([hop(row) for row in np.eye(diagonal.size)])
     assert found.lowest_eigenvalue == pytest.approx(np.linalg.eigvalsh(matrix)[0], abs=1e-3)
+
+
+def test_every_iteration_is_recorded_and_kept(tmp_path):
+    result = dfmp2.run("inputs/h2o.xyz", "cc-pvdz", stability="off")
+    history = result.reference.history
+    assert history.shape == (result.reference.cycles, 3)
+    assert history[-1, 0] == pytest.approx(result.scf_total_energy, abs=1e-12)
+    np.testing.assert_allclose(np.diff(history[:, 0]), history[1:, 1], atol=1e-12)
+    assert abs(history[-1, 1]) < result.options.scf_conv_tol and history[-1, 2] < result.options.scf_gradient_tol
+    dfmp2.write(result, tmp_path / "h2o.h5")
+    np.testing.assert_array_equal(dfmp2.read(tmp_path / "h2o.h5").reference.history, history)

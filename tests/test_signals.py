@@ -33,6 +33,7 @@ def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [COMMAND, *arguments],
         cwd=cwd,
+        env={**os.environ, "DFMP2_CHECKPOINT_SECONDS": "1000"},  # with a checkpoint: test_checkpoint_signals.py
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -156,9 +157,9 @@ def stop(call: Runner, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[]
 
         run = api.run_options
 
-        def run_options(molecule: object, options: object, *, listener: object, command: str) -> object:
+        def run_options(*given: object, **named: object) -> object:
             step()
-            return run(molecule, options, listener=listener, command=command)  # type: ignore[arg-type]
+            return run(*given, **named)  # type: ignore[arg-type]
 
         monkeypatch.setattr(api, "run_options", run_options)
         return call

@@ -22,13 +22,14 @@ GHOST = "_bare"  # label of ghosts that need a basis of their own
 OVERLAP_CUT = 1e-6  # PySCF's cut on overlap eigenvalues, made Psi4's where functions were dropped
 
 
-def psi4_input(result: MP2Result, memory: int) -> str:
+def psi4_input(result: MP2Result, memory: int, d_convergence: float = D_CONVERGENCE) -> str:
     """Psi4 input of a DF-MP2 calculation.
 
     Parameters
     ----------
     result : geometry, bases, reference and frozen orbitals to repeat
     memory : bytes Psi4 may use
+    d_convergence : largest orbital gradient (root mean square) of a converged SCF
 
     Raises
     ------
@@ -49,7 +50,7 @@ def psi4_input(result: MP2Result, memory: int) -> str:
         "mp2_type": "df",
         "puream": "true",
         "e_convergence": f"{min(E_CONVERGENCE, result.options.scf_conv_tol):.1e}",
-        "d_convergence": f"{D_CONVERGENCE:.1e}",
+        "d_convergence": f"{d_convergence:.1e}",
         "maxiter": "200",
         "freeze_core": "false",
         "num_frozen_docc": str(result.sizes.frozen_core),

@@ -1,0 +1,177 @@
+"""Runs that are killed: processes forked from one that has paid for the imports, and the numbers two results share.
+
+Run as a program it is that process: requests come as lines of JSON on standard input, replies go to standard output.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+ROOT = Path(__file__).parent.parent
+EACH = "DFMP2_CHECKPOINT_SECONDS"  # 0: a checkpoint at every safe point
+# What may differ between two runs of the same calculation; `mol` holds the memory PySCF may plan with.
+OWN = (
+    "dfmp2/timings",
+    "dfmp2/predicted",
+    "dfmp2/provenance",
+    "dfmp2/memory",
+    "dfmp2/storage",
+    "dfmp2/input/options/scratch",
+    "mol",
+)
+
+
+def numbers(source: Path | bytes) -> dict[str, bytes]:
+    """Every dataset of a result that must not differ, as bytes."""
+    found: dict[str, bytes] = {}
+
+    def take(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and not name.startswith(OWN):
+            value = item[()]
+            plain = np.asarray(value)
+            found[name] = repr(value).encode() if plain.dtype == object else plain.tobytes()
+
+    with h5py.File(io.BytesIO(source) if isinstance(source, bytes) else source) as handle:
+        handle.visititems(take)
+    return found
+
+
+class Server:
+    """Starts `dfmp2` without its start-up time."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": str(threads), EACH: "0"},
+        )
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return dict(json.loads(self._process.stdout.readline()))
+
+    def start(self, arguments: list[str], cwd: Path) -> int:
+        """Process number of `dfmp2 ARGUMENTS`; its output goes to `CWD/../PID.out`."""
+        return int(self.ask(start=arguments, cwd=str(cwd))["pid"])
+
+    def wait(self, pid: int, kill_after: float | None = None) -> tuple[int, float]:
+        """Exit code (negative for a signal) and seconds; kill -9 comes after `kill_after` seconds."""
+        reply = self.ask(wait=pid, kill_after=kill_after)
+        return int(reply["code"]), float(reply["seconds"])
+
+    def close(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait(60)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+def kill_and_resume(
+    server: Server, arguments: list[str], folder: Path, kills: int, seed: int, reference: Mapping[str, bytes]
+) -> dict[str, int]:
+    """Kill a run at random moments and resume it until it ends, again and again.
+
+    Returns
+    -------
+    counts of kills, resumed runs, finished chains, results that were not the reference and files that could not be read
+    """
+    rng = random.Random(seed)
+    target = folder / "killed.h5"
+    command = [*arguments, "--output", target.name, "--resume", "--quiet"]
+    counts = dict.fromkeys(("kills", "kills with a checkpoint", "resumed", "chains", "different", "unreadable"), 0)
+    code, whole = server.wait(server.start(command, folder))
+    assert code == 0
+    target.unlink()
+    while counts["kills"] < kills or target.with_name(target.name + ".checkpoint").exists():
+        counts["resumed"] += target.with_name(target.name + ".checkpoint").exists()
+        code, _ = server.wait(server.start(command, folder), rng.uniform(0.0, 1.1 * whole))
+        assert code in (0, -signal.SIGKILL), (folder.parent / "last.out").read_text()
+        counts["kills"] += code != 0
+        counts["kills with a checkpoint"] += code != 0 and target.with_name(target.name + ".checkpoint").exists()
+        if target.exists():
+            try:
+                counts["different"] += numbers(target) != reference
+            except OSError:
+                counts["unreadable"] += 1
+            if code == 0:
+                counts["chains"] += 1
+                left = [path.name for path in folder.iterdir() if path.name.startswith(target.name)]
+                assert left == [target.name], left
+            target.unlink()
+            target.with_name(target.name + ".checkpoint").unlink(missing_ok=True)
+    return counts
+
+
+def _serve(threads: int) -> None:
+    from dfmp2 import threads as settings
+
+    settings.set_environment(threads)
+    from dfmp2.reference.shield import import_pyscf
+
+    import_pyscf()
+    import pyscf.df
+    import pyscf.scf  # noqa: F401
+
+    started: dict[int, float] = {}
+    replies = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "start" in request:
+            begun = time.monotonic()
+            pid = os.fork()
+            if not pid:
+                _become(request["start"], Path(request["cwd"]))
+            started[pid] = begun
+            reply: dict[str, Any] = {"pid": pid}
+        else:
+            reply = _await(request["wait"], started.pop(request["wait"]), request["kill_after"])
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+
+
+def _become(arguments: list[str], cwd: Path) -> None:
+    from dfmp2.cli.main import main
+
+    os.chdir(cwd)
+    output = os.open(cwd.parent / "last.out", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for descriptor in (1, 2):
+        os.dup2(output, descriptor)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.argv = ["dfmp2", *arguments]
+    code = main(arguments)
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def _await(pid: int, begun: float, kill_after: float | None) -> dict[str, Any]:
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return {"code": os.waitstatus_to_exitcode(status), "seconds": time.monotonic() - begun}
+        if kill_after is not None and time.monotonic() - begun > kill_after:
+            os.kill(pid, signal.SIGKILL)
+            kill_after = None
+        time.sleep(0.001)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    _serve(int(sys.argv[1]))

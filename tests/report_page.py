@@ -1,0 +1,118 @@
+"""What the tests of `dfmp2 report` look at: the elements of an HTML page, in order, with their attributes and text."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+
+from dfmp2.io import hdf5
+from dfmp2.record import PairEnergies
+from dfmp2.report import build
+from dfmp2.report.cost import Speed
+from dfmp2.report.html import to_html
+from dfmp2.report.kinship import Entry
+from dfmp2.result import MP2Result
+
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+
+@dataclass
+class Elements(HTMLParser):
+    """Every element of a page; refuses one that is closed in the wrong order."""
+
+    tags: list[str] = field(default_factory=list)
+    attributes: list[tuple[str, str, str]] = field(default_factory=list)  # (element, name, value)
+    rows: list[list[str]] = field(default_factory=list)
+    text: str = ""
+    _open: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self._open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag):
+        assert self._open and self._open[-1] == tag, f"</{tag}> closes {self._open[-1:]}"
+        self._open.pop()
+
+    def handle_data(self, data):
+        if not {"style", "script"} & set(self._open):
+            self.text += data
+        if {"td", "th"} & set(self._open):
+            self.rows[-1][-1] += data
+
+    def values(self, name: str) -> list[str]:
+        """All values of an attribute."""
+        return [value for _, key, value in self.attributes if key == name]
+
+    def row(self, *start: str) -> list[str]:
+        """The first row of a table that starts with these cells."""
+        return next(row for row in self.rows if tuple(row[: len(start)]) == start)
+
+
+def parse(page: str) -> Elements:
+    """The elements of a page, all of which must have been closed."""
+    elements = Elements()
+    elements.feed(page)
+    elements.close()
+    assert not elements._open, elements._open
+    return elements
+
+
+def entry(result: MP2Result, name: str = "a.h5") -> Entry:
+    """A result as it stands on a page."""
+    return Entry(name, result, "0" * 64)
+
+
+def page_of(*results: MP2Result, title: str | None = None) -> str:
+    """The HTML page of results that need not be in files."""
+    if len(results) == 1:
+        return to_html(build.single_page(entry(results[0]), Speed(), title))
+    entries = [entry(result, f"{place}.h5") for place, result in enumerate(results, start=1)]
+    return to_html(build.several_page(entries, [Speed()] * len(entries), title))
+
+
+def stored(path: Path) -> MP2Result:
+    """A result from its file."""
+    return hdf5.read(path)
+
+
+def open_shell(result: MP2Result, nocc: int) -> MP2Result:
+    """An unrestricted result with the pair energies of `nocc` orbitals per spin, drawn by lot."""
+    large = enlarged(result, nocc)
+    pairs = PairEnergies(large.pairs.opposite_spin, 2 * large.pairs.same_spin)
+    doubled = {
+        name: np.repeat(getattr(large.reference, name), 2, axis=0) for name in ("mo_energy", "mo_occ", "mo_coeff")
+    }
+    return dataclasses.replace(
+        large, pairs=pairs, reference=dataclasses.replace(large.reference, kind="uhf", **doubled)
+    )
+
+
+def enlarged(result: MP2Result, nocc: int) -> MP2Result:
+    """The same with the pair energies of `nocc` orbitals, drawn by lot."""
+    rng = np.random.default_rng(7)
+    opposite = -(10.0 ** rng.uniform(-8, -2, (nocc, nocc)))
+    pairs = PairEnergies(opposite + opposite.T, (0.5 * (opposite + opposite.T),))
+    sizes = dataclasses.replace(result.sizes, nocc=(nocc, nocc), nvir=(50, 50), nmo=nocc + 50, nao=nocc + 50)
+    energies = np.sort(rng.uniform(-10, 0, (1, nocc + 50)))
+    occupations = np.where(np.arange(nocc + 50) < nocc, 2.0, 0.0)[None]
+    coefficients = np.zeros((1, nocc + 50, nocc + 50))
+    reference = dataclasses.replace(result.reference, mo_energy=energies, mo_occ=occupations, mo_coeff=coefficients)
+    return dataclasses.replace(result, pairs=pairs, sizes=sizes, reference=reference)

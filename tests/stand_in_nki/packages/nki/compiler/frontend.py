@@ -1,0 +1,5 @@
+"""Imitates the frontends."""
+
+
+class ParserFrontend:
+    """Parses."""

@@ -1,0 +1,1 @@
+"""Imitates torch_xla.debug."""

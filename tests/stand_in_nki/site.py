@@ -1,0 +1,121 @@
+"""Puts the stand-in in place for one test and takes it away again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from dfmp2.backends.nki import toolchain
+from dfmp2.backends.nki.environment import HERE
+
+PACKAGES = Path(__file__).parent / "packages"
+SOUND = {
+    "nki": "0.5.0",
+    "neuronx-cc": "2.26.6360.0",
+    "nrtpy": "0.3",
+    "torch-xla": metadata.version("torch").split("+")[0],
+    "torch-neuronx": "2.9.0.2.15.32035",
+    "libneuronxla": "2.2.16408.0",
+}
+OURS = ("nki", "nrtpy", "spike", "torch_xla", "libneuronxla", "torch_neuronx", "dfmp2.backends.nki.kernels")
+NEURON = ("NEURON_", "PJRT_", "NKI_", "DFMP2_", "STAND_IN_")
+
+
+@dataclass
+class Site:
+    """A machine with Neuron devices and packages."""
+
+    folder: Path
+    patch: pytest.MonkeyPatch
+
+    @property
+    def counter(self) -> Path:
+        """The device's own count of inferences."""
+        core = "sys/devices/virtual/neuron_device/neuron0/neuron_core0"
+        return self.folder / "root" / core / "stats/other_info/inference_count"
+
+    def device(self, instance: str = "trn1.2xlarge") -> None:
+        """Plug a device in."""
+        root = self.folder / "root"
+        for file, text in {"dev/neuron0": "", "sys/devices/virtual/dmi/id/product_name": instance}.items():
+            (root / file).parent.mkdir(parents=True, exist_ok=True)
+            (root / file).write_text(text)
+        self.counter.parent.mkdir(parents=True, exist_ok=True)
+        self.counter.write_text("7")
+        self.patch.setenv("STAND_IN_COUNTER", str(self.counter))
+
+    def install(self, **versions: str | None) -> None:
+        """Install the packages; None leaves one out, a version replaces the sound one."""
+        site = self.folder / "site"
+        for package, version in {**SOUND, **{k.replace("_", "-"): v for k, v in versions.items()}}.items():
+            if version is None:
+                continue
+            name = package.replace("-", "_")
+            information = site / f"{name}-{version}.dist-info"
+            information.mkdir(parents=True)
+            (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+            if (PACKAGES / name).is_dir():
+                shutil.copytree(PACKAGES / name, site / name)
+        self.patch.syspath_prepend(site)
+        repository = Path(__file__).parents[2]
+        self.patch.setenv("PYTHONPATH", f"{site}:{repository}")
+
+    def tools(self, *names: str) -> None:
+        """Put tools on PATH."""
+        for name in names or ("neuronx-cc", "libneuronpjrt-path"):
+            tool = self.folder / "bin" / name
+            tool.parent.mkdir(exist_ok=True)
+            tool.write_text("#!/bin/sh\n")
+            tool.chmod(0o755)
+        self.patch.setenv("PATH", f"{self.folder / 'bin'}:/usr/bin:/bin")
+
+    def fault(self, name: str) -> None:
+        """Let something go wrong."""
+        self.patch.setenv("STAND_IN_NKI", name)
+
+    def sound(self, **versions: str | None) -> Site:
+        """Everything in place."""
+        self.device()
+        self.install(**versions)
+        self.tools()
+        return self
+
+
+def forget() -> None:
+    """Forget what was imported of the stand-in, and kernels that it has decorated."""
+    for name in [name for name in sys.modules if name in OURS or name.startswith(tuple(f"{own}." for own in OURS))]:
+        del sys.modules[name]
+    toolchain._import_error.cache_clear()
+    toolchain._foreign_versions.cache_clear()
+
+
+@contextmanager
+def planted(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A machine without any of it, to which a test adds what it needs."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    hook, environ, root = sys.unraisablehook, dict(os.environ), HERE.root
+    for name in [name for name in os.environ if name.startswith(NEURON)]:
+        del os.environ[name]
+    os.environ |= {"DFMP2_NEFF_CACHE": str(folder / "neff"), "OMP_NUM_THREADS": "1"}
+    (folder / "root").mkdir()
+    object.__setattr__(HERE, "root", folder / "root")
+    forget()
+    try:
+        yield Site(folder, patch)
+    finally:
+        object.__setattr__(HERE, "root", root)
+        os.environ.clear()
+        os.environ |= environ
+        sys.unraisablehook = hook
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        forget()

@@ -1,0 +1,384 @@
+"""`dfmp2 batch`: isolated, restartable, and the same energies as single runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import dfmp2
+from dfmp2.io.lock import holder
+from tests.conftest import COMMAND, MOLECULES, listing, run_command, succeed
+
+HEAD = 'basis = "sto-3g"\nprecision = "fp64"\nthreads = 1\noutput = "out"\n'
+STATUS = {"total", "complete", "failed", "pending", "running", "items"}
+ITEM = {"name", "molecule", "status", "exit_code", "error", "output", "seconds"}
+WATERS = 3.0  # angstrom between the waters of `chain`
+
+
+def items(*names: str) -> str:
+    """[[item]] tables."""
+    return "".join(f'[[item]]\nmolecule = "{name}.xyz"\n' for name in names)
+
+
+def chain(count: int) -> str:
+    """xyz text of waters in a row: large enough to be interrupted."""
+    rows = [
+        f"{symbol} {WATERS * k + x} {y} {z}"
+        for k in range(count)
+        for symbol, x, y, z in (("O", 0, 0, 0.1173), ("H", 0, 0.7572, -0.4692), ("H", 0, -0.7572, -0.4692))
+    ]
+    return "\n".join([str(3 * count), "", *rows]) + "\n"
+
+
+def start(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """The command, not waited for."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(
+        [str(COMMAND), "batch", *arguments], cwd=folder, env={**os.environ, **(env or {})}, text=True, **pipes
+    )
+
+
+def wait_for(condition, seconds: float = 60.0):
+    """The first true value of a condition."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it never happened")
+
+
+def results(output: Path) -> dict[str, tuple[int, int]]:
+    """Inode and time of change of every result."""
+    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in sorted(output.glob("*.h5"))}
+
+
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory):
+    """A batch with a radical, overrides, and every kind of failure; its folder and what the command said."""
+    folder = tmp_path_factory.mktemp("batch")
+    for name, text in MOLECULES.items():
+        (folder / f"{name}.xyz").write_text(text)
+    (folder / "cut.xyz").write_text("3\n\nO 0 0 0\n")
+    (folder / "odd.xyz").write_text("2\n\nO 0 0 0\nH 0 0 0.97\n")
+    (folder / "m.toml").write_text(
+        HEAD
+        + items("h2", "h2o", "nh2", "cut", "odd", "missing", "h2-far", "o2")
+        .replace('"h2-far.xyz"\n', '"h2-far.xyz"\nscf_max_cycles = 2\n')
+        .replace('"o2.xyz"\n', '"o2.xyz"\nname = "Oxygen, triplet"\nbasis = "cc-pvdz"\nfrozen-core = "auto"\n')
+        + '[[item]]\nmolecule = "h2o.xyz"\nname = "no-basis"\nbasis = "cc-pvdzz"\n'
+    )
+    return folder, run_command("batch", "run", "m.toml", "--workers", "2", "--memory", "4GB", cwd=folder)
+
+
+def test_good_items_equal_single_runs_and_bad_ones_are_reported(batch):
+    folder, done = batch
+    assert done.code == 9, done.err
+    assert "5 of 9 items failed" in done.message
+    output = folder / "out"
+    good = {"h2": "sto-3g", "h2o": "sto-3g", "nh2": "sto-3g", "Oxygen_triplet": "cc-pvdz"}
+    assert {path.stem for path in output.glob("*.h5")} == set(good)
+    for name, basis in good.items():
+        stored = dfmp2.read(output / f"{name}.h5")
+        core = "auto" if name.startswith("Oxygen") else "none"
+        file = folder / f"{'o2' if name.startswith('Oxygen') else name}.xyz"
+        alone = dfmp2.run(file, basis, precision="fp64", threads=1, frozen_core=core)
+        assert abs(alone.mp2_total_energy - stored.mp2_total_energy) < 1e-10
+        assert stored.options.memory == 2 * 10**9 and stored.provenance.threads == 1
+        assert f"# item {name}" in stored.provenance.command
+    codes = {}
+    for path in output.glob("*.error.json"):
+        value = json.loads(path.read_text())
+        assert set(value) == {"code", "message", "traceback"} and "Traceback" in value["traceback"]
+        codes[path.name.removesuffix(".error.json")] = value["code"]
+    assert codes == {"cut": 3, "odd": 3, "missing": 3, "h2-far": 4, "no-basis": 3}
+    assert {path.name for path in output.iterdir()} == {
+        *(f"{name}.h5" for name in good),
+        *(f"{name}.error.json" for name in codes),
+        "batch.csv",
+        "batch.json",
+    }
+
+
+def test_status_has_the_shape_that_was_promised(batch, call, monkeypatch):
+    folder, _ = batch
+    monkeypatch.chdir(folder)
+    done = succeed(call("batch", "status", "m.toml", "--json"))
+    value = done.json
+    assert set(value) == STATUS and all(set(item) == ITEM for item in value["items"])
+    assert [value[key] for key in ("total", "complete", "failed", "pending", "running")] == [9, 4, 5, 0, 0]
+    by_name = {item["name"]: item for item in value["items"]}
+    assert by_name["h2o"]["exit_code"] == 0 and by_name["h2o"]["error"] is None
+    assert dfmp2.read(by_name["h2o"]["output"]).timings.total == by_name["h2o"]["seconds"]
+    assert by_name["h2-far"]["exit_code"] == 4 and "did not converge" in by_name["h2-far"]["error"]
+    assert by_name["h2-far"]["output"] is None
+    with open(folder / "out" / "batch.csv", newline="") as stream:
+        rows = {row["name"]: row for row in csv.DictReader(stream)}
+    assert float(rows["h2o"]["mp2_total_energy"]) == dfmp2.read(folder / "out" / "h2o.h5").mp2_total_energy
+    assert (rows["cut"]["status"], rows["cut"]["exit_code"]) == ("failed", "3")
+    assert "5 failed" in succeed(call("batch", "status", "m.toml")).out
+
+
+def test_nothing_complete_is_computed_again_and_changes_are_said(batch, call, monkeypatch):
+    """The same command, then after every kind of change: only what changed is computed."""
+    folder, _ = batch
+    monkeypatch.chdir(folder)
+    before = results(folder / "out")
+    again = call("batch", "run", "m.toml")
+    assert again.code == 9 and "(4 of them before)" in again.out
+    assert results(folder / "out") == before
+    (folder / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.75\n")
+    damaged = bytearray((folder / "out" / "nh2.h5").read_bytes())
+    place = damaged.index(np.float64(dfmp2.read(folder / "out" / "nh2.h5").scf_total_energy).tobytes())
+    damaged[place] ^= 1
+    (folder / "out" / "nh2.h5").write_bytes(damaged)
+    (folder / "cut.xyz").write_text(MOLECULES["h2"])
+    pending = succeed(call("batch", "status", "m.toml", "--json")).json
+    assert {item["name"] for item in pending["items"] if item["status"] == "pending"} == {"h2", "nh2"}
+    done = call("batch", "run", "m.toml")
+    assert "h2: its input has changed since the result was made (geometry): it is computed again" in done.err
+    assert "nh2: its result does not count" in done.err and "stored hash" in done.err
+    assert "(2 of them before), 4 failed" in done.out
+    after = results(folder / "out")
+    assert {name for name in before if before[name] == after[name]} == {"h2o.h5", "Oxygen_triplet.h5"}
+    assert dfmp2.read(folder / "out" / "h2.h5").molecule.coordinates[1, 2] == pytest.approx(0.75 / 0.52917721)
+    assert not list((folder / "out").glob("*.previous")) and not (folder / "out" / "cut.error.json").exists()
+    assert (folder / "out" / "nh2.h5.damaged").read_bytes() == damaged
+
+
+def test_collect_refuses_a_mixture(batch, call, monkeypatch):
+    folder, _ = batch
+    monkeypatch.chdir(folder)
+    refused = call("batch", "collect", "m.toml", "-o", "t.csv")
+    assert refused.code == 3 and "basis: sto-3g (4, e.g. h2), cc-pvdz (1, e.g. Oxygen_triplet)" in refused.message
+    assert "frozen-core: none (4" in refused.message and not (folder / "t.csv").exists()
+    for name in ("t.csv", "t.json", "t.h5"):
+        succeed(call("batch", "collect", "m.toml", "-o", name, "--allow-mixed"))
+    energy = dfmp2.read(folder / "out" / "h2o.h5").mp2_correlation_energy
+    with h5py.File(folder / "t.h5") as handle:
+        names = [name.decode() for name in handle["batch/name"][()]]
+        column = handle["batch/mp2_correlation_energy"]
+        assert column[names.index("h2o")] == energy and column.attrs["units"] == "hartree"
+    (row,) = [row for row in json.loads((folder / "t.json").read_text())["items"] if row["name"] == "h2o"]
+    assert row["mp2_correlation_energy"] == energy
+    inside = call("batch", "collect", "m.toml", "-o", "out/t.h5")
+    assert inside.code == 3 and "every .h5 in" in inside.message
+
+
+def test_report_reads_the_folder(batch, call, monkeypatch):
+    folder, _ = batch
+    monkeypatch.chdir(folder)
+    succeed(call("report", "out", "-o", "r.md"))
+    text = (folder / "r.md").read_text()
+    assert "h2-far | failed (4)" in text and "| h2o | complete" in text
+
+
+def test_plan_divides_the_work(batch, call, monkeypatch):
+    folder, _ = batch
+    monkeypatch.chdir(folder)
+    value = succeed(call("batch", "plan", "m.toml", "--shards", "2", "--json")).json
+    assert value["total"] == 9 and sorted({item["shard"] for item in value["items"]}) == [0, 1]
+    by_name = {item["name"]: item for item in value["items"]}
+    assert by_name["h2o"]["nao"] == 7 and by_name["no-basis"]["nao"] is None and by_name["missing"]["error"]
+    assert sum(shard["items"] for shard in value["shards"]) == 9
+    assert "shard 0" in succeed(call("batch", "plan", "m.toml")).out
+
+
+def test_shards_together_are_the_batch(folder, call, monkeypatch):
+    (folder / "m.toml").write_text(HEAD + items("h2", "h2o", "nh2"))
+    slurm = {"SLURM_ARRAY_TASK_ID": "4", "SLURM_ARRAY_TASK_MIN": "3", "SLURM_ARRAY_TASK_COUNT": "2"}
+    first = succeed(call("batch", "run", "m.toml", "--shard", "0/2"))
+    half = set(results(folder / "out"))
+    assert 0 < len(half) < 3 and f"{len(half)} of {len(half)} items complete" in first.out
+    index = json.loads((folder / "out" / "batch.json").read_text())
+    assert (index["complete"], index["pending"]) == (len(half), 3 - len(half))
+    for name, value in slurm.items():
+        monkeypatch.setenv(name, value)
+    succeed(call("batch", "run", "m.toml"))
+    assert set(results(folder / "out")) == {"h2.h5", "h2o.h5", "nh2.h5"}
+    assert json.loads((folder / "out" / "batch.json").read_text())["complete"] == 3
+
+
+def test_a_series_starts_from_its_neighbour(folder, call):
+    for number in range(3):
+        (folder / f"w{number}.xyz").write_text(MOLECULES["h2o"].replace("0.7572", f"{0.75 + 0.01 * number}"))
+    files = [f"w{number}.xyz" for number in range(3)]
+    common = ("--basis", "cc-pvdz", "--precision", "fp64", "--threads", "1", "--json")
+    chained = call("batch", "run", *files, *common, "--output", "chained", "--scf-chain")
+    assert succeed(chained).json["complete"] == 3
+    found = [dfmp2.read(folder / "chained" / f"w{number}.h5") for number in range(3)]
+    assert [Path(result.reference.start).name for result in found] == ["atomic densities", "w0.h5", "w1.h5"]
+    assert found[1].reference.cycles < found[0].reference.cycles
+    cold = dfmp2.run(folder / "w2.xyz", "cc-pvdz", precision="fp64", threads=1)
+    assert abs(cold.mp2_total_energy - found[2].mp2_total_energy) < 1e-8
+
+
+def test_terminated_and_resumed(folder, call):
+    """SIGTERM: 75 within 10 s, complete items only; the rest is computed by the same command, and nothing twice."""
+    (folder / "chain.xyz").write_text(chain(8))
+    (folder / "m.toml").write_text(HEAD.replace("sto-3g", "cc-pvdz") + items("chain", "h2", "h2o", "nh2"))
+    running = start(folder, "run", "m.toml", "--workers", "2")
+    wait_for(lambda: list((folder / "out").glob("*.h5")))
+    assert holder(folder / "out" / "chain.h5") is not None
+    live = succeed(call("batch", "status", "m.toml", "--json")).json
+    assert live["items"][0]["status"] == "running"
+    asked = time.monotonic()
+    running.send_signal(signal.SIGTERM)
+    out, err = running.communicate(timeout=30)
+    assert (running.returncode, time.monotonic() - asked < 10) == (75, True), err
+    assert "the same command goes on" in err.splitlines()[-1] and "stopped" in out
+    assert not list((folder / "out").glob(".*.lock")) and not list((folder / "out").glob("*.error.json"))
+    before = results(folder / "out")
+    assert before and "chain.h5" not in before
+    value = succeed(call("batch", "status", "m.toml", "--json")).json
+    assert (value["complete"], value["pending"]) == (len(before), 4 - len(before))
+    (folder / "chain.xyz").write_text(chain(1))
+    succeed(call("batch", "run", "m.toml"))
+    after = results(folder / "out")
+    assert len(after) == 4 and {name: after[name] for name in before} == before
+
+
+def test_a_stopped_item_goes_on_from_its_checkpoint(folder, call):
+    """With a checkpoint at every safe point: SIGTERM leaves it, the same command goes on to the same bits."""
+    (folder / "chain.xyz").write_text(chain(5))
+    arguments = ("chain.xyz", "--basis", "cc-pvdz", "--precision", "fp64", "--threads", "1")
+    running = start(folder, "run", *arguments, "--output", "out", env={"DFMP2_CHECKPOINT_SECONDS": "0"})
+    wait_for(lambda: (folder / "out" / "chain.h5.checkpoint").exists())
+    running.send_signal(signal.SIGTERM)
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == 75, err
+    left = {path.name for path in (folder / "out").iterdir()}
+    assert left == {"batch.json", "batch.csv", "chain.h5.checkpoint"}
+    shutil.copytree(folder / "out", folder / "damaged")
+    (folder / "damaged" / "chain.h5.checkpoint").write_bytes(b"nonsense")
+    succeed(call("batch", "run", *arguments, "--output", "out"))
+    done = succeed(call("batch", "run", *arguments, "--output", "damaged"))
+    assert "chain: damaged/chain.h5.checkpoint is damaged" in done.err
+    resumed, whole = (dfmp2.read(folder / name / "chain.h5") for name in ("out", "damaged"))
+    assert resumed.mp2_total_energy == whole.mp2_total_energy
+    assert np.array_equal(resumed.pairs.opposite_spin, whole.pairs.opposite_spin)
+    assert not (folder / "out" / "chain.h5.checkpoint").exists()
+
+
+def test_a_second_signal_ends_it_at_once(folder):
+    (folder / "chain.xyz").write_text(chain(8))
+    running = start(folder, "run", "chain.xyz", "--basis", "cc-pvdz", "--output", "out")
+    wait_for(lambda: holder(folder / "out" / "chain.h5"))
+    os.kill(holder(folder / "out" / "chain.h5").pid, signal.SIGSTOP)  # a worker that cannot answer
+    running.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert running.poll() is None
+    asked = time.monotonic()
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == 130 and time.monotonic() - asked < 3 and "stopped at once" in err
+    assert not list((folder / "out").glob(".*"))
+
+
+@pytest.mark.parametrize(("number", "code", "text"), [(signal.SIGKILL, 7, "SIGKILL"), (signal.SIGSEGV, 1, "SIGSEGV")])
+def test_a_worker_that_dies_fails_its_item_and_the_batch_goes_on(folder, number, code, text):
+    (folder / "chain.xyz").write_text(chain(8))
+    (folder / "m.toml").write_text(HEAD.replace("sto-3g", "cc-pvdz") + items("chain", "h2o", "h2"))
+    running = start(folder, "run", "m.toml", "--memory", "3GB")
+    worker = wait_for(lambda: holder(folder / "out" / "chain.h5")).pid
+    time.sleep(0.7)
+    os.kill(worker, number)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 9 and "2 of 3 items complete" in out, err
+    error = json.loads((folder / "out" / "chain.error.json").read_text())
+    assert error["code"] == code and text in error["message"]
+    assert "when last seen and was allowed 3.00 GB" in error["message"]
+    assert "per worker would fit" in error["message"] and "with large arrays on disk" in error["message"]
+    if number == signal.SIGSEGV:
+        assert "Fatal Python error: Segmentation fault" in error["traceback"]
+    assert not list((folder / "out").glob(".*"))
+
+
+def test_workers_do_not_outlive_a_killed_parent(folder):
+    """A batch that is started at once waits for a worker that takes its time to end, and computes the item then."""
+    (folder / "chain.xyz").write_text(chain(2))
+    running = start(folder, "run", "chain.xyz", "--basis", "cc-pvdz", "--output", "out")
+    worker = wait_for(lambda: holder(folder / "out" / "chain.h5")).pid
+    os.kill(worker, signal.SIGSTOP)
+    running.kill()
+    running.communicate(timeout=30)
+    again = start(folder, "run", "chain.xyz", "--basis", "cc-pvdz", "--output", "out")
+    said = next(line for line in again.stderr or () if "left to it" in line)
+    assert f"chain: it is being computed by process {worker} on" in said
+    os.kill(worker, signal.SIGCONT)
+    _, err = again.communicate(timeout=60)
+    assert again.returncode == 0 and "computed again" not in err, err
+    wait_for(lambda: not Path(f"/proc/{worker}").exists(), 10.0)
+    assert set(results(folder / "out")) == {"chain.h5"} and not list((folder / "out").glob(".*"))
+
+
+def test_two_batches_at_once_share_the_items(folder, call):
+    """No item is computed by both; the one that finds another at work says so."""
+    names = [f"w{number}" for number in range(6)]
+    for number, name in enumerate(names):
+        (folder / f"{name}.xyz").write_text(MOLECULES["h2o"].replace("0.7572", f"{0.75 + 0.01 * number}"))
+    (folder / "m.toml").write_text(HEAD.replace("sto-3g", "cc-pvdz") + items(*names))
+    both = [start(folder, "run", "m.toml") for _ in range(2)]
+    said = [process.communicate(timeout=60) for process in both]
+    assert all(process.returncode in (0, 75) for process in both), said
+    done = succeed(call("batch", "run", "m.toml"))
+    assert "6 of 6 items complete (6 of them before)" in done.out
+    computed = sum(line.count("E(MP2) =") for _, err in said for line in err.splitlines())
+    others = sum(text in err for _, err in said for text in ("left to it", "finished it meanwhile"))
+    assert computed >= 6 and others >= 1
+    assert not list((folder / "out").glob(".*"))
+
+
+def test_an_item_another_process_computes_is_left_to_it(folder, call, monkeypatch):
+    """This process holds the lock of one item: the batch computes the other one and exits with 75."""
+    from dfmp2.io.lock import acquire, release
+
+    monkeypatch.setattr("dfmp2.batch.session.GRACE", 0.5)
+    (folder / "out").mkdir()
+    assert acquire(folder / "out" / "h2.h5") is None
+    done = call("batch", "run", "h2.xyz", "h2o.xyz", "--basis", "sto-3g", "--output", "out")
+    assert done.code == 75 and f"process {os.getpid()} on" in done.message
+    assert set(results(folder / "out")) == {"h2o.h5"}
+    value = succeed(call("batch", "status", "out", "--json")).json
+    assert [item["status"] for item in value["items"]] == ["running", "complete"]
+    release(folder / "out" / "h2.h5")
+    value = succeed(call("batch", "status", "out", "--json")).json
+    assert [item["status"] for item in value["items"]] == ["pending", "complete"]
+    assert call("batch", "status", ".").code == 3
+
+
+def test_a_folder_that_cannot_be_written(folder, call):
+    (folder / "out").mkdir()
+    (folder / "out").chmod(0o500)
+    done = call("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "out/sub/deep")
+    (folder / "out").chmod(0o700)
+    if os.geteuid() != 0:
+        assert done.code == 7 and "cannot make the folder" in done.message
+    file = call("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "h2o.xyz/out")
+    assert file.code == 7 and "cannot make the folder h2o.xyz/out" in file.message
+
+
+def test_the_parent_never_imports_pyscf(folder):
+    """Neither does it import torch: it only starts, tells and waits."""
+    code = (
+        "import sys; from dfmp2.cli.main import main; code = main(sys.argv[1:]); "
+        "assert not {'pyscf', 'torch'} & set(sys.modules); sys.exit(code)"
+    )
+    arguments = ("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "out", "--quiet")
+    done = succeed(run_command(*arguments, cwd=folder, program=(sys.executable, "-c", code)))
+    assert done.out.startswith("dfmp2 batch finished: 1 of 1 items complete") and done.err == ""
+    before = listing(folder)["out/h2.h5"]
+    succeed(run_command(*arguments, cwd=folder))
+    assert listing(folder)["out/h2.h5"] == before

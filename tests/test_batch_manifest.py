@@ -1,0 +1,178 @@
+"""Manifests: what they mean, and that everything wrong in one is named before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import lists, sampled_from, tuples
+
+from dfmp2.batch.inputs import fingerprint, read_input
+from dfmp2.batch.manifest import make_batch, read_manifest, slug
+from dfmp2.errors import InputError
+from tests.conftest import listing, succeed
+
+HEAD = 'basis = "sto-3g"\noutput = "out"\n'
+ITEM = '[[item]]\nmolecule = "h2o.xyz"\n'
+
+WRONG = {  # manifest -> what the message must name
+    "basis = ": "not TOML",
+    HEAD: "no [[item]]",
+    HEAD + "item = 3": "no [[item]]",
+    'basis = "sto-3g"\n' + ITEM: "no output",
+    'output = "out"\n' + ITEM: "item 1 (h2o.xyz): no basis",
+    HEAD + "[[item]]\nmolecul = 'h2o.xyz'": "item 1: no molecule (is 'molecul' meant?)",
+    HEAD + "frozen_cor = 1\n" + ITEM: "unknown key 'frozen_cor': did you mean frozen_core?",
+    HEAD + ITEM + "bassis = 'x'": "item 1 (h2o.xyz): unknown key 'bassis': did you mean basis?",
+    HEAD + "scf-conv-tol = 1e-9\nscf_conv_tol = 1e-8\n" + ITEM: "given twice",
+    HEAD + ITEM + "charge = 1.5": "charge = 1.5: expected a whole number",
+    HEAD + ITEM + "charge = true": "charge = True: expected a whole number",
+    HEAD + ITEM + "multiplicity = 0": "multiplicity 0",
+    HEAD + ITEM + "units = 'feet'": "units 'feet'",
+    HEAD + ITEM + "basis = 3": "basis = 3: expected text",
+    HEAD + ITEM + "scf = 'rks'": "--scf 'rks': expected one of df, conventional",
+    HEAD + ITEM + "frozen_core = 'most'": "frozen_core: frozen core 'most'",
+    HEAD + ITEM + "backend = 'tpu'": "backend 'tpu': expected one of auto, cpu",
+    HEAD + ITEM + "tolerance = -1": "--tolerance -1",
+    HEAD + ITEM + "memory = '1GB'": "memory belongs to the batch as a whole",
+    HEAD + ITEM + ITEM: "items 1 (h2o.xyz) and 2 (h2o.xyz) are both named 'h2o'",
+    HEAD + ITEM + "name = 'a b'\n" + ITEM + "name = 'A/b'": "are both named 'A_b'",
+    HEAD + ITEM + "name = '...'": "name = '...': expected text with letters",
+    HEAD + ITEM + "name = 3": "name = 3",
+    HEAD + "[[item]]\nmolecule = '../h2o.xyz'": "'../h2o.xyz' is not below",
+    HEAD + "[[item]]\nmolecule = '/etc/passwd'": "'/etc/passwd' is not below",
+    HEAD + "[[item]]\nmolecule = 'out.xyz'": "'out.xyz' is not below",
+    HEAD + '[[item]]\nmolecule = "a\\u0000b"': "no usable path",
+    HEAD + "scf-from = '../x.h5'\n" + ITEM: "scf_from: '../x.h5' is not below",
+    HEAD.replace('"out"', '"../out"') + ITEM: "output: '../out' is not below",
+    HEAD.replace('"out"', '"h2o.xyz"') + ITEM: "is a file",
+}
+
+
+@pytest.mark.parametrize("text", WRONG, ids=lambda text: WRONG[text][:40])
+def test_a_wrong_manifest_names_the_place_and_nothing_happens(call, folder, tmp_path_factory, text):
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "secret.xyz"
+    elsewhere.write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
+    (folder / "out.xyz").symlink_to(elsewhere)
+    (folder / "m.toml").write_text(text)
+    before = listing(folder)
+    done = call("batch", "run", "m.toml")
+    assert done.code == 3 and done.out == ""
+    assert WRONG[text] in done.message and "m.toml" in done.message
+    assert listing(folder) == before
+
+
+def test_options_of_an_item_win_and_paths_are_the_manifests(folder):
+    (folder / "sub").mkdir()
+    (folder / "sub" / "m.toml").write_text(
+        'basis = "sto-3g"\nfrozen-core = 1\nos_scale = 2\noutput = "res"\n[[item]]\nmolecule = "w.xyz"\n'
+        '[[item]]\nmolecule = "w.xyz"\nname = "水/b wasser"\nbasis = "cc-pvdz"\nfrozen_core = "none"\ncharge = -2\n'
+    )
+    batch = read_manifest(folder / "sub" / "m.toml")
+    first, second = batch.items
+    assert batch.output == folder / "sub" / "res"
+    assert (first.name, first.path) == ("w", folder / "sub" / "w.xyz")
+    assert (first.settings.options.basis, first.settings.options.frozen_core) == ("sto-3g", "1")
+    assert (second.settings.options.basis, second.settings.options.frozen_core) == ("cc-pvdz", "none")
+    assert second.settings.charge == -2 and first.settings.charge is None
+    assert second.name == slug("水/b wasser") == "_b_wasser"
+    assert repr(first.settings.options.os_scale) == "2.0"
+    other = read_manifest(folder / "sub" / "m.toml", root=folder, output=Path("there"))
+    assert other.items[0].path == folder / "w.xyz" and other.output == Path("there")
+
+
+def test_a_link_inside_the_root_is_followed(folder):
+    (folder / "link.xyz").symlink_to(folder / "h2o.xyz")
+    (folder / "m.toml").write_text(HEAD + '[[item]]\nmolecule = "link.xyz"\n')
+    (item,) = read_manifest(folder / "m.toml").items
+    assert item.name == "link" and read_input(item).molecule.formula == "H2O"
+
+
+def test_files_on_the_command_line(folder, call):
+    batch = make_batch(["h2o.xyz", "nh2.xyz"], {"basis": "sto-3g"}, Path("out"))
+    assert [item.name for item in batch.items] == ["h2o", "nh2"]
+    with pytest.raises(InputError, match="both named"):
+        make_batch(["a/h2o.xyz", "b/H2O.xyz"], {"basis": "sto-3g"}, Path("out"))
+    for arguments, text in {
+        ("h2o.xyz", "--basis", "sto-3g"): "no --output",
+        ("h2o.xyz", "--output", "out"): "no --basis",
+        (".", "--basis", "sto-3g", "--output", "out"): ". is a folder: name its files, for example ./*.xyz",
+        ("h2o.xyz", "--basis", "sto-3g", "--output", "out", "--root", "."): "--root belongs to a manifest",
+        ("m.toml", "h2o.xyz"): "expected one manifest, or xyz files",
+        ("m.toml", "--basis", "sto-3g"): "--basis beside a manifest: write basis = ...",
+        ("h2o.xyz", "--basis", "sto-3g", "--output", "out", "--shard", "3/3"): "--shard '3/3'",
+        ("h2o.xyz", "--basis", "sto-3g", "--output", "h2o.xyz"): "is a file",
+    }.items():
+        done = call("batch", "run", *arguments)
+        assert done.code == 3 and text in done.message
+    assert not (folder / "out").exists()
+
+
+def test_only_what_decides_a_result_is_in_its_fingerprint(folder):
+    def of(text: str, **options):
+        (folder / "h2o.xyz").write_text(text)
+        (item,) = make_batch([str(folder / "h2o.xyz")], {"basis": "sto-3g", **options}, Path("out")).items
+        return read_input(item).fingerprint
+
+    text = (folder / "h2o.xyz").read_text()
+    plain = of(text)
+    assert plain == of(text, threads=1) == of(text, memory="2GB") == of(text, scratch="/tmp") == of(text + "\n\n")
+    moved = text.replace("0.1173", "0.1173000001")
+    changed = [
+        of(moved),
+        of(text, basis="cc-pvdz"),
+        of(text, charge=2),
+        of(text, frozen_core="1"),
+        of(text, check=True),
+    ]
+    assert len({plain, *changed}) == len(changed) + 1
+
+
+def test_start_orbitals_count_by_their_content(folder):
+    (folder / "a.chk").write_bytes(b"first")
+    (item,) = make_batch([str(folder / "h2o.xyz")], {"basis": "x", "scf_from": str(folder / "a.chk")}, Path("o")).items
+    before = read_input(item)
+    (folder / "a.chk").write_bytes(b"second")
+    assert read_input(item).fingerprint != before.fingerprint
+    assert fingerprint(before.molecule, item.settings.options, before.start) == before.fingerprint
+    (folder / "a.chk").unlink()
+    with pytest.raises(InputError, match="scf-from"):
+        read_input(item)
+
+
+KEYS = ["basis", "output", "charge", "os-scale", "frozen_core", "item", "molecule", "name", "scf_from", "[[item]]", "é"]
+VALUES = [
+    '"cc-pvdz"',
+    '"../x"',
+    '"h2o.xyz"',
+    "1",
+    "1" * 5000,
+    "1e400",
+    "nan",
+    "[[",
+    "true",
+    "1979-05-27",
+    "{a=1}",
+    '""',
+]
+
+
+@given(lines=lists(tuples(sampled_from(KEYS), sampled_from(VALUES)), max_size=8))
+@settings(max_examples=300, deadline=None)
+def test_any_manifest_is_read_or_refused(tmp_path_factory, lines):
+    """Nothing but InputError, and nothing outside the folder."""
+    folder = tmp_path_factory.getbasetemp()
+    text = HEAD + ITEM + "".join(f"{key}\n" if key[0] == "[" else f"{key} = {value}\n" for key, value in lines)
+    (folder / "any.toml").write_text(text)
+    try:
+        batch = read_manifest(folder / "any.toml")
+    except InputError:
+        return
+    assert all(item.path.is_relative_to(folder.resolve()) for item in batch.items)
+    assert batch.output.is_relative_to(folder.resolve())
+
+
+def test_help_and_the_table_of_commands(call):
+    assert "collect" in succeed(call("batch", "--help")).out
+    assert "batch" in succeed(call("--help")).out

@@ -1,0 +1,164 @@
+"""Order, shards, devices, locks and messages of a batch, without computing anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dfmp2.batch.accelerators import pinning
+from dfmp2.batch.casualty import Casualty
+from dfmp2.batch.order import Work, arrange, read_shard, shard_of_job, shards
+from dfmp2.batch.sizes import ElementSize, cost, element_sizes, workload
+from dfmp2.errors import InputError
+from dfmp2.io.lock import FORGOTTEN, Holder, acquire, discard, holder, lock_file, release
+from dfmp2.io.xyz import parse_xyz
+from dfmp2.options import Options
+from tests.conftest import MOLECULES
+
+
+def works(costs):
+    return [Work(place, value, f"shape {value}", f"series {place}") for place, value in enumerate(costs)]
+
+
+def test_large_items_first_and_one_shape_together():
+    items = [Work(0, 1.0, "b", "0"), Work(1, 9.0, "z", "1"), Work(2, 1.9, "a", "2"), Work(3, 1.1, "b", "3")]
+    assert [run.places for run in arrange(items, parts=2, chained=False)] == [(1,), (2,), (3,), (0,)]
+
+
+def test_series_stay_together_in_as_many_pieces_as_there_are_workers():
+    items = [Work(place, 1.0, "", "even" if place % 2 == 0 else "odd") for place in range(10)]
+    assert {run.places for run in arrange(items, parts=1, chained=True)} == {(0, 2, 4, 6, 8), (1, 3, 5, 7, 9)}
+    assert {run.places for run in arrange(items, parts=2, chained=True)} == {(0, 2, 4), (6, 8), (1, 3, 5), (7, 9)}
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_shards_are_a_partition_and_balanced(chained):
+    rng = random.Random(7)
+    items = works([rng.paretovariate(1.2) for _ in range(200)])
+    parts = shards(items, 8, chained=chained)
+    assert sorted(work.place for part in parts for work in part) == list(range(200))
+    loads = [sum(work.cost for work in part) for part in parts]
+    largest, mean = max(work.cost for work in items), sum(loads) / 8
+    assert max(loads) <= max(largest, 4 / 3 * mean)  # Graham 1969: the bound of this rule
+    assert shards(items[::-1], 8, chained=chained) == parts
+    assert [len(part) for part in shards(works([0.0] * 4), 2)] == [2, 2]  # nothing known of them: dealt out
+
+
+def test_shards_are_taken_from_the_scheduler():
+    assert read_shard("2/5") == (2, 5)
+    assert shard_of_job({}) is None
+    slurm = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_COUNT": "4"}
+    assert shard_of_job(slurm) == (2, 4)
+    assert shard_of_job({"AWS_BATCH_JOB_ARRAY_INDEX": "0", "AWS_BATCH_JOB_ARRAY_SIZE": "3"}) == (0, 3)
+    with pytest.raises(InputError, match="0-3"):
+        shard_of_job({**slurm, "SLURM_ARRAY_TASK_ID": "11"})
+    with pytest.raises(InputError, match="are not all numbers"):
+        shard_of_job({"AWS_BATCH_JOB_ARRAY_INDEX": "0"})
+    for text in ("", "1", "1/1", "-1/2", "1/0", "a/b", "0/1000000"):
+        with pytest.raises(InputError, match="--shard"):
+            read_shard(text)
+
+
+def test_one_device_per_worker(tmp_path):
+    for name in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / name).mkdir()
+    found = [pinning("auto", worker, 3, {}, nvidia=tmp_path) for worker in range(3)]
+    assert found == [{"CUDA_VISIBLE_DEVICES": number} for number in ("0", "1", "0")]
+    given = {"CUDA_VISIBLE_DEVICES": "GPU-8f2c,5,-1,3"}
+    assert [pinning("cuda", k, 2, given)["CUDA_VISIBLE_DEVICES"] for k in range(2)] == ["GPU-8f2c", "5"]
+    assert pinning("cuda", 0, 1, {"CUDA_VISIBLE_DEVICES": ""}) == {}
+    assert pinning("cpu", 0, 1, given) == {}
+    for chip in ("neuron0", "neuron1", "neuron_other"):
+        (tmp_path / chip).touch()
+    cores = [pinning("nki", k, 4, {}, devices=tmp_path)["NEURON_RT_VISIBLE_CORES"] for k in range(4)]
+    assert cores == ["0", "1", "2", "3"]
+    assert pinning("nki", 2, 3, {"NEURON_RT_VISIBLE_CORES": "1,4-6"}) == {"NEURON_RT_VISIBLE_CORES": "5"}
+    with pytest.raises(InputError, match="at most --workers 1"):
+        pinning("nki", 0, 2, {"NEURON_RT_VISIBLE_CORES": "3"})
+    with pytest.raises(InputError, match="expected cores"):
+        pinning("nki", 0, 1, {"NEURON_RT_VISIBLE_CORES": "5-2"})
+
+
+def test_sizes_are_those_of_the_molecule(water, radical):
+    """Functions per element add up to what the calculations stored; the cost grows with the basis."""
+    for name, stored in (("h2o", water), ("nh2", radical)):
+        molecule = parse_xyz(MOLECULES[name], file=name).molecule
+        options = Options("sto-3g", frozen_core=str(stored.json["sizes"]["frozen_core"]))
+        key = ("sto-3g", "df", "", "")
+        found = workload(molecule, options, {key: element_sizes(key, molecule.elements)})
+        sizes = stored.json["sizes"]
+        assert found is not None
+        assert (found.nao, found.naux_scf, found.naux) == (sizes["nao"], sizes["naux_scf"], sizes["naux"])
+        spins = 1 if name == "h2o" else 2
+        assert [s.nocc for s in found.spins] == sizes["nocc"][:spins]
+        assert [s.nvir for s in found.spins] == sizes["nvir"][:spins]
+    assert element_sizes(("no-such-basis", "df", "", ""), ["H"]) == {}
+    assert cost(None) == 0.0
+
+
+def test_core_potentials_count():
+    """Iodine in def2-SVP: 28 electrons in the potential, [4s4p2d]: 4 + 12 + 10 functions (Weigend, Ahlrichs 2005)."""
+    found = element_sizes(("def2-svp", "conventional", "", "auto"), ["I"])["I"]
+    assert isinstance(found, ElementSize) and (found.core, found.scf_fitting, found.orbital) == (28, 0, 26)
+
+
+DEAD = Casualty(-signal.SIGKILL, 3 * 10**9, 10**9, True, "")
+
+
+def test_a_killed_worker_says_what_would_fit():
+    text = DEAD.message({"least": 5 * 10**8, "most": 2 * 10**9})
+    assert "out-of-memory killer" in text and "3.00 GB per worker would fit (500.00 MB with large" in text
+    assert DEAD.exit_code == 7 and "fewer --workers or more --memory" in text
+    crash = Casualty(-signal.SIGSEGV, 10**8, 10**9, False, "Fatal Python error")
+    assert crash.exit_code == 1 and "crashed (SIGSEGV)" in crash.message({})
+    failed = Casualty(1, 10**8, 10**9, False, "Traceback ...\nValueError: what?\n\n")
+    assert failed.exit_code == 1 and "exit code 1): ValueError: what?" in failed.message({"least": None, "most": None})
+
+
+SLEEPER = "from dfmp2.io.lock import acquire; import sys, time; print(acquire(sys.argv[1]), flush=True); time.sleep(60)"
+
+
+def test_one_process_holds_a_lock_and_a_dead_one_does_not(tmp_path):
+    target = tmp_path / "h2o.h5"
+    code = SLEEPER.replace("acquire(sys", "acquire(__import__('pathlib').Path(sys").replace("[1])", "[1]))")
+    other = subprocess.Popen([sys.executable, "-c", code, str(target)], stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None and other.stdout.readline() == "None\n"
+    found = acquire(target)
+    assert found is not None and found.pid == other.pid and f"process {other.pid} on" in str(found)
+    release(target)
+    discard(target)
+    assert holder(target) == found  # it is not ours to give up
+    other.kill()
+    other.wait()
+    other.stdout.close()
+    assert holder(target) is None and acquire(target) is None
+    mine = holder(target)
+    assert mine is not None and mine.pid == os.getpid()
+    release(target)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_locks_of_reused_numbers_other_machines_and_nonsense(tmp_path):
+    target = tmp_path / "h2o.h5"
+    assert acquire(target) is None
+    value = json.loads(lock_file(target).read_text())
+    lock_file(target).write_text(json.dumps({**value, "started": "1"}))  # the number belongs to another process now
+    assert holder(target) is None and acquire(target) is None
+    foreign = {**value, "host": "elsewhere", "pid": 1}
+    lock_file(target).write_text(json.dumps(foreign))
+    assert holder(target) == Holder(**foreign)
+    assert acquire(target) == Holder(**foreign)
+    old = lock_file(target).stat().st_mtime - FORGOTTEN - 1
+    os.utime(lock_file(target), (old, old))
+    assert holder(target) is None and acquire(target) is None
+    for nonsense in ("", "[" * 2000, "{}", '{"pid": "x"}', json.dumps({**value, "pid": 10**30})):
+        lock_file(target).write_text(nonsense)
+        assert holder(target) is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == [Path(lock_file(target)).name]

@@ -1,0 +1,150 @@
+"""Every script and the notebook in inputs/examples runs and prints the numbers it should."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "inputs" / "examples"
+EXPECTED = json.loads((EXAMPLES.parent / "expected.json").read_text())["cases"]
+SCRIPTS = (
+    "first_energy",
+    "interaction_s22",
+    "basis_series",
+    "bond_scan",
+    "compare_backends",
+    "with_ase",
+    "with_qcengine",
+)
+
+
+Printer = Callable[[str], str]
+
+
+@pytest.fixture
+def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Printer:
+    """What a script prints, run in an empty folder, which it must leave empty."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(name: str) -> str:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):  # of a script that skips
+            runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+        assert not list(tmp_path.iterdir())
+        if out.getvalue().startswith("skipped: "):
+            pytest.skip(out.getvalue().strip())
+        return out.getvalue()
+
+    return run
+
+
+def number(text: str, words: str) -> float:
+    """The number behind `words`."""
+    match = re.search(rf"{words}\s*(-?[0-9.]+(?:e[-+]?[0-9]+)?)", text)
+    assert match, text
+    return float(match[1])
+
+
+def test_all_are_listed() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SCRIPTS)
+    readme = (EXAMPLES / "README.md").read_text()
+    assert all(f"`{name}.py`" in readme for name in SCRIPTS) and "`tour.ipynb`" in readme
+
+
+def test_first_energy(printed: Printer) -> None:
+    text = printed("first_energy")
+    assert number(text, r"E\(HF\)   =") == pytest.approx(EXPECTED["h2o"]["values"]["scf_total_energy"], abs=1e-7)
+    assert "the same to the last bit" in text and "frozen core orbitals 1" in text
+
+
+def test_interaction(printed: Printer) -> None:
+    text = printed("interaction_s22")
+    assert number(text, "counterpoise-corrected") == pytest.approx(-0.0224119246, abs=1e-6)
+
+
+def test_basis_series(printed: Printer) -> None:
+    """The series falls towards its limit, and both limits agree better than the largest basis does with them."""
+    text = printed("basis_series")
+    names = ("cc-pvdz", "cc-pvtz", "cc-pvqz", r"limit cc-pv\[dt\]z", r"limit cc-pv\[tq\]z")
+    dz, tz, qz, small, large = (number(text, rf"{name}\s+E\(corr\) =") for name in names)
+    assert dz > tz > qz > large
+    assert small == pytest.approx((27 * tz - 8 * dz) / 19, abs=2e-8)
+    assert large == pytest.approx((64 * qz - 27 * tz) / 37, abs=3e-8)
+    assert abs(large - small) < abs(large - qz)
+
+
+def test_bond_scan(printed: Printer) -> None:
+    """MP2/cc-pVDZ has r(OH) near 0.965 angstrom."""
+    assert number(printed("bond_scan"), "minimum at") == pytest.approx(0.965, abs=0.005)
+
+
+def test_compare_backends(printed: Printer) -> None:
+    text = printed("compare_backends")
+    expected = EXPECTED["nh3"]["values"]["mp2_correlation_energy"]
+    assert number(text, r"E\(corr\) =") == pytest.approx(expected, abs=1e-7)
+    differences = [float(found) for found in re.findall(r"difference ([-+0-9.e]+) Eh", text)]
+    assert len(differences) >= 2 and max(map(abs, differences)) < 1e-7
+
+
+def test_ase(printed: Printer) -> None:
+    text = printed("with_ase")
+    assert number(text, "eV =") == pytest.approx(EXPECTED["nh3"]["values"]["mp2_total_energy"], abs=1e-6)
+
+
+def test_qcengine(printed: Printer) -> None:
+    text = printed("with_qcengine")
+    assert "success: True" in text
+    assert number(text, r"E\(SCF\) =") == pytest.approx(EXPECTED["h2o"]["values"]["scf_total_energy"], abs=1e-3)
+
+
+@pytest.mark.parametrize("package", ["ase", "qcengine"])
+def test_absent_packages_are_said_in_one_line(package: str, tmp_path: Path) -> None:
+    (tmp_path / "absent").mkdir()
+    (tmp_path / "absent" / f"{package}.py").write_text("raise ImportError('not here')\n")
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / f"with_{package}.py"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path / 'absent'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("skipped: ") and len(done.stdout.splitlines()) == 1
+
+
+def test_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code cells in order, in one name space; what the last expression of a cell shows is shown as HTML."""
+    notebook = json.loads((EXAMPLES / "tour.ipynb").read_text())
+    assert notebook["nbformat"] == 4 and len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+    monkeypatch.chdir(EXAMPLES)
+    before = sorted(EXAMPLES.iterdir())
+    space: dict[str, object] = {"__name__": "__main__"}
+    shown, out = [], io.StringIO()
+    for cell in notebook["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        assert cell["outputs"] == [] and cell["execution_count"] is None
+        tree = ast.parse("".join(cell["source"]))
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        with contextlib.redirect_stdout(out):
+            exec(compile(tree, "tour.ipynb", "exec"), space)
+            if isinstance(last, ast.Expr):
+                value = eval(compile(ast.Expression(last.value), "tour.ipynb", "eval"), space)
+                shown += [value._repr_html_()] if hasattr(value, "_repr_html_") else []
+    assert len(shown) == 1 and "-76.230724" in shown[0]
+    text = out.getvalue()
+    assert -0.05 < number(text, "uncorrected   ") < number(text, "cp_corrected  ") < -0.015  # the dimer is bound
+    assert abs(number(text, "derived - computed: [+]?")) < 1e-8
+    assert 100 < number(text, "minimum at") < 104  # MP2/cc-pVDZ, the experimental angle is 104.5 degrees
+    assert sorted(EXAMPLES.iterdir()) == before

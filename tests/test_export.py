@@ -1,0 +1,382 @@
+"""Exported files, read back by other packages: orbitals stay orthonormal and give the SCF energy again.
+
+Every reader turns its file into shells and orbitals of its own; PySCF then evaluates overlap and energy from them
+alone, so a wrong order, sign, norm, unit or core potential shows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from pyscf import gto, scf
+
+import dfmp2
+from dfmp2.errors import InputError
+from dfmp2.export import FORMATS, ao_order, export
+from dfmp2.molecule import Molecule
+from dfmp2.result import MP2Result
+from tests.conftest import Runner, Stored, listing, succeed
+
+ENERGY = 2e-9  # Eh; fitted SCF energies of the same orbitals differ by rounding alone
+ORTHONORMAL = 1e-10
+
+
+def _tilted(points: Sequence[Sequence[float]]) -> np.ndarray:
+    """Turned out of every symmetry axis and shifted, so that each function of a shell takes part."""
+    axis = np.array([1.0, 2.0, 3.0]) / math.sqrt(14)
+    cross = np.cross(np.eye(3), axis)
+    turn = np.eye(3) + math.sin(0.7) * cross + (1 - math.cos(0.7)) * cross @ cross
+    return np.array(points) @ turn + [0.3, -0.2, 0.5]
+
+
+CASES = {  # name -> (molecule, basis, MP2 set, SCF fitting set); OH: UHF and g functions; HI: core potential and ghosts
+    "oh": (
+        Molecule(("O", "H"), _tilted([(0, 0, 0), (0, 0, 1.83)]), multiplicity=2),
+        *("cc-pvqz", "cc-pvqz-ri", "cc-pvqz-jkfit"),
+    ),
+    "hi": (
+        Molecule(("I", "H", "I", "H"), _tilted([(0, 0, 0), (0, 0, 3.04), (0, 3, 6), (0, -3, 6)]), (0, 0, 1, 1)),
+        *("def2-svp", "auto", "def2-universal-jkfit"),
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request: pytest.FixtureRequest) -> tuple[MP2Result, str]:
+    """A result and the fitting set of its SCF."""
+    molecule, basis, auxbasis, jkfit = CASES[request.param]
+    result = dfmp2.run(molecule, basis, auxbasis=auxbasis, scf_auxbasis=jkfit, threads=1, stability="off")
+    return result, jkfit
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a reader found: one (element, is ghost, position in bohr) per centre, shells as [l, [exponent, coefficient],
+    ...] per centre, core potentials in PySCF's form per centre, orbitals in PySCF's order of these shells."""
+
+    centres: list[tuple[str, bool, Any]]
+    shells: list[list[Any]]
+    ecp: dict[int, Any]
+    mo_coeff: list[np.ndarray]
+    mo_occ: list[np.ndarray]
+
+
+def require_same(read: Read, result: MP2Result, jkfit: str) -> None:
+    """Overlap and SCF energy from what was read, against the unit matrix and the stored energy."""
+    molecule = result.molecule
+    assert [(symbol, ghost) for symbol, ghost, _ in read.centres] == [
+        (symbol, bool(ghost)) for symbol, ghost in zip(molecule.symbols, molecule.ghost, strict=True)
+    ]
+    positions = np.array([position for *_, position in read.centres])
+    np.testing.assert_allclose(positions, molecule.coordinates, rtol=0, atol=1e-8)
+    mole = gto.Mole()
+    mole.verbose, mole.unit = 0, "Bohr"
+    labels = [f"{'GHOST-' if ghost else ''}{symbol}{i}" for i, (symbol, ghost, _) in enumerate(read.centres)]
+    mole.atom = [[label, tuple(position)] for label, position in zip(labels, positions, strict=True)]
+    mole.ecp = {labels[i]: potential for i, potential in read.ecp.items()}
+    mole.charge, mole.spin = molecule.charge, molecule.multiplicity - 1
+    mole.basis = {}
+    mole._basis = dict(zip(labels, read.shells, strict=True))  # as it is: PySCF would sort a basis
+    mole.build()
+    overlap = mole.intor("int1e_ovlp")
+    for coeff in read.mo_coeff:
+        assert coeff.shape == (result.sizes.nao, result.sizes.nmo)
+        np.testing.assert_allclose(coeff.T @ overlap @ coeff, np.eye(coeff.shape[1]), rtol=0, atol=ORTHONORMAL)
+    density = [coeff * occ @ coeff.T for coeff, occ in zip(read.mo_coeff, read.mo_occ, strict=True)]
+    mf = (scf.RHF if len(density) == 1 else scf.UHF)(mole).density_fit(auxbasis=jkfit)
+    energy = mf.energy_tot(density[0] if len(density) == 1 else np.array(density))
+    assert energy == pytest.approx(result.scf_total_energy, abs=ENERGY)
+
+
+def unsorted_rows(momenta: Sequence[int], order: ao_order.Order) -> np.ndarray:
+    """Places in a file's order of the functions in PySCF's."""
+    return np.argsort(ao_order.rows(momenta, order))
+
+
+# --- readers ----------------------------------------------------------------------------------------
+
+
+def test_molden_by_pyscf(case: tuple[MP2Result, str], tmp_path: Path) -> None:
+    from pyscf.tools import molden
+
+    result, jkfit = case
+    path = tmp_path / "result.molden"
+    path.write_bytes(export(result, "molden"))
+    mole, energy, coeff, occ, _, _ = molden.load(str(path))
+    spins = [coeff] if result.reference.nspin == 1 else list(coeff)
+    atoms = path.read_text().split("[Atoms] AU\n")[1].split("[GTO]")[0].splitlines()
+    read = Read(
+        centres=[(a.split()[0], a.split()[2] == "0", mole.atom_coord(i)) for i, a in enumerate(atoms)],
+        shells=[mole._basis[mole.atom_symbol(i)] for i in range(mole.natm)],
+        ecp={0: gto.load_ecp("def2-svp", "I")} if result.molecule.symbols[0] == "I" else {},
+        mo_coeff=spins,
+        mo_occ=[occ] if result.reference.nspin == 1 else list(occ),
+    )
+    require_same(read, result, jkfit)
+    np.testing.assert_allclose(np.reshape(energy, (len(spins), -1)), result.reference.mo_energy, rtol=1e-15)
+    if read.ecp:  # 28 electrons of the real iodine, none of the ghost
+        assert path.read_text().split("[Core]\n")[1].split("[MO]")[0] == "1 : 28\n"
+
+
+def test_molden_by_iodata(case: tuple[MP2Result, str], tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """IOData has integrals of its own, and warns when it must repair what a program got wrong."""
+    iodata = pytest.importorskip("iodata")
+    from iodata.overlap import compute_overlap
+
+    path = tmp_path / "result.molden"
+    path.write_bytes(export(case[0], "molden"))
+    data = iodata.load_one(str(path), norm_threshold=1e-9)
+    overlap = compute_overlap(data.obasis, data.atcoords)
+    for coeff in (data.mo.coeffsa, data.mo.coeffsb):
+        np.testing.assert_allclose(coeff.T @ overlap @ coeff, np.eye(coeff.shape[1]), rtol=0, atol=ORTHONORMAL)
+    np.testing.assert_allclose(data.atcoords, case[0].molecule.coordinates, rtol=0, atol=1e-14)
+    assert data.mo.nelec == sum(case[0].molecule.check_electrons(case[0].orbital_basis.ecp_electrons))
+    assert not [str(w.message) for w in recwarn if "iodata" in type(w.message).__module__]
+
+
+def test_trexio_by_its_library(case: tuple[MP2Result, str], tmp_path: Path) -> None:
+    library = pytest.importorskip("trexio")
+    result, jkfit = case
+    path = tmp_path / "result.trexio.h5"
+    path.write_bytes(export(result, "trexio"))
+    with library.File(str(path), "r", library.TREXIO_AUTO) as file:
+        labels, charges = library.read_nucleus_label(file), library.read_nucleus_charge(file)
+        points, momenta = library.read_nucleus_coord(file), library.read_basis_shell_ang_mom(file)
+        centre, owner = library.read_basis_nucleus_index(file), library.read_basis_shell_index(file)
+        exponents, coefficients = library.read_basis_exponent(file), library.read_basis_coefficient(file)
+        factors, scales = library.read_basis_prim_factor(file), library.read_ao_normalization(file)
+        spin, occ = library.read_mo_spin(file), library.read_mo_occupation(file)
+        coeff = library.read_mo_coefficient(file)
+        shells: list[list[Any]] = [[] for _ in labels]
+        for number, momentum in enumerate(momenta):
+            mine = owner == number
+            shells[centre[number]].append([int(momentum), *zip(exponents[mine], coefficients[mine], strict=True)])
+        ecp: dict[int, Any] = {}
+        if library.has_ecp_num(file):
+            local, core = library.read_ecp_max_ang_mom_plus_1(file), library.read_ecp_z_core(file)
+            columns = (library.read_ecp_nucleus_index, library.read_ecp_ang_mom, library.read_ecp_power)
+            rows = list(zip(*(column(file) for column in columns), strict=True))
+            terms = zip(library.read_ecp_exponent(file), library.read_ecp_coefficient(file), strict=True)
+            for (atom, momentum, power), term in zip(rows, terms, strict=True):
+                channels = ecp.setdefault(int(atom), [int(core[atom]), {}])[1]
+                key = -1 if momentum == local[atom] else int(momentum)
+                channels.setdefault(key, [[] for _ in range(7)])[power + 2].append(list(term))
+            ecp = {
+                atom: [core, [[key, powers] for key, powers in found.items()]] for atom, (core, found) in ecp.items()
+            }
+            assert charges.tolist() == [53 - 28, 1, 0, 0]
+        assert library.read_electron_num(file) == sum(result.sizes.nocc)
+        assert library.read_state_energy(file) == result.scf_total_energy
+    places = unsorted_rows([int(x) for x in momenta], ao_order.alternating)
+    spins = [spin == s for s in range(result.reference.nspin)]
+    centres = [(s, q == 0, x) for s, q, x in zip(labels, charges, points, strict=True)]
+    found = Read(centres, shells, ecp, [coeff[s].T[places] for s in spins], [occ[s] for s in spins])
+    require_same(found, result, jkfit)
+    # The norms themselves: int (N r^l exp(-a r^2) sqrt(4 pi / (2l+1)))^2 r^2 dr = 1 for each primitive.
+    a, l = exponents, momenta[owner]  # noqa: E741
+    radial = 2 * (2 * a) ** (l + 1.5) / np.array([math.gamma(x + 1.5) for x in l])
+    np.testing.assert_allclose(factors, np.sqrt(radial * (2 * l + 1) / (4 * math.pi)), rtol=1e-12)
+    assert set(scales) == {1.0}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_qcschema_by_qcelemental(case: tuple[MP2Result, str], version: int) -> None:
+    pytest.importorskip("qcelemental")
+    from qcelemental import models
+
+    from dfmp2.export.qcschema import qcschema
+
+    result, jkfit = case
+    room = models.v1 if version == 1 else models.v2
+    document = json.loads(qcschema(result, version))
+    record = room.AtomicResult(**document)
+    assert record.return_result == result.mp2_total_energy
+    assert record.properties.mp2_same_spin_correlation_energy == result.mp2_same_spin_correlation_energy
+    assert record.molecule.fix_com and record.molecule.fix_orientation
+    specification = record if version == 1 else record.input_data.specification
+    assert specification.model.basis == result.options.basis
+    wavefunction, basis = record.wavefunction, record.wavefunction.basis
+    assert basis.nbf == result.sizes.nao
+    shells, ecp, momenta = [], {}, []
+    for atom, label in enumerate(basis.atom_map):
+        data = basis.center_data[label]
+        shells.append(
+            [[s.angular_momentum[0], *zip(s.exponents, s.coefficients[0], strict=True)] for s in data.electron_shells]
+        )
+        momenta += [s.angular_momentum[0] for s in data.electron_shells]
+        if data.ecp_potentials:
+            local = max(p.angular_momentum[0] for p in data.ecp_potentials)
+            channels = []
+            for p in data.ecp_potentials:
+                powers: list[list[Any]] = [[] for _ in range(7)]
+                for r, a, c in zip(p.r_exponents, p.gaussian_exponents, p.coefficients[0], strict=True):
+                    powers[r].append([a, c])
+                channels.append([-1 if p.angular_momentum[0] == local else p.angular_momentum[0], powers])
+            ecp[atom] = [data.ecp_electrons, channels]
+    assert list(ecp) == [atom for atom, symbol in enumerate(result.molecule.symbols[:1]) if symbol == "I"]
+    places = unsorted_rows(momenta, ao_order.cca)
+    names = "a" if wavefunction.restricted else "ab"
+    assert wavefunction.restricted == (result.reference.nspin == 1)
+    occupied = 2.0 if wavefunction.restricted else 1.0
+    molecule = record.molecule
+    np.testing.assert_allclose(molecule.geometry, result.molecule.coordinates, rtol=0, atol=5.1e-9)  # it rounds
+    points = np.reshape(document["molecule"]["geometry"], (-1, 3))
+    assert np.array_equal(points, result.molecule.coordinates)
+    centres = [(str(s), not r, x) for s, r, x in zip(molecule.symbols, molecule.real, points, strict=True)]
+    read = Read(
+        centres,
+        shells,
+        ecp,
+        [getattr(wavefunction, f"scf_orbitals_{s}")[places] for s in names],
+        [occupied * getattr(wavefunction, f"scf_occupations_{s}") for s in names],
+    )
+    require_same(read, result, jkfit)
+
+
+def test_xyz_by_ase(case: tuple[MP2Result, str], tmp_path: Path) -> None:
+    io = pytest.importorskip("ase.io")
+    result, _ = case
+    path = tmp_path / "result.xyz"
+    path.write_bytes(export(result, "xyz"))
+    if any(result.molecule.ghost):  # ASE knows no ghosts; our own reader does
+        again = dfmp2.api.read_xyz(path).molecule
+        assert (again.labels, again.charge) == (result.molecule.labels, 0)
+        np.testing.assert_allclose(again.coordinates, result.molecule.coordinates, rtol=0, atol=1e-11)
+        return
+    atoms = io.read(path, format="extxyz")
+    assert atoms.get_chemical_symbols() == list(result.molecule.symbols)
+    np.testing.assert_allclose(atoms.positions, result.molecule.coordinates * 0.52917721092, rtol=0, atol=1e-12)
+    assert atoms.info["mp2_total_energy_hartree"] == pytest.approx(result.mp2_total_energy, abs=1e-11)
+    assert (atoms.info["charge"], atoms.info["multiplicity"]) == (0, 2)
+    assert atoms.calc is None  # no key that ASE would take for electronvolts
+
+
+# --- orders and limits ------------------------------------------------------------------------------
+
+
+def test_orders_are_those_of_the_formats() -> None:
+    """As published: Molden's D 0, D+1, D-1, D+2, D-2 with p as x, y, z; TREXIO's p as z, x, y; CCA from -l to +l."""
+    assert ao_order.molden(2) == [0, 1, -1, 2, -2]
+    assert ao_order.molden(4) == [0, 1, -1, 2, -2, 3, -3, 4, -4]
+    assert [ao_order.pyscf(1)[i] for i in ao_order.rows([1], ao_order.molden)] == [1, -1, 0]  # x, y, z
+    assert ao_order.rows([0, 1], ao_order.alternating).tolist() == [0, 3, 1, 2]
+    assert ao_order.rows([1, 2], ao_order.cca).tolist() == [1, 2, 0, 3, 4, 5, 6, 7]
+
+
+def test_h_functions_do_not_fit_into_molden() -> None:
+    result = dfmp2.run(Molecule(("O",), [[0, 0, 0]], multiplicity=3), "cc-pv5z", threads=1, stability="off")
+    with pytest.raises(InputError, match=r"angular momentum 5, and the format ends at g \(4\): use --to trexio"):
+        export(result, "molden")
+    assert json.loads(export(result, "qcschema"))["properties"]["calcinfo_nbasis"] == 91
+
+
+def test_orbitals_of_another_basis_are_not_exported(water: Stored) -> None:
+    from dataclasses import replace
+
+    from dfmp2.errors import NumericalError
+
+    result = dfmp2.read(water.path)
+    swapped = replace(result, reference=replace(result.reference, mo_coeff=result.reference.mo_coeff[:, ::-1]))
+    for name in ("molden", "qcschema"):
+        with pytest.raises(NumericalError, match="orthonormality"):
+            export(swapped, name)
+
+
+# --- the command ------------------------------------------------------------------------------------
+
+
+def test_command_writes_each_format(call: Runner, water: Stored, folder: Path) -> None:
+    (folder / "h2o.xyz").unlink()
+    for name, form in FORMATS.items():
+        if name == "trexio":
+            pytest.importorskip("trexio")
+        done = succeed(call("export", str(water.path), "--to", name))
+        assert done.out.startswith(f"dfmp2 export: {name} -> h2o{form.ending}")
+        written = (folder / f"h2o{form.ending}").read_bytes()
+        assert written == export(dfmp2.read(water.path), name) or name == "trexio"  # HDF5 may hold times
+    assert succeed(call("export", str(water.path), "--to", "qcschema", "--schema-version", "2", "-o", "v2.json"))
+    assert json.loads((folder / "v2.json").read_text())["schema_name"] == "qcschema_atomic_result"
+
+
+def test_formats_of_the_command_are_those_of_the_table() -> None:
+    from dfmp2.cli.export import NAMES
+
+    assert tuple(FORMATS) == NAMES
+
+
+REFUSED = [  # (arguments after the result, code, message)
+    (("--to", "pdb"), 2, "'pdb' is not one of 'molden', 'trexio', 'qcschema', 'xyz'"),
+    ((), 2, "Missing option '--to'"),
+    (("--to", "xyz", "-o", "h2o.xyz"), 3, "h2o.xyz already exists: --overwrite replaces it"),
+    (("--to", "xyz", "-o", "nowhere/a.xyz"), 3, "there is no folder nowhere"),
+    (("--to", "xyz", "--schema-version", "2"), 3, "--schema-version belongs to --to qcschema"),
+    (("--to", "qcschema", "--schema-version", "3"), 2, "'3' is not one of '1', '2'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), REFUSED, ids=[" ".join(a) for a, *_ in REFUSED])
+def test_refused(
+    call: Runner, water: Stored, folder: Path, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    before = listing(folder)
+    done = call("export", str(water.path), *arguments)
+    assert (done.code, done.out) == (code, "")
+    assert message in done.message
+    assert listing(folder) == before
+
+
+def test_a_damaged_result_leaves_nothing(call: Runner, water: Stored, folder: Path) -> None:
+    content = water.path.read_bytes()
+    (folder / "short.h5").write_bytes(content[: len(content) // 2])
+    (folder / "text.h5").write_text("not HDF5")
+    (folder / "new.h5").write_bytes(content)
+    with h5py.File(folder / "new.h5", "a") as handle:
+        handle.attrs["dfmp2_schema_version"] = 99
+    before = listing(folder)
+    for name, message in {
+        **{"short.h5": "short.h5: ", "text.h5": "not a readable HDF5", "none.h5": "no such file"},
+        "new.h5": "schema version 99, this dfmp2 reads version 1",
+    }.items():
+        done = call("export", name, "--to", "molden")
+        assert (done.code, done.out) == (3, "")
+        assert message in done.message
+    assert listing(folder) == before
+
+
+def test_one_run_of_a_study(call: Runner, folder: Path) -> None:
+    (folder / "he2.xyz").write_text("2\n\nHe 0 0 0\nHe 0 0 3\n")
+    succeed(call("interaction", "he2.xyz", "--fragments", "1,2", "--basis", "cc-pvdz", "--output", "pair.h5"))
+    done = call("export", "pair.h5", "--to", "xyz")
+    assert done.code == 3
+    done = call("export", "pair.h5", "--to", "xyz", "--run", "dimer")
+    assert done.code == 3
+    assert "--run dimer: pair.h5 holds complex, fragment-1-in-complex" in done.message
+    succeed(call("export", "pair.h5", "--to", "xyz", "--run", "fragment-1-in-complex"))
+    assert "@He" in (folder / "pair.fragment-1-in-complex.xyz").read_text()
+
+
+def test_the_result_itself_is_never_the_target(call: Runner, water: Stored, folder: Path) -> None:
+    copy = folder / "copy.h5"
+    copy.write_bytes(water.path.read_bytes())
+    done = call("export", "copy.h5", "--to", "xyz", "-o", "copy.h5", "--overwrite")
+    assert done.code == 3
+    assert "is the result itself" in done.message
+    assert copy.read_bytes() == water.path.read_bytes()
+
+
+def test_without_trexio(call: Runner, water: Stored, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "trexio", None)
+    done = call("export", str(water.path), "--to", "trexio")
+    assert done.code == 3
+    assert "pip install 'dfmp2[trexio]'" in done.message
+    assert not list(folder.glob("*.trexio.h5"))

@@ -1,0 +1,242 @@
+"""K3 against the definition, its plain twins, its documented counts, and faults planted in its source."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from dfmp2.backends.nki import calls, executor, layout
+from dfmp2.backends.nki.costs.chips import find_chip
+from dfmp2.backends.nki.costs.pricing import trace
+from dfmp2.backends.nki.interpreter.run import Settings, run_kernel
+from dfmp2.backends.nki.interpreter.violations import Violation
+from dfmp2.backends.nki.kernels.pair_energy_twin import pair_energy_twin
+
+SIZES = (1, 8, 16, 64, 112, 127, 128, 129, 256, 448, 600)
+PLAIN = f"{calls.KERNELS}.pair_energy"
+ALGEBRA = Settings(pe_model="exact", row_sum="float64", storage="float64")
+MEDIUM, LARGE = (64, 448, 1536), (96, 672, 2304)
+
+
+@dataclass(frozen=True)
+class Space:
+    """B in physical proportions (elements fall with both orbital energies), and the energies."""
+
+    b: np.ndarray
+    occ: np.ndarray
+    vir: np.ndarray
+
+
+def space(nocc, nvir, naux, seed=0):
+    """Densities that overlap, so that exchange is of the size of direct, and shrink with the virtual energy."""
+    rng = np.random.default_rng([seed, nocc, nvir, naux])
+    vir = np.sort(rng.uniform(0.1, 23.0, nvir))
+    b = rng.standard_normal((1, nvir, naux)) + 0.7 * rng.standard_normal((nocc, nvir, naux))
+    return Space(b * 0.2 / np.sqrt(naux) / (1 + vir[:, None]), np.sort(-rng.uniform(0.4, 20.0, nocc)), vir)
+
+
+def arguments(s, edge, held, diagonal, variant, dtype):
+    """Arguments of a same-space kernel, the items it emits, and the function that reads its output."""
+    n = layout.padded_nvir(s.vir.size)
+    packed = variant == "packed"
+    items = layout.emission(edge, held, diagonal, 128 // (n % 128) if packed else 1)
+    blocks = list(layout.pack_b(s.b, edge, dtype))
+    occ = layout.pad_occupied(s.occ, edge)
+    eps = occ[:edge], occ[:edge] if diagonal else occ[edge:]
+    if packed:
+        tables = layout.packed_tables(s.vir, diagonal), layout.packed_neg(*eps, items), layout.packed_identity(n)
+    else:
+        tables = layout.eu_table(s.vir), layout.neg_table(*eps, items), np.eye(128)
+    eu, neg, identity = (table.astype(dtype) for table in tables)
+    given = {"b_i": blocks[0], "b_j": blocks[0 if diagonal else 1], "eu": eu, "neg": neg, "identity": identity}
+    given |= {"nvir": n, "residents": held, "run": layout.RUN, "diagonal": diagonal, "transpose": False}
+    return given, items, layout.read_packed if packed else layout.read_pairs
+
+
+def evaluate(s, edge, held, diagonal, variant="plain", settings=None, source=None, kernel=None, **changed):
+    """J and K (edge, edge) of the first block with itself or with the second."""
+    settings = settings or Settings()
+    dtype = np.float64 if settings.storage == "float64" else np.float32
+    given, items, read = arguments(s, edge, held, diagonal, variant, dtype)
+    kernel = kernel or ("pair_energy_packed" if variant == "packed" else "pair_energy_block")
+    source = source or f"{calls.KERNELS}.{'pair_energy_packed' if variant == 'packed' else 'pair_energy'}"
+    (out,), _ = run_kernel(source, kernel, given | changed, settings)
+    return read(out, items, edge, given["nvir"])
+
+
+def oracle(s, edge, diagonal, dtype=np.float64):
+    """J and K of the pairs that exist, zero elsewhere."""
+    rows, columns = slice(0, edge), slice(0, edge) if diagonal else slice(edge, 2 * edge)
+    j, k = pair_energy_twin(s.b[rows], s.b[columns], s.occ[rows], s.occ[columns], s.vir, s.vir, dtype)
+    found = np.zeros((2, edge, edge))
+    found[0, : j.shape[0], : j.shape[1]], found[1, : j.shape[0], : j.shape[1]] = j, k
+    return np.triu(found) if diagonal else found
+
+
+def deviations(found, exact):
+    """Relative deviation of the block's J and K sums, and that of a typical pair (the median)."""
+    found, exact = np.asarray(found), np.asarray(exact)
+    pairs = exact != 0
+    sums = np.abs(found.sum((1, 2)) / exact.sum((1, 2)) - 1)
+    return sums, np.median(np.abs(found[pairs] / exact[pairs] - 1))
+
+
+CASES = [(nvir, variant, diagonal) for nvir in SIZES for variant in ("plain", "packed") for diagonal in (False, True)
+         if variant == "plain" or nvir in (129, 448)]  # fmt: skip
+CASES += [(288, "packed", False), (185, "packed", True)]
+
+
+def shape_of(nvir, variant):
+    """Block edge and residents: as many residents as the kernel allows, and a second block of rows."""
+    if variant == "packed":
+        return (8, 4) if layout.padded_nvir(nvir) % 128 == 32 else (4, 2)
+    return (3, 1) if nvir > 512 else (4, 2)
+
+
+@pytest.mark.parametrize(("nvir", "variant", "diagonal"), CASES)
+def test_block_sums_and_the_rounding_of_a_plain_float32_program(nvir, variant, diagonal):
+    edge, held = shape_of(nvir, variant)
+    errors = []
+    for seed in range(6 if nvir < 100 else 3 if nvir < 300 else 1):
+        s = space(2 * edge - 1, nvir, 37 if nvir > 300 else 150, seed)  # the last occupied orbital is padding
+        exact = oracle(s, edge, diagonal)
+        sums, pairs = deviations(evaluate(s, edge, held, diagonal, variant), exact)
+        _, twin = deviations(oracle(s, edge, diagonal, np.float32), exact)
+        assert (sums < 3e-7).all()
+        errors.append((pairs, twin))
+    pairs, twin = np.mean(errors, axis=0)
+    # A lone product of two vectors is added up in several strands by a BLAS, one after the other in a matrix product.
+    assert pairs < 1.5 * max(twin, 2.0**-23 if nvir == 1 else 2.0**-24)
+
+
+@pytest.mark.parametrize(("nvir", "variant", "diagonal"), CASES)
+def test_indexing_and_packing_are_exact_in_float64(nvir, variant, diagonal):
+    edge, held = shape_of(nvir, variant)
+    s = space(2 * edge - 1, nvir, 5 if nvir > 100 else 131)
+    found, exact = evaluate(s, edge, held, diagonal, variant, ALGEBRA), oracle(s, edge, diagonal)
+    np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12 * exact.max())
+
+
+@pytest.mark.parametrize(("left", "right"), [(28, 26), (13, 130), (130, 13), (1, 1), (448, 129), (129, 600)])
+@pytest.mark.parametrize("settings", [Settings(), ALGEBRA], ids=["float32", "algebra"])
+def test_cross_mode(left, right, settings):
+    edge, held = 4, 1 if right > 512 else 2
+    a, b = space(3, left, 61, 1), space(4, right, 61, 2)
+    dtype, tolerance = (np.float64, 1e-12) if settings is ALGEBRA else (np.float32, 3e-7)
+    eps = (layout.pad_occupied(s.occ, edge) for s in (a, b))
+    (b_i,), (b_j,) = (tuple(layout.pack_b(s.b, edge, dtype)) for s in (a, b))
+    given = {"b_i": b_i, "b_j": b_j, "nvir": layout.padded_nvir(right), "residents": held}
+    given |= {"eu": layout.cross_table(a.vir, b.vir).astype(dtype), "neg": layout.cross_neg(*eps).astype(dtype)}
+    (out,), _ = run_kernel(f"{calls.KERNELS}.pair_energy_cross", "pair_energy_cross", given, settings)
+    exact, _ = pair_energy_twin(a.b, b.b, a.occ, b.occ, a.vir, b.vir, np.float64)
+    found = layout.read_cross(out, edge)
+    np.testing.assert_allclose(found[:3], exact, rtol=10 * tolerance, atol=tolerance * exact.max())
+    assert (found[3] == 0.0).all()  # the padded orbital
+    assert found.sum() == pytest.approx(exact.sum(), rel=tolerance)
+
+
+@pytest.mark.parametrize("variant", ["plain", "packed"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(fuzz=7),
+        Settings(pe_model="exact", row_sum="float64"),
+        Settings(pe_model="split4"),
+        Settings(target="gen3", release="0.7.0"),
+    ],
+    ids=["garbage", "exact products", "four products", "gen3"],
+)
+def test_arithmetic_of_the_engines(variant, settings):
+    s = space(8, 160, 130)
+    gen3 = settings.target == "gen3"
+    found = evaluate(s, 4, 4, False, variant, settings, transpose=gen3)
+    sums, pairs = deviations(found, oracle(s, 4, False))
+    limit = (3e-8, 1e-7) if settings.row_sum == "float64" else (2e-7, 1e-6)
+    assert (sums < limit[0]).all()
+    assert pairs < limit[1]
+
+
+def planted(tmp_path, old, new):
+    """A copy of the kernel files with one change."""
+    found = 0
+    for path in executor.KERNEL_FOLDER.glob("*.py"):
+        text = path.read_text().replace("from dfmp2.backends.nki.kernels.", "from ")
+        found += text.count(old)
+        (tmp_path / path.name).write_text(text.replace(old, new))
+    assert found == 1
+    return str(tmp_path / "pair_energy.py")
+
+
+WRONG = {  # planted fault -> what replaces what
+    "neighbouring columns instead of the zero-padded last block": (
+        "height, ld, 0, identity, transpose)",
+        "height, xu, P * row, identity, transpose)",
+    ),
+    "one buffer for a pair and the pair before it": (
+        "                xu = sbuf(total)\n",
+        "                xu = sbuf(total) if q == 0 else xu\n",
+    ),
+    "diagonal blocks counted twice": ("doubled = max(0, min(hi, nvir) - lo)", "doubled = 0"),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_planted_faults_change_the_sums(tmp_path, fault):
+    s = space(4, 300, 40)
+    exact = oracle(s, 2, False)
+    assert (deviations(evaluate(s, 2, 1, False), exact)[0] < 3e-7).all()
+    found = evaluate(s, 2, 1, False, source=planted(tmp_path, *WRONG[fault]))
+    assert deviations(found, exact)[1] > 1e-5
+
+
+def test_a_lower_block_that_is_never_stored_is_refused(tmp_path):
+    fault = planted(tmp_path, "0, left)\n\n\ndef transposes", "left, left)\n\n\ndef transposes")
+    with pytest.raises(Violation, match="never written"):
+        evaluate(space(4, 300, 40), 2, 1, False, source=fault)
+
+
+def test_an_identity_that_is_not_cut_with_its_segment_is_refused(tmp_path):
+    cut = "identity[0:height, first - start : last - start]"
+    with pytest.raises(Violation, match="dst"):
+        evaluate(space(4, 448, 40), 2, 1, False, source=planted(tmp_path, cut, "identity[0:height, 0:height]"))
+
+
+ENGINES = {"nc_matmul": "TE", "activation": "ACT", "reciprocal": "VE", "tensor_tensor": "VE"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "variant", "per_pair", "sbuf"),
+    [
+        (MEDIUM, "plain", {"TE": 59, "VE": 10, "ACT": 22}, 152_064),
+        (LARGE, "plain", {"TE": 239, "VE": 25, "ACT": 49}, 165_504),
+        (MEDIUM, "packed", {"TE": 51.5, "VE": 15, "ACT": 29.5}, 170_496),
+    ],
+)
+def test_statements_and_memory_are_those_of_the_design(shape, variant, per_pair, sbuf):
+    call = calls.pair_energy_calls(*shape, variant=variant)[0]
+    found = {}
+    for run in (2 * layout.BANK, layout.RUN):  # the design sums whole chunks in one instruction
+        done = trace(replace(call, arguments=call.arguments | {"run": run}), find_chip("trn1"))
+        counts = found[run] = Counter(ENGINES[i.name] for i in done.instructions if i.name in ENGINES)
+        assert counts["TE"] / 64 == per_pair["TE"]
+        assert counts["VE"] / 64 == per_pair["VE"]
+        assert done.sbuf_high_water <= sbuf
+        assert done.psum_high_water <= 8
+    copies = 4 * call.arguments["residents"] if variant == "packed" else 0  # of leftover rows, once per row of blocks
+    assert (found[2 * layout.BANK]["ACT"] - copies) / 64 == per_pair["ACT"]
+    assert found[2 * layout.BANK]["ACT"] < found[layout.RUN]["ACT"] < 1.4 * found[2 * layout.BANK]["ACT"]
+
+
+def test_compiled_programs_do_not_depend_on_the_number_of_occupied_orbitals():
+    def programs(nocc):
+        return {c.neff for c in calls.pair_energy_calls(nocc, 450, 1500)}
+
+    assert programs(60) == programs(77)
+    restricted = {*programs(60), *(c.neff for c in calls.transform_calls(510, 60, 450, 1500))}
+    beta = {c.neff for c in calls.pair_energy_calls(50, 500, 1500)}
+    cross = {c.neff for c in calls.cross_calls((60, 50), (450, 500), 1500)}
+    assert len(restricted) <= 4
+    assert len(restricted | beta | cross) <= 7

@@ -1,0 +1,407 @@
+"""The lanes on a stand-in of AWS's packages: what they launch, what they prove, and how they end when it goes wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dfmp2 import api
+from dfmp2.backends import registry
+from dfmp2.backends.base import Tile
+from dfmp2.backends.nki import choice, compiler, core_process, cores, environment, faults, lanes, proof, toolchain
+from dfmp2.backends.nki.backend import NkiBackend
+from dfmp2.backends.nki.costs.shapes import Shape
+from dfmp2.backends.nki.executor import InterpreterExecutor, source_hash
+from dfmp2.backends.nki.guard import GuardedBackend, redo
+from dfmp2.backends.nki.interpreter.run import Settings
+from dfmp2.backends.nki.neff_cache import NeffCache
+from dfmp2.backends.nki.programs import pair_programs, program_of
+from dfmp2.cli.main import main
+from dfmp2.errors import (
+    BackendUnavailable,
+    DeviceFault,
+    Interrupted,
+    KernelError,
+    KernelFailed,
+    NumericalError,
+    ResourceError,
+)
+from dfmp2.mp2.pairs import pair_energies
+from dfmp2.progress import Listener
+from tests.conftest import MOLECULES
+from tests.stand_in_nki.site import planted
+from tests.test_backends import fitted, oracle
+
+LANES = ("nki", "nki-xla", "nki-simulator")
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    with planted(tmp_path, monkeypatch) as site:
+        yield site
+
+
+class Quiet(Listener):
+    """Keeps warnings to itself."""
+
+    def warning(self, text):
+        pass
+
+
+def water(machine, lane, **more):
+    (machine.folder / "h2o.xyz").write_text(MOLECULES["h2o"])
+    return api.run(machine.folder / "h2o.xyz", "sto-3g", backend=lane, threads=1, listener=Quiet(), **more)
+
+
+def block(lane):
+    """One block of pairs on a lane, as a run does it."""
+    backend = registry.select(lane, "auto", 1)[0]
+    backend.prepare((Shape(3, 8, 12),))
+    operand = backend.put(*fitted(3, 8, 12), "mixed")
+    return backend.pair_terms(operand, operand, Tile(0, 3, 0, 3, True))
+
+
+def details(result):
+    return dict(line.split(": ", 1) for line in result.provenance.backend_details)
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_a_lane_gives_the_energy_and_the_proof(machine, lane):
+    machine.sound()
+    result = water(machine, lane, check=True)
+    assert abs(result.check.correlation_difference) < 1e-7
+    assert result.backend == lane and result.backend_reason == f"asked for with --backend {lane}"
+    told = details(result)
+    assert told["lane"] == lane and told["target"] == "trn1"
+    assert "nki 0.5.0" in told["versions"] and "neuronx-cc 2.26.6360.0" in told["versions"]
+    assert told["kernel sources"] == f"sha256 {source_hash()[:16]}"
+    assert told["kernel launches"] == "1"  # five occupied orbitals are one block
+    assert told["pairs redone in float64 meanwhile"].startswith("1, largest relative difference ")
+    assert result.certificate.sampled == 15
+    if lane == "nki":
+        assert told["programs"] == "1 launched, 1 compiled now, 0 found in the cache"
+        assert told["inference counters"] == "neuron0/neuron_core0 7 -> 8"
+        assert told["compiled through"] == "standalone, neuronx-cc 2.26.6360.0, nki 0.5.0"
+    if lane == "nki-xla":
+        assert told["device type"] == "NEURON" and told["graphs"].startswith("2 compiled")
+
+
+def test_the_report_prints_the_proof(machine, capsys):
+    machine.sound()
+    (machine.folder / "h2o.xyz").write_text(MOLECULES["h2o"])
+    machine.patch.chdir(machine.folder)
+    assert main(["run", "h2o.xyz", "--basis", "sto-3g", "--backend", "nki", "--threads", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "kernel launches: 1" in printed and f"kernel sources: sha256 {source_hash()[:16]}" in printed
+    assert "inference counters: neuron0/neuron_core0 7 -> 8" in printed
+    assert "compile time: " in printed
+
+
+def test_programs_are_compiled_once_for_all_runs_and_sizes_of_a_bucket(machine):
+    machine.sound()
+    first, second = details(water(machine, "nki")), details(water(machine, "nki", frozen_core="1"))
+    assert first["programs"] == "1 launched, 1 compiled now, 0 found in the cache"
+    assert second["programs"] == "1 launched, 0 compiled now, 1 found in the cache"
+    assert float(second["compile time"].split()[0]) == 0.0 < float(first["compile time"].split()[0])
+
+
+def test_a_host_without_a_compiler_runs_what_was_compiled_before_and_refuses_the_rest_before_the_scf(machine):
+    machine.sound()
+    water(machine, "nki")
+    machine.patch.setenv("DFMP2_NKI_PYTHON", "/nonexistent/python")
+    assert details(water(machine, "nki"))["programs"].startswith("1 launched, 0 compiled now")
+    (machine.folder / "o2.xyz").write_text(MOLECULES["o2"])
+    stages = []
+
+    class Stages(Quiet):
+        def stage(self, text):
+            stages.append(text)
+
+    with pytest.raises(BackendUnavailable, match="cannot be compiled here: nki is not installed"):
+        api.run(machine.folder / "o2.xyz", "cc-pvdz", backend="nki", threads=1, listener=Stages())
+    assert stages == ["compiled kernels of nki"]
+
+
+@pytest.mark.parametrize("entry", ["standalone", "driver", "call"])
+def test_every_known_entry_point_of_the_compiler_is_used_where_it_is_the_one_there(machine, entry):
+    machine.sound()
+    machine.patch.setenv("STAND_IN_ENTRY", entry)
+    cache, counts = NeffCache(machine.folder / "neff"), proof.Proof()
+    program = pair_programs((Shape(4, 8, 20),), "trn1")[0]
+    done = compiler.ensure(program, "trn1", cache, counts)
+    assert (done.entry, done.compiler) == (entry, "neuronx-cc 2.26.6360.0, nki 0.5.0")
+    variables = json.loads(done.path.read_text())["environment"]
+    assert variables["NEURON_PLATFORM_TARGET_OVERRIDE"] == "trn1" and variables["NEURON_LOGICAL_NC_CONFIG"] == "1"
+    assert variables["NEURON_CC_FLAGS"] == "--auto-cast=none --retry_failed_compilation"
+
+
+def test_another_interpreter_compiles_where_nki_and_the_bindings_clash(machine):
+    machine.sound()
+    own = Path(sys.executable)
+    other = next(own.with_name(name) for name in ("python3", "python") if own.name != name)
+    machine.patch.setenv("DFMP2_NKI_PYTHON", str(other))
+    assert toolchain.versions(("nki", "absent"), environment.HERE, str(other)) == {"nki": "0.5.0"}
+    assert block("nki").direct.shape == (3, 3)
+    assert len(list((machine.folder / "neff").glob("*/*.neff"))) == 1
+
+
+def test_a_damaged_program_counts_as_absent(machine):
+    machine.sound()
+    cache, counts = NeffCache(machine.folder / "neff"), proof.Proof()
+    program = pair_programs((Shape(4, 8, 20),), "trn1")[0]
+    done = compiler.ensure(program, "trn1", cache, counts)
+    done.path.write_bytes(b"cut")
+    assert cache.find(program, "trn1", {}) is None
+    compiler.ensure(program, "trn1", cache, counts)
+    assert (counts.compiled, counts.cache_hits) == (2, 0)
+    assert cache.find(program, "trn2", {}) is None  # another chip is another program
+
+
+@pytest.mark.parametrize(("fault", "told"), [("compiler-refuses", "NCC_EVRF004"), ("compiler-mute", "left 0 NEFF")])
+def test_a_failed_compilation_ends_the_run_and_leaves_nothing(machine, fault, told):
+    machine.sound().fault(fault)
+    with pytest.raises(KernelError, match=told):
+        water(machine, "nki")
+    assert not list((machine.folder / "neff").glob("**/*"))
+
+
+@pytest.mark.parametrize(
+    ("lane", "fault", "error", "code", "told"),
+    [
+        ("nki", "hardware-fault", DeviceFault, 7, r"on host .*1202.*take this host out of use"),
+        ("nki", "time-out", DeviceFault, 7, r"on host .*NRT_TIMEOUT\(5\).*did not answer"),
+        ("nki", "out-of-bounds", KernelFailed, 1, r"NRT_EXEC_OOB\(1006\).*there is no result"),
+        ("nki", "not-a-number", NumericalError, 5, r"\(1003\).*NaN"),
+        ("nki", "wrong-numbers", NumericalError, 5, r"pair \(1, 1\) came back as .* computes wrong numbers"),
+        ("nki", "core-busy", BackendUnavailable, 6, r"belongs to another process: name a free one"),
+        ("nki", "deaf-device", BackendUnavailable, 6, r"does not give back what was written"),
+        ("nki", "other-chip", KernelFailed, 1, r"NRT_FAILURE\(6\): Failed to load model"),
+        ("nki-xla", "kernel-raises", KernelFailed, 1, r"AssertionError: tensor_tensor"),
+        ("nki-xla", "wrong-numbers", NumericalError, 5, r"computes wrong numbers"),
+        ("nki-xla", "took-the-cpu", BackendUnavailable, 6, r"has taken the device CPU and not NEURON"),
+        ("nki-simulator", "kernel-raises", KernelFailed, 1, r"AssertionError: tensor_tensor"),
+        ("nki-simulator", "wrong-numbers", NumericalError, 5, r"computes wrong numbers"),
+    ],
+)
+def test_what_goes_wrong_ends_the_run_and_is_never_a_result(machine, lane, fault, error, code, told):
+    machine.sound().fault(fault)
+    with pytest.raises(error, match=told) as caught:
+        block(lane)
+    assert caught.value.exit_code == code
+
+
+def test_wrong_numbers_end_the_command_with_its_exit_code_and_no_file(machine, capsys):
+    machine.sound().fault("wrong-numbers")
+    (machine.folder / "h2.xyz").write_text(MOLECULES["h2"])
+    machine.patch.chdir(machine.folder)
+    assert main(["run", "h2.xyz", "--basis", "sto-3g", "--backend", "nki", "--threads", "1"]) == 5
+    assert "computes wrong numbers" in capsys.readouterr().err
+    assert not (machine.folder / "h2.dfmp2.h5").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        *((f"NRT Error NRT_EXEC_HW_ERR_X({code}): Failed", DeviceFault) for code in range(1200, 1206)),
+        ("nrt_execute status=1204 on neuron core 1", DeviceFault),
+        ("NRT_EXEC_UNIT_UNRECOVERABLE", DeviceFault),
+        ("NRT Error NRT_HW_ERROR(6): Failed", DeviceFault),
+        ("NRT Error NRT_FAILURE(6): Failed to load model", KernelFailed),
+        ("NRT Error NRT_RESOURCE(4): Failed to allocate", ResourceError),
+        ("1203 elements expected", KernelFailed),
+    ],
+)
+def test_status_codes_of_the_runtime(text, error):
+    assert type(faults.translate(RuntimeError(text), "kernel k")) is error
+
+
+def test_the_guard_finds_one_wrong_pair_and_accepts_what_float32_does():
+    space = fitted(9, 40, 30)
+
+    class Wrong(NkiBackend):
+        def pair_terms(self, left, right, tile):
+            terms = super().pair_terms(left, right, tile)
+            terms.direct[0, 0] *= 1 + 5e-5
+            return terms
+
+    for kind, passes in ((NkiBackend, True), (Wrong, False)):
+        backend = GuardedBackend(kind("k", InterpreterExecutor()))
+        operand = backend.put(*space, "mixed")
+        if passes:
+            backend.pair_terms(operand, operand, Tile(0, 8, 0, 8, True))
+            assert backend.describe()["pairs redone in float64 meanwhile"].startswith("1,")
+        else:
+            with pytest.raises(NumericalError, match=r"pair \(1, 1\)"):
+                backend.pair_terms(operand, operand, Tile(0, 8, 0, 8, True))
+    rounded = (space[0].astype(np.float32), *space[1:])  # as B comes from the disk
+    for given in (space, rounded):
+        operand = backend.put(*given, "mixed")
+        direct, exchange, _ = redo(operand, operand, 2, 5)
+        exact = (given[0].astype(np.float64), *given[1:])
+        expected = oracle(exact, exact)
+        np.testing.assert_allclose((direct, exchange), (expected[0][2, 5], expected[1][2, 5]), rtol=1e-12)
+
+
+def test_far_pairs_whose_integrals_cancel_are_no_false_alarm():
+    rng = np.random.default_rng(1)
+    near, far = (rng.standard_normal((8, 20, 40)) * 0.3 for _ in "ab")
+    basis = np.linalg.qr(rng.standard_normal((400, 80)))[0]
+    b = np.concatenate([near @ basis[:, :40].T, far @ (basis[:, 40:] + 1e-6 * basis[:, :40]).T])  # (ia|jb) of 1e-7
+    backend = GuardedBackend(NkiBackend("k", InterpreterExecutor()), every=1)
+    operand = backend.put(b, np.linspace(-2, -0.5, 16), np.linspace(0.2, 3, 20), "mixed")
+    terms = backend.pair_terms(operand, operand, Tile(0, 8, 8, 16, False))
+    assert np.abs(terms.direct).max() < 1e-10
+    assert backend.describe()["pairs redone in float64 meanwhile"].startswith("1, ")
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")  # outputs that nobody computed
+def test_warm_up_compiles_exactly_what_runs_launch(machine):
+    machine.sound()
+
+    class Recording(InterpreterExecutor):
+        def launch(self, source, kernel, arguments):
+            seen.add(program_of(source, kernel, arguments))
+            return super().launch(source, kernel, arguments)
+
+    seen = set()
+    backend = NkiBackend("k", Recording(Settings(arithmetic=False)))
+    alpha, beta = (backend.put(*fitted(nocc, nvir, 30, nvir), "mixed") for nocc, nvir in ((9, 180), (8, 40)))
+    for operand, blocks in ((alpha, 2), (beta, 1)):
+        for row, column in ((0, 0), (0, 1))[:blocks]:
+            backend.pair_terms(operand, operand, Tile(8 * row, 8 + row, 8 * column, 8 + column, row == column))
+    backend.pair_terms(alpha, beta, Tile(0, 8, 0, 8, False))
+    assert seen == set(pair_programs((Shape(9, 180, 30), Shape(8, 40, 30)), "trn1"))
+
+
+def test_warm_up_needs_no_device(machine, capsys):
+    machine.install()
+    machine.tools()
+    assert main(["kernels", "warmup", "--shape", "9,40,30"]) == 0
+    assert "2 programs for trn1: 2 compiled now" in capsys.readouterr().out
+    assert main(["kernels", "warmup", "--shape", "20,33,30", "--json"]) == 0  # the same buckets
+    assert json.loads(capsys.readouterr().out)["cache_hits"] == 2
+
+
+def test_warm_up_without_a_compiler(machine, capsys):
+    assert main(["kernels", "warmup", "--shape", "9,40,30"]) == 6
+    assert "nki is not installed" in capsys.readouterr().err
+
+
+def test_sigterm_waits_for_the_end_of_a_compilation():
+    def stop(*_):
+        raise Interrupted("terminated")
+
+    def compiling():
+        with compiler.holding_sigterm():
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            time.sleep(0.2)
+            done.append("compiled")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    done = []
+    try:
+        with pytest.raises(Interrupted):
+            compiling()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert done == ["compiled"]
+
+
+def test_auto_weighs_predicted_times_on_a_trainium_host(machine):
+    machine.sound()
+    shape = (Shape(16, 112, 384),)
+    lane, reason = choice.weigh(shape, 3.0, True)
+    assert lane is None and "compiling 2 programs 60" in reason and "the host is faster" in reason
+    lanes.compile_ahead(shape, "trn1")
+    lane, reason = choice.weigh(shape, 3.0, True)
+    assert lane == "nki" and "compiling 0 programs" in reason and "3.00 s on the host (rates measured here)" in reason
+    assert choice.weigh(shape, 1e-4, False)[0] is None
+    machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0-1")
+    assert "on 2 trn1 cores" in choice.weigh(shape, 3.0, True)[1]
+
+
+def test_auto_runs_a_small_molecule_on_the_host_and_says_why(machine):
+    machine.sound()
+    result = water(machine, "auto")
+    assert result.backend == "cpu" and result.backend_reason.startswith("auto: the host is faster: predicted ")
+    machine.patch.setenv("DFMP2_REQUIRE_NKI", "1")
+    required, reason = registry.select("auto", "auto", 1)
+    assert (required.name, reason) == ("nki", "auto; DFMP2_REQUIRE_NKI=1")
+    machine.patch.setenv("DFMP2_USE_SIMULATOR", "1")
+    simulated, reason = registry.select("nki", "auto", 1)
+    assert simulated.name == "nki-simulator"
+    assert reason == "asked for with --backend nki; DFMP2_USE_SIMULATOR=1 takes the simulator in place of nki"
+
+
+def test_auto_with_a_device_but_no_packages_stays_on_the_host(machine):
+    machine.device()
+    result = water(machine, "auto")
+    assert result.backend == "cpu"
+    assert "a Neuron device is present, but nki: nki is not installed" in result.backend_reason
+
+
+class InProcess:
+    """A core's process without the process, so that it shares the planted machine."""
+
+    def __init__(self, lane, core):
+        self.core = core
+        self._served = core_process.Core(lane, core)
+
+    def ask(self, verb, *arguments):
+        return getattr(self._served, verb)(*arguments)
+
+    def wait(self):
+        return None
+
+    def end(self):
+        return None
+
+
+def test_two_visible_cores_share_a_run_and_one_compilation(machine):
+    machine.sound()
+    space, shape = fitted(3, 8, 12), (Shape(3, 8, 12),)
+    found = []
+    for visible in ("0", "0-1"):
+        machine.patch.setenv("NEURON_RT_VISIBLE_CORES", visible)
+        machine.patch.setattr(cores, "CoreProcess", InProcess)
+        backend = registry.select("nki", "auto", 1)[0]
+        backend.prepare(shape)
+        found.append(pair_energies([backend.put(*space, "mixed")], backend))
+    assert np.array_equal(found[0].opposite_spin, found[1].opposite_spin)
+    told = backend.describe()
+    assert told["cores"] == "0, 1" and told["kernel launches"].startswith("1 (core 0: ")
+    assert "0 compiled now" in told["programs"] and len(list((machine.folder / "neff").glob("*/*.neff"))) == 1
+    assert os.environ["NEURON_RT_VISIBLE_CORES"] in ("0", "1")  # each executor owns one
+
+
+def test_a_core_that_does_not_answer_is_named(machine):
+    machine.sound()
+    machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0,1")  # real processes, which find no device on this machine
+    with pytest.raises(BackendUnavailable, match="NeuronCore 0: --backend nki cannot be used: there is no Neuron"):
+        lanes.backend("nki")
+
+
+def test_the_plain_call_is_a_lane_for_probes_and_no_backend(machine):
+    machine.sound()
+    executor = lanes.executor("nki-call")
+    backend, space = NkiBackend("probe", executor), fitted(3, 8, 12)
+    operand = backend.put(*space, "mixed")
+    np.testing.assert_allclose(
+        backend.pair_terms(operand, operand, Tile(0, 3, 0, 3, False)).direct, oracle(space, space)[0], rtol=1e-5
+    )
+    assert executor.launches == 1 and "nki-call" not in registry.names()
+    with pytest.raises(BackendUnavailable, match="lane 'gpu' is unknown"):
+        lanes.executor("gpu")
+
+
+def test_the_stand_in_is_no_part_of_dfmp2():
+    assert not [row for row in registry.BACKENDS if "stand" in row.name]
+    assert environment.HERE.root.as_posix() == "/"

@@ -1,0 +1,201 @@
+"""Source rules for kernel files: each refused form, and the same statement in the form that every release takes."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from dfmp2.backends.nki import kernels
+from dfmp2.backends.nki.interpreter.isa import INSTRUCTIONS as SEMANTICS
+from dfmp2.backends.nki.interpreter.isa import NOT_TAKEN
+from dfmp2.backends.nki.interpreter.lint import lint
+from dfmp2.backends.nki.interpreter.settings import RELEASES
+from dfmp2.backends.nki.interpreter.signatures import INSTRUCTIONS, parameters
+from dfmp2.backends.nki.interpreter.violations import NotInSubset, Violation
+
+MODULE = """\
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+{module}
+
+def part(x, y):
+    return x
+
+
+@nki.jit
+def kernel(a, n):
+    out = nl.ndarray((128, 64), dtype=nl.float32, buffer=nl.shared_hbm)
+{body}
+    return out
+"""
+
+# rule, refused statement in the kernel, accepted counterpart ("" : leave it out)
+BODY = [
+    ("syntax", "f = lambda x: x", "f = part(a, n)"),
+    ("syntax", "def inner(x):\n    return x", ""),
+    ("syntax", "class Inner:\n    pass", ""),
+    ("syntax", "t = [k for k in range(n)]", "t = []\nfor k in range(n):\n    t.append(k)"),
+    ("syntax", "t = {k for k in range(n)}", ""),
+    ("syntax", "t = {'a': k for k in range(n)}", ""),
+    ("syntax", "t = max(k for k in range(n))", "t = max(1, n)"),
+    ("syntax", "t = n is None", "t = n == 0"),
+    ("syntax", "t = n is not None", "t = n != 0"),
+    ("syntax", "if (m := n) > 1:\n    pass", "m = n\nif m > 1:\n    pass"),
+    ("syntax", "t = (*a.shape, 1)", "t = (a.shape[0], 1)"),
+    ("syntax", "try:\n    pass\nfinally:\n    pass", ""),
+    ("syntax", "with open(n):\n    pass", "with nl.no_reorder():\n    pass"),
+    ("syntax", "t = f'{n}'", "print(f'{n}')"),
+    ("syntax", "t = f'{n}'", "assert n > 0, f'{n}'"),
+    ("syntax", "t = {1: n}", "t = {'one': n}"),
+    ("syntax", "raise n", "assert n"),
+    ("syntax", "match n:\n    case 1:\n        pass", "if n == 1:\n    pass"),
+    ("syntax", "yield n", ""),
+    ("syntax", "nisa.memset(**a)", "nisa.memset(dst=a, value=0.0)"),
+    ("syntax", "part(**a)", "part(x=a, y=n)"),
+    ("purity", "global LIMIT", ""),
+    ("import", "import nki", ""),
+    ("positional", "nisa.memset(a, value=0.0)", "nisa.memset(dst=a, value=0.0)"),
+    ("signature", "nisa.memset(dst=a, value=0.0, mask=n)", "nisa.memset(dst=a, value=0.0, engine=nisa.engine.vector)"),
+    ("signature", "nisa.memset(dst=a)", "nisa.memset(dst=a, value=0.0)"),
+    # in 0.4.0 and later only
+    ("signature", "nisa.dma_copy(dst=out, src=a, priority=n)", "nisa.dma_copy(dst=out, src=a)"),
+    (
+        "signature",
+        "nisa.tensor_scalar_reduce(dst=a, data=a, op0=nl.add, operand0=1.0, reduce_op=nl.add, reduce_res=a,"
+        " reduce_cmd=nisa.reduce_cmd.reset_reduce)",
+        "nisa.tensor_scalar_reduce(dst=a, data=a, op0=nl.add, operand0=1.0, reduce_op=nl.add, reduce_res=a)",
+    ),
+    # optional in 0.6.0, required before
+    (
+        "signature",
+        "nisa.tensor_scalar_reduce(dst=a, data=a, op0=nl.add, operand0=1.0, reduce_op=nl.add)",
+        "nisa.tensor_scalar_reduce(dst=a, data=a, op0=nl.add, operand0=1.0, reduce_op=nl.add, reduce_res=a)",
+    ),
+    # in 0.7.0 only
+    (
+        "signature",
+        "nisa.activation(dst=a, op=nl.copy, data=a, engine=nisa.engine.scalar)",
+        "nisa.activation(dst=a, op=nl.copy, data=a)",
+    ),
+    (
+        "enum-value",
+        "nisa.memset(dst=a, value=0.0, engine=5)",
+        "nisa.memset(dst=a, value=0.0, engine=nisa.engine.vector)",
+    ),
+    ("buffer-object", "t = nl.ndarray((2, 2), dtype=nl.float32, buffer='sbuf')", "t = nl.sbuf"),
+    ("ap-base", "t = a.ap(pattern=n, offset=0).ap(pattern=n, offset=0)", "t = a.ap(pattern=n, offset=0)"),
+    ("release-name", "for k in nl.dynamic_range(n):\n    pass", "for k in range(n):\n    pass"),
+    ("release-name", "nl.fori_loop(0, n, part)", ""),
+    ("sub-kernel", "kernel(a, n)", "part(a, n)"),
+    ("not-in-subset", "for k in nl.affine_range(n):\n    pass", "for k in range(n):\n    pass"),
+    ("not-in-subset", "for k in nl.static_range(n):\n    pass", "for k in range(n):\n    pass"),
+    ("not-in-subset", "for k in nl.sequential_range(n):\n    pass", "for k in range(n):\n    pass"),
+    ("not-in-subset", "t = nl.load(a)", ""),
+    ("not-in-subset", "nisa.nc_transpose(dst=a, data=a)", ""),
+    ("not-in-subset", "t = a.reshape(n)", "t = a.shape"),
+    ("not-in-subset", "for k in enumerate(n):\n    pass", "for k in range(len(n)):\n    pass"),
+    ("not-in-subset", "t = sum(n)", ""),
+    ("not-in-subset", "t = int", "int = n\nt = int"),
+    ("not-in-subset", "t = nki.jit", ""),
+]
+MODULE_LEVEL = [
+    ("purity", "LIMIT = [1]", "LIMIT = (1, 2 * 3, nl.float32)"),
+    ("purity", "LIMIT = {}", "LIMIT = None"),
+    ("purity", "LIMIT = part(1)", "LIMIT = 1"),
+    ("purity", "LIMIT = 1\nLIMIT = 2", "LIMIT = 1\nOTHER = -LIMIT"),
+    ("purity", "LIMIT = 1\nLIMIT += 1", ""),
+    ("purity", "if True:\n    LIMIT = 1", ""),
+    ("syntax", "class Plan:\n    pass", ""),
+    ("import", "import numpy as np", ""),
+    ("import", "from numpy import float32", ""),
+    ("import", "from nki.isa import memset", "from nki import isa as other"),
+    ("import", "from neuronxcc.nki import language", "from row_tiles import emit"),
+    ("import", "from math import prod", "from __future__ import annotations"),
+    ("import", "from row_tiles import *", "from row_tiles import emit"),
+    ("import", "import nki.language", "import nki.language as other"),
+    ("syntax", "def two(x, *, y):\n    return x", "def two(x, y):\n    return x"),
+    ("syntax", "def two(*x):\n    return x", "def two(x):\n    return x"),
+    ("syntax", "def two(**x):\n    return x", "def two(x=1):\n    return x"),
+    ("kernel-arguments", "def two(x=[1]):\n    return x", "def two(x=(1,)):\n    return x"),
+    ("jit", "@nki.jit(mode='trace')\ndef two(x):\n    return x", "@nki.jit\ndef two(x):\n    return x"),
+    ("sub-kernel", "@part\ndef two(x):\n    return x", ""),
+]
+
+
+def source(body: str = "", module: str = "") -> str:
+    return MODULE.format(module=module, body="\n".join("    " + line for line in body.splitlines()))
+
+
+def first_line(text: str) -> int:
+    """1-based line of the statement under test."""
+    return text[: text.index("    out = nl.ndarray")].count("\n") + 2
+
+
+@pytest.mark.parametrize(("rule", "bad", "good"), BODY, ids=[f"{rule}:{bad[:24]}" for rule, bad, _ in BODY])
+def test_refused_statement_and_its_counterpart(rule, bad, good):
+    lint(source(good or "pass"), "kernel.py")
+    text = source(bad)
+    with pytest.raises(Violation) as caught:
+        lint(text, "kernel.py")
+    assert caught.value.rule == rule
+    first = first_line(text)
+    assert caught.value.place in [f"kernel.py:{line}" for line in range(first, first + len(bad.splitlines()))]
+    assert caught.value.source
+    assert isinstance(caught.value, NotInSubset) == (rule == "not-in-subset")
+
+
+@pytest.mark.parametrize(("rule", "bad", "good"), MODULE_LEVEL, ids=[bad[:24] for _, bad, _ in MODULE_LEVEL])
+def test_refused_module_statement_and_its_counterpart(rule, bad, good):
+    lint(source("pass", good), "kernel.py")
+    with pytest.raises(Violation) as caught:
+        lint(source("pass", bad), "kernel.py")
+    assert caught.value.rule == rule
+
+
+def test_file_with_dynamic_loops_is_exempt_for_its_loops_only():
+    loop = "def body(i):\n    nisa.memset(dst=out, value=0.0)\nnl.fori_loop(0, n, body)"
+    lint(source(loop, "DYNAMIC_LOOPS = True"), "kernel.py")
+    for module in ("", "DYNAMIC_LOOPS = False"):
+        with pytest.raises(Violation):
+            lint(source(loop, module), "kernel.py")
+    for statement in ("t = [k for k in range(n)]", "nisa.memset(out, value=0.0)", "t = nl.affine_range(n)"):
+        with pytest.raises(Violation):
+            lint(source(statement, "DYNAMIC_LOOPS = True"), "kernel.py")
+
+
+def test_kernel_files_of_the_package_pass():
+    folder = Path(kernels.__file__).parent
+    files = [path for path in folder.glob("*.py") if not path.stem.endswith("_twin") and path.stem != "__init__"]
+    assert len(files) > 2
+    for path in files:
+        lint(path.read_text(), path.name)
+
+
+def test_what_changed_between_releases():
+    """From the release notes: accumulate everywhere, priority third from 0.4.0, engine before name in 0.7.0, ..."""
+    order = {r: list(parameters("dma_copy", r)) for r in RELEASES}
+    assert [names.index("priority") for names in order.values() if "priority" in names] == [2, 2, 2, 2]
+    assert "priority" not in order["0.3.0"]
+    assert all("accumulate" in parameters("nc_matmul", r) for r in RELEASES)
+    assert ["reduce_cmd" in parameters("tensor_scalar_reduce", r) for r in RELEASES] == [False, True, True, True, True]
+    assert [parameters("tensor_scalar_reduce", r)["reduce_res"] for r in RELEASES] == [True, True, True, False, False]
+    assert list(parameters("activation", "0.7.0"))[-2:] == ["engine", "name"]
+    assert "engine" not in parameters("activation", "0.6.0")
+
+
+def test_instructions_take_the_documented_parameters():
+    """Each instruction accepts what some release documents, less what the subset leaves out."""
+    assert set(SEMANTICS) == set(INSTRUCTIONS)
+    for name, function in SEMANTICS.items():
+        documented = {word for release in RELEASES for word in parameters(name, release)} - NOT_TAKEN - {"name"}
+        assert set(inspect.signature(function).parameters) - {"core"} == documented, name
+
+
+def test_source_that_is_not_python_names_the_line():
+    with pytest.raises(Violation, match=r"kernel\.py:2") as caught:
+        lint("x = 1\ny = (\n", "kernel.py")
+    assert caught.value.rule == "syntax"

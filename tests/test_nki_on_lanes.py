@@ -1,0 +1,186 @@
+"""One set of tests for every lane that launches kernels: interpreter, AWS's simulator, Trainium, torch-xla stand-in.
+
+Only the interpreter is there everywhere. The others are skipped with their reason, or fail with `--require MARKER`:
+`nki_simulator` (package nki), `nki` and `nki_xla` (a Trainium device, marked `neuron` as well), `xla` (torch-xla).
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from scipy.linalg import solve_triangular
+
+from dfmp2 import api
+from dfmp2.backends import contract, registry
+from dfmp2.backends.base import Tile
+from dfmp2.backends.nki import calls, layout
+from dfmp2.backends.nki.backend import NkiBackend
+from dfmp2.backends.nki.executor import source_hash
+from dfmp2.backends.nki.kernels.products_twin import gemm_twin, syrk_twin, trsm_twin
+from dfmp2.backends.nki.kernels.transform_twin import transform_twin
+from dfmp2.backends.nki.lanes import executor as launch_lane
+from dfmp2.backends.nki.lanes import refusal
+from dfmp2.backends.nki.transform import transform
+from tests.conftest import MOLECULES
+from tests.test_nki_backend import Quiet
+from tests.test_nki_kernels import oracle, space
+
+TWIN = "xla-cpu-twin"
+MARKS = {
+    "interpreter": (),
+    "nki-simulator": (pytest.mark.nki_simulator,),
+    "nki": (pytest.mark.neuron, pytest.mark.nki),
+    "nki-xla": (pytest.mark.neuron, pytest.mark.nki_xla),
+    TWIN: (pytest.mark.xla,),
+}
+ROWS = {"interpreter": "nki-interpreter"} | {lane: lane for lane in ("nki-simulator", "nki", "nki-xla")}
+QUICK = 3  # contract cases that the interpreter runs by default; `dfmp2 kernels check` has its own tests
+_OPEN = {}
+
+
+def lanes(*names):
+    """Parameters, each with the markers of its lane."""
+    return [pytest.param(name, marks=MARKS[name]) for name in names or MARKS]
+
+
+def cases():
+    found = []
+    for name, marks in MARKS.items():
+        for number, case in enumerate(contract.CASES):
+            slow = (pytest.mark.slow,) if name == "interpreter" and number >= QUICK else ()
+            names = f"{name}-{case.kind}-{case.nvir}-{case.right}"
+            found.append(pytest.param(name, case, marks=(*marks, *slow), id=names))
+    return found
+
+
+def require(lane):
+    """Skip where a lane is not there."""
+    if lane == TWIN:
+        missing = None if find_spec("torch_xla") else "torch-xla is not installed, see scripts/run_xla_tests.sh"
+    else:
+        missing = None if lane == "interpreter" else refusal(lane)
+    if missing is not None:
+        pytest.skip(f"lane {lane}: {missing}")
+
+
+def opened(lane):
+    """The executor of a lane, one per test run because a process can hold a device once."""
+    require(lane)
+    if lane not in _OPEN:
+        _OPEN[lane] = launch_lane(lane)
+    return _OPEN[lane]
+
+
+def backend(lane):
+    return NkiBackend(lane, opened(lane), "plain" if lane == TWIN else None)  # the packed variant has no XLA twin
+
+
+def launch(lane, module, kernel, **arguments):
+    executor = opened(lane)
+    given = {name: executor.upload(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+    return executor.launch(f"{calls.KERNELS}.{module}", kernel, given)
+
+
+@pytest.mark.parametrize(("lane", "case"), cases())
+def test_contract(lane, case):
+    found = contract.examine(backend(lane), case)
+    assert found.passed, found
+
+
+@pytest.mark.parametrize("lane", [pytest.param("interpreter", marks=pytest.mark.slow), *lanes(*list(MARKS)[1:])])
+@pytest.mark.parametrize("variant", ["plain", "packed"])
+def test_both_variants_where_the_last_row_tile_is_short(lane, variant):
+    if lane == TWIN and variant == "packed":
+        variant = None  # asks for what a user would get, which has no twin: refused, never replaced
+        with pytest.raises(Exception, match="pair_energy_packed has no twin for XLA"):
+            _pairs(lane, variant)
+        return
+    direct, exchange, exact = _pairs(lane, variant)
+    for found, expected in zip((direct, exchange), exact, strict=True):
+        assert found.sum() == pytest.approx(-expected.sum(), rel=3e-7)
+
+
+def _pairs(lane, variant):
+    s = space(8, 160, 40)
+    b = NkiBackend(lane, opened(lane), variant)
+    operand = b.put(s.b, s.occ, s.vir, "mixed")
+    terms = b.pair_terms(operand, operand, Tile(0, 8, 0, 8, True))
+    return terms.direct, terms.exchange, oracle(s, 8, True)
+
+
+@pytest.mark.parametrize("lane", lanes())
+def test_the_same_call_gives_the_same_bits(lane):
+    s, b = space(9, 8, 20), backend(lane)
+    found = []
+    for _ in range(2):
+        operand = b.put(s.b, s.occ, s.vir, "mixed")
+        found.append(b.pair_terms(operand, operand, Tile(0, 9, 0, 9, True)))
+    np.testing.assert_array_equal(found[0].direct, found[1].direct)
+    np.testing.assert_array_equal(found[0].exchange, found[1].exchange)
+
+
+@pytest.mark.parametrize("lane", lanes())
+def test_launches_are_counted_and_the_lane_names_itself(lane):
+    executor, b = opened(lane), backend(lane)
+    s = space(9, 8, 10)  # two blocks of occupied orbitals
+    before = executor.launches
+    operand = b.put(s.b, s.occ, s.vir, "mixed")
+    for tile in (Tile(0, 8, 0, 8, True), Tile(0, 8, 8, 9, False), Tile(8, 9, 8, 9, True)):
+        b.pair_terms(operand, operand, tile)
+    assert executor.launches - before == 3
+    told = b.describe()
+    assert told["lane"] == lane
+    assert source_hash().startswith(told["kernel sources"].split()[1])
+    assert int(told["kernel launches"]) == executor.launches
+
+
+KERNEL_LANES = lanes("interpreter", "nki-simulator", "nki", "nki-xla")
+
+
+@pytest.mark.parametrize("lane", KERNEL_LANES)
+def test_products_and_the_triangular_solve(lane):
+    rng = np.random.default_rng(11)
+    a, b = rng.standard_normal((256, 256)), rng.standard_normal((256, 600))
+    lower = np.tril(rng.standard_normal((256, 256))) * 0.02 + np.eye(256)
+    right = rng.standard_normal((256, 70))
+    tiles = [lower[k : k + 128, k : k + 128] for k in (0, 128)]
+    inverse = np.vstack([solve_triangular(tile, np.eye(128), lower=True).T for tile in tiles])
+    solved = launch(lane, "products", "trsm", l_t=np.ascontiguousarray(lower.T), inverse_t=inverse, b=right)
+    for found, expected in (
+        (launch(lane, "products", "gemm", a=a, b=b), gemm_twin(a, b)),
+        (launch(lane, "products", "syrk", a=a, identity=np.eye(128)), syrk_twin(a)),
+        (solved, trsm_twin(lower, right)),
+    ):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("lane", KERNEL_LANES)
+def test_transform(lane):
+    rng = np.random.default_rng(12)
+    raw = rng.standard_normal((140, 60, 60))
+    a, c_occ, c_vir = raw + raw.transpose(0, 2, 1), rng.standard_normal((60, 9)), rng.standard_normal((60, 40))
+    expected = list(layout.pack_b(transform_twin(a, c_occ, c_vir, np.float64), dtype=np.float64))
+    for found, block in zip(transform(a, c_occ, c_vir, opened(lane)), expected, strict=True):
+        np.testing.assert_allclose(found, block, rtol=0, atol=2e-6 * np.abs(block).max())
+
+
+@pytest.mark.parametrize("lane", lanes("nki-simulator", "nki", "nki-xla"))
+@pytest.mark.parametrize("molecule", ["h2o", "nh2"])
+def test_a_molecule_equals_pyscf(tmp_path, lane, molecule):
+    require(lane)
+    (tmp_path / "m.xyz").write_text(MOLECULES[molecule])
+    result = api.run(tmp_path / "m.xyz", "cc-pvdz", backend=ROWS[lane], check=True, threads=1, listener=Quiet())
+    assert abs(result.check.same_spin_difference) < 1e-7
+    assert abs(result.check.opposite_spin_difference) < 1e-7
+    details = dict(detail.split(": ", 1) for detail in result.provenance.backend_details)
+    assert details["lane"] == lane
+    assert int(details["kernel launches"].split()[0]) >= 1
+
+
+def test_the_stand_in_cannot_be_chosen(dfmp2):
+    assert TWIN not in registry.names()
+    done = dfmp2("run", "h2o.xyz", "--basis", "sto-3g", "--backend", TWIN)
+    assert done.code == 2
+    assert TWIN in done.err

@@ -1,0 +1,232 @@
+"""Finding AWS's packages, or saying why not: exit 6 with reason and fix in seconds, before any SCF."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from dfmp2.backends import registry
+from dfmp2.backends.nki import choice, environment, toolchain
+from dfmp2.backends.nki.environment import Host
+from dfmp2.cli.main import main
+from dfmp2.errors import BackendUnavailable, InputError
+from dfmp2.reference import mean_field
+from tests.conftest import MOLECULES
+from tests.stand_in_nki.site import planted
+
+INDEX = "AWS's own package index"
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    with planted(tmp_path, monkeypatch) as site:
+        yield site
+
+
+def no_device(site):
+    site.install()
+    site.tools()
+
+
+def nothing(site):
+    site.device()
+
+
+def placeholder(site):
+    site.sound(nki="0.0.1")
+
+
+def placeholder_compiler(site):
+    site.sound(neuronx_cc="1.0.post1")
+
+
+def wrong_version(site):
+    site.sound(nki="0.1.2")
+
+
+def too_new(site):
+    site.sound(nki="0.9.0")
+
+
+def broken_path(site):
+    site.device()
+    site.install()
+    site.patch.setenv("PATH", "/usr/bin:/bin")
+
+
+def broken_import(site):
+    site.sound().fault("broken-import")
+
+
+def no_bindings(site):
+    site.sound(nrtpy=None)
+
+
+def unknown_chip(site):
+    site.sound()
+    site.device("p5.48xlarge")
+
+
+def simulated(site):
+    site.sound().patch.setenv("NKI_SIMULATOR", "1")
+
+
+def other_target(site):
+    site.sound().patch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "trn2")
+
+
+def bad_cores(site):
+    site.sound().patch.setenv("NEURON_RT_VISIBLE_CORES", "all")
+
+
+def cpu_device(site):
+    site.sound().patch.setenv("PJRT_DEVICE", "CPU")
+
+
+def other_torch(site):
+    site.sound(torch_xla="1.13.1")
+
+
+CASES = [
+    (no_device, "nki", ("there is no Neuron device", "nki-interpreter")),
+    (no_device, "nki-xla", ("there is no Neuron device", "Trn1 instance")),
+    (nothing, "nki", ("nki is not installed, neuronx-cc is not installed: install it from", INDEX)),
+    (nothing, "nki-xla", ("torch-xla is not installed, libneuronxla is not installed", INDEX)),
+    (placeholder, "nki", ("nki 0.0.1 from PyPI is a placeholder", "pip uninstall nki", INDEX)),
+    (placeholder, "nki-xla", ("nki 0.0.1 from PyPI is a placeholder", "pip uninstall nki")),
+    (placeholder, "nki-simulator", ("nki 0.0.1 from PyPI is a placeholder", INDEX)),
+    (placeholder_compiler, "nki", ("neuronx-cc 1.0.post1 from PyPI is a placeholder", INDEX)),
+    (wrong_version, "nki", ("nki 0.1.2 is not one of the releases", "use 0.3 to 0.7")),
+    (too_new, "nki-simulator", ("nki 0.9.0 is not one of the releases", "use 0.3 to 0.7")),
+    (broken_path, "nki", ("neuronx-cc cannot be found on PATH", "in front of PATH")),
+    (broken_path, "nki-xla", ("neuronx-cc and libneuronpjrt-path cannot be found on PATH", "in front of PATH")),
+    (broken_import, "nki", ("'import nki' fails", "undefined symbol", "reinstall")),
+    (broken_import, "nki-simulator", ("'import nki' fails", "undefined symbol", "reinstall")),
+    (no_bindings, "nki", ("runtime bindings nrtpy are absent", "DFMP2_NKI_PYTHON")),
+    (unknown_chip, "nki", ("neither Trainium1 nor Trainium2", "use cpu")),
+    (simulated, "nki", ("NKI_SIMULATOR=1", "unset")),
+    (other_target, "nki", ("but the device is a trn1", "unset")),
+    (bad_cores, "nki", ("'all' names no cores", "0-1")),
+    (cpu_device, "nki-xla", ("PJRT_DEVICE=CPU", "unset")),
+    (other_torch, "nki-xla", ("torch-xla 1.13.1 do not belong together", "install torch 1.13.1")),
+]
+
+
+@pytest.mark.parametrize(("plant", "lane", "told"), CASES, ids=[f"{case[0].__name__}-{case[1]}" for case in CASES])
+def test_a_lane_that_cannot_run_ends_before_the_scf_with_reason_and_fix(machine, capsys, plant, lane, told):
+    plant(machine)
+    code, message, seconds = refuse(machine, capsys, "--backend", lane)
+    assert code == 6
+    assert f"--backend {lane}" in message
+    assert all(part in message for part in told), message
+    assert seconds < 5.0
+
+
+def refuse(machine, capsys, *options):
+    """Exit code, last line and time of a run that must not reach the SCF."""
+    (machine.folder / "h2o.xyz").write_text(MOLECULES["h2o"])
+    machine.patch.setattr(mean_field, "run_scf", reached)
+    machine.patch.chdir(machine.folder)
+    begin = time.perf_counter()
+    code = main(["run", "h2o.xyz", "--basis", "sto-3g", "--threads", "1", *options])
+    seconds = time.perf_counter() - begin
+    assert not (machine.folder / "h2o.dfmp2.h5").exists()
+    return code, capsys.readouterr().err.splitlines()[-1], seconds
+
+
+def reached(*_, **__):
+    raise AssertionError("the SCF was reached")
+
+
+def test_a_sound_installation_has_no_problem_and_says_what_it_found(machine):
+    machine.sound()
+    assert {lane: toolchain.refusal(lane) for lane in toolchain.NEEDED} == dict.fromkeys(toolchain.NEEDED)
+    assert toolchain.bindings() == ("nrtpy", ("Nrtpy", "Spike"))
+    assert toolchain.device_target() == "trn1"
+
+
+@pytest.mark.parametrize(
+    ("variables", "options", "told"),
+    [
+        ({"DFMP2_REQUIRE_NKI": "1"}, (), ("--backend nki", "DFMP2_REQUIRE_NKI=1", "no Neuron device")),
+        ({"DFMP2_REQUIRE_NKI": "1"}, ("--backend", "cpu"), ("allows only the nki lanes", "--backend cpu", "unset")),
+        ({"DFMP2_BACKEND": "nki"}, (), ("--backend nki ", "no Neuron device")),
+        ({"DFMP2_USE_SIMULATOR": "1"}, ("--backend", "nki"), ("--backend nki-simulator", "nki is not installed")),
+        (
+            {"DFMP2_USE_SIMULATOR": "1", "DFMP2_REQUIRE_NKI": "1"},
+            (),
+            ("--backend nki-simulator", "nki is not installed"),
+        ),
+        ({"DFMP2_BACKEND": "cpu", "DFMP2_REQUIRE_NKI": "1"}, (), ("allows only the nki lanes",)),
+    ],
+)
+def test_variables_are_read_when_a_run_starts(machine, capsys, variables, options, told):
+    for name, value in variables.items():
+        machine.patch.setenv(name, value)
+    code, message, seconds = refuse(machine, capsys, *options)
+    assert code == 6
+    assert all(part in message for part in told), message
+    assert seconds < 5.0
+
+
+def test_the_option_beats_the_variable(machine):
+    machine.patch.setenv("DFMP2_BACKEND", "nki")
+    backend, reason = registry.select("cpu", "auto", 1)
+    assert backend.name == "cpu" and "--backend cpu" in reason
+
+
+def test_requiring_nki_allows_the_interpreter_and_takes_xla_where_only_that_runs(machine):
+    machine.patch.setenv("DFMP2_REQUIRE_NKI", "1")
+    assert registry.select("nki-interpreter", "auto", 1)[0].name == "nki-interpreter"
+    machine.sound(nrtpy=None)
+    assert choice.named_lane("auto") == ("nki-xla", "DFMP2_REQUIRE_NKI=1")
+
+
+def test_a_variable_that_is_neither_yes_nor_no_is_an_error(machine):
+    machine.patch.setenv("DFMP2_REQUIRE_NKI", "perhaps")
+    with pytest.raises(InputError, match="DFMP2_REQUIRE_NKI='perhaps': expected 1 or 0"):
+        registry.select("auto", "auto", 1)
+
+
+def test_the_launcher_sets_what_keeps_numbers_and_tools_right(tmp_path):
+    given = {"PATH": "/usr/bin", "NEURON_CC_FLAGS": "--verbose=35 --auto-cast matmult", "TORCHELASTIC_RUN_ID": "j"}
+    host = Host(given, tmp_path, tmp_path / "venv")
+    found = environment.settings("nki-xla", "trn1", host, core=3)
+    assert found["NEURON_CC_FLAGS"] == "--verbose=35 --auto-cast=none --retry_failed_compilation"
+    assert found["PATH"].split(":")[0] == str(tmp_path / "venv/bin")
+    assert found["PATH"].split(":")[-1] == "/usr/bin"
+    assert found["HOME"].startswith("/")
+    assert (found["PJRT_DEVICE"], found["NEURON_RT_VISIBLE_CORES"]) == ("NEURON", "3")
+    assert (found["NEURON_LOGICAL_NC_CONFIG"], found["NEURON_PLATFORM_TARGET_OVERRIDE"]) == ("1", "trn1")
+    assert environment.settings("nki", "trn2", host)["NEURON_RT_VISIBLE_CORES"] == "0"
+    assert set(environment.settings("nki-simulator", "trn1", host)) == {
+        "PATH",
+        "HOME",
+        "NEURON_PLATFORM_TARGET_OVERRIDE",
+    }
+    environment.apply(found, given)
+    assert "TORCHELASTIC_RUN_ID" not in given
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"),
+    [("0", (0,)), ("0,2", (0, 2)), ("0-3", (0, 1, 2, 3)), ("4,0-1", (4, 0, 1)), ("3-1", None), ("a", None), ("", None)],
+)
+def test_core_lists(text, cores):
+    assert environment.cores(text) == cores
+
+
+def test_a_folder_named_like_a_package_in_the_working_directory_is_not_imported(machine):
+    machine.sound()
+    (machine.folder / "nki.py").write_text("raise SystemExit('a user file was imported')")
+    machine.patch.chdir(machine.folder)
+    assert toolchain.refusal("nki-simulator") is None
+
+
+def test_another_interpreter_can_compile(machine):
+    machine.sound()
+    machine.patch.setenv("DFMP2_NKI_PYTHON", str(machine.folder / "no-such-python"))
+    assert "nki is not installed" in (toolchain.refusal("nki") or "")
+    with pytest.raises(BackendUnavailable, match="nki is not installed"):
+        registry.select("nki", "auto", 1)

@@ -1,0 +1,176 @@
+"""The torch-xla lane for real, on PJRT_DEVICE=CPU: residency, graphs, transfers, two processes.
+
+The kernels are replaced by their plain twins, which XLA traces; the lane is everything else. The counts are
+torch-xla's own. scripts/run_xla_tests.sh makes the environment and runs these; what needs no torch-xla runs anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from math import prod
+
+import numpy as np
+import pytest
+
+from dfmp2.backends.base import Tile
+from dfmp2.backends.nki import calls, layout, xla_twin
+from dfmp2.backends.nki.backend import NkiBackend
+from dfmp2.backends.nki.cores import CoresBackend
+from dfmp2.backends.nki.costs import catalogue
+from dfmp2.backends.nki.costs.chips import CHIPS, Assumptions
+from dfmp2.backends.nki.costs.shapes import Shape
+from dfmp2.backends.nki.interpreter.run import Settings, run_kernel
+from dfmp2.errors import UnsupportedByBackend
+from dfmp2.mp2.pairs import pair_energies
+from tests.test_backends import fitted, oracle
+from tests.test_nki_kernels import arguments, space
+
+TWIN = "xla-cpu-twin"
+NVIR, NAUX = 40, 100
+
+
+@pytest.fixture(scope="module")
+def executor():
+    if find_spec("torch_xla") is None:
+        pytest.skip("torch-xla is not installed, see scripts/run_xla_tests.sh")
+    from dfmp2.backends.nki.xla_twin_executor import XlaTwinExecutor
+
+    return XlaTwinExecutor()
+
+
+def metric(name):
+    """(samples, sum) of a metric of torch-xla."""
+    import torch_xla.debug.metrics as metrics
+
+    data = metrics.metric_data(name)
+    return (int(data[0]), int(data[1])) if data else (0, 0)
+
+
+def run(executor, nocc):
+    """Pair energies of `nocc` occupied orbitals, and how graphs and transferred bytes grew meanwhile."""
+    names = ("CompileTime", "OutboundData", "InboundData")
+    before = [metric(name) for name in names]
+    backend = NkiBackend(TWIN, executor, "plain")
+    pairs = pair_energies([backend.put(*fitted(nocc, NVIR, NAUX), "mixed")], backend)
+    graphs, up, down = (tuple(np.subtract(metric(n), b)) for n, b in zip(names, before, strict=True))
+    return pairs, graphs[0], up[1], down[1]
+
+
+def predicted_bytes(nocc):
+    """Bytes to and from the device by the cost model (B, results) and by the calls' own tables."""
+    shape = Shape(nocc, NVIR, NAUX)
+    price, _ = catalogue.best(catalogue.find("pair_energy"), shape, CHIPS["trn1"], Assumptions(), "plain")
+    resident, _, down = catalogue.host_bytes(catalogue.find("pair_energy"), shape, price)
+    found = calls.pair_energy_calls(*shape)
+    once = sum(4 * prod(found[0].arguments[name].shape) for name in ("eu", "identity"))
+    return resident + once + sum(4 * prod(call.arguments["neg"].shape) * call.count for call in found), down
+
+
+@pytest.mark.xla
+def test_graphs_do_not_depend_on_the_number_of_blocks(executor):
+    counts = [run(executor, nocc)[1] for nocc in (9, 24, 40)]  # 2, 3 and 5 blocks
+    assert counts == [2, 0, 0]  # one for off-diagonal and one for diagonal blocks, whatever the molecule
+
+
+@pytest.mark.xla
+@pytest.mark.parametrize("nocc", [8, 24, 33])
+def test_transfers_equal_the_predicted_bytes(executor, nocc):
+    before = executor.proof.bytes_up, executor.proof.bytes_down
+    _, _, up, down = run(executor, nocc)
+    assert (up, down) == predicted_bytes(nocc)
+    assert (executor.proof.bytes_up - before[0], executor.proof.bytes_down - before[1]) == (up, down)
+
+
+@pytest.mark.xla
+def test_b_stays_on_the_device(executor):
+    backend = NkiBackend(TWIN, executor, "plain")
+    space = fitted(16, NVIR, NAUX)
+    operand = backend.put(*space, "mixed")
+    off = Tile(0, 8, 8, 16, False)
+    first = backend.pair_terms(operand, operand, off)
+    before = metric("OutboundData")
+    second = backend.pair_terms(operand, operand, off)
+    samples, sent = np.subtract(metric("OutboundData"), before)
+    assert (samples, sent) == (1, 4 * 128 * 2 * 64)  # the table of -(e_i + e_j), and nothing else
+    np.testing.assert_array_equal(first.direct, second.direct)
+    assert {str(block.value.device) for block in operand.b.blocks} == {"xla:0"}
+    np.testing.assert_allclose(second.direct, oracle(space, space)[0][:8, 8:], rtol=3e-6)
+
+
+@pytest.mark.xla
+def test_two_processes_give_the_bits_of_one(executor):
+    space = fitted(20, NVIR, NAUX)
+    single = NkiBackend(TWIN, executor, "plain")
+    cores = CoresBackend(TWIN, TWIN, (0, 1), single.limits)
+    try:
+        one, two = (pair_energies([b.put(*space, "mixed")], b) for b in (single, cores))
+        told = cores.describe()
+    finally:
+        cores.close()
+    np.testing.assert_array_equal(one.opposite_spin, two.opposite_spin)
+    np.testing.assert_array_equal(one.same_spin[0], two.same_spin[0])
+    assert told["cores"] == "0, 1"
+    assert told["lane"] == TWIN
+    assert "not Trainium" in told["stand-in"]
+    launches = [int(count) for count in re.findall(r"core \d: (\d+)", told["kernel launches"])]
+    assert sum(launches) == 6 and min(launches) > 0
+
+
+@pytest.mark.xla
+def test_the_hardware_lane_is_refused_here(executor):
+    """The same packages, no Neuron: a run of the lane itself never starts, and says why."""
+    code = "from dfmp2.backends import registry; registry.select('nki-xla', 'auto', 1)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "BackendUnavailable: --backend nki-xla (AWS Trainium through torch-xla) cannot be used" in done.stderr
+    assert "no Neuron device" in done.stderr
+
+
+@pytest.mark.xla
+def test_it_says_what_it_is(executor):
+    run(executor, 8)
+    told = executor.describe()
+    assert told["lane"] == TWIN
+    assert told["device type"] == "CPU"
+    assert "not Trainium and not the kernels" in told["stand-in"]
+    assert int(told["graphs"].split()[0]) == metric("CompileTime")[0]
+
+
+def compare(source, kernel, given):
+    """The twin's output against the interpreter's, column by column."""
+    import torch
+
+    (out,), _ = run_kernel(f"{calls.KERNELS}.{source}", kernel, given, Settings())
+    tensors = {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in given.items()}
+    found = xla_twin.find(kernel)(torch, **tensors).numpy()
+    assert found.shape == out.shape
+    largest = np.abs(out).max(axis=0)
+    assert largest.max() > 0
+    assert (np.abs(found - out).max(axis=0) <= 3e-6 * largest).all()  # columns of padded pairs are zero in both
+
+
+@pytest.mark.parametrize(("nvir", "diagonal"), [(1, True), (129, False), (300, True), (600, False)])
+def test_the_twin_fills_the_columns_that_the_kernel_fills(nvir, diagonal):
+    pytest.importorskip("torch")
+    compare("pair_energy", "pair_energy_block", arguments(space(3, nvir, 20), 2, 1, diagonal, "plain", np.float32)[0])
+
+
+@pytest.mark.parametrize(("left", "right"), [(13, 130), (130, 600)])
+def test_the_cross_twin_fills_the_columns_that_the_kernel_fills(left, right):
+    pytest.importorskip("torch")
+    a, b = space(1, left, 20, 1), space(2, right, 20, 2)
+    (b_i,), (b_j,) = (tuple(layout.pack_b(s.b, 2)) for s in (a, b))
+    eps = (layout.pad_occupied(s.occ, 2) for s in (a, b))
+    tables = {"eu": layout.cross_table(a.vir, b.vir), "neg": layout.cross_neg(*eps)}
+    given = {name: table.astype(np.float32) for name, table in tables.items()}
+    given |= {"b_i": b_i, "b_j": b_j, "nvir": layout.padded_nvir(right), "residents": 1}
+    compare("pair_energy_cross", "pair_energy_cross", given)
+
+
+def test_a_kernel_without_a_twin_is_refused():
+    with pytest.raises(UnsupportedByBackend, match="pair_energy_packed has no twin for XLA"):
+        xla_twin.find("pair_energy_packed")
+    assert layout.packing(160, 256) == 4  # a shape for which a backend would take that kernel
