@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dfmp2 import calibration, forecast, memory, resources, threads
-from dfmp2.backends.nki.costs import prediction
 from dfmp2.backends.nki.costs.shapes import Shape
 from dfmp2.backends.registry import faster_torch, trainium
 from dfmp2.frozen_core import FrozenCore
@@ -23,6 +23,9 @@ from dfmp2.reference.pair_list import pair_list
 from dfmp2.reference.stability import frontier_elements
 from dfmp2.system import Setup, System, frozen_core, prepare, resolve
 from dfmp2.workload import Spin, Workload
+
+if TYPE_CHECKING:
+    from dfmp2.backends.nki.costs.prediction import Prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class Outlook:
     core: FrozenCore
     plan: Plan
     change: str
-    trainium: tuple[prediction.Prediction, ...]
+    trainium: tuple[Prediction, ...]
 
 
 def make_plan(system: System, setup: Setup, core: FrozenCore, kind: str, *, scf: bool = True) -> Plan:
@@ -136,6 +139,8 @@ def foresee(molecule: Molecule, options: Options, listener: Listener, *, calibra
             rates = calibration.measure(setup.backend, setup.threads)
             plan = replace(plan, timings=forecast.seconds(plan.work, rates), measured=True)
         change = _change(plan.memory)
+        from dfmp2.backends.nki.costs import prediction  # only a plan needs the cost model
+
         return Outlook(system, setup, core, plan, change, prediction.predict(trainium_shapes(plan.work)))
 
 

@@ -2,20 +2,17 @@
 
 Read when a run starts, never at import. `auto` on a Neuron host decides once, for the whole pair step, from predicted
 times: device, dispatch, transfers, and compilation of what is not in the cache, against this host's own rates. Nothing
-of the device's side was measured.
+of the device's side was measured. Toolchain and cost model are imported only where a Neuron lane is in question: every
+run passes through here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dfmp2.backends.nki import compiler, environment, toolchain
-from dfmp2.backends.nki.costs import prediction
-from dfmp2.backends.nki.costs.dispatch import ROUND_TRIP
+from dfmp2.backends.nki import environment
 from dfmp2.backends.nki.costs.shapes import Shape
 from dfmp2.backends.nki.environment import HERE, ON, Host
-from dfmp2.backends.nki.neff_cache import NeffCache
-from dfmp2.backends.nki.programs import pair_programs
 from dfmp2.errors import BackendUnavailable, InputError
 
 COMPILE_SECONDS = 30.0  # per program; public reports name 10 s for a tiny kernel and 27 s for 88,000 statements
@@ -46,6 +43,8 @@ def named_lane(name: str, host: Host = HERE) -> tuple[str, str]:
     if required and name == "auto":
         name = "nki"
         notes.append("DFMP2_REQUIRE_NKI=1")
+        from dfmp2.backends.nki import toolchain
+
         if not simulated and toolchain.refusal("nki", host) and not toolchain.refusal("nki-xla", host):
             name = "nki-xla"
     if required and not name.startswith("nki"):
@@ -66,6 +65,10 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool, host: H
     ----------
     host_seconds : predicted time of the pair step on the host, s; measured : from rates measured on this host
     """
+    from dfmp2.backends.nki import toolchain
+    from dfmp2.backends.nki.costs import prediction
+    from dfmp2.backends.nki.costs.dispatch import ROUND_TRIP
+
     target = toolchain.device_target(host)
     problems = {lane: toolchain.refusal(lane, host) for lane in ("nki", "nki-xla")}
     lane = next((name for name, why in problems.items() if why is None), None)
@@ -89,5 +92,9 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool, host: H
 
 def missing_programs(spins: tuple[Shape, ...], target: str, host: Host = HERE) -> int:
     """Programs that these shapes need and that are not compiled yet."""
+    from dfmp2.backends.nki import compiler
+    from dfmp2.backends.nki.neff_cache import NeffCache
+    from dfmp2.backends.nki.programs import pair_programs
+
     cache, versions = NeffCache(environment.cache_folder(host)), compiler.compiler_versions(host)
     return sum(cache.find(program, target, versions) is None for program in pair_programs(spins, target))
