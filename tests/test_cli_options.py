@@ -425,7 +425,7 @@ def test_backends(dfmp2: Runner) -> None:
         assert row["available"] == (row["reason"] is None)
         assert name in shown and (row["available"] or row["reason"] in shown)
         if name.startswith("nki") and name != "nki-interpreter":
-            assert "AWS's own package index" in row["reason"]
+            assert "nki is not installed" in row["reason"] and "AWS's own package index" in row["reason"]
 
 
 def test_module_version_and_help(dfmp2: Runner) -> None:

@@ -112,6 +112,7 @@ def planted(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Site]:
     try:
         yield Site(folder, patch)
     finally:
+        patch.undo()  # now: later it would bring back variables of this machine
         object.__setattr__(HERE, "root", root)
         os.environ.clear()
         os.environ |= environ
