@@ -1,8 +1,10 @@
 """Modules that others import for features a run never uses: loaded when something in them is asked for.
 
 PySCF's DIIS imports `scipy.optimize` for two variants we do not call; that import takes a fifth of the
-time of a whole run on water. Only the command line, whose process is its own, defers anything. Delete
-this when PySCF imports it where it is used.
+time of a whole run on water. Its SCF package imports the classes for point groups, which we never use.
+SciPy's array-API layer asks NumPy for every name it has, which loads `numpy.f2py`, `numpy.testing` and
+others. Only the command line, whose process is its own, defers anything. Delete a name when its importer
+asks for it where it is used.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
+UNUSED = ("scipy.optimize", "pyscf.symm", "pyscf.scf.hf_symm", "pyscf.scf.uhf_symm", "pyscf.scf.ghf_symm")
+NUMPY_EXTRAS = ("f2py", "testing", "polynomial", "char", "rec")
 ASKED_OF_ALL = {"__file__", "__wrapped__"}  # by tools that walk through all modules; no use of this one
 
 
@@ -23,12 +27,32 @@ class _Deferred(ModuleType):
             raise AttributeError(f"module {self.__name__!r} is not loaded yet and has no {name!r}")
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
-        real = importlib.import_module(self.__name__)
+        real = importlib.import_module(self.__name__)  # which also takes this one's place in its parent
         self.__dict__.update(real.__dict__)
         return getattr(real, name)
 
 
 def defer(name: str) -> None:
-    """Let `import name` succeed at once and load the module at its first use; no effect if it is loaded."""
-    if name not in sys.modules:
-        sys.modules[name] = _Deferred(name)
+    """Let `import name` succeed at once and load the module at its first use; no effect if it is loaded.
+
+    A parent package that makes its submodules on request, as NumPy does, must be loaded already.
+    """
+    if name in sys.modules:
+        return
+    module = sys.modules[name] = _Deferred(name)
+    parent, _, child = name.rpartition(".")
+    if parent in sys.modules:
+        setattr(sys.modules[parent], child, module)
+
+
+def defer_unused() -> None:
+    """Defer what a run on the host never uses; before PySCF is loaded."""
+    for name in UNUSED:
+        defer(name)
+
+
+def defer_numpy_extras() -> None:
+    """Load NumPy without what SciPy makes it load; after the thread variables are set."""
+    importlib.import_module("numpy")
+    for name in NUMPY_EXTRAS:
+        defer(f"numpy.{name}")

@@ -7,8 +7,9 @@ a stage holds what it must and, of the streamed array, as many blocks as the bud
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from dfmp2.backends.base import Limits
 from dfmp2.errors import ResourceError
 from dfmp2.units import format_bytes
 from dfmp2.workload import Workload
@@ -25,6 +26,8 @@ CONVENTIONAL_LEAST = 200 * 10**6  # of PySCF's conventional SCF when its integra
 PAIR_BLOCK_MOST = 64 * 10**6  # of SCF integrals made at a time; larger ones gain nothing
 READ_MOST = 256 * 10**6  # of SCF integrals read at a time
 SOLVE_BYTES = 16 * 10**6  # of B a worker solves at a time (dfmp2.fitting)
+COMPANY = 24 * 10**6  # of a rank: what PyTorch and gloo touch when ranks begin to speak
+NEVER = 1 << 62  # bytes: more than any memory
 LEAST_FUNCTIONS = 16  # fitting functions in the smallest block of MP2 integrals: one shell
 
 
@@ -183,18 +186,18 @@ class MemoryPlan:
         return max((stage.fixed + stage.blocks(self.room) for stage in stages), default=least)
 
 
-def plan(work: Workload, *, program: int, budget: int, workers: int, chunk_elements: int, edge: int = 1) -> MemoryPlan:
+def plan(work: Workload, *, program: int, budget: int, workers: int, limits: Limits, edge: int = 1) -> MemoryPlan:
     """Bytes every stage will hold.
 
     Parameters
     ----------
     work : sizes of the calculation
     program, budget : resident and allowed bytes
-    workers, chunk_elements : concurrent tiles and elements of (ia|jb) each of them holds
+    workers : concurrent tiles and threads; limits : what each tile holds
     edge : occupied orbitals along the edge of a tile of pairs
     """
     scf_in_core, scf_fit, scf_read, scf_disk = _scf(work, budget - program - SLACK, workers)
-    mp2_in_core, integrals, solve, pairs, mp2_disk = _mp2(work, workers, chunk_elements, edge)
+    mp2_in_core, integrals, solve, pairs, mp2_disk = _mp2(work, workers, limits, edge)
     return MemoryPlan(
         program=program,
         scf_in_core=scf_in_core,
@@ -209,6 +212,22 @@ def plan(work: Workload, *, program: int, budget: int, workers: int, chunk_eleme
         integral_block=work.block_functions * work.pairs_of_functions * FLOAT64,
         budget=budget,
     )
+
+
+def shared(alone: MemoryPlan, work: Workload, ranks: int) -> MemoryPlan:
+    """The plan of one of several ranks: its part of what they have in common, and its own blocks and tiles.
+
+    Parameters
+    ----------
+    alone : of a process by itself
+    ranks : of this host, 0 where B cannot be in memory because ranks are on several hosts
+    """
+    common = work.elements * work.naux * (FLOAT64 if work.precision == "fp64" else FLOAT64 + FLOAT32)
+    common = max(common, (work.elements + work.frontier_elements) * work.naux * FLOAT64)
+    in_core = alone.mp2_in_core - common + common // ranks if ranks else NEVER
+    # B of the frontier orbitals goes to disk with the rest.
+    disk = alone.mp2_disk + work.frontier_elements * work.naux * FLOAT64
+    return replace(alone, program=alone.program + COMPANY, mp2_in_core=max(0, in_core), mp2_disk=disk)
 
 
 def _scf(work: Workload, room: int, workers: int) -> tuple[int, Stage | None, Stage | None, int]:
@@ -230,7 +249,7 @@ def _scf(work: Workload, room: int, workers: int) -> tuple[int, Stage | None, St
     return matrices + whole + 2 * metric + buffers, fit, read, whole
 
 
-def _mp2(work: Workload, workers: int, chunk_elements: int, edge: int) -> tuple[int, Stage, Stage, Stage, int]:
+def _mp2(work: Workload, workers: int, limits: Limits, edge: int) -> tuple[int, Stage, Stage, Stage, int]:
     pairs, naux = work.pairs_of_functions, work.naux
     whole = work.elements * naux * FLOAT64
     single = 0 if work.precision == "fp64" else work.elements * naux * FLOAT32
@@ -240,8 +259,7 @@ def _mp2(work: Workload, workers: int, chunk_elements: int, edge: int) -> tuple[
     block = work.block_functions * per_function
     nvir = max((s.nvir for s in work.spins), default=0)
     row = nvir * naux * FLOAT64
-    tiles = 3 * workers * min(max(chunk_elements, nvir * nvir), max(1, edge) * nvir * nvir) * FLOAT64
-    tiles = min(tiles, 2 * whole)
+    tiles = min(workers * _tile_elements(limits, edge, nvir * nvir) * FLOAT64, 2 * whole)
     in_core = max(whole + frontier + 2 * metric + block, whole + single + metric + tiles)
     half = min(HALF_BYTES * workers, whole)
     left = min(LEFT_BEHIND * workers, whole)
@@ -250,3 +268,10 @@ def _mp2(work: Workload, workers: int, chunk_elements: int, edge: int) -> tuple[
     rows = sum(s.nocc for s in work.spins)
     streamed = Stage(left + tiles + row, 3 * edge * row, (rows + 2 * edge) * row)
     return in_core, integrals, solve, streamed, whole
+
+
+def _tile_elements(limits: Limits, edge: int, pair: int) -> int:
+    """Numbers a tile holds: products of `pair` elements each, and work space of at most twice as many."""
+    held = min(max(limits.tile_elements, pair), max(1, edge) ** (2 if limits.square else 1) * pair)
+    wanted = 2 * limits.tile_elements if limits.work_elements is None else limits.work_elements
+    return held + min(max(wanted, 2 * pair), 2 * held)

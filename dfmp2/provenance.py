@@ -6,17 +6,20 @@ import platform
 import socket
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 
 import numpy as np
 
 from dfmp2.record import Provenance
 
+installed = cache(metadata.version)  # reading one takes a millisecond or two
+
 
 def version() -> str:
     """Version of the installed dfmp2."""
     try:
-        return metadata.version("dfmp2")
+        return installed("dfmp2")
     except metadata.PackageNotFoundError:
         return "not installed"
 
@@ -30,7 +33,7 @@ def blas() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of everything that computes."""
-    return {"dfmp2": version()} | {name: metadata.version(name.lower()) for name in ("PySCF", "NumPy", "SciPy")}
+    return {"dfmp2": version()} | {name: installed(name.lower()) for name in ("PySCF", "NumPy", "SciPy")}
 
 
 def collect(command: str, threads: int, backend_details: Mapping[str, str]) -> Provenance:
@@ -49,10 +52,10 @@ def collect(command: str, threads: int, backend_details: Mapping[str, str]) -> P
         host=socket.gethostname(),
         platform=platform.platform(),
         python=platform.python_version(),
-        numpy=metadata.version("numpy"),
-        scipy=metadata.version("scipy"),
-        pyscf=metadata.version("pyscf"),
-        h5py=metadata.version("h5py"),
+        numpy=installed("numpy"),
+        scipy=installed("scipy"),
+        pyscf=installed("pyscf"),
+        h5py=installed("h5py"),
         blas=blas(),
         threads=threads,
         backend_details=tuple(f"{name}: {value}" for name, value in backend_details.items()),

@@ -11,6 +11,7 @@ from pyscf import df, gto, scf
 
 import dfmp2
 from dfmp2 import memory
+from dfmp2.backends.cpu import CpuBackend
 from dfmp2.reference.density_fitting import FittedIntegrals
 from dfmp2.reference.disk_integrals import DiskIntegrals, pair_blocks
 from dfmp2.reference.pair_list import every_pair
@@ -159,7 +160,7 @@ def test_every_accepted_budget_is_kept(spins: int, precision: str) -> None:
             program=100 * MEGABYTE,
             budget=budget,
             workers=2,
-            chunk_elements=1 << 17,
+            limits=CpuBackend(2).limits,
             edge=3,
         )
 

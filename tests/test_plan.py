@@ -54,7 +54,7 @@ def test_conventional_scf_counts_four_centre_integrals():
 
 
 def planned(work, budget):
-    return memory.plan(work, program=100 * MEGABYTE, budget=budget, workers=2, chunk_elements=1 << 17)
+    return memory.plan(work, program=100 * MEGABYTE, budget=budget, workers=2, limits=CpuBackend(2).limits)
 
 
 LARGE = Workload(nao=490, naux_scf=2366, naux=1708, spins=(Spin(81, 81, 409),), precision="auto", block_functions=66)

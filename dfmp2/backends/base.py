@@ -29,6 +29,9 @@ class Limits:
     workers : number of tiles that may run at the same time
     memory : bytes of device memory for operands and work space, None where it is the host's
     least_edge : occupied orbitals that a device pads a shorter edge of a tile to, 1 where it does not pad
+    transforms : chip that makes B itself (`put_untransformed`), "" where B comes from the host
+    work_elements : elements of work space for one tile beside them; None for twice as many
+    square : whether one product takes a block of i and j, rather than one i and several j
     """
 
     precisions: tuple[str, ...]
@@ -37,6 +40,9 @@ class Limits:
     workers: int
     memory: int | None = None
     least_edge: int = 1
+    transforms: str = ""
+    work_elements: int | None = None
+    square: bool = False
 
 
 class Tile(NamedTuple):
@@ -79,7 +85,12 @@ class Operand:
 
 
 class Backend(Protocol):
-    """A device that evaluates pair terms."""
+    """A device that evaluates pair terms.
+
+    Two verbs that not every backend has: `put_untransformed(tensors, energies)`, where `limits.transforms` names a
+    chip, gives operands of all spins made on the device; `owners(left, right, tiles)`, where workers hold different
+    parts of an operand, gives the worker of each tile.
+    """
 
     name: str
     limits: Limits

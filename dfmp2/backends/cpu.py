@@ -1,23 +1,27 @@
 """Pair terms on the host with NumPy and its BLAS; the default, never imports torch.
 
-For each occupied i a chunk of j is contracted in one GEMM into a buffer that stays in cache,
+A block of occupied i and j is contracted in one GEMM, as near to square as the tile and the cache allow,
 
-    G[j,b,a] = sum_P B_jbP B_iaP = (ia|jb),
+    G[j,b,i,a] = sum_P B_jbP B_iaP = (ia|jb),
 
-and is divided, multiplied and row-summed there. Parallelism is one tile per worker with one BLAS
-thread each; NumPy releases the GIL in every step.
+and is divided, multiplied and row-summed where it lies, a few pairs at a time. Parallelism is one tile per
+worker with one BLAS thread each; NumPy releases the GIL in every step.
 """
 
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator
+from itertools import pairwise
+from math import isqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.backends.base import Limits, Operand, PairTerms, Tile
 
-CHUNK_ELEMENTS = 1 << 17  # of G: 0.5 MB in float32, 1 MB in float64; half of a 2 MB per-core L2 with its quotient
+PRODUCT_ELEMENTS = 1 << 21  # of G: 16 MB in float64; larger products are no faster, and leave the last-level cache
+QUOTIENT_ELEMENTS = 1 << 17  # of G divided at a time: 1 MB in float64, so that it stays in a core's own cache
 
 _DTYPES: dict[str, type[np.float32] | type[np.float64]] = {"fp64": np.float64, "mixed": np.float32}
 
@@ -28,7 +32,14 @@ class CpuBackend:
     name = "cpu"
 
     def __init__(self, threads: int) -> None:
-        self.limits = Limits(("fp64", "mixed"), tile_edge=16, tile_elements=CHUNK_ELEMENTS, workers=threads)
+        self.limits = Limits(
+            ("fp64", "mixed"),
+            tile_edge=16,
+            tile_elements=PRODUCT_ELEMENTS,
+            workers=threads,
+            work_elements=2 * QUOTIENT_ELEMENTS,
+            square=True,
+        )
 
     def put(
         self, b: NDArray[np.float64], eps_occ: NDArray[np.float64], eps_vir: NDArray[np.float64], precision: str
@@ -38,33 +49,63 @@ class CpuBackend:
 
     def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
         """Direct and exchange terms of a tile of occupied pairs, float64, Eh."""
-        i0, i1, j0, j1, diagonal = tile
         exchanging = left is right
-        direct = np.zeros((i1 - i0, j1 - j0))
-        exchange = np.zeros((i1 - i0, j1 - j0)) if exchanging else None
-        nvir, naux = left.b.shape[1:]
-        nvir_right = right.b.shape[1]
-        step = max(1, CHUNK_ELEMENTS // (nvir * nvir_right))
+        shape = tile.i1 - tile.i0, tile.j1 - tile.j0
+        direct = np.zeros(shape)
+        exchange = np.zeros(shape) if exchanging else None
+        (nvir, naux), nvir_right = left.b.shape[1:], right.b.shape[1]
+        blocks = list(_blocks(tile, nvir * nvir_right))
+        step = max(1, QUOTIENT_ELEMENTS // (nvir * nvir_right))
         eps_ab = (right.eps_vir[:, None] + left.eps_vir[None, :]).astype(left.b.dtype)
-        gemm = np.empty((min(step, j1 - j0), nvir_right, nvir), left.b.dtype)
-        quotient = np.empty_like(gemm)
-        for i in range(i0, i1):
-            for start in range(i if diagonal else j0, j1, step):
-                stop = min(start + step, j1)
-                g, w = gemm[: stop - start], quotient[: stop - start]
-                b_j = right.b[start:stop].reshape(-1, naux)
-                np.matmul(b_j, left.b[i].T, out=g.reshape(-1, nvir))
-                eps_ij = (left.eps_occ[i] + right.eps_occ[start:stop]).astype(g.dtype)
-                np.subtract(eps_ij[:, None, None], eps_ab, out=w)
-                np.divide(g, w, out=w)
-                # Row sums in the working precision, their sum in float64.
-                rows = np.einsum("jba,jba->jb", g, w)
-                direct[i - i0, start - j0 : stop - j0] = rows.sum(axis=1, dtype=np.float64)
-                if exchange is not None:
-                    rows = np.einsum("jba,jab->jb", w, g)
-                    exchange[i - i0, start - j0 : stop - j0] = rows.sum(axis=1, dtype=np.float64)
+        product = np.empty(max(_area(block) for block in blocks) * eps_ab.size, left.b.dtype)
+        quotient = np.empty((min(step, shape[1]), nvir_right, nvir), left.b.dtype)
+        for block in blocks:
+            i0, i1, j0, j1, diagonal = block
+            rows, columns = (j1 - j0) * nvir_right, (i1 - i0) * nvir
+            flat = product[: rows * columns].reshape(rows, columns)
+            np.matmul(right.b[j0:j1].reshape(rows, naux), left.b[i0:i1].reshape(columns, naux).T, out=flat)
+            g = flat.reshape(j1 - j0, nvir_right, i1 - i0, nvir)
+            for i in range(i0, i1):
+                for start in range(i if diagonal else j0, j1, step):
+                    stop = min(start + step, j1)
+                    part, w = g[start - j0 : stop - j0, :, i - i0], quotient[: stop - start]
+                    eps_ij = (left.eps_occ[i] + right.eps_occ[start:stop]).astype(g.dtype)
+                    np.subtract(eps_ij[:, None, None], eps_ab, out=w)
+                    np.divide(part, w, out=w)
+                    # Row sums in the working precision, their sum in float64.
+                    place = i - tile.i0, slice(start - tile.j0, stop - tile.j0)
+                    direct[place] = np.einsum("jba,jba->jb", part, w).sum(axis=1, dtype=np.float64)
+                    if exchange is not None:
+                        exchange[place] = np.einsum("jba,jab->jb", w, part).sum(axis=1, dtype=np.float64)
         return PairTerms(direct, exchange)
 
     def describe(self) -> dict[str, str]:
         """Processor and NumPy version."""
         return {"device": platform.processor() or platform.machine(), "numpy": np.__version__}
+
+
+def _blocks(tile: Tile, elements: int) -> Iterator[Tile]:
+    """Cut a tile into products of at most PRODUCT_ELEMENTS (one pair at least), a diagonal one into four to save work.
+
+    Parameters
+    ----------
+    elements : of (ia|jb) of one pair
+    """
+    most = max(1, isqrt(PRODUCT_ELEMENTS // elements))
+    if tile.diagonal:
+        most = min(most, -(-(tile.i1 - tile.i0) // 2))
+    for i0, i1 in _cuts(tile.i0, tile.i1, most):
+        for j0, j1 in _cuts(tile.j0, tile.j1, most):
+            if not tile.diagonal or i0 <= j0:
+                yield Tile(i0, i1, j0, j1, diagonal=tile.diagonal and i0 == j0)
+
+
+def _cuts(start: int, stop: int, most: int) -> list[tuple[int, int]]:
+    """Equal parts of a range, of `most` at most."""
+    parts = max(1, -(-(stop - start) // most))
+    edges = [start + (stop - start) * part // parts for part in range(parts + 1)]
+    return list(pairwise(edges))
+
+
+def _area(block: Tile) -> int:
+    return (block.i1 - block.i0) * (block.j1 - block.j0)

@@ -26,6 +26,7 @@ DROPPED = (
     "BLIS_",
     "VECLIB_",
     "PYSCF_",
+    "PYTHONDONTWRITEBYTECODE",  # a program that compiles its sources at every start is not what a user runs
     "PSI",
     "PYTHONSTARTUP",
     "COLUMNS",

@@ -1,11 +1,12 @@
 """Matrix products alone, with the arrays and workers of a backend: what bounds the rate of the pair step.
 
 Two kinds are timed: one large square product, the most a BLAS can do, and the products of the pair step in
-their own shape, (count nvir, naux) times (naux, nvir), without anything done to what comes out.
+their own shape, (nj nvir, naux) times (naux, ni nvir), without anything done to what comes out.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from dfmp2 import threads
-from dfmp2.backends.base import Backend, Operand
+from dfmp2.backends.base import Backend, Limits, Operand
+from dfmp2.mp2 import tiling
 
 SQUARE_HOST, SQUARE_DEVICE = 2048, 8192  # rows of the square product; beyond, rates change by less than their spread
 SHAPED_SECONDS = 1.0  # the products of the pair step are repeated or cut to about this long
@@ -51,27 +53,36 @@ def shaped_rate(backend: Backend, operand: Operand, count: int, expected: float)
     expected : operations per second, to choose how many products are done
     """
     nocc, nvir, naux = (int(size) for size in operand.b.shape)
-    step = max(1, min(nocc, backend.limits.tile_elements // nvir**2))
-    per_product = 2.0 * step * nvir * nvir * naux
+    rows, columns = _orbitals(nocc, nvir, naux, backend.limits)
+    per_product = 2.0 * rows * columns * nvir * nvir * naux
     workers = backend.limits.workers
     number = max(1, int(SHAPED_SECONDS * expected / per_product / workers))
-    pairs = _cycled(nocc, step)
+    pairs = _cycled(nocc, rows, columns)
     work = [[next(pairs) for _ in range(number)] for _ in range(workers)]
 
     def products(part: list[tuple[int, int]]) -> None:
         for i, j in part:
-            result = operand.b[j : j + step].reshape(-1, naux) @ operand.b[i].T
+            result = operand.b[j : j + columns].reshape(-1, naux) @ operand.b[i : i + rows].reshape(-1, naux).T
         _finish(result)
 
     with threads.limited(count), ThreadPoolExecutor(workers) as pool:
         return per_product * number * workers / _timed(lambda: list(pool.map(products, work)), repeats=1)
 
 
-def _cycled(nocc: int, step: int) -> Iterator[tuple[int, int]]:
-    """(i, first j) of whole blocks of `step` orbitals, over and over."""
+def _orbitals(nocc: int, nvir: int, naux: int, limits: Limits) -> tuple[int, int]:
+    """Occupied orbitals i and j in most products of the pair step."""
+    fitting = limits.tile_elements // nvir**2
+    if not limits.square:
+        return 1, max(1, min(nocc, fitting))
+    edge = max(1, min(tiling.edge(nocc, limits, nvir * naux), math.isqrt(fitting)))
+    return edge, edge
+
+
+def _cycled(nocc: int, rows: int, columns: int) -> Iterator[tuple[int, int]]:
+    """(first i, first j) of whole blocks of orbitals, over and over."""
     while True:
-        for i in range(nocc):
-            for j in range(0, nocc - step + 1, step):
+        for i in range(0, nocc - rows + 1, rows):
+            for j in range(0, nocc - columns + 1, columns):
                 yield i, j
 
 

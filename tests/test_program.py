@@ -1,0 +1,47 @@
+"""The process behind the command: its exit code, its buffers, its exit handlers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def ended(code: str, **options) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **options)
+
+
+PROGRAM = "import atexit, sys; from dfmp2.cli import program as p; "
+
+
+@pytest.mark.parametrize("code", [0, 3, 75])
+def test_the_exit_code_is_that_of_the_command_line(code):
+    done = ended(f"{PROGRAM} p.main = lambda: {code}; sys.exit(p.program())")
+    assert done.returncode == code
+
+
+def test_what_is_buffered_is_written_and_handlers_are_called():
+    work = "lambda: (atexit.register(print, 'handler', end=''), sys.stdout.write('work '), 0)[-1]"
+    done = ended(f"{PROGRAM} p.main = {work}; sys.exit(p.program())")
+    assert (done.returncode, done.stdout) == (0, "work handler")
+
+
+def test_threads_are_waited_for():
+    thread = "threading.Thread(target=lambda: (time.sleep(0.3), print('thread'))).start()"
+    done = ended(f"{PROGRAM} import threading, time; p.main = lambda: {thread} or 0; sys.exit(p.program())")
+    assert (done.returncode, done.stdout) == (0, "thread\n")
+
+
+def test_a_fault_keeps_its_traceback():
+    done = ended(f"{PROGRAM} p.main = lambda: 1 / 0; sys.exit(p.program())")
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_the_interpreter_is_not_taken_apart():
+    held = "class Held:\n    def __del__(self): print('taken apart')\n"
+    usual = ended(f"{held}held = Held()")
+    assert usual.stdout == "taken apart\n"
+    done = ended(f"{held}{PROGRAM}\nheld = Held(); p.main = lambda: 0; sys.exit(p.program())")
+    assert (done.returncode, done.stdout) == (0, "")
