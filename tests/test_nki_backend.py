@@ -15,6 +15,7 @@ from dfmp2.errors import NumericalError, UnsupportedByBackend
 from dfmp2.progress import Listener
 from tests.conftest import MOLECULES
 from tests.test_backends import fitted, oracle
+from tests.test_out_of_core import both
 
 GEOMETRIES = {
     **{name: MOLECULES[name] for name in ("h2o", "nh2", "o2")},
@@ -66,6 +67,19 @@ def test_molecule_equals_pyscf(tmp_path, name, basis):
     blocks = -(-result.sizes.nocc[0] // 8)
     assert int(launches["kernel launches"]) >= blocks * (blocks + 1) // 2
     assert source_hash().startswith(launches["kernel sources"].split()[1])
+
+
+def test_b_on_disk(tmp_path, monkeypatch):
+    """As little of B in memory as can be; two blocks of alpha orbitals and one of beta ones."""
+    (tmp_path / "m.xyz").write_text(GEOMETRIES["o2"])
+    given = {"backend": "nki-interpreter", "threads": 1, "listener": Quiet()}
+    held, stored = both(monkeypatch, lambda: api.run(tmp_path / "m.xyz", "cc-pvdz", check=True, **given))
+    assert (held.storage.fitted_tensor, stored.storage.fitted_tensor) == ("memory", "disk")
+    assert abs(stored.check.same_spin_difference) < 1e-7
+    assert abs(stored.check.opposite_spin_difference) < 1e-7
+    assert stored.mp2_correlation_energy == pytest.approx(held.mp2_correlation_energy, abs=1e-8)
+    launches = [dict(d.split(": ", 1) for d in r.provenance.backend_details)["kernel launches"] for r in (held, stored)]
+    assert launches[0] == launches[1]
 
 
 @pytest.mark.parametrize("variant", ["plain", "packed"])

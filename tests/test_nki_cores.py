@@ -11,6 +11,7 @@ import pytest
 
 from dfmp2.backends.base import Tile
 from dfmp2.backends.nki import core_process
+from dfmp2.backends.nki.assignment import blocks_by_core, largest_share, owners, pair_channels, work_of
 from dfmp2.backends.nki.backend import NkiBackend
 from dfmp2.backends.nki.cores import CoresBackend
 from dfmp2.backends.nki.executor import InterpreterExecutor
@@ -45,6 +46,23 @@ def test_two_processes_give_the_bits_of_one(two_cores):
     by_core = [int(part.split(": ")[1]) for part in told["kernel launches"].split("(")[1].rstrip(")").split(" | ")]
     assert sum(by_core) == blocks and min(by_core) > 0  # both took part
     assert told["pairs redone in float64 meanwhile"].startswith("2, ")
+
+
+@pytest.mark.parametrize(("cores", "copies"), [(1, 1.0), (2, 1.75), (4, 2.5), (8, 3.75), (16, 5.5), (32, 7.5)])
+def test_each_core_needs_few_blocks_and_all_have_the_same_work(cores, copies):
+    """Eight blocks of B, 28 + 8 blocks of pairs; all of B on every core would be `cores` copies."""
+    channels = pair_channels([64])
+    tiles = channels[0, 0]
+    given = owners(tiles, cores)
+    needed = blocks_by_core(channels, cores)
+    assert sum(map(len, needed)) / 8 == copies
+    for tile, core in zip(tiles, given, strict=True):
+        assert {(0, tile.i0 // 8), (0, tile.j0 // 8)} <= needed[core]
+    loads = [sum(work_of(t) for t, c in zip(tiles, given, strict=True) if c == core) for core in range(cores)]
+    assert sum(loads) == 2080 and max(loads) <= 2080 / cores + 64
+    if cores == 2:  # perfectly even: 14 off-diagonal and 4 diagonal blocks each
+        assert loads == [1040, 1040]
+    assert largest_share([64], cores) == max(loads) / 2080
 
 
 def test_operands_that_nobody_needs_are_dropped_in_the_processes(two_cores):

@@ -108,8 +108,9 @@ def test_block_sums_and_the_rounding_of_a_plain_float32_program(nvir, variant, d
         assert (sums < 3e-7).all()
         errors.append((pairs, twin))
     pairs, twin = np.mean(errors, axis=0)
-    # A lone product of two vectors is added up in several strands by a BLAS, one after the other in a matrix product.
-    assert pairs < 1.5 * max(twin, 2.0**-23 if nvir == 1 else 2.0**-24)
+    # A BLAS adds up small products in several strands, in as many as the processor likes, and long columns one after
+    # the other, as the padded operands of the kernel are.
+    assert pairs < 1.5 * max(twin, 2.0**-22 if nvir <= 16 else 2.0**-24)
 
 
 @pytest.mark.parametrize(("nvir", "variant", "diagonal"), CASES)

@@ -14,6 +14,7 @@ from dfmp2.backends.nki.kernels.pair_energy_twin import pair_energy_twin
 from dfmp2.backends.nki.kernels.products_twin import gemm_batch_twin, gemm_twin, syrk_twin, trsm_twin
 from dfmp2.backends.nki.kernels.transform_twin import transform_twin
 from dfmp2.backends.nki.transform import transform
+from dfmp2.untransformed import UntransformedTensor
 from tests.test_nki_kernels import evaluate, space
 
 EXACT = Settings(pe_model="exact", row_sum="float64", storage="float64")
@@ -92,10 +93,15 @@ def fitted_problem(seed=4, naux=140, nao=150):
     return raw + raw.transpose(0, 2, 1), rng.standard_normal((nao, 11)), rng.standard_normal((nao, 40))
 
 
+def untransformed(a, c_occ, c_vir):
+    """Whole symmetric matrices as the packed triangles that a run holds."""
+    return UntransformedTensor(a[:, *np.tril_indices(a.shape[1])], c_occ, c_vir)
+
+
 @LANES
 def test_transform_makes_the_blocks_that_the_host_packs(settings, tolerance):
     a, c_occ, c_vir = fitted_problem()
-    blocks = list(transform(a, c_occ, c_vir, InterpreterExecutor(settings)))
+    (blocks,) = transform([untransformed(a, c_occ, c_vir)], InterpreterExecutor(settings))
     expected = list(layout.pack_b(transform_twin(a, c_occ, c_vir, np.float64), dtype=np.float64))
     assert len(blocks) == len(expected) == 2
     for found, block in zip(blocks, expected, strict=True):
@@ -114,7 +120,7 @@ def test_the_metric_must_come_before_the_float32_transform():
     c_occ, c_vir = np.split(np.linalg.qr(rng.standard_normal((nao, nao)))[0], [8], axis=1)
 
     def on_device(a):
-        (block,) = transform(a, c_occ, c_vir, InterpreterExecutor())
+        ((block,),) = transform([untransformed(a, c_occ, c_vir)], InterpreterExecutor())
         return block.reshape(8, 128, -1)[:, :naux, : c_vir.shape[1]].transpose(0, 2, 1).astype(np.float64)
 
     def energy(b):

@@ -16,8 +16,20 @@ import pytest
 from dfmp2 import api
 from dfmp2.backends import registry
 from dfmp2.backends.base import Tile
-from dfmp2.backends.nki import choice, compiler, core_process, cores, environment, faults, lanes, proof, toolchain
+from dfmp2.backends.nki import (
+    assignment,
+    choice,
+    compiler,
+    core_process,
+    cores,
+    environment,
+    faults,
+    lanes,
+    proof,
+    toolchain,
+)
 from dfmp2.backends.nki.backend import NkiBackend
+from dfmp2.backends.nki.costs import prediction
 from dfmp2.backends.nki.costs.shapes import Shape
 from dfmp2.backends.nki.executor import InterpreterExecutor, source_hash
 from dfmp2.backends.nki.guard import GuardedBackend, redo
@@ -39,6 +51,7 @@ from dfmp2.progress import Listener
 from tests.conftest import MOLECULES
 from tests.stand_in_nki.site import planted
 from tests.test_backends import fitted, oracle
+from tests.test_out_of_core import both
 
 LANES = ("nki", "nki-xla", "nki-simulator")
 
@@ -288,6 +301,12 @@ def test_warm_up_needs_no_device(machine, capsys):
     assert "2 programs for trn1: 2 compiled now" in capsys.readouterr().out
     assert main(["kernels", "warmup", "--shape", "20,33,30", "--json"]) == 0  # the same buckets
     assert json.loads(capsys.readouterr().out)["cache_hits"] == 2
+    assert main(["kernels", "warmup", "--shape", "20,33,30", "--beta", "18,40", "--transform", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["programs"], found["cache_hits"]) == (
+        5,
+        2,
+    )  # one bucket for both spins: K1, K2, and that of two spins
 
 
 def test_warm_up_without_a_compiler(machine, capsys):
@@ -380,6 +399,53 @@ def test_two_visible_cores_share_a_run_and_one_compilation(machine):
     assert told["cores"] == "0, 1" and told["kernel launches"].startswith("1 (core 0: ")
     assert "0 compiled now" in told["programs"] and len(list((machine.folder / "neff").glob("*/*.neff"))) == 1
     assert os.environ["NEURON_RT_VISIBLE_CORES"] in ("0", "1")  # each executor owns one
+
+
+def by_core(text):
+    """Bytes up of each core from the proof."""
+    return [int(part.split(" uploads, ")[1].split()[0]) for part in text.split(" | ")]
+
+
+def test_cores_are_sent_the_blocks_they_need_and_no_others(machine):
+    machine.sound()
+    machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0-3")
+    machine.patch.setattr(cores, "CoreProcess", InProcess)
+    shapes = (Shape(33, 8, 12), Shape(17, 8, 12))  # five and three blocks
+    backend = registry.select("nki", "auto", 1)[0]
+    operands = [backend.put(*fitted(s.nocc, 8, 12, s.nocc), "mixed") for s in shapes]
+    found = pair_energies(operands, backend)
+    single = NkiBackend("k", InterpreterExecutor())
+    expected = pair_energies([single.put(*fitted(s.nocc, 8, 12, s.nocc), "mixed") for s in shapes], single)
+    assert found.opposite_spin_energy == expected.opposite_spin_energy
+    assert found.same_spin_energy == expected.same_spin_energy
+    sent = prediction.shared_bytes(shapes, 4)
+    assert sum(sent) == 3.25 * sum(prediction.shared_bytes(shapes, 1))
+    channels = assignment.pair_channels([33, 17])
+    own = [assignment.owners(tiles, 4) for tiles in channels.values()]
+    tables = [0] * 4
+    for core in range(4):
+        for (left, right), tiles, given in zip(channels, channels.values(), own, strict=True):
+            mine = [tile for tile, owner in zip(tiles, given, strict=True) if owner == core]
+            neg = sum(36 if tile.diagonal else 64 for tile in mine) * (
+                2 if left == right else 1
+            )  # per pair and partition
+            tables[core] += 4 * 128 * (neg + (32 + (128 if left == right else 0) if mine else 0))  # once: e_a + e_b, 1
+    assert by_core(backend.describe()["transfers"]) == [b + t for b, t in zip(sent, tables, strict=True)]
+
+
+@pytest.mark.parametrize("visible", ["0", "0-1"])
+def test_b_on_disk(machine, visible):
+    machine.sound()
+    machine.patch.setenv("NEURON_RT_VISIBLE_CORES", visible)
+    machine.patch.setattr(cores, "CoreProcess", InProcess)
+    (machine.folder / "o2.xyz").write_text(MOLECULES["o2"])
+    given = {"backend": "nki", "threads": 1, "listener": Quiet(), "check": True}
+    held, stored = both(machine.patch, lambda: api.run(machine.folder / "o2.xyz", "sto-3g", **given))
+    assert (held.storage.fitted_tensor, stored.storage.fitted_tensor) == ("memory", "disk")
+    assert abs(stored.check.correlation_difference) < 1e-7
+    assert stored.mp2_correlation_energy == pytest.approx(held.mp2_correlation_energy, abs=1e-8)
+    assert details(stored)["kernel launches"].split()[0] == details(held)["kernel launches"].split()[0]
+    assert not details(stored)["pairs redone in float64 meanwhile"].startswith("none")
 
 
 def test_a_core_that_does_not_answer_is_named(machine):

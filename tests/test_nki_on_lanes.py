@@ -15,6 +15,7 @@ from scipy.linalg import solve_triangular
 from dfmp2 import api
 from dfmp2.backends import contract, registry
 from dfmp2.backends.base import Tile
+from dfmp2.backends.cpu import CpuBackend
 from dfmp2.backends.nki import calls, layout
 from dfmp2.backends.nki.backend import NkiBackend
 from dfmp2.backends.nki.executor import source_hash
@@ -23,9 +24,12 @@ from dfmp2.backends.nki.kernels.transform_twin import transform_twin
 from dfmp2.backends.nki.lanes import executor as launch_lane
 from dfmp2.backends.nki.lanes import refusal
 from dfmp2.backends.nki.transform import transform
+from dfmp2.mp2.pairs import pair_energies
+from dfmp2.untransformed import UntransformedTensor
 from tests.conftest import MOLECULES
 from tests.test_nki_backend import Quiet
 from tests.test_nki_kernels import oracle, space
+from tests.test_nki_kernels_products import untransformed
 
 TWIN = "xla-cpu-twin"
 MARKS = {
@@ -74,7 +78,16 @@ def opened(lane):
 
 
 def backend(lane):
-    return NkiBackend(lane, opened(lane), "plain" if lane == TWIN else None)  # the packed variant has no XLA twin
+    return NkiBackend(lane, opened(lane))
+
+
+def host(block):
+    """A resident block as an array."""
+    value = getattr(block, "value", block)
+    array = np.asarray(
+        value.cpu().numpy() if hasattr(value, "cpu") else value.numpy() if hasattr(value, "numpy") else value
+    )
+    return array.view(np.float32) if array.dtype.kind == "V" else array
 
 
 def launch(lane, module, kernel, **arguments):
@@ -92,11 +105,6 @@ def test_contract(lane, case):
 @pytest.mark.parametrize("lane", [pytest.param("interpreter", marks=pytest.mark.slow), *lanes(*list(MARKS)[1:])])
 @pytest.mark.parametrize("variant", ["plain", "packed"])
 def test_both_variants_where_the_last_row_tile_is_short(lane, variant):
-    if lane == TWIN and variant == "packed":
-        variant = None  # asks for what a user would get, which has no twin: refused, never replaced
-        with pytest.raises(Exception, match="pair_energy_packed has no twin for XLA"):
-            _pairs(lane, variant)
-        return
     direct, exchange, exact = _pairs(lane, variant)
     for found, expected in zip((direct, exchange), exact, strict=True):
         assert found.sum() == pytest.approx(-expected.sum(), rel=3e-7)
@@ -136,10 +144,7 @@ def test_launches_are_counted_and_the_lane_names_itself(lane):
     assert int(told["kernel launches"]) == executor.launches
 
 
-KERNEL_LANES = lanes("interpreter", "nki-simulator", "nki", "nki-xla")
-
-
-@pytest.mark.parametrize("lane", KERNEL_LANES)
+@pytest.mark.parametrize("lane", lanes("interpreter", "nki-simulator", "nki", "nki-xla"))
 def test_products_and_the_triangular_solve(lane):
     rng = np.random.default_rng(11)
     a, b = rng.standard_normal((256, 256)), rng.standard_normal((256, 600))
@@ -156,14 +161,31 @@ def test_products_and_the_triangular_solve(lane):
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("lane", KERNEL_LANES)
+@pytest.mark.parametrize("lane", lanes())
 def test_transform(lane):
     rng = np.random.default_rng(12)
     raw = rng.standard_normal((140, 60, 60))
     a, c_occ, c_vir = raw + raw.transpose(0, 2, 1), rng.standard_normal((60, 9)), rng.standard_normal((60, 40))
     expected = list(layout.pack_b(transform_twin(a, c_occ, c_vir, np.float64), dtype=np.float64))
-    for found, block in zip(transform(a, c_occ, c_vir, opened(lane)), expected, strict=True):
-        np.testing.assert_allclose(found, block, rtol=0, atol=2e-6 * np.abs(block).max())
+    (made,) = transform([untransformed(a, c_occ, c_vir)], opened(lane))
+    for found, block in zip(made, expected, strict=True):
+        np.testing.assert_allclose(host(found), block, rtol=0, atol=2e-6 * np.abs(block).max())
+
+
+@pytest.mark.parametrize("lane", lanes())
+def test_pair_terms_of_what_was_transformed(lane):
+    """B that never left the device against B from the host, two spins with different virtual spaces."""
+    rng = np.random.default_rng(13)
+    raw = rng.standard_normal((30, 50 * 51 // 2)) * 0.01
+    c = np.linalg.qr(rng.standard_normal((50, 50)))[0]
+    tensors = [UntransformedTensor(raw, c[:, :n], c[:, n:]) for n in (9, 5)]
+    eps = [(-np.linspace(2, 1, n), np.linspace(0.5, 9, 50 - n)) for n in (9, 5)]
+    made = backend(lane).put_untransformed(tensors, eps)
+    host = CpuBackend(1)
+    exact = [host.put(t.rows(range(t.shape[0])), *e, "fp64") for t, e in zip(tensors, eps, strict=True)]
+    found, expected = pair_energies(made, backend(lane)), pair_energies(exact, host)
+    assert found.same_spin_energy == pytest.approx(expected.same_spin_energy, rel=1e-6)
+    assert found.opposite_spin_energy == pytest.approx(expected.opposite_spin_energy, rel=1e-6)
 
 
 @pytest.mark.parametrize("lane", lanes("nki-simulator", "nki", "nki-xla"))

@@ -49,24 +49,32 @@ def _model(*, shape: bool = True) -> Callable[[Callable[..., Any]], Callable[...
     "--beta", metavar="NOCC,NVIR", help="With --shape: correlated orbitals of the second spin of an open shell."
 )
 @click.option("--target", default="trn1", show_default=True, metavar="trn1|trn2", help="Chip.")
+@click.option("--cores", type=click.IntRange(1, 128), default=1, show_default=True, help="That share the pairs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def list_kernels(
-    molecule: str | None, basis: str | None, shape: str | None, beta: str | None, target: str, as_json: bool
+    molecule: str | None, basis: str | None, shape: str | None, beta: str | None, target: str, cores: int, as_json: bool
 ) -> None:
     """List the kernels and, for MOLECULE or --shape, the compiled programs (NEFFs) it needs."""
-    from dfmp2.backends.nki.costs import catalogue
+    from dfmp2 import planning
+    from dfmp2.backends.nki.costs import catalogue, prediction
     from dfmp2.backends.nki.costs.chips import Assumptions, find_chip
     from dfmp2.io import kernels as text
 
     chip = find_chip(target)
-    spins = wanted_shapes(molecule, basis, shape, beta)
-    programs = catalogue.programs(spins, chip, Assumptions()) if spins else ()
-    shown = text.catalogue_json(spins, programs) if as_json else text.catalogue_text(spins, programs, chip)
-    click.echo(shown, nl=False)
+    spins, nao = wanted_shapes(molecule, basis, shape, beta)
+    programs = catalogue.programs(spins, chip, Assumptions(), nao) if spins else ()
+    route = planning.foreseen_route(spins, nao, chip.name) if spins else None
+    sent = prediction.shared_bytes(spins, cores) if spins else []
+    if as_json:
+        click.echo(text.catalogue_json(spins, programs, route, sent), nl=False)
+    else:
+        click.echo(text.catalogue_text(spins, programs, chip, route, sent), nl=False)
 
 
-def wanted_shapes(molecule: str | None, basis: str | None, shape: str | None, beta: str | None) -> tuple[Any, ...]:
-    """Shapes of the spins that MOLECULE or --shape names, none where neither is given."""
+def wanted_shapes(
+    molecule: str | None, basis: str | None, shape: str | None, beta: str | None
+) -> tuple[tuple[Any, ...], int]:
+    """Shapes of the spins that MOLECULE or --shape names, none where neither is given, and basis functions."""
     from dfmp2.backends.nki.costs import shapes
 
     if molecule is not None and shape is not None:
@@ -76,11 +84,14 @@ def wanted_shapes(molecule: str | None, basis: str | None, shape: str | None, be
     if beta is not None and shape is None:
         raise click.UsageError("--beta needs --shape")
     if shape is not None:
-        return shapes.spin_shapes(shape, beta)
-    return () if molecule is None or basis is None else _molecule_shapes(molecule, basis)
+        spins = shapes.spin_shapes(shape, beta)
+        return spins, max(one.nao for one in spins)
+    return ((), 0) if molecule is None or basis is None else _molecule_shapes(molecule, basis)
 
 
-def required_shapes(molecule: str | None, basis: str | None, shape: str | None, beta: str | None) -> tuple[Any, ...]:
+def required_shapes(
+    molecule: str | None, basis: str | None, shape: str | None, beta: str | None
+) -> tuple[tuple[Any, ...], int]:
     """The same where one of the two must be given."""
     if molecule is None and shape is None:
         raise click.UsageError("give MOLECULE with --basis, or --shape")
@@ -90,8 +101,8 @@ def required_shapes(molecule: str | None, basis: str | None, shape: str | None, 
 command.add_command(kernels_warmup.command)
 
 
-def _molecule_shapes(molecule: str, basis: str) -> tuple[Any, ...]:
-    """Shapes of a molecule's spins in a basis; reads the basis library, does no calculation."""
+def _molecule_shapes(molecule: str, basis: str) -> tuple[tuple[Any, ...], int]:
+    """Shapes of a molecule's spins in a basis, and its functions; reads the basis library, does no calculation."""
     from dfmp2 import planning
     from dfmp2.cli.console import Console
     from dfmp2.io.xyz import read_xyz
@@ -99,7 +110,8 @@ def _molecule_shapes(molecule: str, basis: str) -> tuple[Any, ...]:
 
     read = read_xyz(molecule, units="angstrom", charge=None, multiplicity=None)
     options = Options(basis=basis)
-    return planning.trainium_shapes(planning.sizes(read.molecule, options, Console(quiet=True, log=None)))
+    work = planning.sizes(read.molecule, options, Console(quiet=True, log=None))
+    return planning.trainium_shapes(work), work.nao
 
 
 @command.command("cost", short_help="Predict what a kernel costs at a shape.")

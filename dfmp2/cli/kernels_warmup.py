@@ -22,6 +22,7 @@ import click
     show_default=True,
     help="nki needs the compiler and no device, nki-xla needs the device.",
 )
+@click.option("--transform", is_flag=True, help="Also what run --transform device launches.")
 @click.option("--target", metavar="trn1|trn2", help="Chip to compile for.  [default: the one here, else trn1]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
@@ -30,6 +31,7 @@ def command(
     shape: str | None,
     beta: str | None,
     lane: str,
+    transform: bool,
     target: str | None,
     as_json: bool,
 ) -> None:
@@ -44,16 +46,17 @@ def command(
     from dfmp2.cli.kernels import required_shapes
     from dfmp2.errors import BackendUnavailable
 
-    spins = required_shapes(molecule, basis, shape, beta)
+    spins, nao = required_shapes(molecule, basis, shape, beta)
+    nao = nao if transform else 0
     chip = find_chip(target or toolchain.device_target() or "trn1").name
     if lane == "nki-xla":
         refused = lanes.refusal(lane)
         if refused is not None:
             raise BackendUnavailable(f"--lane {lane} cannot be used: {refused}")
-        proof = lanes.launch_ahead(spins)
+        proof = lanes.launch_ahead(spins, nao)
         place = environment.settings(lane, chip)["NEURON_COMPILE_CACHE_URL"]
     else:
-        proof, place = lanes.compile_ahead(spins, chip), str(environment.cache_folder())
+        proof, place = lanes.compile_ahead(spins, chip, nao=nao), str(environment.cache_folder())
     found: dict[str, Any] = {
         "lane": lane,
         "target": chip,

@@ -9,13 +9,15 @@ from typing import Any
 
 from dfmp2.backends.contract import PAIR_TOLERANCE, TOLERANCE, Finding
 from dfmp2.backends.nki.calls import Call
-from dfmp2.backends.nki.costs.catalogue import KERNELS, Program
+from dfmp2.backends.nki.costs.catalogue import KERNELS, Program, b_bytes
 from dfmp2.backends.nki.costs.chips import Assumptions, Chip
 from dfmp2.backends.nki.costs.dispatch import Dispatch
 from dfmp2.backends.nki.costs.pricing import Price
 from dfmp2.backends.nki.costs.schedule import ENGINES
 from dfmp2.backends.nki.costs.shapes import Shape
 from dfmp2.backends.nki.layout import padded_naux, padded_nvir
+from dfmp2.io.route import route_dict, route_lines
+from dfmp2.route import Route
 from dfmp2.units import format_bytes
 
 NAMES = {
@@ -108,23 +110,31 @@ def assumptions_text(given: Assumptions) -> str:
     )
 
 
-def catalogue_dict(spins: Sequence[Shape], programs: Sequence[Program]) -> dict[str, Any]:
-    """The object `dfmp2 kernels list --json` prints."""
+def catalogue_dict(
+    spins: Sequence[Shape], programs: Sequence[Program], route: Route | None, sent: Sequence[int]
+) -> dict[str, Any]:
+    """The object `dfmp2 kernels list --json` prints; `sent`: bytes of B that each core is sent."""
     return {
         "kernels": {row.name: {"short": row.short, "about": row.about} for row in KERNELS},
         "shapes": [list(shape) for shape in spins],
         "buckets": [list(bucket(shape)) for shape in spins],
         "neffs": len(programs) if spins else None,
         "programs": [asdict(program) for program in programs],
+        "transform": None if route is None else route_dict(route),
+        "b_bytes_by_core": list(sent),
     }
 
 
-def catalogue_json(spins: Sequence[Shape], programs: Sequence[Program]) -> str:
+def catalogue_json(
+    spins: Sequence[Shape], programs: Sequence[Program], route: Route | None, sent: Sequence[int]
+) -> str:
     """JSON text with a newline."""
-    return json.dumps(catalogue_dict(spins, programs), indent=2) + "\n"
+    return json.dumps(catalogue_dict(spins, programs, route, sent), indent=2) + "\n"
 
 
-def catalogue_text(spins: Sequence[Shape], programs: Sequence[Program], chip: Chip) -> str:
+def catalogue_text(
+    spins: Sequence[Shape], programs: Sequence[Program], chip: Chip, route: Route | None, sent: Sequence[int]
+) -> str:
     """The kernels, and the programs of a molecule."""
     lines = [f"{row.name:<20}{row.short:<5}{row.about}" for row in KERNELS]
     if not spins:
@@ -142,6 +152,13 @@ def catalogue_text(spins: Sequence[Shape], programs: Sequence[Program], chip: Ch
     ]
     for program in programs:
         lines.append(f"  {program.kernel}, {program.purpose}: {program.calls} calls\n    {program.neff}")
+    lines += [] if route is None else ["", *route_lines(route)]
+    if len(sent) > 1:
+        whole = sum(map(b_bytes, spins))
+        lines.append(
+            f"B on {len(sent)} cores: {format_bytes(sum(sent))} sent, at most {format_bytes(max(sent))} to one core "
+            f"(all of it is {format_bytes(whole)})"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -20,8 +20,10 @@ from dfmp2.backends.nki.calls import KERNELS, variants
 from dfmp2.backends.nki.costs.shapes import Shape
 from dfmp2.backends.nki.executor import Executor
 from dfmp2.backends.nki.layout import BANK, EDGE, Array, P
-from dfmp2.backends.nki.programs import CHIP, pair_programs
+from dfmp2.backends.nki.programs import CHIP, programs
+from dfmp2.backends.nki.transform import transform
 from dfmp2.errors import UnsupportedByBackend
+from dfmp2.untransformed import UntransformedTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +32,17 @@ class Resident:
 
     Attributes
     ----------
-    blocks : B in blocks of EDGE occupied orbitals, as `layout.pack_b` makes them
+    blocks : B in blocks of EDGE occupied orbitals by number, as `layout.pack_b` makes them; those that are there
     shape : (nocc, nvir, naux), not padded; nvir, naux : padded
+    eps_vir : (nvir or fewer,) Eh, energies of the columns of the blocks
     kept : tables on the device that many blocks share, by name
     """
 
-    blocks: tuple[Any, ...]
+    blocks: dict[int, Any]
     shape: tuple[int, int, int]
     nvir: int
     naux: int
+    eps_vir: Array
     kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
@@ -54,7 +58,9 @@ class NkiBackend:
 
     def __init__(self, name: str, executor: Executor, variant: str | None = None) -> None:
         self.name = name
-        self.limits = Limits(("mixed",), tile_edge=EDGE, tile_elements=P * BANK, workers=1, least_edge=EDGE)
+        self.limits = Limits(
+            *(("mixed",), EDGE, P * BANK), workers=1, least_edge=EDGE, transforms=CHIP[executor.target]
+        )
         self.compiles = hasattr(executor, "prepare")  # whether programs can be compiled before they are launched
         self._executor = executor
         self._variant = variant
@@ -68,16 +74,51 @@ class NkiBackend:
         """
         if precision not in self.limits.precisions:
             raise UnsupportedByBackend(f"--backend {self.name} has no {precision}: it offers mixed")
-        blocks = tuple(self._executor.upload(block) for block in layout.pack_b(b, dtype=np.float64))
-        nocc, nvir, naux = b.shape
-        resident = Resident(blocks, (nocc, nvir, naux), layout.padded_nvir(nvir), layout.padded_naux(naux))
-        return Operand(resident, eps_occ, eps_vir, precision)
+        operand = self.declare(b.shape, eps_occ, eps_vir)
+        for number in range(-(-len(b) // EDGE)):
+            self.add(operand, number, b[number * EDGE : (number + 1) * EDGE])
+        return operand
 
-    def prepare(self, spins: Sequence[Shape]) -> None:
-        """Have the programs compiled and loaded that these shapes need; only where `compiles`."""
+    def declare(self, shape: tuple[int, ...], eps_occ: Array, eps_vir: Array) -> Operand:
+        """An operand whose blocks come later, one by one, and only those that are needed here."""
+        nocc, nvir, naux = shape
+        padded = layout.padded_nvir(nvir), layout.padded_naux(naux)
+        return Operand(Resident({}, (nocc, nvir, naux), *padded, eps_vir), eps_occ, eps_vir, "mixed")
+
+    def add(self, operand: Operand, number: int, rows: Array) -> None:
+        """Pad, pack and upload a block: up to EDGE orbitals' rows (n, nvir, naux) of B."""
+        (block,) = layout.pack_b(rows, dtype=np.float64)
+        operand.b.blocks[number] = self._executor.upload(block)
+
+    def put_untransformed(
+        self, tensors: Sequence[UntransformedTensor], energies: Sequence[tuple[Array, Array]]
+    ) -> list[Operand]:
+        """Make B of all spins on the device, where it stays, in float32.
+
+        Parameters
+        ----------
+        energies : (eps_occ, eps_vir) of each spin, Eh
+        """
+        most = layout.padded_nvir(max(tensor.shape[1] for tensor in tensors))
+        operands = []
+        made = transform(tensors, self._executor)
+        for tensor, blocks, (eps_occ, eps_vir) in zip(tensors, made, energies, strict=True):
+            far = np.full(most - eps_vir.size if eps_vir.size else 0, layout.FAR)  # virtuals that another spin has
+            padded = most, layout.padded_naux(tensor.shape[2])
+            resident = Resident(dict(enumerate(blocks)), tensor.shape, *padded, np.concatenate([eps_vir, far]))
+            operands.append(Operand(resident, eps_occ, eps_vir, "mixed"))
+        return operands
+
+    def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:
+        """Have the programs compiled and loaded that these shapes need; only where `compiles`.
+
+        Parameters
+        ----------
+        nao : basis functions where the device transforms, else 0
+        """
         prepare = getattr(self._executor, "prepare", None)
         if prepare is not None:
-            for program in pair_programs(tuple(spins), CHIP[self._executor.target]):
+            for program in programs(tuple(spins), CHIP[self._executor.target], nao):
                 prepare(program)
 
     def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
@@ -117,14 +158,14 @@ class NkiBackend:
             kernel, read = "pair_energy_packed", layout.read_packed
             eu, identity = layout.packed_tables, layout.packed_identity
             tables = {
-                "eu": self._kept(resident, (kernel, "eu", diagonal), lambda: eu(operand.eps_vir, diagonal)),
+                "eu": self._kept(resident, (kernel, "eu", diagonal), lambda: eu(resident.eps_vir, diagonal)),
                 "neg": self._executor.upload(layout.packed_neg(eps_i, eps_j, items)),
                 "identity": self._kept(resident, (kernel, "identity"), lambda: identity(nvir)),
             }
         else:
             kernel, read = "pair_energy_block", layout.read_pairs
             tables = {
-                "eu": self._kept(resident, (kernel, "eu"), lambda: layout.eu_table(operand.eps_vir)),
+                "eu": self._kept(resident, (kernel, "eu"), lambda: layout.eu_table(resident.eps_vir)),
                 "neg": self._executor.upload(layout.neg_table(eps_i, eps_j, items)),
                 "identity": self._kept(resident, (kernel, "identity"), lambda: np.eye(P)),
             }
@@ -162,7 +203,8 @@ class NkiBackend:
                 "b_i": left.b.blocks[row],
                 "b_j": right.b.blocks[column],
                 "eu": self._kept(
-                    left.b, ("cross", right.eps_vir.tobytes()), lambda: layout.cross_table(left.eps_vir, right.eps_vir)
+                    *(left.b, ("cross", right.b.eps_vir.tobytes())),
+                    lambda: layout.cross_table(left.b.eps_vir, right.b.eps_vir),
                 ),
                 "neg": self._executor.upload(layout.cross_neg(eps_i, eps_j)),
                 "nvir": nvir,

@@ -95,13 +95,13 @@ def cross_calls(
 def transform_calls(
     nao: int, nocc: int, nvir: int, naux: int, target: str = "gen2", edge: int = EDGE
 ) -> tuple[Call, ...]:
-    """Calls of K1 (one per 128 fitting functions) and K2 (one per block of occupied orbitals) for one spin space."""
+    """Calls of K1 (128 fitting functions, 64 occupied orbitals each) and K2 (a block of them each) for one spin."""
     tiles, slices, blocks = -(-nao // P), layout.padded_naux(naux) // P, -(-nocc // edge)
-    half = {"a": Shape((tiles * P * P, tiles, P)), "c_occ": Shape((P, tiles, blocks * edge))}
+    half = {"a": Shape((tiles * P * P, tiles, P)), "c_occ": Shape((P, tiles, layout.GROUP))}
     columns = layout.tile_columns(layout.padded_nvir(nvir))
     full = {"x": Shape((slices * tiles * P, edge, P)), "c_vir": Shape((P, tiles, columns))}
     return (
-        _call("transform", "half_transform", half, slices),
+        _call("transform", "half_transform", half, slices * -(-nocc // layout.GROUP)),
         _call("transform", "full_transform", full, blocks),
     )
 

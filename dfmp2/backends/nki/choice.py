@@ -74,14 +74,14 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool, host: H
     lane = next((name for name, why in problems.items() if why is None), None)
     if target is None or lane is None:
         return None, f"auto: a Neuron device is present, but {'; '.join(f'{k}: {v}' for k, v in problems.items() if v)}"
-    found = next(iter(prediction.predict(spins, chips=(target,))), None)
+    cores = environment.cores(host.environ.get("NEURON_RT_VISIBLE_CORES") or "0") or (0,)
+    found = next(iter(prediction.predict(spins, chips=(target,), cores=len(cores))), None)
     if found is None or found.obstacle:
         return None, f"auto: a Neuron device is present, but {found.obstacle if found else 'there is nothing to do'}"
-    cores = environment.cores(host.environ.get("NEURON_RT_VISIBLE_CORES") or "0") or (0,)
     missing = missing_programs(spins, target, host)
     compiling = missing * COMPILE_SECONDS
-    dispatch = found.calls * ROUND_TRIP / 1e3  # every call is waited for
-    device = (found.device + dispatch) / len(cores) + found.link + compiling
+    dispatch = found.calls * ROUND_TRIP / 1e3 / len(cores)  # every call is waited for
+    device = found.device + dispatch + found.link + compiling
     told = (
         f"predicted {device:.2f} s on {len(cores)} {target} core{'s' * (len(cores) > 1)} (device {found.device:.3f}, "
         f"dispatch {dispatch:.3f}, transfers {found.link:.3f}, compiling {missing} programs {compiling:.0f}) "

@@ -57,9 +57,13 @@ class Core:
         self._backend = NkiBackend(lane, executor(lane, core))
         self._held: dict[int, Operand] = {}
 
-    def put(self, key: int, b: Any, eps_occ: Any, eps_vir: Any) -> None:
-        """Make B resident under a key."""
-        self._held[key] = self._backend.put(b, eps_occ, eps_vir, "mixed")
+    def declare(self, key: int, shape: tuple[int, ...], eps_occ: Any, eps_vir: Any) -> None:
+        """Open an operand under a key; its blocks come when they are needed."""
+        self._held[key] = self._backend.declare(shape, eps_occ, eps_vir)
+
+    def add(self, key: int, number: int, rows: Any) -> None:
+        """Make one block of B resident."""
+        self._backend.add(self._held[key], number, rows)
 
     def drop(self, keys: tuple[int, ...]) -> None:
         """Let operands go."""

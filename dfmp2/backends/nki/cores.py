@@ -1,4 +1,4 @@
-"""Several NeuronCores: one process each, tiles of pairs handed out as cores fall idle.
+"""Several NeuronCores: one process each, blocks of pairs shared out beforehand (`assignment`), B sent where needed.
 
 Every entry of the pair matrix is one core's alone and has its own place, and sums are taken in float64 in the order of
 that matrix; so energies have the same bits for one core and for many, whoever computed what. Nothing is exchanged
@@ -8,7 +8,6 @@ between cores. Unverified on hardware; the same processes run the interpreter in
 from __future__ import annotations
 
 import os
-import queue
 import subprocess
 import sys
 import threading
@@ -22,8 +21,10 @@ from numpy.typing import NDArray
 
 from dfmp2 import errors
 from dfmp2.backends.base import Limits, Operand, PairTerms, Tile
+from dfmp2.backends.nki.assignment import columns_of, owners, rows_of
 from dfmp2.backends.nki.compiler import PACKAGE
 from dfmp2.backends.nki.core_process import receive, send
+from dfmp2.backends.nki.layout import EDGE
 from dfmp2.errors import Dfmp2Error, KernelFailed
 
 Array = NDArray[np.float64]
@@ -92,12 +93,24 @@ class CoreProcess:
         )
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Shared:
-    """An operand that all processes hold under one key."""
+    """An operand that processes hold under one key, each the blocks that it needs.
+
+    Attributes
+    ----------
+    b : (nocc, nvir, naux) float32, on the host
+    there : for each process the blocks it has, None before it was told of the operand
+    """
 
     key: int
-    shape: tuple[int, ...]
+    b: NDArray[np.float32]
+    there: list[set[int] | None]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(nocc, nvir, naux)."""
+        return self.b.shape
 
 
 class CoresBackend:
@@ -117,44 +130,57 @@ class CoresBackend:
 
     def __init__(self, name: str, lane: str, cores: Sequence[int], limits: Limits) -> None:
         self.name = name
-        self.limits = replace(limits, workers=len(cores))
+        self.cores = len(cores)
+        self.limits = replace(limits, workers=len(cores), transforms="")
         self._all = [CoreProcess(lane, core) for core in cores]
         self._finish = weakref.finalize(self, _end, self._all)
         for process in self._all:
             process.wait()
-        self._idle: queue.SimpleQueue[CoreProcess] = queue.SimpleQueue()
-        for process in self._all:
-            self._idle.put(process)
+        self._busy = [threading.Lock() for _ in self._all]
+        self._owners: dict[tuple[int, int, Tile], int] = {}
         self._keys = 0
         self._dropped: dict[int, list[int]] = {process.core: [] for process in self._all}
         self._lock = threading.Lock()
 
     def put(self, b: Array, eps_occ: Array, eps_vir: Array, precision: str) -> Operand:
-        """Send B, in the float32 that the kernels take, to every process."""
+        """Keep B in the float32 that the kernels take; blocks of it go to the cores that need them."""
         if precision not in self.limits.precisions:
             raise errors.UnsupportedByBackend(f"--backend {self.name} has no {precision}: it offers mixed")
-        self._keys += 1
-        shared = Shared(self._keys, b.shape)
-        rounded = np.asarray(b, dtype=np.float32)
-        taken = [self._idle.get() for _ in self._all]
-        try:
-            for process in taken:
+        for process, busy in zip(self._all, self._busy, strict=True):
+            with busy:
                 self._drop(process)
-                process.ask("put", shared.key, rounded, eps_occ, eps_vir)
-        finally:
-            for process in taken:
-                self._idle.put(process)
+        self._keys += 1
+        shared = Shared(self._keys, np.asarray(b, dtype=np.float32), [None for _ in self._all])
         weakref.finalize(shared, _forget, self._dropped, shared.key)
         return Operand(shared, eps_occ, eps_vir, precision)
 
+    def owners(self, left: Operand, right: Operand, tiles: list[Tile]) -> list[int]:
+        """The core, by its place, that will take each of these tiles."""
+        found = owners(tiles, len(self._all))
+        self._owners = {(left.b.key, right.b.key, tile): core for tile, core in zip(tiles, found, strict=True)}
+        return found
+
     def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
-        """Direct and exchange terms of a tile, by whichever core is idle."""
-        process = self._idle.get()
-        try:
+        """Direct and exchange terms of a tile, by the core that it was given to (the first where it was to none)."""
+        core = self._owners.get((left.b.key, right.b.key, tile), 0)
+        process = self._all[core]
+        with self._busy[core]:
             self._drop(process)
+            self._send(core, left, rows_of(tile))
+            self._send(core, right, columns_of(tile))
             return PairTerms(*process.ask("pair", left.b.key, right.b.key, tile))
-        finally:
-            self._idle.put(process)
+
+    def _send(self, core: int, operand: Operand, blocks: range) -> None:
+        """Let a core have blocks that it lacks."""
+        shared: Shared = operand.b
+        there, process = shared.there[core], self._all[core]
+        if there is None:
+            process.ask("declare", shared.key, shared.shape, operand.eps_occ, operand.eps_vir)
+            there = shared.there[core] = set()
+        for number in blocks:
+            if number not in there:
+                process.ask("add", shared.key, number, shared.b[number * EDGE : (number + 1) * EDGE])
+                there.add(number)
 
     def describe(self) -> dict[str, str]:
         """What the cores say: once where they agree, by core where they differ; launches also in total."""

@@ -43,6 +43,10 @@ class Executor(Protocol):
         """Run a kernel of one output: resident tensors and compile-time constants by name."""
         ...
 
+    def keep(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Any:
+        """The same, but the output stays resident; what comes back is passed to `launch`."""
+        ...
+
     def describe(self) -> dict[str, str]:
         """Lane, chip generation, release, kernel sources, launches."""
         ...
@@ -77,6 +81,10 @@ class InterpreterExecutor:
         self.launches += 1
         (out,), _ = run_kernel(source, kernel, dict(arguments), self.settings)
         return out
+
+    def keep(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
+        """The same: an interpreted kernel's output is on the host in any case."""
+        return self.launch(source, kernel, arguments)
 
     def describe(self) -> dict[str, str]:
         """Lane, chip generation, release, kernel sources, launches."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dfmp2.backends.base import Backend, Operand, PairTerms, Tile
 from dfmp2.backends.nki.costs.shapes import Shape
 from dfmp2.errors import NumericalError
+from dfmp2.untransformed import UntransformedTensor
 
 EVERY = 16  # tiles; the first is always looked at
 RELATIVE = 1e-5  # float32 kernels are right to 2e-6 in a pair
@@ -32,7 +33,7 @@ class Held:
     """An operand on the device, and the B it was made of."""
 
     operand: Operand
-    b: Array
+    b: Array | UntransformedTensor
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -53,6 +54,10 @@ class GuardedBackend:
         self.name = inner.name
         self.limits = inner.limits
         self.compiles = bool(getattr(inner, "compiles", False))
+        self.cores = int(getattr(inner, "cores", 1))
+        share = getattr(inner, "owners", None)
+        if share is not None:
+            self.owners = lambda left, right, tiles: share(left.b.operand, right.b.operand, tiles)
         self._inner, self._every = inner, every
         self._tiles, self._canaries, self._worst = 0, 0, 0.0
         self._lock = threading.Lock()
@@ -61,11 +66,18 @@ class GuardedBackend:
         """Make B resident, and remember where it came from."""
         return Operand(Held(self._inner.put(b, eps_occ, eps_vir, precision), b), eps_occ, eps_vir, precision)
 
-    def prepare(self, spins: Sequence[Shape]) -> None:
-        """Have the programs compiled that these shapes need."""
+    def put_untransformed(
+        self, tensors: Sequence[UntransformedTensor], energies: Sequence[tuple[Array, Array]]
+    ) -> list[Operand]:
+        """Have B made on the device; pairs are recomputed from what it is made of."""
+        made: list[Operand] = self._inner.put_untransformed(tensors, energies)  # type: ignore[attr-defined]
+        return [replace(one, b=Held(one, tensor)) for one, tensor in zip(made, tensors, strict=True)]
+
+    def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:
+        """Have the programs compiled that these shapes need; `nao` basis functions where the device transforms."""
         prepare = getattr(self._inner, "prepare", None)
         if self.compiles and prepare is not None:
-            prepare(spins)
+            prepare(spins, nao)
 
     def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
         """Direct and exchange terms of a tile.

@@ -65,6 +65,10 @@ class HostExecutor:
             out = self._runnable(source, kernel)(**arguments)
         return one_output(out, kernel)
 
+    def keep(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
+        """The same: outputs are on the host in any case."""
+        return self.launch(source, kernel, arguments)
+
     def describe(self) -> dict[str, str]:
         """Lane, chip, versions, kernel sources, launches."""
         return self._record.describe()

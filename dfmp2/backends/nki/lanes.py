@@ -8,7 +8,6 @@ nki-call       plain calls, for probes and small tests; no backend
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from dfmp2.backends.nki.guard import GuardedBackend
 from dfmp2.backends.nki.host_executors import HostExecutor
 from dfmp2.backends.nki.neff_cache import NeffCache
 from dfmp2.backends.nki.neff_executor import NeffExecutor
-from dfmp2.backends.nki.programs import CHIP, pair_programs
+from dfmp2.backends.nki.programs import CHIP, programs
 from dfmp2.backends.nki.proof import Proof
 from dfmp2.backends.nki.xla_executor import XlaExecutor
 from dfmp2.errors import BackendUnavailable
@@ -80,17 +79,17 @@ class ManyCores(CoresBackend):
 
     def __init__(self, name: str, cores: Sequence[int], host: Host = HERE) -> None:
         single = NkiBackend(name, InterpreterExecutor())  # limits do not depend on the executor
-        super().__init__(name, name, cores, replace(single.limits))
+        super().__init__(name, name, cores, single.limits)
         self.compiles = name == "nki"
         self._host = host
 
-    def prepare(self, spins: Sequence[Shape]) -> None:
+    def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:
         """Have the programs compiled that these shapes need."""
         if self.compiles:
             compile_ahead(tuple(spins), toolchain.device_target(self._host) or "trn1", self._host)
 
 
-def launch_ahead(spins: tuple[Shape, ...], host: Host = HERE) -> Proof:
+def launch_ahead(spins: tuple[Shape, ...], nao: int = 0, host: Host = HERE) -> Proof:
     """Have torch-xla compile what these shapes need, by launching each program once; needs the device.
 
     Raises
@@ -98,7 +97,7 @@ def launch_ahead(spins: tuple[Shape, ...], host: Host = HERE) -> Proof:
     BackendUnavailable : the device does not answer; KernelFailed and others : see `faults`
     """
     made = XlaExecutor(host=host)
-    for program in pair_programs(spins, CHIP[made.target]):
+    for program in programs(spins, CHIP[made.target], nao):
         tensors = {
             name: made.upload(np.full(shape, float(name not in ("b_i", "b_j")))) for name, shape in program.tensors
         }
@@ -106,14 +105,18 @@ def launch_ahead(spins: tuple[Shape, ...], host: Host = HERE) -> Proof:
     return made.proof
 
 
-def compile_ahead(spins: tuple[Shape, ...], target: str, host: Host = HERE) -> Proof:
+def compile_ahead(spins: tuple[Shape, ...], target: str, host: Host = HERE, nao: int = 0) -> Proof:
     """Compile what the pair energies of these shapes need, unless it is in the cache; needs no device.
+
+    Parameters
+    ----------
+    nao : basis functions where the device transforms, else 0
 
     Raises
     ------
     BackendUnavailable : nothing can be compiled here; KernelError : the compiler refuses a kernel
     """
     proof, cache = Proof(), NeffCache(environment.cache_folder(host))
-    for program in pair_programs(spins, target):
+    for program in programs(spins, target, nao):
         compiler.ensure(program, target, cache, proof, host)
     return proof

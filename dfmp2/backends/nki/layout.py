@@ -5,7 +5,7 @@
 Sizes are padded to buckets so that compiled programs do not depend on the molecule's details: virtuals to 32,
 fitting functions to 256 (one slice of 128 below that), occupied orbitals to the block edge. B is zero in all padding.
 Padded virtuals lie at +1000 Eh and padded occupied orbitals at the lowest real one, so that every denominator is
-positive and padded terms are exactly zero.
+positive and padded terms are exactly zero. The half transform takes occupied orbitals in groups of 64.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 P = 128
 BANK = 512
 EDGE = 8
+GROUP = 64  # occupied orbitals of a half transform: fewer cost the Tensor Engine as much
 RUN = 256  # elements of a float32 row sum
 SBUF_BUDGET = 152_064  # bytes per partition that choosing more residents may reach
 PACKED_BUDGET = SBUF_BUDGET + 18 * 1024  # the same where leftover rows are packed; 180,224 are usable on gen2

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dfmp2.backends.nki.programs import Program
+from dfmp2.disk import put
+from dfmp2.errors import ResourceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +66,28 @@ class NeffCache:
 
         Raises
         ------
-        OSError : the folder cannot be written
+        ResourceError : the folder cannot be written; what was in it counts as before
         """
         place = self.folder / program.fingerprint(target)
-        place.mkdir(parents=True, exist_ok=True)
         name = _slug(named(compiler))
         contents = made.read_bytes()
         done = Compiled(
             place / f"{name}.neff", hashlib.sha256(contents).hexdigest(), named(compiler), entry, round(seconds, 3)
         )
-        _write(done.path, contents)
         record = {**asdict(done), "path": done.path.name, "target": target, "program": asdict(program)}
-        _write(done.path.with_suffix(".json"), json.dumps(record, indent=1).encode())
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            put(done.path, contents)
+            try:
+                put(done.path.with_suffix(".json"), json.dumps(record, indent=1).encode())
+            except OSError:
+                done.path.unlink(missing_ok=True)  # without its record it would never be found
+                raise
+        except OSError as error:
+            raise ResourceError(
+                f"cannot keep the compiled program in {self.folder}: {error.strerror}: free some space, or name "
+                "another folder with DFMP2_NEFF_CACHE"
+            ) from error
         return done
 
 
@@ -94,12 +105,6 @@ def _read(record: Path) -> Compiled | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return done if hashlib.sha256(contents).hexdigest() == done.sha256 else None
-
-
-def _write(path: Path, contents: bytes) -> None:
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_bytes(contents)
-    part.replace(path)
 
 
 def _slug(text: str) -> str:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from dfmp2.backends.nki import compiler, environment, toolchain
 from dfmp2.backends.nki.environment import HERE, Host
 from dfmp2.backends.nki.faults import launching
-from dfmp2.backends.nki.native import DeviceTensor, Record, float32
+from dfmp2.backends.nki.native import DeviceExecutor, DeviceTensor, Record
 from dfmp2.backends.nki.neff_cache import NeffCache
-from dfmp2.backends.nki.programs import GENERATION, Program, program_of
+from dfmp2.backends.nki.programs import GENERATION, Program
 from dfmp2.backends.nki.proof import Proof
 from dfmp2.errors import BackendUnavailable, KernelFailed
 
@@ -45,18 +45,25 @@ class Loaded:
         self.output = outputs[0]
         self.shape = tuple(int(n) for n in model.output_tensors_info[self.output].shape)
 
-    def __call__(self, inputs: dict[str, Any]) -> NDArray[np.float32]:
-        """Run it and read the output back."""
-        if self.outputs is None:
-            self.outputs = dict(self.model(inputs=inputs))
+    def run(self, inputs: dict[str, Any], *, kept: bool) -> Any:
+        """Run it; the output stays on the device, and is overwritten by the next call unless it is `kept`."""
+        if kept or self.outputs is None:
+            made = dict(self.model(inputs=inputs))
+            if kept:
+                return made[self.output]
+            self.outputs = made
         else:
             self.model(inputs=inputs, outputs=self.outputs)
-        raw = np.ascontiguousarray(self.outputs[self.output].numpy())
+        return self.outputs[self.output]
+
+    def read(self, tensor: Any) -> NDArray[np.float32]:
+        """An output on the host."""
+        raw = np.ascontiguousarray(tensor.numpy())
         # The runtime does not always know the type and answers bytes; the kernels give float32 only.
         return raw.reshape(-1).view(np.float32).reshape(self.shape)
 
 
-class NeffExecutor:
+class NeffExecutor(DeviceExecutor):
     """Compiled kernels on one NeuronCore.
 
     Parameters
@@ -89,19 +96,6 @@ class NeffExecutor:
             self._prove_device()
         self._loaded: dict[Program, Loaded] = {}
 
-    @property
-    def launches(self) -> int:
-        """Kernels launched so far."""
-        return self.proof.launches
-
-    def upload(self, array: NDArray[Any]) -> DeviceTensor:
-        """A float32 copy in device memory."""
-        stored = float32(array)
-        with launching(f"upload of {stored.nbytes} bytes"):
-            value = self._tensor.from_numpy(stored)
-        self.proof.uploaded(stored.nbytes)
-        return DeviceTensor(value, stored.shape)
-
     def prepare(self, program: Program) -> None:
         """Have a program compiled and loaded."""
         if program not in self._loaded:
@@ -112,28 +106,28 @@ class NeffExecutor:
                 self._loaded[program] = Loaded(model, program, f"{compiled.entry}, {compiled.compiler}")
             self.proof.load_seconds += time.perf_counter() - begin
 
-    def launch(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
-        """Run a kernel of one output.
-
-        Raises
-        ------
-        BackendUnavailable, KernelError : it is not compiled and cannot be
-        DeviceFault, KernelFailed, NumericalError, ResourceError : see `faults`
-        """
-        program = program_of(source, kernel, arguments)
-        self.prepare(program)
-        inputs = {name: arguments[name].value for name, _ in program.tensors}
-        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
-            out = self._loaded[program](inputs)
-        self.proof.bytes_down += out.nbytes
-        return out
-
     def describe(self) -> dict[str, str]:
         """Lane, chip, versions, kernel sources, launches, times, counters."""
         entries = sorted({loaded.entry for loaded in self._loaded.values()})
         return self._record.describe(
             **{"runtime bindings": self._bindings, "compiled through": "; ".join(entries) or "nothing launched"}
         )
+
+    def _ready(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Program:
+        program = super()._ready(source, kernel, arguments)
+        self.prepare(program)
+        return program
+
+    def _sent(self, array: NDArray[np.float32]) -> Any:
+        return self._tensor.from_numpy(array)
+
+    def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> DeviceTensor:
+        loaded = self._loaded[program]
+        inputs = {name: arguments[name].value for name, _ in program.tensors}
+        return DeviceTensor(loaded.run(inputs, kept=kept), loaded.shape)
+
+    def _fetched(self, program: Program, out: DeviceTensor) -> NDArray[np.float32]:
+        return self._loaded[program].read(out.value)
 
     def _prove_device(self) -> None:
         """Write to the device and read back: an occupied core or a broken driver shows before the SCF."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dfmp2.backends.nki.calls import Call, cross_calls, pair_energy_calls, variants
+from dfmp2.backends.nki.calls import Call, cross_calls, pair_energy_calls, transform_calls, variants
 from dfmp2.backends.nki.costs.shapes import Shape
 from dfmp2.backends.nki.executor import source_hash
 
@@ -70,3 +70,29 @@ def pair_programs(spins: tuple[Shape, ...], target: str) -> tuple[Program, ...]:
         calls += cross_calls((alpha.nocc, beta.nocc), (alpha.nvir, beta.nvir), alpha.naux, generation)
     found = [program_of(call.source, call.kernel, call.arguments) for call in calls]
     return tuple(dict.fromkeys(found))
+
+
+def transform_programs(spins: tuple[Shape, ...], nao: int, target: str) -> tuple[Program, ...]:
+    """Programs of the transformation on the device: two, for one or two spins.
+
+    Parameters
+    ----------
+    spins : in `one_bucket`; nao : basis functions
+    target : "trn1" or "trn2"
+    """
+    calls = [call for shape in spins for call in transform_calls(nao, *shape, GENERATION[target])]
+    return tuple(dict.fromkeys(program_of(call.source, call.kernel, call.arguments) for call in calls))
+
+
+def one_bucket(spins: tuple[Shape, ...]) -> tuple[Shape, ...]:
+    """The shapes as the kernels see them where the device transforms: all spins with most virtual orbitals of any."""
+    most = max((shape.nvir for shape in spins), default=0)
+    return tuple(shape._replace(nvir=most) for shape in spins)
+
+
+def programs(spins: tuple[Shape, ...], target: str, nao: int = 0) -> tuple[Program, ...]:
+    """All programs of a run; `nao` basis functions where the device transforms, else 0."""
+    if not nao:
+        return pair_programs(spins, target)
+    spins = one_bucket(spins)
+    return *transform_programs(spins, nao, target), *pair_programs(spins, target)

@@ -19,15 +19,15 @@ from dfmp2.backends.nki import environment, toolchain
 from dfmp2.backends.nki.environment import HERE, Host
 from dfmp2.backends.nki.faults import launching
 from dfmp2.backends.nki.host_executors import one_output
-from dfmp2.backends.nki.native import DeviceTensor, Kernel, Record, float32, native_kernel
-from dfmp2.backends.nki.programs import GENERATION, program_of
+from dfmp2.backends.nki.native import DeviceExecutor, DeviceTensor, Kernel, Record, native_kernel
+from dfmp2.backends.nki.programs import GENERATION, Program
 from dfmp2.backends.nki.proof import Proof
 from dfmp2.errors import BackendUnavailable
 
 COMPILATIONS = ("UncachedCompile", "CachedCompile")  # torch-xla's own counters
 
 
-class XlaExecutor:
+class XlaExecutor(DeviceExecutor):
     """Kernels through torch-xla.
 
     Parameters
@@ -70,36 +70,6 @@ class XlaExecutor:
                 )
             self._device = self._xla.device()
 
-    @property
-    def launches(self) -> int:
-        """Kernels launched so far."""
-        return self.proof.launches
-
-    def upload(self, array: NDArray[Any]) -> DeviceTensor:
-        """A float32 copy in device memory."""
-        stored = float32(array)
-        with launching(f"upload of {stored.nbytes} bytes"):
-            value = self._torch.from_numpy(stored).to(self._device)
-        self.proof.uploaded(stored.nbytes)
-        return DeviceTensor(value, stored.shape)
-
-    def launch(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
-        """Run a kernel of one output.
-
-        Raises
-        ------
-        DeviceFault, KernelFailed, NumericalError, ResourceError : see `faults`
-        """
-        program = program_of(source, kernel, arguments)
-        given = {name: a.value if isinstance(a, DeviceTensor) else a for name, a in arguments.items()}
-        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
-            result = self._resolve(source, kernel)(**given)
-            self._xla.sync()
-            out = one_output(np.asarray(result.cpu().numpy()), kernel)
-        self.proof.bytes_down += out.nbytes
-        self._count_graphs()
-        return out
-
     def graphs(self) -> int:
         """Graphs compiled in this process so far, by torch-xla's own counter."""
         data = self._metrics.metric_data("CompileTime")
@@ -110,6 +80,19 @@ class XlaExecutor:
         counts = {name: self._metrics.counter_value(name) or 0 for name in COMPILATIONS}
         graphs = f"{self.graphs()} compiled; " + ", ".join(f"{name} {count}" for name, count in counts.items())
         return self._record.describe(**{"device type": self._platform, "graphs": graphs})
+
+    def _sent(self, array: NDArray[np.float32]) -> Any:
+        return self._torch.from_numpy(array).to(self._device)
+
+    def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> DeviceTensor:
+        given = {name: a.value if isinstance(a, DeviceTensor) else a for name, a in arguments.items()}
+        result = self._resolve(program.source, program.kernel)(**given)
+        self._xla.sync()
+        self._count_graphs()
+        return DeviceTensor(result, tuple(int(n) for n in result.shape))
+
+    def _fetched(self, program: Program, out: DeviceTensor) -> NDArray[np.float32]:
+        return one_output(np.asarray(out.value.cpu().numpy()), program.kernel)
 
     def _count_graphs(self) -> None:
         data = self._metrics.metric_data("CompileTime")

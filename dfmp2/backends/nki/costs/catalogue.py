@@ -206,8 +206,13 @@ def host_bytes(row: Row, shape: Shape, found: Price) -> tuple[int, int, int]:
     return once, each, sum(part.call.count * part.account.bytes_written for part in found.parts)
 
 
-def programs(spins: tuple[Shape, ...], chip: Chip, given: Assumptions) -> tuple[Program, ...]:
-    """Compiled programs for one (restricted) or two spins, those of the device transformation included."""
+def programs(spins: tuple[Shape, ...], chip: Chip, given: Assumptions, nao: int | None = None) -> tuple[Program, ...]:
+    """Compiled programs for one (restricted) or two spins, those of the device transformation included.
+
+    Parameters
+    ----------
+    nao : basis functions, None for as many as there are orbitals
+    """
     wanted: list[tuple[str, str, tuple[Call, ...]]] = []
     names = ("alpha", "beta") if len(spins) == 2 else ("all",)
     for label, shape in zip(names, spins, strict=True):
@@ -215,11 +220,10 @@ def programs(spins: tuple[Shape, ...], chip: Chip, given: Assumptions) -> tuple[
         wanted.append((f"pair_energy ({found.variant})", f"{label} pairs", tuple(p.call for p in found.parts)))
     if len(spins) == 2:
         wanted.append(("pair_energy_cross", "alpha-beta pairs", cross(spins, chip)))
-    # One program serves both spins: occupied orbitals and columns padded to the larger of the two.
-    widest = Shape(max(s.nocc for s in spins), max(s.nvir for s in spins), spins[0].naux)
-    nao = max(shape.nao for shape in spins)
-    for call in calls.transform_calls(nao, *widest, chip.target):
-        wanted.append((call.kernel, "transformation, where it is done on the device", (call,)))
+    most = max(shape.nvir for shape in spins)  # one program serves both spins: columns of the larger of the two
+    for shape in spins:
+        for call in calls.transform_calls(nao or max(s.nao for s in spins), shape.nocc, most, shape.naux, chip.target):
+            wanted.append((call.kernel, "transformation, where it is done on the device", (call,)))
     merged: dict[str, Program] = {}
     for kernel, purpose, needed in wanted:
         for call in needed:
@@ -227,7 +231,8 @@ def programs(spins: tuple[Shape, ...], chip: Chip, given: Assumptions) -> tuple[
             if known is None:
                 merged[call.neff] = Program(call.neff, kernel, purpose, call.count)
             else:
-                merged[call.neff] = Program(call.neff, kernel, f"{known.purpose}, {purpose}", known.calls + call.count)
+                both = known.purpose if purpose == known.purpose else f"{known.purpose}, {purpose}"
+                merged[call.neff] = Program(call.neff, kernel, both, known.calls + call.count)
     return tuple(merged.values())
 
 

@@ -5,7 +5,7 @@
 A_P(mu, nu) = sum_Q L^-1_PQ (mu nu|Q) is made in float64 on the host and rounded once. The other order, raw (mu nu|Q) in
 float32 and the metric afterwards, amplifies rounding by the metric's condition number and is not offered.
 
-K1 half_transform, one call per 128 P; nao padded to 128 NT, nocc to the block edge, nocc <= 512:
+K1 half_transform, one call per 128 P and group of occupied orbitals; nao padded to 128 NT, nocc to groups of 64:
   a      (NT*128*128, NT, 128)   row (nu_tile*128 + P)*128 + mu, slice mu_tile, column nu
   c_occ  (128, NT, nocc)         row mu of a tile, slice mu_tile
   returns (NT*128, nocc, 128)    X[nu, i, P]

@@ -1,0 +1,75 @@
+"""B before its transformation: fitted integrals over basis functions, and the orbitals that make B of them.
+
+    A_P(mu nu) = sum_Q L^-1_PQ (Q|mu nu)        B_iaP = sum_mu,nu A_P(mu nu) C_mu,i C_nu,a
+
+A device makes B of it in float32; the host makes single orbitals' rows of B in float64, where they are asked for. The
+metric has been applied in float64 already: raw integrals transformed in float32, and fitted afterwards, are wrong by
+far more than float32 alone (tests/test_transform_order.py has figures).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+BLOCK_BYTES = 12 * 10**6  # of whole A_P unpacked at a time
+
+
+class UntransformedTensor:
+    """B of one spin that nobody has made yet.
+
+    Parameters
+    ----------
+    a : (naux, nao (nao + 1) / 2) float64, Eh^1/2: A_P(mu nu), mu >= nu, row after row; spins share it
+    c_occ, c_vir : (nao, nocc), (nao, nvir) float64, orbital coefficients
+    """
+
+    def __init__(self, a: Array, c_occ: Array, c_vir: Array) -> None:
+        self.a, self.c_occ, self.c_vir = a, c_occ, c_vir
+        self._rows: dict[int, Array] = {}
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(nocc, nvir, naux) of B."""
+        return self.c_occ.shape[1], self.c_vir.shape[1], len(self.a)
+
+    def __getitem__(self, i: int) -> Array:
+        """B of one occupied orbital, (nvir, naux) float64, Eh^1/2."""
+        return np.asarray(self.rows([i])[0])
+
+    def rows(self, orbitals: Iterable[int]) -> Array:
+        """B of some occupied orbitals, (n, nvir, naux) float64, Eh^1/2; made once and kept."""
+        wanted = list(orbitals)
+        missing = sorted(set(wanted) - set(self._rows))
+        if missing:
+            self._rows |= dict(zip(missing, self._transformed(missing), strict=True))
+        _, nvir, naux = self.shape
+        return np.stack([self._rows[i] for i in wanted]) if wanted else np.empty((0, nvir, naux))
+
+    def _transformed(self, orbitals: list[int]) -> Array:
+        occupied, virtual = self.c_occ[:, orbitals], np.ascontiguousarray(self.c_vir.T)
+        naux, nao = len(self.a), len(occupied)
+        out = np.empty((len(orbitals), len(virtual), naux))
+        step = max(1, BLOCK_BYTES // (8 * nao * nao))
+        for p0 in range(0, naux, step):
+            half = unpacked(self.a[p0 : p0 + step], nao) @ occupied  # (P, nu, i)
+            out[:, :, p0 : p0 + step] = (virtual @ half).transpose(2, 1, 0)
+        return out
+
+
+def unpacked(packed: Array, nao: int) -> Array:
+    """Whole matrices (n, nao, nao) of packed lower triangles (n, nao (nao + 1) / 2)."""
+    return np.asarray(np.take(packed, _places(nao), axis=1))
+
+
+@lru_cache(maxsize=1)
+def _places(nao: int) -> NDArray[np.intp]:
+    """(nao, nao) place of each element in the packed lower triangle."""
+    row, column = np.indices((nao, nao))
+    high, low = np.maximum(row, column), np.minimum(row, column)
+    return np.asarray(high * (high + 1) // 2 + low)
