@@ -12,7 +12,6 @@ Komornicki, Chem. Phys. Lett. 208, 359 (1993).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +20,11 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from dfmp2.blas import solve_rows
+from dfmp2.checkpoint.encoding import Section
+from dfmp2.counting import each
 from dfmp2.errors import NumericalError
 from dfmp2.progress import Stopwatch
+from dfmp2.ranks.team import ALONE, Team
 from dfmp2.scratch.tensor import StoredTensor
 
 Array = NDArray[np.float64]
@@ -118,24 +120,26 @@ def fit(
     workers: int,
     clock: Stopwatch,
     stored: Sequence[StoredTensor] = (),
+    team: Team = ALONE,
 ) -> list[Any]:
     """Fitted integrals B of every spin from a stream of transformed integral blocks.
 
     Parameters
     ----------
-    blocks : (p0, p1, [(p1-p0, nocc, nvir) float64 per spin]), covering 0..naux once
+    blocks : (p0, p1, [(p1-p0, nocc, nvir) float64 per spin]), those of all ranks covering 0..naux once
     factor : of the inverse metric
     shapes : (nocc, nvir) per spin
     workers : threads for the triangular solves
     clock : charged with "fit"
     stored : tensors on disk that take B of the first spins; the others are made in memory
+    team : ranks that make B together, in memory or on disk that they have in common
 
     Returns
     -------
     list of B : (nocc, nvir, naux or fewer after an eigenvalue cut) float64, Eh^1/2, per spin; arrays, or what is in
     `stored`
     """
-    targets: list[Array | StoredTensor] = [*stored, *(np.empty((*shape, naux)) for shape in shapes[len(stored) :])]
+    targets: list[Array | StoredTensor] = [*stored, *(team.array((*shape, naux)) for shape in shapes[len(stored) :])]
     for p0, p1, block in blocks:
         with clock("fit"):
             for target, part in zip(targets, block, strict=True):
@@ -145,25 +149,53 @@ def fit(
                     target[:, :, p0:p1] = part.transpose(1, 2, 0)
         del block, part  # not held while the next ones are made, nor during the fit
     with clock("fit"):
-        return [_fitted(factor, target, workers) for target in targets]
+        _pool_pieces(stored, team)
+        team.meet()  # all raw integrals are there
+        fitted = [_fitted(factor, target, workers, team) for target in targets]
+        team.meet()
+        _pool_digests(stored, team)
+        return fitted
 
 
-def _fitted(factor: MetricFactor, raw: Array | StoredTensor, workers: int) -> Array | StoredTensor:
+def _fitted(factor: MetricFactor, raw: Array | StoredTensor, workers: int, team: Team) -> Array | StoredTensor:
     """Turn raw (Q|ia), shape (nocc, nvir, naux), into B group by group of orbitals, in the same space."""
-    if isinstance(raw, StoredTensor):
-        return raw.fit(lambda rows: _solve(factor, rows), workers, shrinks=not factor.triangular)
     nocc, nvir, naux = raw.shape
-    groups = orbital_groups(nocc, nvir, naux)
+    groups, kept = orbital_groups(nocc, nvir, naux), factor.naux
+    if isinstance(raw, StoredTensor):
+        take = team.queue(len(groups)).take
+        if factor.triangular or team.rank == 0:
+            return raw.fit(lambda rows: _solve(factor, rows), workers, shrinks=not factor.triangular, take=take)
+        raw.shape = nocc, nvir, kept
+        return raw
     if factor.triangular:
         rows = raw.reshape(-1, naux)
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(lambda group: _solve(factor, rows[group[0] * nvir : group[1] * nvir]), groups))
+
+        def solve(number: int) -> None:
+            i0, i1 = groups[number]
+            _solve(factor, rows[i0 * nvir : i1 * nvir])
+
+        each(team.queue(len(groups)).take, solve, workers)
         return raw
-    flat, kept = raw.reshape(-1), factor.naux
-    for i0, i1 in groups:  # in order: a shorter group ends before the next one begins
+    flat = raw.reshape(-1)
+    for i0, i1 in groups if team.rank == 0 else ():  # in order: a shorter group ends before the next one begins
         solved = _solve(factor, raw[i0:i1].reshape(-1, naux))
         flat[i0 * nvir * kept : i1 * nvir * kept] = solved.reshape(-1)
     return flat[: nocc * nvir * kept].reshape(nocc, nvir, kept)
+
+
+def _pool_pieces(stored: Sequence[StoredTensor], team: Team) -> None:
+    """Let every rank know which raw integrals the others have written."""
+    if stored:
+        found = team.collect(Section({"pieces": stored[0].pieces}))
+        for tensor in stored:
+            tensor.pieces = [(p0, p1) for section in found for p0, p1 in section.values["pieces"]]
+
+
+def _pool_digests(stored: Sequence[StoredTensor], team: Team) -> None:
+    """Let every rank know the digests of what the others have fitted."""
+    for tensor in stored:
+        for section in team.collect(Section({str(i0): digest for i0, digest in tensor.own_digests.items()})):
+            tensor.adopt_digests({int(i0): digest for i0, digest in section.values.items()})
 
 
 def _solve(factor: MetricFactor, rows: Array) -> Array:

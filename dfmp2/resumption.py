@@ -13,9 +13,11 @@ from dfmp2.errors import ResourceError
 from dfmp2.fitting import MetricFactor, orbital_groups
 from dfmp2.planning import Plan
 from dfmp2.progress import Listener
+from dfmp2.ranks.shared_files import SharedFiles
+from dfmp2.ranks.team import ALONE, Team
 from dfmp2.record import Reference
 from dfmp2.scratch.space import Space
-from dfmp2.scratch.tensor import StoredTensor
+from dfmp2.scratch.tensor import Home, StoredTensor
 
 LAYOUT, REFERENCE, SCRATCH, SCF = "layout", "reference", "scratch", "scf"
 TOLERATED = 64 * 10**6  # bytes of the program itself that may have come since: libraries, buffers
@@ -56,18 +58,38 @@ def keep_reference(journal: Journal, reference: Reference) -> None:
     journal.milestone()
 
 
-def stored_tensors(space: Space, shapes: list[tuple[int, int]], naux: int, journal: Journal) -> list[StoredTensor]:
+def stored_tensors(
+    space: Space, shapes: list[tuple[int, int]], naux: int, journal: Journal, team: Team = ALONE
+) -> list[StoredTensor]:
     """Room on disk for B of each spin."""
+    home: Home = space if team.size == 1 else SharedFiles(space, team)
+    signed = bool(team.told(lambda: Section({"signed": journal.active})).values["signed"])
     return [
-        StoredTensor(space, f"b-{spin}", (nocc, nvir, naux), orbital_groups(nocc, nvir, naux), signed=journal.active)
+        StoredTensor(home, f"b-{spin}", (nocc, nvir, naux), orbital_groups(nocc, nvir, naux), signed=signed)
         for spin, (nocc, nvir) in enumerate(shapes)
     ]
 
 
 def kept_tensors(
+    space: Space, shapes: list[tuple[int, int]], naux: int, journal: Journal, listener: Listener, team: Team = ALONE
+) -> tuple[list[StoredTensor], Kept] | None:
+    """B of each spin as a stopped run has left it on disk, if it is there and has its hashes; rank 0 looks."""
+    found = _kept(space, shapes, naux, journal, listener) if team.rank == 0 else None
+    if team.size == 1:
+        return found
+    told = team.told(lambda: Section({} if found is None else from_kept(found[1]).values)).values
+    if not told:
+        return None
+    kept, home = to_kept(told), SharedFiles(space, team)
+    return [
+        StoredTensor(home, f"b-{spin}", shape, orbital_groups(*shape[:2], naux), existing=True)
+        for spin, shape in enumerate(kept.shapes)
+    ], kept
+
+
+def _kept(
     space: Space, shapes: list[tuple[int, int]], naux: int, journal: Journal, listener: Listener
 ) -> tuple[list[StoredTensor], Kept] | None:
-    """B of each spin as a stopped run has left it on disk, if it is there and has its hashes."""
     found = journal.section(SCRATCH)
     if found is None:
         return None

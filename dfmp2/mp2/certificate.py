@@ -20,9 +20,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.backends.base import Backend, Operand, Tile
-from dfmp2.mp2.pairs import evaluate
-from dfmp2.mp2.streaming import StoredOperand
+from dfmp2.backends.base import Backend, Tile
+from dfmp2.checkpoint.encoding import Section
+from dfmp2.mp2.evaluation import AnyOperand, evaluate
+from dfmp2.ranks.team import ALONE, Team
 from dfmp2.record import Certificate, PairEnergies
 
 STRATA = 8
@@ -32,20 +33,21 @@ SIGMAS = 2.0
 
 
 def certify(
-    pairs: PairEnergies, exact: Sequence[Operand | StoredOperand], backend: Backend, tolerance: float
+    pairs: PairEnergies, exact: Sequence[AnyOperand], backend: Backend, tolerance: float, team: Team = ALONE
 ) -> Certificate:
     """Estimate the precision error of `pairs` against float64.
 
     Parameters
     ----------
     pairs : pair energies from mixed precision, Eh
-    exact : the same spin spaces in float64, resident or on disk
+    exact : the same spin spaces in float64, resident, on disk or untransformed
     backend : device that redoes the sample in float64
     tolerance : largest accepted estimate of the correlation energy's error, Eh
+    team : ranks that share the sample
 
     Returns
     -------
-    Certificate with estimates per component, Eh
+    Certificate with estimates per component, Eh, on every rank
     """
     restricted = len(exact) == 1
     channels = [(0, 0)] if restricted else [(0, 0), (1, 1), (0, 1)]
@@ -64,7 +66,7 @@ def certify(
             for pick in picks
             for k in pick
         ]
-        redone = _redo(backend, exact, channel, tiles, restricted)
+        redone = _redo(backend, exact, channel, tiles, restricted, team)
         for stratum, pick in zip(strata, picks, strict=True):
             if not pick.size:
                 continue
@@ -132,15 +134,16 @@ def _sample(strata: list[NDArray[np.intp]], wanted: int) -> list[NDArray[np.intp
 
 def _redo(
     backend: Backend,
-    exact: Sequence[Operand | StoredOperand],
+    exact: Sequence[AnyOperand],
     channel: tuple[int, int],
     tiles: list[Tile],
     restricted: bool,
+    team: Team,
 ) -> dict[tuple[int, int], tuple[float, float]]:
     """(same-spin, opposite-spin) float64 energies of single pairs."""
     left, right = (exact[s] for s in channel)
     redone = {}
-    for tile, terms in evaluate(backend, left, right, tiles):
+    for tile, terms in evaluate(backend, left, right, tiles, team):
         direct = float(terms.direct[0, 0])
         exchange = 0.0 if terms.exchange is None else float(terms.exchange[0, 0])
         if restricted:
@@ -150,7 +153,9 @@ def _redo(
         else:
             energies = (0.0, direct)
         redone[tile.i0, tile.j0] = energies
-    return redone
+    told = team.told(lambda: Section({}, {"energies": np.array([redone[tile.i0, tile.j0] for tile in tiles])}))
+    energies_of = told.arrays["energies"].reshape(-1, 2)
+    return {(tile.i0, tile.j0): (float(e[0]), float(e[1])) for tile, e in zip(tiles, energies_of, strict=True)}
 
 
 def _moments(d: NDArray[np.float64], population: int) -> NDArray[np.float64]:

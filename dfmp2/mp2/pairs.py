@@ -11,40 +11,44 @@ Chem. Phys. Lett. 294, 143 (1998).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.backends.base import Backend, Operand, PairTerms, Tile
+from dfmp2.backends.base import Backend, PairTerms, Tile
+from dfmp2.checkpoint.encoding import Section
 from dfmp2.checkpoint.journal import Journal
+from dfmp2.checkpoint.tiles import Progress as Known
 from dfmp2.checkpoint.tiles import Tiles
-from dfmp2.errors import NumericalError
+from dfmp2.errors import Interrupted, NumericalError
 from dfmp2.mp2 import tiling
-from dfmp2.mp2.streaming import StoredOperand, batches, original
+from dfmp2.mp2.evaluation import AnyOperand, evaluate
+from dfmp2.ranks.team import ALONE, Team
 from dfmp2.record import PairEnergies
 
 Progress = Callable[[int, int], None]
 
 
 def pair_energies(
-    operands: Sequence[Operand | StoredOperand],
+    operands: Sequence[AnyOperand],
     backend: Backend,
     progress: Progress = lambda done, total: None,
     course: Tiles | None = None,
+    team: Team = ALONE,
 ) -> PairEnergies:
     """Same-spin and opposite-spin pair energies of one (restricted) or two (alpha, beta) spin spaces.
 
     Parameters
     ----------
-    operands : one or two spin spaces, resident in `backend` or on disk
+    operands : one or two spin spaces, resident in `backend`, on disk or untransformed
     progress : called with (pairs done, all pairs) after every tile
     course : saves finished tiles, and may hold those of a run that was stopped
+    team : ranks that share the tiles
 
     Returns
     -------
-    PairEnergies, float64, Eh
+    PairEnergies, float64, Eh, on every rank
 
     Raises
     ------
@@ -65,17 +69,21 @@ def pair_energies(
         listed, shape = tiles[channel], (left.eps_occ.size, right.eps_occ.size)
         place = {tile: number for number, tile in enumerate(listed)}
         known = course.channel(channel, shape, len(listed), exchange=left is right)
+        known.done[:] = team.told(lambda: Section({}, {"done": known.done})).arrays["done"]
         done += sum(tiling.pairs_in(tile) for tile in listed if known.done[place[tile]])
         missing = [tile for tile in listed if not known.done[place[tile]]]
         with course.journal.loop():
-            for tile, terms in evaluate(backend, left, right, missing):
+            for tile, terms in evaluate(backend, left, right, missing, team, lambda: course.journal.stop_asked):
                 _place(known.direct, terms.direct, tile, mirrored=left is right)
                 if known.exchange is not None and terms.exchange is not None:
                     _place(known.exchange, terms.exchange, tile, mirrored=True)
                 known.done[place[tile]] = True
                 done += tiling.pairs_in(tile)
                 progress(done, total)
-                course.journal.safe_point()
+                if not course.journal.stop_asked:  # else what others have begun is waited for
+                    course.journal.safe_point()
+            course.journal.safe_point()
+        _tell(known, team)
         return PairTerms(known.direct, known.exchange)
 
     if len(operands) == 1:
@@ -85,31 +93,24 @@ def pair_energies(
     return _checked(PairEnergies(walk((0, 1)).direct, same))
 
 
-def evaluate(
-    backend: Backend, left: Operand | StoredOperand, right: Operand | StoredOperand, tiles: list[Tile]
-) -> Iterator[tuple[Tile, PairTerms]]:
-    """Tiles with their terms as they finish; every entry has its own place, so the order is free."""
-    if isinstance(left, StoredOperand) and isinstance(right, StoredOperand):
-        for near, far, local in batches(backend, left, right, tiles):
-            yield from original(local, _resident(backend, near, far, list(local)))
-    elif isinstance(left, Operand) and isinstance(right, Operand):
-        yield from _resident(backend, left, right, tiles)
-    else:
-        raise TypeError("both operands must be resident, or both on disk")
+def _tell(known: Known, team: Team) -> None:
+    """Give the matrices of a channel to all ranks.
 
+    Raises
+    ------
+    Interrupted : a rank has ended, and tiles are missing
+    """
 
-def _resident(backend: Backend, left: Operand, right: Operand, tiles: list[Tile]) -> Iterator[tuple[Tile, PairTerms]]:
-    if backend.limits.workers == 1:
-        for tile in tiles:
-            yield tile, backend.pair_terms(left, right, tile)
-        return
-    with ThreadPoolExecutor(backend.limits.workers) as pool:
-        futures = {pool.submit(backend.pair_terms, left, right, tile): tile for tile in tiles}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)  # an error or Ctrl-C must not wait for the queue
+    def make() -> Section:
+        if not known.done.all():
+            raise Interrupted("a rank has ended before all pair energies were there")
+        return Section({}, {name: array for name, array in named.items() if array is not None})
+
+    named = {"direct": known.direct, "exchange": known.exchange}
+    told = team.told(make).arrays
+    for name, array in named.items():
+        if array is not None:
+            array[:] = told[name]
 
 
 def _place(matrix: NDArray[np.float64], values: NDArray[np.float64], tile: Tile, *, mirrored: bool) -> None:

@@ -8,23 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from dfmp2.backends import registry
-from dfmp2.backends.base import Backend, Operand
+from dfmp2.backends.base import Backend
 from dfmp2.checkpoint.journal import Journal
 from dfmp2.checkpoint.tiles import Tiles
 from dfmp2.errors import NumericalError
 from dfmp2.mp2.certificate import certify
+from dfmp2.mp2.evaluation import AnyOperand
+from dfmp2.mp2.gathering import DeviceTensor
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.mp2.streaming import StoredOperand
 from dfmp2.orbitals import ActiveSpace
 from dfmp2.progress import Listener
+from dfmp2.ranks.team import ALONE, Team, taken
 from dfmp2.record import Array, Certificate, PairEnergies
 from dfmp2.scratch.tensor import StoredTensor
 
 
 def pair_energies_to_tolerance(
-    b: Sequence[Array | StoredTensor],
+    b: Sequence[Array | StoredTensor | DeviceTensor],
     spaces: list[ActiveSpace],
     backend: Backend,
     precision: str,
@@ -32,28 +38,34 @@ def pair_energies_to_tolerance(
     listener: Listener,
     held: int = 0,
     journal: Journal | None = None,
+    team: Team = ALONE,
 ) -> tuple[PairEnergies, str, Certificate | None]:
     """Pair energies, the precision they were really computed in, and the certificate.
 
     Parameters
     ----------
-    b : fitted integrals (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or all of them on disk
+    b : fitted integrals (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory, all of them on disk, or all on the
+        device in float32 with what they are made of
     spaces : active space per spin
     precision : "fp64", "mixed" or "auto"
     tolerance : largest accepted estimate of the precision error, Eh
     held : bytes of B on disk that may be in memory at a time
     journal : saves finished tiles, and may hold those of a run that was stopped
+    team : ranks that share the work, and arrays in memory
 
     Raises
     ------
     NumericalError : the estimate exceeds the tolerance, and the precision is "mixed" or the device has no float64
     """
 
-    def put(backend: Backend, precision: str) -> list[Operand | StoredOperand]:
+    def put(backend: Backend, precision: str) -> list[AnyOperand]:
+        at = _rounded if precision == "mixed" else _exact
         return [
             StoredOperand(tensor, s.eps_occ, s.eps_vir, precision, held)
             if isinstance(tensor, StoredTensor)
-            else backend.put(tensor, s.eps_occ, s.eps_vir, precision)
+            else tensor.at(precision)
+            if isinstance(tensor, DeviceTensor)
+            else backend.put(at(tensor, team), s.eps_occ, s.eps_vir, precision)
             for tensor, s in zip(b, spaces, strict=True)
         ]
 
@@ -61,22 +73,38 @@ def pair_energies_to_tolerance(
     host = registry.exact(backend)  # the backend itself, if it has float64
     exact = put(host, "fp64")
     if precision == "fp64":
-        return pair_energies(exact, backend, listener.tiles, course[0]), "fp64", None
-    pairs = pair_energies(put(backend, "mixed"), backend, listener.tiles, course[0])
-    certificate = certify(pairs, exact, host, tolerance)
+        return pair_energies(exact, backend, listener.tiles, course[0], team), "fp64", None
+    pairs = pair_energies(put(backend, "mixed"), backend, listener.tiles, course[0], team)
+    certificate = certify(pairs, exact, host, tolerance, team)
     if certificate.accepted:
         return pairs, "mixed", certificate
     found = (
         f"the estimated precision error {certificate.correlation_error:.1e} Eh exceeds the tolerance {tolerance:.1e} Eh"
     )
     if host is not backend:
+        route = "--transform host, " if any(isinstance(tensor, DeviceTensor) for tensor in b) else ""
         raise NumericalError(
-            f"{found}, and --backend {backend.name} has no float64: use --backend cpu or a larger --tolerance"
+            f"{found}, and --backend {backend.name} has no float64: use {route}--backend cpu or a larger --tolerance"
         )
     if precision == "mixed":
         raise NumericalError(
             f"{found}: use --precision auto (repeats in float64), --precision fp64 or a larger --tolerance"
         )
     listener.warning(f"{found}: the pair energies are repeated in float64")
-    pairs = pair_energies(exact, backend, listener.tiles, course[1])
+    pairs = pair_energies(exact, backend, listener.tiles, course[1], team)
     return pairs, "fp64", replace(certificate, repeated_in_fp64=True)
+
+
+def _exact(b: Array, _team: Team) -> Array:
+    return b
+
+
+def _rounded(b: Array, team: Team) -> Any:
+    """B for a backend that rounds it: rounded already, once for all ranks of the host, where there are several."""
+    if team.size == 1:
+        return b
+    single = team.array(b.shape, np.float32)
+    for i in taken(team.queue(len(b))):
+        single[i] = b[i]
+    team.meet()
+    return single

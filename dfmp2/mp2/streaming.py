@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,16 @@ from dfmp2.scratch.tensor import StoredTensor
 
 Cut = tuple[int, int]
 DTYPES: dict[str, type[np.float32] | type[np.float64]] = {"fp64": np.float64, "mixed": np.float32}
+
+
+class Visit(NamedTuple):
+    """Rows begin:end are read. Some of their tiles, `mine`, lie `inside` them; columns pass for the others."""
+
+    begin: int
+    end: int
+    mine: list[Tile]
+    inside: list[Tile]
+    passing: list[Cut]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,20 +65,15 @@ def batches(
     What is yielded is valid until the next is taken.
     """
     same = left is right
-    wide = max((cut[1] - cut[0] for cut in _columns(tiles)), default=0)
-    room = left.held - 2 * wide * right.row_bytes
-    sets = _sets(_rows(tiles), room // max(1, left.row_bytes))
-    longest = max((rows[-1][1] - rows[0][0] for rows in sets), default=0)
+    wide = _widest(tiles)
+    found = visits(tiles, left.held, left.row_bytes, right.row_bytes, same=same)
+    longest = max((visit.end - visit.begin for visit in found), default=0)
     # One buffer, columns at either end of the rows, so that both are one operand where the spins are the same.
     edge = wide if same and len(_columns(tiles)) > 1 else 0
     buffer = _buffer(left, longest + 2 * edge)
     others = [] if same else [_buffer(right, wide) for _ in range(2)]
-    for rows in sets:
-        begin, end = rows[0][0], rows[-1][1]
+    for begin, end, mine, inside, passing in found:
         span = end - begin
-        mine = [tile for tile in tiles if begin <= tile.i0 and tile.i1 <= end]
-        inside = [tile for tile in mine if same and begin <= tile.j0 and tile.j1 <= end]
-        passing = sorted({(tile.j0, tile.j1) for tile in mine} - {(tile.j0, tile.j1) for tile in inside})
         left.b.read(begin, end, buffer[edge : edge + span])
         if inside:
             operand = _put(backend, left, buffer[edge : edge + span], [(begin, end)])
@@ -99,6 +104,26 @@ def batches(
             yield near, far, {_shifted(tile, *shifts): tile for tile in batch}
 
 
+def visits(tiles: list[Tile], held: int, left_row: int, right_row: int, *, same: bool) -> list[Visit]:
+    """In which order B is read.
+
+    Parameters
+    ----------
+    held : bytes of B that may be in memory
+    left_row, right_row : bytes of an occupied orbital of either side
+    same : whether both sides are one spin
+    """
+    room = held - 2 * _widest(tiles) * right_row
+    found = []
+    for rows in _sets(_rows(tiles), room // max(1, left_row)):
+        begin, end = rows[0][0], rows[-1][1]
+        mine = [tile for tile in tiles if begin <= tile.i0 and tile.i1 <= end]
+        inside = [tile for tile in mine if same and begin <= tile.j0 and tile.j1 <= end]
+        passing = sorted({(tile.j0, tile.j1) for tile in mine} - {(tile.j0, tile.j1) for tile in inside})
+        found.append(Visit(begin, end, mine, inside, passing))
+    return found
+
+
 def original(local: dict[Tile, Tile], results: Iterator[tuple[Tile, PairTerms]]) -> Iterator[tuple[Tile, PairTerms]]:
     """Results of a batch with the tiles they stand for."""
     for tile, terms in results:
@@ -125,6 +150,10 @@ def _sets(cuts: list[Cut], most: int) -> list[list[Cut]]:
         else:
             sets.append([cut])
     return sets
+
+
+def _widest(tiles: list[Tile]) -> int:
+    return max((cut[1] - cut[0] for cut in _columns(tiles)), default=0)
 
 
 def _rows(tiles: list[Tile]) -> list[Cut]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dfmp2.orbitals import ActiveSpace
 from dfmp2.progress import Stopwatch
+from dfmp2.ranks.team import ALONE, Team, taken
 from dfmp2.reference.shield import shielded
 
 Array = NDArray[np.float64]
@@ -28,6 +29,12 @@ def coulomb_metric(auxmole: Any) -> Array:
         return np.asarray(auxmole.intor("int2c2e", hermi=1))
 
 
+def smallest_overlap(mole: Any) -> float:
+    """Smallest eigenvalue of the overlap of the basis functions: small where they are nearly linearly dependent."""
+    with shielded():
+        return float(np.linalg.eigvalsh(mole.intor("int1e_ovlp", hermi=1))[0])
+
+
 def transformed_blocks(
     mole: Any,
     auxmole: Any,
@@ -35,8 +42,9 @@ def transformed_blocks(
     clock: Stopwatch,
     threads: int,
     block_bytes: int = BLOCK_BYTES,
+    team: Team = ALONE,
 ) -> Iterator[tuple[int, int, list[Array]]]:
-    """Stream (ia|P) in blocks of fitting functions.
+    """Stream (ia|P) in blocks of fitting functions, of which every rank takes some.
 
     Parameters
     ----------
@@ -54,7 +62,7 @@ def transformed_blocks(
         from dfmp2.reference.transformation import Transformation
 
         transform = Transformation(spaces, threads)
-    blocks = packed_blocks(mole, auxmole, block_bytes=block_bytes)
+    blocks = packed_blocks(mole, auxmole, block_bytes=block_bytes, team=team)
     while True:
         with clock("integrals"):
             p0, p1, packed = next(blocks, (0, 0, None))
@@ -66,7 +74,7 @@ def transformed_blocks(
 
 
 def packed_blocks(
-    mole: Any, auxmole: Any, out: Array | None = None, block_bytes: int = BLOCK_BYTES
+    mole: Any, auxmole: Any, out: Array | None = None, block_bytes: int = BLOCK_BYTES, team: Team = ALONE
 ) -> Iterator[tuple[int, int, Array]]:
     """Stream (P|mu nu), mu >= nu, in blocks of fitting functions.
 
@@ -74,6 +82,7 @@ def packed_blocks(
     ----------
     out : (naux, nao (nao + 1) / 2) float64, C order: the blocks are written into it; None for work space that
         the next block overwrites
+    team : ranks that share the blocks; this one gets those it takes
 
     Yields
     ------
@@ -89,7 +98,8 @@ def packed_blocks(
         work = np.empty(
             (block_functions(auxmole, mole.nao, block_bytes) if out is None else 0, mole.nao * (mole.nao + 1) // 2)
         )
-        for first, last in shell_blocks(np.diff(ao_loc[mole.nbas :]), mole.nao, block_bytes):
+        cut = shell_blocks(np.diff(ao_loc[mole.nbas :]), mole.nao, block_bytes)
+        for first, last in map(cut.__getitem__, taken(team.queue(len(cut)))):
             slices = (0, mole.nbas, 0, mole.nbas, mole.nbas + first, mole.nbas + last)
             p0, p1 = int(ao_loc[slices[4]] - offset), int(ao_loc[slices[5]] - offset)
             packed = moleintor.getints3c(

@@ -1,0 +1,101 @@
+"""A calculation under way: what was settled before it began, what its stages hand on, and how far to trust that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dfmp2.checkpoint.journal import Journal
+from dfmp2.frozen_core import FrozenCore
+from dfmp2.orbitals import ActiveSpace, active_space, homo_lumo_gap, smallest_denominator
+from dfmp2.planning import Plan
+from dfmp2.progress import Collector, Stopwatch
+from dfmp2.ranks.team import ALONE, Team
+from dfmp2.record import Diagnostics, Reference
+from dfmp2.scratch.space import Space
+from dfmp2.system import Setup, System
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """One calculation: what is computed, how, and who hears of it.
+
+    Attributes
+    ----------
+    system, setup, core, plan : settled before any number is computed
+    space : scratch space, entered
+    listener, clock, journal : progress and warnings, wall times, what is saved for a run that goes on
+    team : ranks that share the work
+    """
+
+    system: System
+    setup: Setup
+    core: FrozenCore
+    plan: Plan
+    space: Space
+    listener: Collector
+    clock: Stopwatch
+    journal: Journal
+    team: Team = ALONE
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """The fitting metric: condition number, functions dropped, relative eigenvalue cut."""
+
+    condition: float
+    dropped: int
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensors:
+    """What the pair energies are made from.
+
+    Attributes
+    ----------
+    reference : with its stability
+    b : (nocc, nvir, naux) float64 per spin, Eh^1/2; arrays, or all of them on disk
+    """
+
+    reference: Reference
+    b: list[Any]
+    metric: Metric
+
+
+def active_spaces(case: Case, reference: Reference) -> list[ActiveSpace]:
+    """The correlated orbitals of each spin.
+
+    Raises
+    ------
+    InputError : there are no virtual orbitals
+    """
+    spins = zip(reference.mo_coeff, reference.mo_energy, reference.mo_occ, strict=True)
+    return [active_space(*spin, case.core.orbitals, case.setup.options.frozen_virtual) for spin in spins]
+
+
+def doubts(case: Case, tensors: Tensors) -> None:
+    """Warn of a metric and of a reference that the energies will suffer from."""
+    metric, stable, listener = tensors.metric, tensors.reference.stability, case.listener
+    if metric.dropped:
+        listener.warning(
+            f"the fitting metric is near singular: {metric.dropped} of {case.system.auxmole.nao} functions dropped"
+        )
+    if stable is not None and stable.verdict.startswith("unstable"):
+        listener.warning(
+            f"the SCF solution is {stable.verdict}: a lower one exists, and MP2 on this one may be meaningless; try "
+            "--reference uhf or --scf-from with other orbitals"
+        )
+
+
+def diagnostics(case: Case, tensors: Tensors) -> Diagnostics:
+    """Numbers that tell whether the energies can be trusted, and the warnings so far."""
+    reference, metric = tensors.reference, tensors.metric
+    return Diagnostics(
+        homo_lumo_gap=homo_lumo_gap(reference.mo_energy, reference.mo_occ),
+        smallest_denominator=smallest_denominator(active_spaces(case, reference)),
+        metric_condition=metric.condition,
+        metric_dropped=metric.dropped,
+        metric_threshold=metric.threshold,
+        warnings=tuple(case.listener.warnings),
+    )
