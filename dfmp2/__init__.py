@@ -14,7 +14,7 @@ from importlib import import_module
 # Nothing but what the interpreter has loaded already: with -m the working directory is still on the path here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dfmp2.api import from_mean_field, read, run, write
+    from dfmp2.api import energy, from_mean_field, prepare, read, run, write
     from dfmp2.derivation import derive
     from dfmp2.errors import Dfmp2Error
     from dfmp2.molecule import Molecule
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "run": "dfmp2.api",
+    "prepare": "dfmp2.api",
+    "energy": "dfmp2.api",
     "from_mean_field": "dfmp2.api",
     "read": "dfmp2.api",
     "write": "dfmp2.api",
@@ -34,7 +36,19 @@ _HOMES = {
     "__version__": "dfmp2.provenance",
 }
 
-__all__ = ["Dfmp2Error", "MP2Result", "Molecule", "Options", "derive", "from_mean_field", "read", "run", "write"]
+__all__ = [
+    "Dfmp2Error",
+    "MP2Result",
+    "Molecule",
+    "Options",
+    "derive",
+    "energy",
+    "from_mean_field",
+    "prepare",
+    "read",
+    "run",
+    "write",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -5,19 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dfmp2 import pipeline
+from dfmp2 import parts, pipeline
 from dfmp2.checkpoint.journal import Journal
 from dfmp2.errors import InputError
 from dfmp2.io.checkpoint import checkpointing
 from dfmp2.io.hdf5 import read, write
+from dfmp2.io.preparation import PreparedFile
+from dfmp2.io.prepared import OpenedFile, opened
 from dfmp2.io.start_orbitals import read_start_orbitals
 from dfmp2.io.xyz import read_xyz
 from dfmp2.molecule import Molecule
-from dfmp2.options import Options, make_options
+from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, Options, default_backend, make_options
+from dfmp2.prepared import Prepared, options_for
 from dfmp2.progress import Listener
+from dfmp2.ranks.team import ALONE, Team
 from dfmp2.result import MP2Result
 
-__all__ = ["from_mean_field", "read", "run", "run_options", "write"]
+__all__ = [
+    "energy",
+    "energy_of",
+    "from_mean_field",
+    "prepare",
+    "prepare_options",
+    "read",
+    "run",
+    "run_options",
+    "write",
+]
 
 
 def run(
@@ -59,17 +73,7 @@ def run(
     -0.2039736135...
     """
     chosen = make_options(basis=basis, **options)
-    if isinstance(molecule, str | Path):
-        molecule = read_xyz(molecule, units=units, charge=charge, multiplicity=multiplicity).molecule
-    elif isinstance(molecule, Molecule):
-        molecule = molecule.with_state(
-            molecule.charge if charge is None else charge,
-            molecule.multiplicity if multiplicity is None else multiplicity,
-        )
-    else:
-        raise InputError(
-            f"molecule is a {type(molecule).__name__}: expected the path of an xyz file or a dfmp2.Molecule"
-        )
+    molecule = _molecule(molecule, units, charge, multiplicity)
     if checkpoint is None:
         if resume:
             raise InputError("resume=True needs checkpoint=FILE: the result file whose checkpoint is to be used")
@@ -81,6 +85,16 @@ def run(
         return result
 
 
+def _molecule(given: Molecule | str | Path, units: str, charge: int | None, multiplicity: int | None) -> Molecule:
+    if isinstance(given, str | Path):
+        return read_xyz(given, units=units, charge=charge, multiplicity=multiplicity).molecule
+    if isinstance(given, Molecule):
+        return given.with_state(
+            given.charge if charge is None else charge, given.multiplicity if multiplicity is None else multiplicity
+        )
+    raise InputError(f"molecule is a {type(given).__name__}: expected the path of an xyz file or a dfmp2.Molecule")
+
+
 def run_options(
     molecule: Molecule,
     options: Options,
@@ -88,10 +102,121 @@ def run_options(
     listener: Listener | None = None,
     command: str = "dfmp2.run",
     journal: Journal | None = None,
+    team: Team = ALONE,
 ) -> MP2Result:
-    """The same with options already made (the command line's way in)."""
+    """The same with options already made (the command line's way in), and over ranks."""
+    start = None if options.scf_from is None or team.rank else read_start_orbitals(options.scf_from)
+    return pipeline.run(molecule, options, start=start, listener=listener, command=command, journal=journal, team=team)
+
+
+def prepare(
+    molecule: Molecule | str | Path,
+    basis: str,
+    output: str | Path,
+    *,
+    charge: int | None = None,
+    multiplicity: int | None = None,
+    units: str = "angstrom",
+    listener: Listener | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    **options: Any,
+) -> Prepared:
+    """SCF, integrals and B of a molecule into a file, for `energy` to go on from, here or on another machine.
+
+    Parameters are those of `run`, and
+
+    output : the file; OUTPUT.checkpoint is kept beside it while it is made
+    overwrite : replace a file that is there
+    options : fields of `dfmp2.Options` that concern what comes before the pair energies
+
+    Returns
+    -------
+    Prepared: what the file holds, but B
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do
+
+    Examples
+    --------
+    >>> dfmp2.prepare("inputs/h2o.xyz", "cc-pvdz", "h2o.prepared.h5")           # doctest: +SKIP
+    >>> dfmp2.energy("h2o.prepared.h5", backend="torch").mp2_total_energy       # doctest: +SKIP
+    """
+    foreign = sorted(set(Options.__slots__) & set(options) - {*BEFORE_PAIRS, *BOTH_PARTS})
+    if foreign:
+        raise InputError(f"{foreign[0]} belongs to the pair energies, which dfmp2.energy computes: leave it out here")
+    chosen = make_options(**{"backend": "auto", **options}, basis=basis)
+    molecule = _molecule(molecule, units, charge, multiplicity)
+    told = listener or Listener()
+    with (
+        PreparedFile(Path(output), overwrite=overwrite) as file,
+        checkpointing(output, resume=resume, note=told.stage, warn=told.warning) as kept,
+    ):
+        found = prepare_options(molecule, chosen, file, listener=listener, journal=kept.journal)
+        file.publish()
+        kept.complete()
+        return found
+
+
+def prepare_options(
+    molecule: Molecule,
+    options: Options,
+    file: PreparedFile,
+    *,
+    listener: Listener | None = None,
+    command: str = "dfmp2.prepare",
+    journal: Journal | None = None,
+) -> Prepared:
+    """The same with options already made and a file that is still to be published (the command line's way in)."""
     start = None if options.scf_from is None else read_start_orbitals(options.scf_from)
-    return pipeline.run(molecule, options, start=start, listener=listener, command=command, journal=journal)
+    return parts.prepare(molecule, options, file, start=start, listener=listener, command=command, journal=journal)
+
+
+def energy(
+    prepared: str | Path,
+    *,
+    listener: Listener | None = None,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    **options: Any,
+) -> MP2Result:
+    """DF-MP2 energy from a file of `prepare`: the pair energies alone.
+
+    Parameters
+    ----------
+    prepared : the file
+    listener, checkpoint, resume : as in `run`
+    options : fields of `dfmp2.Options` that concern the pair energies (backend, precision, tolerance, memory, ...)
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : the file is damaged or foreign, or what `run` refuses
+    """
+    given = {"backend": default_backend(), **options}
+    if checkpoint is None and resume:
+        raise InputError("resume=True needs checkpoint=FILE: the result file whose checkpoint is to be used")
+    with opened(prepared) as source:
+        chosen = options_for(source.prepared, given)
+        if checkpoint is None:
+            return energy_of(source, chosen, listener=listener)
+        told = listener or Listener()
+        with checkpointing(checkpoint, resume=resume, note=told.stage, warn=told.warning) as kept:
+            result = energy_of(source, chosen, listener=listener, journal=kept.journal)
+            kept.complete()
+            return result
+
+
+def energy_of(
+    source: OpenedFile,
+    options: Options,
+    *,
+    listener: Listener | None = None,
+    command: str = "dfmp2.energy",
+    journal: Journal | None = None,
+) -> MP2Result:
+    """The same with the file open and options already made (the command line's way in)."""
+    return parts.energy(source, options, listener=listener, command=command, journal=journal)
 
 
 def from_mean_field(

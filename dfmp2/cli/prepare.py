@@ -1,0 +1,125 @@
+"""`dfmp2 prepare`: everything up to the pair energies, into a file that `dfmp2 energy` goes on from."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dfmp2 import threads as thread_settings
+from dfmp2.cli import signals
+from dfmp2.cli.calculation import options_of, refused
+from dfmp2.cli.console import Console, open_log
+from dfmp2.cli.delivery import Shown, answer, command_line, require_distinct, unfinished
+from dfmp2.deferred import defer_numpy_extras
+from dfmp2.errors import Dfmp2Error, ResultFileError
+from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS
+from dfmp2.resources import usable_cores
+
+STATE = ("charge", "multiplicity", "units")
+
+
+@click.command("prepare", short_help="SCF, integrals and B of a molecule into a file, without pair energies.")
+@click.argument("molecule")
+@options_of(*STATE, *BEFORE_PAIRS, *BOTH_PARTS)
+@refused(PAIRS, "belongs to dfmp2 energy, which computes the pair energies: leave it out here")
+@refused(["transform"], "is no choice here: dfmp2 prepare makes B on the host")
+@click.option("--output", metavar="FILE.h5", help="Prepared file.  [default: STEM.prepared.h5 here]")
+@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
+@click.option("--resume", is_flag=True, help="Go on from OUTPUT.checkpoint; leave a file that is complete as it is.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the report.")
+@click.option("--quiet", is_flag=True, help="Print only the last line, and warnings.")
+@click.option("--log", metavar="FILE", help="Append progress and report to a file.")
+def command(
+    molecule: str,
+    charge: int | None,
+    multiplicity: int | None,
+    units: str,
+    output: str | None,
+    overwrite: bool,
+    resume: bool,
+    as_json: bool,
+    quiet: bool,
+    log: str | None,
+    **options: Any,
+) -> None:
+    """SCF, integrals and fitted tensor B of MOLECULE (an xyz file or - for standard input) into a file.
+
+    dfmp2 energy --from FILE.h5 computes the pair energies, here or on another machine.
+    """
+    from dfmp2.options import Options
+
+    chosen = Options(**options)
+    thread_settings.set_environment(chosen.threads or usable_cores())
+    defer_numpy_extras()
+    from dfmp2.io.xyz import read_xyz
+
+    read = read_xyz(molecule, units=units, charge=charge, multiplicity=multiplicity)
+    target = Path(f"{read.molecule.name}.prepared.h5" if output is None else output)
+    require_distinct({"MOLECULE": molecule, "--output": str(target), "--log": log})
+    require_distinct({"--scf-from": chosen.scf_from, "--log": log})
+    with contextlib.ExitStack() as stack:
+        handle = open_log(log)
+        console = Console(quiet=quiet, log=stack.enter_context(handle) if handle else None)
+        try:
+            found = None
+            if resume and not (overwrite and unfinished(target)):
+                found = answer(_verified, read.molecule, chosen, console, target, overwrite=overwrite)
+            if found is None:
+                found = _compute(read, chosen, console, target, overwrite=overwrite, resume=resume)
+            _show(found, Shown(target, as_json, quiet, handle))
+        except Dfmp2Error as error:
+            console.error(str(error))
+            raise
+
+
+def _compute(read: Any, options: Any, console: Console, target: Path, *, overwrite: bool, resume: bool) -> Any:
+    from dfmp2.io.preparation import PreparedFile
+
+    molecule = read.molecule
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(PreparedFile(target, overwrite=overwrite))
+        console.note(
+            f"{molecule.name}: {molecule.formula}, charge {molecule.charge} ({read.charge_from}), "
+            f"multiplicity {molecule.multiplicity} ({read.multiplicity_from})"
+        )
+        from dfmp2.api import prepare_options
+        from dfmp2.io.checkpoint import checkpointing
+
+        kept = stack.enter_context(checkpointing(target, resume=resume, note=console.note, warn=console.warning))
+        signals.finish_first(kept.journal)
+        found = prepare_options(molecule, options, file, listener=console, command=command_line(), journal=kept.journal)
+        signals.check()
+        signals.settle()  # between rename and message is no way back
+        try:
+            file.publish()
+        except ResultFileError:  # another process was faster
+            kept.complete()
+            raise
+        kept.complete()
+        return found
+
+
+def _verified(path: Path) -> Any:
+    """What a prepared file holds, after checking all of its hashes."""
+    from dfmp2.io.prepared import opened
+
+    with opened(path) as source:
+        source.check()
+        return source.prepared
+
+
+def _show(found: Any, shown: Shown) -> None:
+    from dfmp2.io.prepared_report import last_line, report, to_json
+
+    path = os.fspath(shown.target)
+    text, ending = report(found, path), last_line(found, path)
+    if shown.log is not None:
+        print(text + ending, file=shown.log)
+    if shown.as_json:
+        click.echo(to_json(found), nl=False)
+    else:
+        click.echo(ending if shown.quiet else text + ending)

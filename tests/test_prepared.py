@@ -1,0 +1,548 @@
+"""A run in two parts: the same bits, nothing left behind, and no file taken that is not what it says."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+
+import dfmp2
+from dfmp2 import memory
+from dfmp2.checkpoint.journal import Journal
+from dfmp2.errors import InputError, ResourceError, ResultFileError
+from dfmp2.io import hdf5
+from dfmp2.io.checkpoint import VARIABLE
+from dfmp2.io.prepared import is_prepared, opened
+from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS, Options
+from dfmp2.progress import Listener
+from dfmp2.scratch import region
+from tests.conftest import COMMAND, Runner, Stored, listing, succeed, write_molecules
+from tests.faults import numbers
+from tests.test_hdf5_fuzz import FILES, Change, changes, mutate
+
+INPUTS = Path(__file__).parent.parent / "inputs"
+PREPARE = ("prepare", "h2o.xyz", "--basis", "sto-3g", "--threads", "1", "--output", "x.prepared.h5")
+ENERGY = ("energy", "--from", "x.prepared.h5", "--threads", "1", "--output", "x.h5")
+
+
+class Quiet(Listener):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def stage(self, text: str) -> None:
+        self.said.append(text)
+
+    def warning(self, text: str) -> None:
+        self.said.append(text)
+
+
+def whole(molecule: Path, before: dict[str, Any], after: dict[str, Any], both: dict[str, Any]) -> dict[str, bytes]:
+    """Every number of a run in one piece."""
+    return numbers(hdf5.to_bytes(dfmp2.run(molecule, **before, **after, **both, listener=Quiet())))
+
+
+def in_parts(
+    molecule: Path, folder: Path, before: dict[str, Any], after: dict[str, Any], both: dict[str, Any]
+) -> dict[str, bytes]:
+    """The same of a run in two parts."""
+    path = folder / "x.prepared.h5"
+    dfmp2.prepare(molecule, output=path, **before, **both, listener=Quiet())
+    assert [entry.name for entry in folder.iterdir() if "prepared" in entry.name] == [path.name]
+    result = dfmp2.energy(path, **after, **both, listener=Quiet())
+    found = numbers(hdf5.to_bytes(result))
+    mine = {name for name in found if name.startswith("dfmp2/preparation/")}
+    assert mine
+    return {name: value for name, value in found.items() if name not in mine}
+
+
+def set_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B on disk, with as little of it in memory as can be."""
+    monkeypatch.setattr(memory.MemoryPlan, "mp2_fits_in_core", property(lambda _: False))
+    monkeypatch.setattr(memory.MemoryPlan, "tensor_bytes", property(lambda _: 1))
+
+
+CASES = {  # molecule, options of the first part, of the second, of both
+    "rhf": ("h2o", {"basis": "cc-pvdz"}, {"os_scale": 1.2}, {"precision": "fp64"}),
+    "uhf, core": ("nh2", {"basis": "cc-pvdz", "frozen_core": "auto"}, {}, {"precision": "fp64"}),
+    "mixed": ("nh2", {"basis": "sto-3g"}, {"tolerance": 1e-6}, {"precision": "mixed"}),
+    "virtuals, conventional": ("h2o", {"basis": "sto-3g", "scf": "conventional", "frozen_virtual": 1}, {}, {}),
+    "repeated": ("h2o", {"basis": "sto-3g"}, {"tolerance": 1e-12}, {}),
+    "full stability, check": ("h2o", {"basis": "sto-3g", "stability": "full"}, {"check": True}, {"precision": "fp64"}),
+    "no beta electron": ("h", {"basis": "cc-pvdz"}, {}, {}),
+    "torch": ("h2o", {"basis": "sto-3g"}, {"backend": "torch"}, {"precision": "fp64"}),
+}
+BOTH_WAYS = [
+    *((case, False) for case in CASES),
+    *((case, True) for case in ("rhf", "uhf, core", "mixed", "no beta electron")),
+]
+
+
+@pytest.mark.parametrize(("case", "disk"), BOTH_WAYS, ids=[f"{c}{', disk' if d else ''}" for c, d in BOTH_WAYS])
+def test_two_parts_give_the_bits_of_a_run(
+    case: str, disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, before, after, both = CASES[case]
+    if after.get("backend") == "torch":
+        pytest.importorskip("torch")
+    both = {**both, "threads": 1 if case == "virtuals, conventional" else 2}
+    molecule = write_molecules(tmp_path) / f"{name}.xyz"
+    (tmp_path / "h.xyz").write_text("1\nmultiplicity=2\nH 0 0 0\n")
+    if disk:
+        set_disk(monkeypatch)
+    assert in_parts(molecule, tmp_path, before, after, both) == whole(molecule, before, after, both)
+
+
+def test_core_potentials(tmp_path: Path) -> None:
+    pytest.importorskip("basis_set_exchange")
+    before, both = {"basis": "def2-svp", "frozen_core": "auto"}, {"precision": "fp64", "threads": 1}
+    molecule = tmp_path / "hi.xyz"
+    molecule.write_text("2\n\nH 0 0 0\nI 0 0 1.609\n")
+    assert in_parts(molecule, tmp_path, before, {}, both) == whole(molecule, before, {}, both)
+
+
+def test_float32_exchange_of_the_scf_belongs_to_the_first_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --precision fp64 the SCF begins in float32, which an energy in fp64 must not keep to itself."""
+    from dfmp2.reference import exchange_schedule
+
+    monkeypatch.setattr(exchange_schedule, "SINGLE_LEAST", 1)
+    path, said = tmp_path / "x.prepared.h5", Quiet()
+    dfmp2.prepare(INPUTS / "h2o.xyz", "sto-3g", path, listener=Quiet())
+    result = dfmp2.energy(path, precision="fp64", listener=said)
+    assert any("the SCF began with float32 exchange" in text for text in result.diagnostics.warnings)
+    assert dfmp2.energy(path, listener=said).diagnostics.warnings == ()
+    dfmp2.prepare(INPUTS / "h2o.xyz", "sto-3g", path, precision="fp64", overwrite=True, listener=said)
+    result = dfmp2.energy(path, listener=said)
+    assert (result.precision, result.options.precision, result.diagnostics.warnings) == ("fp64", "fp64", ())
+
+
+def test_singular_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B has fewer fitting functions than there was room for."""
+    before, both = {"basis": "aug-cc-pvtz", "stability": "off"}, {"precision": "fp64", "threads": 2}
+    crowd = write_molecules(tmp_path) / "crowd.xyz"
+    set_disk(monkeypatch)
+    assert in_parts(crowd, tmp_path, before, {}, both) == whole(crowd, before, {}, both)
+    with opened(tmp_path / "x.prepared.h5") as source:
+        dropped = source.prepared.diagnostics.metric_dropped
+        assert dropped > 0 and source.prepared.shapes[0][2] == source.prepared.sizes.naux - dropped
+        assert os.path.getsize(source.path) < source.prepared.tensor_bytes + 10**6  # no room is lost
+
+
+def test_a_trainium_lane_takes_what_a_host_prepared(tmp_path: Path) -> None:
+    path = tmp_path / "x.prepared.h5"
+    dfmp2.prepare(INPUTS / "h2o.xyz", "cc-pvdz", path, listener=Quiet())
+    result = dfmp2.energy(path, backend="nki-interpreter", listener=Quiet())
+    assert result.backend == "nki-interpreter" and result.certificate is not None
+    assert result.mp2_correlation_energy == pytest.approx(-0.2039736079, abs=1e-7)
+
+
+def test_energy_makes_no_integrals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dfmp2.reference import integrals, mean_field
+
+    path = tmp_path / "x.prepared.h5"
+    prepared = dfmp2.prepare(INPUTS / "h2o.xyz", "cc-pvdz", path, listener=Quiet())
+    for module, name in ((integrals, "packed_blocks"), (integrals, "coulomb_metric"), (mean_field, "run_scf")):
+        monkeypatch.setattr(module, name, lambda *_given, **_named: pytest.fail("computed again"))
+    result = dfmp2.energy(path, listener=Quiet())
+    assert result.timings.scf == prepared.timings.scf and result.timings.total > prepared.timings.total
+    made = result.preparation
+    assert made is not None and (made.host, made.command) == (prepared.provenance.host, "dfmp2.prepare")
+    assert result.provenance.command == "dfmp2.energy"
+    stored = tmp_path / "x.h5"
+    dfmp2.write(result, stored)
+    assert dfmp2.read(stored).preparation == made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", ["4GB", "230MB"])
+def test_a_budget_is_kept_and_there_is_no_copy_of_b(budget: str, tmp_path: Path) -> None:
+    """With 230 MB B does not fit beside the integrals and is made in its file; the pair energies hold all of it."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    given = ("--precision", "fp64", "--memory", budget, "--scratch", "scratch", "--json")
+    prepare = ("prepare", str(INPUTS / "water-8.xyz"), "--basis", "cc-pvdz", *given)
+    found = []
+    for arguments in (prepare, ("energy", "--from", "water-8.prepared.h5", *given)):
+        process = subprocess.Popen(
+            [COMMAND, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        assert process.stdout is not None
+        found.append(json.loads(process.stdout.read()))
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        if budget == "230MB":
+            assert usage.ru_maxrss * 1024 <= 1.1 * 230e6 + 50e6
+    prepared, result = found
+    assert prepared["storage"]["fitted_tensor"] == ("memory" if budget == "4GB" else "disk")
+    assert result["storage"]["fitted_tensor"] == "memory" and list(scratch.iterdir()) == []
+    size = prepared["fitted_tensor"]["bytes"]
+    assert size < (tmp_path / "water-8.prepared.h5").stat().st_size < size + 2_000_000
+    assert (result["storage"]["written"], result["storage"]["read"]) == (0, size)
+    assert result["mp2_total_energy"] == pytest.approx(-610.0169162773, abs=1e-8)
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def radical_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """UHF NH2 in STO-3G, prepared; not to be changed."""
+    path = tmp_path_factory.mktemp("prepared") / "nh2.prepared.h5"
+    molecule = write_molecules(path.parent) / "nh2.xyz"
+    dfmp2.prepare(molecule, "sto-3g", path, frozen_core=1, listener=Quiet())
+    return path
+
+
+def test_b_is_what_the_file_says(radical_file: Path) -> None:
+    """A reader without dfmp2 finds B where the documentation says: its opposite-spin energy is that of a run."""
+    with h5py.File(radical_file) as handle:
+        alpha, beta = handle["b/alpha"][()], handle["b/beta"][()]
+        eps, occ = handle["scf/mo_energy"][()], handle["scf/mo_occ"][()]
+        assert handle["b/alpha"].attrs["units"] == b"hartree^1/2"
+    (ea, va), (eb, vb) = ((e[n > 0][1:], e[n == 0]) for e, n in zip(eps, occ, strict=True))
+    g = np.einsum("iap,jbp->iajb", alpha, beta)
+    d = ea[:, None, None, None] + eb[:, None] - va[:, None, None] - vb
+    result = dfmp2.energy(radical_file, precision="fp64", listener=Quiet())
+    assert np.sum(g * g / d) == pytest.approx(result.mp2_opposite_spin_correlation_energy, abs=1e-14)
+
+
+def test_start_orbitals_come_from_it(radical_file: Path) -> None:
+    result = dfmp2.run(radical_file.with_name("nh2.xyz"), "sto-3g", scf_from=str(radical_file), listener=Quiet())
+    assert result.reference.cycles <= 3
+
+
+def changed(path: Path, source: Path, change: Any) -> Path:
+    """A copy, changed with h5py and with its hash made right again."""
+    from dfmp2.io.prepared import _hash
+
+    shutil.copy(source, path)
+    with h5py.File(path, "r+") as handle:
+        change(handle)
+        handle.attrs["content_sha256"] = np.bytes_(_hash(handle))
+    return path
+
+
+def of_version(handle: Any) -> None:
+    handle.attrs["dfmp2_prepared_version"] = 2
+
+
+def in_chunks(handle: Any) -> None:
+    b = handle["b/alpha"][()]
+    del handle["b/alpha"]
+    handle.create_dataset("b/alpha", data=b, chunks=b.shape, compression="gzip")
+
+
+def of_another_shape(handle: Any) -> None:
+    b = handle["b/alpha"][()]
+    del handle["b/alpha"]
+    handle["b/alpha"] = b[:, :-1]
+
+
+def elsewhere(handle: Any) -> None:
+    del handle["b/alpha"]
+    handle["b/alpha"] = h5py.ExternalLink("other.h5", "b")
+
+
+def of_other_sizes(handle: Any) -> None:
+    handle["dfmp2/sizes/naux_scf"][()] += 1
+
+
+def without_basis(handle: Any) -> None:
+    del handle["dfmp2/bases/mp2_fitting"]
+
+
+def with_other_occupations(handle: Any) -> None:
+    handle["scf/mo_occ"][0, -1] = -1.0
+
+
+def with_text(handle: Any) -> None:
+    handle["dfmp2/note"] = "of variable length"
+
+
+def with_few_groups(handle: Any) -> None:
+    handle["b/alpha_ends"][-1] -= 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (of_version, "prepared file of version 2, this dfmp2 reads version 1"),
+        (in_chunks, "is not contiguous"),
+        (of_another_shape, "expected float64"),
+        (elsewhere, "is a link to elsewhere, which is refused"),
+        (of_other_sizes, "its sizes are not those of its bases: prepare it again|damaged file"),
+        (without_basis, "damaged file"),
+        (with_other_occupations, "its occupations are not those of its sizes"),
+        (with_text, "has data type object, which is refused"),
+        (with_few_groups, "do not cover its orbitals"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_file_that_is_wrong_inside_is_refused(change: Any, said: str, radical_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(ResultFileError, match=said):
+        dfmp2.energy(changed(tmp_path / "bad.h5", radical_file, change), listener=Quiet())
+
+
+def test_foreign_files_are_named(radical_file: Path, water: Stored, tmp_path: Path) -> None:
+    for path, said in (
+        (water.path, "a finished result, which dfmp2 show prints"),
+        (radical_file.with_name("nh2.xyz"), "not a readable HDF5 file"),
+        (tmp_path, "not a regular file"),
+    ):
+        with pytest.raises(ResultFileError, match=said):
+            dfmp2.energy(path, listener=Quiet())
+    with pytest.raises(InputError, match="no such file"):
+        dfmp2.energy(tmp_path / "nothing.h5", listener=Quiet())
+    with h5py.File(tmp_path / "empty.h5", "w") as handle:
+        handle.attrs["creator"] = "somebody"
+    with pytest.raises(ResultFileError, match="no file of dfmp2 prepare"):
+        dfmp2.energy(tmp_path / "empty.h5", listener=Quiet())
+    with pytest.raises(ResultFileError, match="without energies yet: dfmp2 energy --from"):
+        dfmp2.read(radical_file)
+    assert is_prepared(radical_file) and not is_prepared(water.path)
+
+
+@pytest.mark.parametrize("disk", [False, True], ids=["in memory", "on disk"])
+def test_a_flipped_bit_of_b_is_found(
+    disk: bool, radical_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if disk:
+        set_disk(monkeypatch)
+    path = tmp_path / "flipped.h5"
+    with h5py.File(radical_file) as handle:
+        place = handle["b/beta"].id.get_offset() + 8
+    content = bytearray(radical_file.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ResultFileError, match="B of the beta orbitals 1 to 3 does not have its hash: prepare it again"):
+        dfmp2.energy(path, listener=Quiet())
+
+
+def test_cut_off_anywhere(radical_file: Path, tmp_path: Path) -> None:
+    content, path = radical_file.read_bytes(), tmp_path / "short.h5"
+    for length in (*range(0, 64), *range(64, len(content), 997), len(content) - 1):
+        path.write_bytes(content[:length])
+        with pytest.raises(ResultFileError):
+            dfmp2.energy(path, listener=Quiet())
+
+
+@FILES
+@given(plan=changes)
+def test_changed_anywhere(plan: list[Change], radical_file: Path, tmp_path: Path) -> None:
+    """Whatever is changed is refused or changes nothing; soon, and never in another way."""
+    path, start = tmp_path / "changed.h5", time.monotonic()
+    path.write_bytes(mutate(radical_file.read_bytes(), plan))
+    with suppress(ResultFileError), opened(path) as source:
+        source.check()
+    is_prepared(path)
+    assert time.monotonic() - start < 20
+
+
+# --- the commands -----------------------------------------------------------------------------------------------------
+
+
+def test_commands(call: Runner, folder: Path) -> None:
+    made = succeed(call(*PREPARE))
+    assert made.out.splitlines()[-1].startswith("dfmp2 prepared: E(SCF) = -74.9")
+    assert made.out.splitlines()[-1].endswith("go on: dfmp2 energy --from x.prepared.h5")
+    shown = succeed(call("show", "x.prepared.h5", "--verify"))
+    assert "no pair energies yet" in shown.out and "go on: dfmp2 energy --from x.prepared.h5" in shown.out
+    assert "B 5 x 2 x " in shown.out and "content hashes verified, B included" in shown.out
+    facts = succeed(call("show", "x.prepared.h5", "--json")).json
+    assert facts["fitted_tensor"]["bytes"] == 8 * int(np.prod(facts["fitted_tensor"]["shapes"][0]))
+    assert "SCF" not in succeed(call(*ENERGY)).err
+    succeed(call("run", *PREPARE[1:-1], "y.h5"))
+    mine = {name: value for name, value in numbers(folder / "x.h5").items() if "preparation" not in name}
+    assert mine == numbers(folder / "y.h5")
+    report = succeed(call("show", "x.h5", "--verify")).out
+    assert "all but the pair energies: " in report and "prepared file: x.prepared.h5, SHA-256 " in report
+    assert succeed(call("show", "x.h5", "--json")).json["preparation"]["threads"] == 1
+    assert call("show", "x.prepared.h5", "--pairs").code == 3
+    assert call("derive", "x.prepared.h5", "--frozen-core", "1").code == 3
+    assert call(*PREPARE).code == 3 and "--overwrite replaces it" in call(*PREPARE).message
+
+
+def test_json_of_prepare_is_that_of_show(call: Runner) -> None:
+    made = succeed(call(*PREPARE, "--json")).json
+    assert made == succeed(call("show", "x.prepared.h5", "--json")).json
+
+
+def test_plan_names_the_size_of_the_file(call: Runner, folder: Path) -> None:
+    planned = succeed(call("plan", "h2o.xyz", "--basis", "cc-pvdz", "--json")).json["memory_bytes"]["prepared"]
+    succeed(call("prepare", "h2o.xyz", "--basis", "cc-pvdz"))
+    assert planned == pytest.approx((folder / "h2o.prepared.h5").stat().st_size, abs=300_000)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((*ENERGY, "--basis", "cc-pvdz"), 3, "--basis belongs to dfmp2 prepare, which has already been done"),
+        ((*ENERGY, "--frozen-core", "1"), 3, "--frozen-core belongs to dfmp2 prepare"),
+        ((*ENERGY, "--charge", "0"), 3, "--charge belongs to dfmp2 prepare"),
+        ((*ENERGY, "--allow-small-gap"), 3, "--allow-small-gap belongs to dfmp2 prepare"),
+        ((*ENERGY, "--transform", "device"), 3, "--transform is no choice here"),
+        ((*ENERGY[:-1], "x.prepared.h5"), 3, "--output x.prepared.h5 is the file given as --from"),
+        ((*ENERGY, "--backend", "nki-interpreter", "--precision", "fp64"), 6, "cannot do --precision fp64"),
+        ((*PREPARE, "--backend", "torch"), 3, "--backend belongs to dfmp2 energy"),
+        ((*PREPARE, "--check"), 3, "--check belongs to dfmp2 energy"),
+        ((*PREPARE, "--tolerance", "1e-6"), 3, "--tolerance belongs to dfmp2 energy"),
+        (("energy",), 2, "Missing option '--from'"),
+        (("energy", "--from", "nothing.h5"), 3, "nothing.h5: no such file"),
+        (("energy", "--from", "h2o.xyz"), 3, "h2o.xyz: not a readable HDF5 file"),
+        (("prepare", "h2o.xyz", "--basis", "sto-3g", "--memory", "1MB"), 7, "not enough memory"),
+    ],
+    ids=lambda value: " ".join(value[-2:]) if isinstance(value, tuple) else "",
+)
+def test_what_is_refused(
+    arguments: tuple[str, ...], code: int, said: str, call: Runner, folder: Path, radical_file: Path
+) -> None:
+    shutil.copy(radical_file, "x.prepared.h5")
+    before = listing(folder)
+    done = call(*arguments)
+    assert done.code == code and said in done.message
+    assert listing(folder) == before
+
+
+def test_every_option_of_a_run_belongs_somewhere() -> None:
+    """A new option has to be given to one of the two commands, or be named here."""
+    assert {*BEFORE_PAIRS, *BOTH_PARTS, *PAIRS} == set(Options.__slots__) - {"transform"}
+
+
+def test_python_refuses_options_of_the_other_part(radical_file: Path) -> None:
+    with pytest.raises(InputError, match="--basis belongs to what dfmp2 prepare has already done"):
+        dfmp2.energy(radical_file, basis="cc-pvdz")
+    with pytest.raises(InputError, match="unknown option 'colour'"):
+        dfmp2.energy(radical_file, colour=1)
+    with pytest.raises(InputError, match="backend belongs to the pair energies"):
+        dfmp2.prepare(INPUTS / "h2o.xyz", "sto-3g", "x.h5", backend="torch")
+
+
+# --- stopped and gone on with -----------------------------------------------------------------------------------------
+
+
+def stopping_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    safe_point, points = Journal.safe_point, [0]
+
+    def stopping(journal: Journal) -> None:
+        points[0] += 1
+        journal.stop_asked = points[0] == number
+        safe_point(journal)
+
+    monkeypatch.setattr(Journal, "safe_point", stopping)
+
+
+def test_prepare_goes_on_from_its_checkpoint(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "0")
+    with monkeypatch.context() as patch:
+        stopping_at(4, patch)
+        done = call(*PREPARE)
+    assert done.code == 75 and "x.prepared.h5.checkpoint" in done.message
+    assert [name for name in listing(folder) if "prepared" in name] == ["x.prepared.h5.checkpoint"]
+    first = succeed(call(*PREPARE, "--resume"))
+    assert "going on from x.prepared.h5.checkpoint" in first.err and "SCF   1" not in first.err
+    before = listing(folder)
+    again = succeed(call(*PREPARE, "--resume"))
+    assert "is complete: nothing is computed" in again.err and again.out == first.out and listing(folder) == before
+    done = call("prepare", "nh2.xyz", *PREPARE[2:], "--resume")
+    assert done.code == 3 and "x.prepared.h5 is the result of another calculation: geometry" in done.message
+    succeed(call(*PREPARE[:-1], "y.prepared.h5"))
+    with opened("x.prepared.h5") as mine, opened("y.prepared.h5") as other:
+        assert mine.fingerprint == other.fingerprint
+
+
+def test_energy_goes_on_from_its_checkpoint(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "0")
+    succeed(call(*PREPARE))
+    with monkeypatch.context() as patch:
+        stopping_at(4, patch)
+        done = call(*ENERGY)
+    assert done.code == 75 and "x.h5.checkpoint" in done.message
+    succeed(call("prepare", "h2.xyz", "--basis", "sto-3g", "--output", "other.h5"))
+    done = call("energy", "--from", "other.h5", *ENERGY[3:], "--resume")
+    assert done.code == 3 and "x.h5.checkpoint belongs to another calculation" in done.message
+    first = succeed(call(*ENERGY, "--resume"))
+    assert "going on from x.h5.checkpoint" in first.err and not (folder / "x.h5.checkpoint").exists()
+    again = succeed(call(*ENERGY, "--resume"))
+    assert "is complete: nothing is computed" in again.err and again.out == first.out
+    succeed(call(*ENERGY[:-1], "y.h5"))
+    assert numbers(folder / "x.h5") == numbers(folder / "y.h5")
+
+
+def test_a_full_disk_leaves_nothing(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    succeed(call(*PREPARE))
+    before = listing(folder)
+
+    def full(*_given: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for module, name in ((region.os, "pwrite"), (os, "fsync"), (os, "replace")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, full)
+            done = call(*PREPARE, "--overwrite")
+        assert done.code == 7 and "No space left on device" in done.message, name
+        assert listing(folder) == before, name
+
+
+def test_too_little_space_is_refused_before_the_scf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dfmp2.io import files
+
+    monkeypatch.setattr(files, "free_disk", lambda _: 1000)
+    said = Quiet()
+    with pytest.raises(ResourceError, match="are needed: free some space or choose another folder with --output"):
+        dfmp2.prepare(INPUTS / "h2o.xyz", "cc-pvdz", tmp_path / "x.h5", listener=said)
+    assert said.said == [] and list(tmp_path.iterdir()) == []
+
+
+SLOW = """
+import sys, time
+from dfmp2.cli.main import main
+from dfmp2.io.preparation import PreparedFile
+
+def seal(file, prepared):
+    print("B is there", flush=True)
+    time.sleep(60)
+
+PreparedFile.seal = seal
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_signal_while_it_is_written(number: signal.Signals, folder: Path, call: Runner) -> None:
+    """Nothing is left; what a killed process leaves is removed by the next one, and that of a living one is not."""
+
+    def parts() -> list[str]:
+        return [name for name in listing(folder) if ".part-" in name]
+
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOW, *PREPARE], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"B is there\n"
+        succeed(call(*PREPARE))
+        (folder / "x.prepared.h5").unlink()
+        assert len(parts()) == 1
+        process.send_signal(number)
+        assert process.wait(20) == {signal.SIGTERM: 75, signal.SIGINT: 130, signal.SIGKILL: -9}[number]
+    assert len(parts()) == (number == signal.SIGKILL) and not (folder / "x.prepared.h5").exists()
+    succeed(call(*PREPARE))
+    assert parts() == []
+
+
+def test_result_names_both_hosts_in_the_report(radical_file: Path, call: Runner, folder: Path) -> None:
+    succeed(call("energy", "--from", str(radical_file), "--output", "nh2.h5"))
+    succeed(call("report", "nh2.h5", "-o", "nh2.html"))
+    assert "prepared: host" in (folder / "nh2.html").read_text()
+    assert json.loads(succeed(call("show", "nh2.h5", "--json")).out)["preparation"]["file"] == str(radical_file)
