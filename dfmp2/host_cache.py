@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from dfmp2.disk import put
+
 
 def key(what: str, libraries: Sequence[str]) -> str:
     """Key of a measurement on this machine with these versions of the libraries; "absent" where there is none."""
@@ -39,9 +41,7 @@ def store(name: str, value: Mapping[str, Any]) -> None:
         known = {}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(f".{os.getpid()}.part")
-        part.write_text(json.dumps({**(known if isinstance(known, dict) else {}), name: dict(value)}, indent=1))
-        part.replace(file)
+        put(file, json.dumps({**(known if isinstance(known, dict) else {}), name: dict(value)}, indent=1).encode())
     except OSError:
         return
 

@@ -9,10 +9,12 @@ import argparse
 import contextlib
 import io
 import os
+import shutil
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -21,8 +23,7 @@ from dfmp2.errors import ResourceError  # noqa: E402
 from tests.conftest import listing, run_command, write_molecules  # noqa: E402
 from tests.faults import Server, kill_and_resume, numbers  # noqa: E402
 from tests.test_faults_kill import CASES, INPUTS  # noqa: E402
-from tests.test_faults_write import COMMANDS, H2, NAMES, WRITERS  # noqa: E402
-from tests.writers import FAULTS, Fault, failing  # noqa: E402
+from tests.writers import FAULTS, H2, WRITERS, Fault, Writer, failing, intact, prepare, remembered  # noqa: E402
 
 
 def main() -> None:
@@ -62,45 +63,63 @@ def kills(count: int, seed: int) -> None:
 
 def writes() -> None:
     """Every writer against every fault."""
-    print("| file | faults injected | named, exit code 7 | old file intact, nothing beside it |")
-    print("|---|---|---|---|")
+    print("| file | faults injected | named, exit code 7 | done without it | old file intact, nothing beside it |")
+    print("|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as scratch:
-        folder = write_molecules(Path(scratch))
-        os.chdir(folder)
-        done = run_command("run", "h2.xyz", *H2, "--output", "h2.h5", cwd=folder)
+        source = write_molecules(Path(scratch))
+        done = run_command("run", "h2.xyz", *H2, "--output", "h2.h5", cwd=source)
         if done.code:
             raise SystemExit(done.err)
         total: Counter[str] = Counter()
-        for writer in (*COMMANDS, *WRITERS):
+        for name, writer in WRITERS.items():
             found: Counter[str] = Counter()
-            for fault in FAULTS:
+            for number, fault in enumerate(fault for fault in FAULTS if fault[0] in writer.steps):
+                folder = source / f"{number}"
+                folder.mkdir()
+                for file in ("h2.xyz", "h2.h5"):
+                    shutil.copy(source / file, folder)
+                os.chdir(folder)
                 found.update(_inject(writer, fault, folder))
+                os.chdir(source)
+                shutil.rmtree(folder)
             total.update(found)
-            _row(writer, found)
+            _row(name, found)
         _row("all", total)
 
 
 def _row(name: str, found: Counter[str]) -> None:
-    print(f"| {name} | {found['injected']} | {found['named']} | {found['intact']} |", flush=True)
+    cells = " | ".join(str(found[key]) for key in ("injected", "named", "done", "intact"))
+    print(f"| {name} | {cells} |", flush=True)
 
 
-def _inject(writer: str, fault: Fault, folder: Path) -> dict[str, int]:
+def _inject(writer: Writer, fault: Fault, folder: Path) -> dict[str, int]:
     from dfmp2.cli.main import main as command
 
-    for name in {NAMES.get(writer, "new.h5"), "x.json", "x.csv", "x.h5"}:
-        (folder / name).write_text("old")
+    prepare(writer, folder)
     before, words, code = listing(folder), io.StringIO(), 0
-    with failing(fault) as met, contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(words):
-        if writer in COMMANDS:
-            code = command(COMMANDS[writer])
+    with (
+        remembered(writer),
+        failing(fault, folder, writer.only) as met,
+        mock.patch.dict(os.environ, writer.settings),
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(words),
+    ):
+        if isinstance(writer.write, tuple):
+            code = command(writer.write)
         else:
             try:
-                WRITERS[writer](folder / "x.json")
+                writer.write(folder)
             except ResourceError as error:
                 code = error.exit_code
                 words.write(str(error))
     named = code == ResourceError.exit_code and os.strerror(fault[1]) in words.getvalue()
-    return {"injected": bool(met), "named": named, "intact": listing(folder) == before}
+    return {
+        "injected": bool(met),
+        "named": named and not writer.goes_on,
+        "done": code == 0 and writer.goes_on,
+        "intact": intact(writer, folder, before, listing(folder)),
+    }
 
 
 if __name__ == "__main__":

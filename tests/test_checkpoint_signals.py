@@ -83,7 +83,7 @@ def test_an_iteration_that_takes_too_long_is_not_waited_for(tmp_path: Path, monk
     from dfmp2.errors import Interrupted
 
     class Slow:
-        saved, path = True, "x.h5.checkpoint"
+        saved, saving, path = True, False, "x.h5.checkpoint"
 
         def ask_to_stop(self) -> bool:
             return True

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from dfmp2.io import hdf5
+from dfmp2.io.study import read_study
 from tests.faults import Server, kill_and_resume, numbers
 
 INPUTS = Path(__file__).parent.parent / "inputs"
@@ -45,6 +49,29 @@ def test_twenty_kills(server: Server, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_many_kills(name: str, server: Server, tmp_path: Path) -> None:
     killed(server, name, tmp_path / "run", 67)
+
+
+@pytest.mark.parametrize("kills", [6, pytest.param(60, marks=pytest.mark.slow)])
+def test_scan(kills: int, server: Server, tmp_path: Path) -> None:
+    """Every file that is left holds whole points, with the bits of a scan that was never killed."""
+    folder, rng, met, chains = tmp_path / "run", random.Random(20261121), 0, 0
+    folder.mkdir()
+    command = ["scan", str(INPUTS / "h2o.xyz"), "--bond", "1,2", "0.9:1.0:3", "--basis", "sto-3g", "--threads", "1"]
+    code, seconds = server.wait(server.start([*command, "--output", "whole.h5"], folder))
+    assert code == 0
+    whole = {name: numbers(hdf5.to_bytes(run)) for name, run in read_study(folder / "whole.h5").runs.items()}
+    while met < kills or not chains:
+        started = server.start([*command, "--output", "x.h5", "--resume", "--quiet"], folder)
+        code, _ = server.wait(started, rng.uniform(0.0, 1.1 * seconds))
+        assert code in (0, -signal.SIGKILL), (tmp_path / "last.out").read_text()
+        met += code != 0
+        runs = read_study(folder / "x.h5").runs if (folder / "x.h5").exists() else {}
+        assert all(numbers(hdf5.to_bytes(run)) == whole[name] for name, run in runs.items())
+        if code == 0:
+            chains += 1
+            assert list(runs) == list(whole) and not (folder / "x.h5.checkpoint").exists()
+            for suffix in ("h5", "csv", "svg"):
+                (folder / f"x.{suffix}").unlink()
 
 
 def test_two_processes_one_result(server: Server, tmp_path: Path) -> None:

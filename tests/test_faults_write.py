@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,10 @@ import pytest
 
 from dfmp2 import memory
 from dfmp2.errors import ResourceError
-from dfmp2.io import batch
 from dfmp2.io.checkpoint import VARIABLE
-from tests.conftest import Runner, listing, run_command, succeed, write_molecules
+from tests.conftest import Finished, Runner, listing, run_command, succeed, write_molecules
 from tests.faults import numbers
-from tests.writers import FAULTS, Fault, failing
-
-H2 = ("--basis", "sto-3g", "--threads", "1")
-COMMANDS = {
-    "result": ("run", "h2.xyz", *H2, "--output", "new.h5", "--overwrite"),
-    "derived result": ("derive", "h2.h5", "--os-scale", "1", "--output", "new.h5", "--overwrite"),
-    "report": ("report", "h2.h5", "--output", "new.html", "--overwrite"),
-    "export": ("export", "h2.h5", "--to", "xyz", "--output", "new.xyz", "--overwrite"),
-    "study": ("scan", "h2.xyz", "--bond", "1,2", "0.7:0.8:2", *H2, "--output", "new.h5", "--overwrite"),
-}
-NAMES = {"report": "new.html", "export": "new.xyz"}
-ids = [f"{step} {errno.errorcode[number]}" for step, number in FAULTS]
+from tests.writers import FAULTS, H2, SECOND, WRITERS, Fault, failing, intact, named, prepare, remembered
 
 
 @pytest.fixture(scope="module")
@@ -41,44 +28,47 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=ids)
-@pytest.mark.parametrize("writer", COMMANDS)
-def test_command(writer: str, fault: Fault, prepared: Path, call: Runner, folder: Path) -> None:
+EVERY_STEP = [
+    pytest.param(fault, marks=[pytest.mark.slow] if fault in SECOND else [], id=named(fault)) for fault in FAULTS
+]
+
+
+@pytest.mark.parametrize("fault", EVERY_STEP)
+@pytest.mark.parametrize("name", WRITERS)
+def test_writer(
+    name: str, fault: Fault, prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named with code 7, or done without the file where the table says so."""
+    writer = WRITERS[name]
+    if fault[0] not in writer.steps:
+        pytest.skip(f"a {name} has no such step")
+    for variable, value in writer.settings.items():
+        monkeypatch.setenv(variable, value)
     shutil.copy(prepared / "h2.h5", folder)
-    (folder / NAMES.get(writer, "new.h5")).write_text("old")
-    before = listing(folder)
-    with failing(fault) as met:
-        done = call(*COMMANDS[writer])
-    assert met and done.code == 7 and done.out == ""
-    assert os.strerror(fault[1]) in done.message
-    assert listing(folder) == before
+    prepare(writer, folder)
+    before, done = listing(folder), Finished(0, "", "")
+    with remembered(writer), failing(fault, folder, writer.only) as met:
+        if isinstance(writer.write, tuple):
+            done = call(*writer.write)
+        else:
+            try:
+                writer.write(folder)
+            except ResourceError as error:
+                done = Finished(error.exit_code, "", f"dfmp2: {error}\n")
+    assert met
+    if writer.goes_on:
+        assert done.code == 0, done.err
+    else:
+        assert done.code == 7 and os.strerror(fault[1]) in done.message, done.err
+    assert intact(writer, folder, before, listing(folder))
 
 
-WRITERS: dict[str, Callable[[Path], Any]] = {
-    "batch error.json": lambda path: batch.write_failure(path, 3, "wrong", "trace"),
-    "batch.json": lambda path: batch.write_index(path, {"items": []}),
-    "collected csv": lambda path: batch.write_rows(path.with_suffix(".csv"), [{"name": "a"}], {}, overwrite=True),
-    "collected h5": lambda path: batch.write_rows(path.with_suffix(".h5"), [{"name": "a"}], {}, overwrite=True),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=ids)
-@pytest.mark.parametrize("writer", WRITERS)
-def test_batch_files(writer: str, fault: Fault, tmp_path: Path) -> None:
-    for suffix in (".json", ".csv", ".h5"):
-        (tmp_path / f"x{suffix}").write_text("old")
-    before = listing(tmp_path)
-    with failing(fault) as met, pytest.raises(ResourceError, match=os.strerror(fault[1])) as error:
-        WRITERS[writer](tmp_path / "x.json")
-    assert met and error.value.exit_code == 7 and listing(tmp_path) == before
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=ids)
+@pytest.mark.parametrize("fault", EVERY_STEP)
 def test_a_checkpoint_that_cannot_be_saved_costs_only_the_checkpoint(
     fault: Fault, prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, "0")
-    with failing(fault, only=lambda name: "checkpoint" in name) as met:
+    with failing(fault, folder, lambda name: "checkpoint" in name) as met:
         done = succeed(call("run", "h2.xyz", *H2, "--output", "x.h5"))
     assert len(met) > 1 and done.err.count("warning: no checkpoint could be saved, the run goes on without") == 1
     assert os.strerror(fault[1]) in done.err
@@ -96,7 +86,7 @@ def test_result_that_cannot_be_written_leaves_its_checkpoint(
     """Room can be made, and then there is little left to compute."""
     monkeypatch.setenv(VARIABLE, "0")
     command = ("run", "h2.xyz", *H2, "--output", "x.h5")
-    with failing(("write", errno.ENOSPC), only=lambda name: "checkpoint" not in name):
+    with failing(("write", errno.ENOSPC), folder, lambda name: ".h5.part-" in name):
         done = call(*command)
     assert done.code == 7 and "No space left on device" in done.message
     assert (folder / "x.h5.checkpoint").exists() and not (folder / "x.h5").exists()
@@ -131,7 +121,7 @@ def test_log_on_a_full_disk(call: Runner, folder: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
     done = call("run", "h2.xyz", *H2, "--output", "x.h5", "--log", "/dev/full")
-    assert done.code == 7 and "No space left on device" in done.message
+    assert done.code == 7 and "--log /dev/full: No space left on device" in done.message
     assert not (folder / "x.h5").exists()
 
 
@@ -152,20 +142,3 @@ def test_real_file_system(options: str, call: Runner, folder: Path, monkeypatch:
         assert left <= {"x.h5.checkpoint"}  # it may just have fitted
     finally:
         subprocess.run(["umount", place], check=True)
-
-
-@pytest.mark.parametrize(
-    "variables", [{"LC_ALL": "C"}, {"LC_ALL": "tr_TR.UTF-8", "LANG": "tr_TR.UTF-8"}], ids=["C", "tr"]
-)
-def test_locale_changes_nothing(variables: dict[str, str], prepared: Path, tmp_path: Path) -> None:
-    shutil.copy(prepared / "h2.xyz", tmp_path)
-    succeed(run_command("run", "h2.xyz", *H2, "--output", "x.h5", cwd=tmp_path, env={**variables, VARIABLE: "0"}))
-    assert numbers(tmp_path / "x.h5") == numbers(prepared / "h2.h5")
-
-
-def test_clock_that_runs_backwards(prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter(range(2_000_000_000, 0, -3600))
-    monkeypatch.setattr("time.time", lambda: float(next(now)))
-    monkeypatch.setenv(VARIABLE, "0")
-    succeed(call("run", "h2.xyz", *H2, "--output", "x.h5"))
-    assert numbers(folder / "x.h5") == numbers(prepared / "h2.h5")

@@ -279,9 +279,10 @@ def test_interrupted_and_resumed(number: signal.Signals, call: Runner, folder: P
         wait_for(process, "[3/5]")
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == {signal.SIGTERM: 75, signal.SIGINT: 130}[number] and out == ""
-    assert "finished runs are in x.h5: the same command with --resume goes on" in err.splitlines()[-1]
-    assert sorted(path.name for path in folder.glob("*x.h5*")) == ["x.h5"]
+    assert process.returncode == 75 and out == ""
+    assert "finished runs are in x.h5" in err.splitlines()[-1]
+    assert "the same command with --resume goes on" in err.splitlines()[-1]
+    assert {path.name for path in folder.glob("*x.h5*")} <= {"x.h5", "x.h5.checkpoint"}
     half = read_study("x.h5")
     assert half.status == "incomplete" and list(half.runs) == ["complex", "fragment-1-in-complex"] and not half.values
     assert "INCOMPLETE" in succeed(call("show", "x.h5")).out

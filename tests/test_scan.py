@@ -260,8 +260,8 @@ def test_interrupted_scan_goes_on(call: Runner, folder: Path) -> None:
         wait_for(process, "[6/12]")
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "--resume goes on" in err.splitlines()[-1]
-    assert sorted(path.name for path in folder.glob("*.scan.*")) == ["h2o.scan.h5"]
+    assert process.returncode == 75 and "--resume goes on" in err.splitlines()[-1]
+    assert {path.name for path in folder.glob("*.scan.*")} <= {"h2o.scan.h5", "h2o.scan.h5.checkpoint"}
     half = read_study(folder / "h2o.scan.h5")
     assert not half.complete and 5 <= len(half.runs) < 12
     resumed = succeed(call(*arguments, "--resume", "--json"))

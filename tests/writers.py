@@ -1,17 +1,18 @@
-"""Faults of the system in whatever writes files: full disks, I/O errors, short writes, at every step."""
+"""Everything that writes a file, and faults of the system in it: full disks, I/O errors, short writes, at any step."""
 
 from __future__ import annotations
 
+import builtins
 import errno
 import io
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest import mock
-
-from dfmp2.io import files
 
 Fault = tuple[str, int]  # the step that fails, and how
 
@@ -27,14 +28,26 @@ FAULTS: tuple[Fault, ...] = (
     ("rename", errno.EIO),
     ("rename", errno.ENOSPC),
 )
+_open = builtins.open
+SECOND = (("open", errno.EROFS), ("write", errno.EIO), ("fsync", errno.ENOSPC), ("rename", errno.ENOSPC))
+OLD = "old"  # what a file holds before it is written
+
+
+def named(fault: Fault) -> str:
+    """Of a test."""
+    return f"{fault[0]} {errno.errorcode[fault[1]]}"
+
+
+# --- the faults -----------------------------------------------------------------------------------------------------
 
 
 class _Failing(io.BytesIO):
     """A file on a disk that fails; what was accepted is on it."""
 
-    def __init__(self, path: Path, fault: Fault) -> None:
+    def __init__(self, path: Path, mode: str, fault: Fault) -> None:
         super().__init__()
-        self._file = open(path, "xb")  # noqa: SIM115 - closed with this one
+        self._file = _open(path, mode)
+        self.name = str(path)
         self._step, self._number = fault
 
     def write(self, content: Any) -> int:
@@ -47,7 +60,7 @@ class _Failing(io.BytesIO):
         return self._file.write(content)
 
     def flush(self) -> None:
-        if self._step == "flush":
+        if self._step == "flush" and not self._file.closed:
             raise OSError(self._number, os.strerror(self._number))
         self._file.flush()
 
@@ -56,23 +69,34 @@ class _Failing(io.BytesIO):
 
     def close(self) -> None:
         self._file.close()
+        super().close()
 
 
 @contextmanager
-def failing(fault: Fault, only: Callable[[str], bool] = lambda name: True) -> Iterator[list[str]]:
+def failing(
+    fault: Fault, folder: Path | None = None, only: Callable[[str], bool] = lambda name: True
+) -> Iterator[list[str]]:
     """Let every file written in the block fail at one step; yields the names of the files that met the fault.
 
     Parameters
     ----------
+    folder : the disk that fails; the working directory when None
     only : of a file's name: whether it is on the bad disk
     """
     step, number = fault
     met: list[str] = []
     descriptors: set[int] = set()
+    place = Path(folder or Path.cwd()).resolve()
 
-    def opened(path: Any, mode: str = "r", **named: Any) -> Any:
-        if "x" not in mode or not only(Path(path).name):
-            handle = open(path, mode, **named)  # noqa: SIM115 - the caller's
+    def bad(path: Any) -> bool:
+        if isinstance(path, int):
+            return False
+        target = Path(os.fsdecode(path)).absolute()
+        return place in target.parents and only(target.name)
+
+    def opened(path: Any, mode: str = "r", *given: Any, **more: Any) -> Any:
+        if not set(mode) & set("xwa") or not bad(path):
+            handle = _open(path, mode, *given, **more)
             descriptors.discard(handle.fileno())  # the number of a bad one before, used again
             return handle
         if step == "open":
@@ -80,16 +104,17 @@ def failing(fault: Fault, only: Callable[[str], bool] = lambda name: True) -> It
             raise OSError(number, os.strerror(number), str(path))
         if step in ("write", "short write", "flush"):
             met.append(Path(path).name)
-            return _Failing(Path(path), fault)
-        handle = open(path, mode, **named)  # noqa: SIM115 - the caller's
+            raw = _Failing(Path(path), mode.replace("b", "") + "b", fault)
+            return raw if "b" in mode else io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
+        handle = _open(path, mode, *given, **more)
         descriptors.add(handle.fileno())
         return handle
 
     def broken(original: Callable[..., Any], name: Callable[..., str | None]) -> Callable[..., Any]:
-        def call(*given: Any, **named: Any) -> Any:
+        def call(*given: Any, **more: Any) -> Any:
             found = name(*given)
             if found is None:
-                return original(*given, **named)
+                return original(*given, **more)
             met.append(found)
             raise OSError(number, os.strerror(number), found)
 
@@ -98,13 +123,205 @@ def failing(fault: Fault, only: Callable[[str], bool] = lambda name: True) -> It
     def of_fsync(descriptor: int) -> str | None:
         return "fsync" if step == "fsync" and descriptor in descriptors else None
 
-    def of_rename(part: Any, target: Any) -> str | None:
-        return str(target) if step == "rename" and only(Path(part).name) else None
+    def of_rename(_part: Any, target: Any) -> str | None:
+        return str(target) if step == "rename" and bad(target) else None
 
     with (
-        mock.patch.object(files, "open", opened, create=True),
+        mock.patch.object(builtins, "open", opened),
+        mock.patch.object(io, "open", opened),
         mock.patch.object(os, "fsync", broken(os.fsync, of_fsync)),
         mock.patch.object(os, "replace", broken(os.replace, of_rename)),
         mock.patch.object(os, "link", broken(os.link, of_rename)),
     ):
         yield met
+
+
+# --- the writers ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Something that writes a file.
+
+    Attributes
+    ----------
+    target : the file, there before with OLD in it
+    write : a command line of dfmp2, or a function of the folder that raises
+    goes_on : whether what was asked for is done without the file
+    steps : at which it can fail
+    only : of a file's name: whether it is on the bad disk
+    allowed : other files that may be there afterwards
+    settings : environment variables
+    once : module and function whose answer is the same whatever happens to the file, so that it is asked for once
+    """
+
+    target: str
+    write: tuple[str, ...] | Callable[[Path], Any]
+    goes_on: bool = False
+    steps: tuple[str, ...] = ("open", "write", "short write", "flush", "fsync", "rename")
+    only: Callable[[str], bool] = lambda name: True
+    allowed: tuple[str, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
+    once: tuple[str, str] | None = None
+
+
+H2 = ("--basis", "sto-3g", "--threads", "1")
+SCAN = ("scan", "h2.xyz", "--bond", "1,2", "0.7:0.8:2", *H2, "--output", "new.h5", "--overwrite")
+EACH = {"DFMP2_CHECKPOINT_SECONDS": "0"}  # a checkpoint at every safe point
+RUN = "dfmp2.pipeline", "run"
+ROW = {"name": "a", "seconds": 1.0}
+
+
+def _export(kind: str, ending: str) -> Writer:
+    return Writer(f"new.{ending}", ("export", "h2.h5", "--to", kind, "--output", f"new.{ending}", "--overwrite"))
+
+
+def _collected(ending: str) -> Writer:
+    def write(folder: Path) -> None:
+        from dfmp2.io.batch import write_rows
+
+        write_rows(folder / f"new.{ending}", [ROW], {"basis": "sto-3g"}, overwrite=True)
+
+    return Writer(f"new.{ending}", write)
+
+
+def _error_file(folder: Path) -> None:
+    from dfmp2.io.batch import write_failure
+
+    write_failure(folder / "a.error.json", 3, "wrong", "trace")
+
+
+def _ledger(folder: Path) -> None:
+    from dfmp2.batch.ledger import write_ledger
+    from dfmp2.batch.manifest import make_batch
+    from dfmp2.batch.state import Row
+
+    write_ledger(make_batch(["h2.xyz"], {"basis": "sto-3g"}, folder), [Row("h2", "h2.xyz", "pending")])
+
+
+def _measured(folder: Path) -> None:
+    from dfmp2 import host_cache
+
+    with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": str(folder)}):
+        host_cache.store("rates", {"eigen": 1.0})
+
+
+def _compiled(folder: Path) -> None:
+    from dfmp2.backends.nki.neff_cache import NeffCache
+    from dfmp2.backends.nki.programs import Program
+
+    made = folder / "h2.xyz"  # any bytes will do
+    program = Program("pair_energy", "k", (("b", (1, 1)),), ())
+    with mock.patch.object(Program, "fingerprint", return_value="neff"):
+        NeffCache(folder).add(program, "trn1", {"nki": "0.5.0"}, made, "standalone", 1.0)
+
+
+def _lock(folder: Path) -> None:
+    from dfmp2.io.lock import acquire
+
+    acquire(folder / "new.h5")
+
+
+def _ends_with(*endings: str) -> Callable[[str], bool]:
+    """Of a target, or of what is written beside it before it is renamed."""
+    return lambda name: any(f"{ending}.part-" in name or name.endswith(ending) for ending in endings)
+
+
+WRITERS: dict[str, Writer] = {
+    "result": Writer("new.h5", ("run", "h2.xyz", *H2, "--output", "new.h5", "--overwrite"), once=RUN),
+    "derived result": Writer("new.h5", ("derive", "h2.h5", "--os-scale", "1", "--output", "new.h5", "--overwrite")),
+    "report, HTML": Writer("new.html", ("report", "h2.h5", "--output", "new.html", "--overwrite")),
+    "report, Markdown": Writer("new.md", ("report", "h2.h5", "--output", "new.md", "--overwrite")),
+    "export, Molden": _export("molden", "molden"),
+    "export, QCSchema": _export("qcschema", "json"),
+    "export, xyz": _export("xyz", "xyz"),
+    "study (`scan`)": Writer("new.h5", SCAN, only=_ends_with(".h5"), once=RUN),
+    "table of a scan": Writer("new.csv", SCAN, only=_ends_with(".csv"), allowed=("new.h5",), once=RUN),
+    "curve of a scan": Writer("new.svg", SCAN, only=_ends_with(".svg"), allowed=("new.h5", "new.csv"), once=RUN),
+    "checkpoint of a run": Writer(
+        *("new.h5.checkpoint", ("run", "h2.xyz", *H2, "--output", "new.h5", "--overwrite"), True),
+        only=_ends_with(".checkpoint"),
+        allowed=("new.h5",),
+        settings=EACH,
+    ),
+    "checkpoint of a study": Writer(
+        *("new.h5.checkpoint", SCAN, True),
+        only=_ends_with(".checkpoint"),
+        allowed=("new.h5", "new.csv", "new.svg"),
+        settings=EACH,
+    ),
+    "validation": Writer(
+        "new.h5",
+        ("validate", "--only", "psi4-dfmp2-2-h2-cc-pvdz", "--threads", "1", "--output", "new.h5", "--overwrite"),
+        once=("dfmp2.validation.run", "validate"),
+    ),
+    "measurement (`bench --json`)": Writer(
+        "new.json",
+        (
+            *("bench", "--shape", "12/128/256", "--backend", "cpu", "--precision", "fp64", "--repeats", "1"),
+            *("--threads", "1", "--json", "new.json", "--overwrite"),
+        ),
+        once=("dfmp2.bench.shapes", "measure"),
+    ),
+    "rates of this host": Writer("dfmp2/calibration.json", _measured, True),
+    "compiled kernel": Writer("neff/nki_0.5.0.neff", _compiled, only=_ends_with(".neff")),
+    "record of a compiled kernel": Writer(
+        "neff/nki_0.5.0.json", _compiled, only=_ends_with(".json"), allowed=("neff/nki_0.5.0.neff",)
+    ),
+    "NAME.error.json of a batch": Writer("a.error.json", _error_file),
+    "batch.json": Writer("batch.json", _ledger, only=_ends_with("batch.json")),
+    "batch.csv": Writer("batch.csv", _ledger, only=_ends_with("batch.csv"), allowed=("batch.json",)),
+    "collected table, CSV": _collected("csv"),
+    "collected table, HDF5": _collected("h5"),
+    "collected table, JSON": _collected("json"),
+    "lock": Writer(".new.lock", _lock, steps=("open", "write", "short write", "flush", "rename")),
+    "log": Writer(
+        *("new.log", ("run", "h2.xyz", *H2, "--output", "new.h5", "--log", "new.log")),
+        steps=("open", "write", "short write", "flush"),
+        only=_ends_with(".log"),
+        once=RUN,
+    ),
+}
+
+
+def prepare(writer: Writer, folder: Path) -> None:
+    """Put the old files there."""
+    for name in {writer.target, *(name for name in writer.allowed if name != writer.target)}:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(OLD)
+
+
+def intact(writer: Writer, folder: Path, before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> bool:
+    """Whether the old file is as it was, and nothing but what may be there has come."""
+    if writer.goes_on and writer.target not in after:  # a run that ends well removes its checkpoint
+        after = {**after, writer.target: before[writer.target]}
+    with suppress(FileNotFoundError):
+        if writer.target.endswith(".log"):  # which is appended to
+            return (folder / writer.target).read_text().startswith(OLD) and set(before) == set(after)
+    changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
+    return not {name for name in changed if name not in writer.allowed and not (folder / name).is_dir()}
+
+
+_answers: dict[tuple[str, ...], Any] = {}
+
+
+@contextmanager
+def remembered(writer: Writer) -> Iterator[None]:
+    """Let what the writer computes be computed once for all its faults."""
+    if writer.once is None:
+        yield
+        return
+    asked = writer.once
+    module, name = import_module(asked[0]), asked[1]
+    original = getattr(module, name)
+
+    def answer(*given: Any, **more: Any) -> Any:
+        key = (*asked, repr(given)) if asked == RUN else asked
+        if key not in _answers:
+            found = original(*given, **more)
+            _answers[key] = list(found) if isinstance(found, Iterator) else found
+        return _answers[key]
+
+    # A product of that size is only a yardstick, and takes seconds.
+    with mock.patch.object(module, name, answer), mock.patch("dfmp2.bench.products.SQUARE_HOST", 64):
+        yield

@@ -24,6 +24,7 @@ def pinning(
     *,
     nvidia: Path = NVIDIA,
     devices: Path = DEVICES,
+    option: str = "--workers",
 ) -> dict[str, str]:
     """Variables that give a worker its device; empty for a backend without one.
 
@@ -32,6 +33,7 @@ def pinning(
     backend : name as asked for
     worker : from 0
     nvidia, devices : folders that list the machine's devices
+    option : how the number of workers was given
 
     Raises
     ------
@@ -44,8 +46,8 @@ def pinning(
         cores = _ranges(environment[NEURON]) if environment.get(NEURON) else _neuron_cores(devices)
         if cores and len(cores) < workers:
             raise InputError(
-                f"--workers {workers}: there are {len(cores)} NeuronCores and a core serves one process: use at most "
-                f"--workers {len(cores)}"
+                f"{option} {workers}: there are {len(cores)} NeuronCores and a core serves one process: use at most "
+                f"{option} {len(cores)}"
             )
         return {NEURON: cores[worker]} if cores else {}
     return {}

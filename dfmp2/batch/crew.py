@@ -70,6 +70,7 @@ class Crew:
         self._threads, self._memory = threads, memory
         self._selector = selectors.DefaultSelector()
         self._refreshed = time.monotonic()
+        self._barred: list[Mapping[str, str]] = []
         self.posts: list[Post] = []
 
     def __enter__(self) -> Crew:
@@ -117,6 +118,16 @@ class Crew:
         """Let a worker without work go."""
         self.posts.remove(post)
         self._remove(post.worker)
+
+    def bar(self, post: Post) -> str:
+        """Never use the device of a worker again, whichever workers have it; its name."""
+        device = self._variables[post.number]
+        self._barred.append(device)
+        return ", ".join(f"{name}={value}" for name, value in device.items()) or "the device of all workers"
+
+    def barred(self, post: Post) -> bool:
+        """Whether the device of a worker must not be used."""
+        return self._variables[post.number] in self._barred
 
     @property
     def busy(self) -> Sequence[Post]:

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType, TracebackType
 
 from dfmp2.checkpoint.journal import Journal
@@ -20,6 +21,7 @@ from dfmp2.progress import Listener
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 TEXT = "terminated (SIGTERM)"
+OOM_SCORE_ADJ = 100  # of 1000, <linux/oom.h>: a worker counts as if it held a tenth of the memory more
 PATIENCE = 6.0  # s to come to the next safe point
 
 
@@ -107,8 +109,12 @@ class _Watching(Listener):
         """Kept in the result."""
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int) -> None:
     """Have the system send SIGTERM when the parent dies; where it cannot, the end of standard input stops the worker.
+
+    Parameters
+    ----------
+    parent : its process number as it knows it; 1 when it is all that runs in a container
 
     Raises
     ------
@@ -116,8 +122,14 @@ def die_with_parent() -> None:
     """
     if sys.platform != "linux":
         return
-    parent = os.getppid()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent or parent == 1:
+    if os.getppid() != parent:
         raise Interrupted(TEXT)
+
+
+def first_to_be_killed() -> None:
+    """Have the system's out-of-memory killer choose a worker, which costs an item, before the parent of them all."""
+    adjustment = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError, ValueError):  # not on Linux, or not allowed
+        adjustment.write_text(str(max(OOM_SCORE_ADJ, int(adjustment.read_text()))))

@@ -54,12 +54,14 @@ class Outcome:
     mine : places of those that were this run's to compute
     found : how many of them were complete before
     stopped : how often the user asked to stop
+    barred : devices that reported a fault of the hardware and were used no more
     """
 
     rows: list[Row]
     mine: list[int]
     found: int
     stopped: int
+    barred: tuple[str, ...] = ()
 
     def own(self, status: str) -> list[Row]:
         """Rows of this run in a state."""

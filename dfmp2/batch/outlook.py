@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ from dfmp2 import calibration, resources
 from dfmp2.batch.manifest import Batch
 from dfmp2.batch.order import shards
 from dfmp2.batch.sizes import cost, element_sizes
-from dfmp2.batch.survey import survey
+from dfmp2.batch.survey import Survey, survey
 from dfmp2.reference.shield import import_pyscf
 
 
@@ -74,8 +75,8 @@ class _Patient:
         return 0
 
 
-def foresee(batch: Batch, count: int, *, chained: bool = False) -> Outlook:
-    """Sizes, times and `count` shards; results that are there make no difference.
+def look_ahead(batch: Batch) -> tuple[Survey, Sequence[Any]]:
+    """Every molecule read, and the numbers of functions that `Survey.workloads` makes their sizes of.
 
     Raises
     ------
@@ -87,6 +88,17 @@ def foresee(batch: Batch, count: int, *, chained: bool = False) -> Outlook:
         (key, {symbol: list(asdict(size).values()) for symbol, size in element_sizes(key, symbols).items()})
         for key, symbols in found.wanted()
     ]
+    return found, sizes
+
+
+def foresee(batch: Batch, count: int, *, chained: bool = False) -> Outlook:
+    """Sizes, times and `count` shards; results that are there make no difference.
+
+    Raises
+    ------
+    InputError : PySCF is missing
+    """
+    found, sizes = look_ahead(batch)
     loads = found.workloads(sizes)
     common = batch.items[0].settings.options
     backend = "cpu" if common.backend == "auto" else common.backend

@@ -32,7 +32,7 @@ class Worker:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         # A session of its own: Ctrl-C on the terminal reaches the parent only, which then decides.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", START, str(threads), str(LIBRARY)],
+            [sys.executable, "-P", "-c", START, str(threads), str(os.getpid()), str(LIBRARY)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

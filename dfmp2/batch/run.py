@@ -37,7 +37,7 @@ def run_batch(batch: Batch, orders: Orders, observer: Observer) -> Outcome:
         if place not in own or row.status == "running":
             session.rows[place] = look_at(batch, item, row, found.inputs[place])
     write_ledger(batch, session.rows)
-    return Outcome(session.rows, session.mine, session.found, observer.stop_asked())
+    return Outcome(session.rows, session.mine, session.found, observer.stop_asked(), tuple(session.barred))
 
 
 def _prepare_folder(batch: Batch) -> None:

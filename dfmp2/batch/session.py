@@ -39,6 +39,7 @@ class Session:
         self.mine = list(range(len(self.rows)))  # until the shard is known
         self.found = sum(row.status == "complete" for row in self.rows)
         self.unfinished: list[int] = []
+        self.barred: list[str] = []  # devices that reported a fault of the hardware
         self._asked = self._planned = False
         self._queue: deque[Run] = deque()
         self._costs: dict[int, float] = {}
@@ -81,6 +82,8 @@ class Session:
             self._plan(heard.reply["sizes"])
         elif kind == "item" and heard.task is not None:
             self._finish(heard.task["place"], heard.reply, stopping=stopping)
+            if heard.reply.get("device_fault"):
+                self._bar(crew, heard.post)
         elif kind == "need" and heard.task is not None:
             self._give_up(heard.task["place"], heard.reply)
         elif kind == "note" and heard.task is not None:
@@ -126,6 +129,10 @@ class Session:
         if self._unasked:
             task, _ = self._dead[self._unasked.pop()]
             crew.give(post, {**task, "kind": "need"})
+            return
+        if crew.barred(post):
+            self._queue.extendleft(Run((place,), self._costs.get(place, 0.0)) for place in reversed(post.rest))
+            crew.dismiss(post)
             return
         while post.rest or self._queue:
             if not post.rest:
@@ -209,6 +216,14 @@ class Session:
             self._count(place)
         elif row.status == "pending" and not stopping:  # somebody has terminated the worker, not the batch
             self._queue.appendleft(Run((place,), self._costs.get(place, 0.0)))
+
+    def _bar(self, crew: Crew, post: Post) -> None:
+        """Use a device no more whose hardware has failed: the next item would fail on it as well, or be wrong."""
+        if crew.barred(post):
+            return
+        device = crew.bar(post)
+        self.barred.append(device)
+        self.observer.note(f"{device} reported a hardware fault: it gets no more items, what is left goes to others")
 
     def _mourn(self, crew: Crew, heard: Heard) -> None:
         """A worker died: its item fails, and a new one takes its place."""

@@ -18,8 +18,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from dfmp2 import threads
-from dfmp2.batch.interruption import Interruption, die_with_parent
-from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, Interrupted, ResourceError, ResultFileError
+from dfmp2.batch.interruption import Interruption, die_with_parent, first_to_be_killed
+from dfmp2.errors import (
+    ComparisonFailed,
+    DeviceFault,
+    Dfmp2Error,
+    InputError,
+    Interrupted,
+    ResourceError,
+    ResultFileError,
+)
 
 PREVIOUS = ".previous"  # behind the name of a result whose input has changed
 DAMAGED = ".damaged"  # behind the name of a file that is no whole result
@@ -37,7 +45,8 @@ def main() -> int:
     interruption = Interruption()
     try:
         with interruption:
-            die_with_parent()
+            die_with_parent(int(sys.argv[2]))
+            first_to_be_killed()
             threads.set_environment(int(sys.argv[1]))
             _load_libraries()
             _send(channel, {"kind": "ready"})
@@ -136,7 +145,7 @@ def _carry_out(task: Mapping[str, Any], interruption: Interruption, say: Say) ->
     except Interrupted:
         raise
     except Dfmp2Error as error:
-        return _failure(task, error.exit_code, str(error))
+        return _failure(task, error.exit_code, str(error)) | {"device_fault": isinstance(error, DeviceFault)}
     except MemoryError:
         share = task["options"].get("memory")
         return _failure(task, NO_MEMORY, f"the system refused to give more memory ({share} bytes were planned with)")

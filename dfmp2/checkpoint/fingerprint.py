@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 
 from dfmp2.basis import BasisSet
-from dfmp2.errors import InputError
+from dfmp2.errors import ForeignCheckpoint
 from dfmp2.molecule import Molecule
 from dfmp2.record import StartOrbitals
 
@@ -40,14 +40,14 @@ def require_same(there: Mapping[str, str], here: Mapping[str, str], path: str) -
 
     Raises
     ------
-    InputError : names what differs
+    ForeignCheckpoint : names what differs
     """
     different = [name for name in {**there, **here} if there.get(name) != here.get(name)]
     if different:
         said = ", ".join(_difference(name, there.get(name, "none"), here.get(name, "none")) for name in different)
-        raise InputError(
-            f"{path} belongs to another calculation: {said}: give the same molecule and options, or leave --resume "
-            "out to start from the beginning"
+        raise ForeignCheckpoint(
+            f"{path} belongs to another calculation: {said}: give the same molecule and options, or delete it to "
+            "start what it belongs to from the beginning"
         )
 
 

@@ -13,12 +13,13 @@ from typing import Protocol
 
 from dfmp2.checkpoint.encoding import NO_SCRATCH, Section, State, assemble, encode
 from dfmp2.checkpoint.fingerprint import require_same
-from dfmp2.errors import InputError, Interrupted, ResourceError
+from dfmp2.errors import ForeignCheckpoint, Interrupted, ResourceError
 from dfmp2.progress import Listener
 
 EVERY = 5.0  # s between two saves, and before the first: what takes less leaves no checkpoint
 SHARE = 0.01  # of the time at most that goes into saving
 IDENTITY = "fingerprint"
+RUN = "run"  # name in the fingerprint: which of several runs
 
 
 class File(Protocol):
@@ -39,10 +40,13 @@ class Journal:
     found : the state an earlier run saved, None to start from the beginning
     every : s between two saves
     replace_foreign : start from the beginning, instead of refusing, when `found` is of another calculation
+    run : which of several runs of one study, "" for a calculation by itself
+    eager : stop at a safe point even before the first save, because earlier runs of the study are on disk
 
     Attributes
     ----------
     saved : whether there is a checkpoint of this calculation on disk
+    saving : whether it is being written: an exception now would part the file from the knowledge of it
     stop_asked : whether the run ends at its next safe point
     """
 
@@ -53,14 +57,17 @@ class Journal:
         *,
         every: float = EVERY,
         replace_foreign: bool = False,
+        run: str = "",
+        eager: bool = False,
     ) -> None:
         self._file, self._found = file, found
         self._every, self._replace_foreign = every, replace_foreign
+        self._run, self._eager = run, eager
         self._sections: dict[str, Section | Callable[[], Section]] = {}
         self._listener = Listener()
         self._serial, self._older = 0, b""
         self._due = time.monotonic() + every
-        self._failed = self._in_loop = self._saving = False
+        self._failed = self._in_loop = self.saving = False
         self.saved = self.stop_asked = False
 
     @property
@@ -78,14 +85,16 @@ class Journal:
 
         Raises
         ------
-        InputError : the state found belongs to another calculation
+        ForeignCheckpoint : the state found belongs to another calculation
         """
+        if self._run:
+            identity = {RUN: self._run, **identity}
         self._listener = listener
         self._due = time.monotonic() + self._every
         if self._found is not None:
             try:
                 require_same(self._found.sections[IDENTITY].values, identity, self.path)
-            except InputError as error:
+            except ForeignCheckpoint as error:
                 if not self._replace_foreign:
                     raise
                 listener.stage(f"starting from the beginning: {error}")
@@ -137,7 +146,7 @@ class Journal:
         -------
         False when there is nothing on disk or no safe point ahead: the caller has to stop the run itself
         """
-        if not (self._saving or (self.saved and self._in_loop)):
+        if not (self.saving or ((self.saved or self._eager) and self._in_loop)):
             return False
         self.stop_asked = True
         return True
@@ -156,7 +165,7 @@ class Journal:
         sections = {name: part if isinstance(part, Section) else part() for name, part in self._sections.items()}
         block = encode(self._serial + 1, sections)
         scratch = sections.get("scratch", Section()).values.get("folder", NO_SCRATCH)
-        self._saving = True  # a signal must not part the file from the knowledge of it
+        self.saving = True
         try:
             self._file.save(assemble(self._older, block, scratch))
         except ResourceError as error:
@@ -166,6 +175,6 @@ class Journal:
         else:
             self._serial, self._older, self.saved = self._serial + 1, block, True
         finally:
-            self._saving = False
+            self.saving = False
         now = time.monotonic()
         self._due = now + (max(self._every, (now - begun) / SHARE) if self._every else 0.0)

@@ -55,7 +55,7 @@ def command(
     from dfmp2.io.study import Study
     from dfmp2.io.xyz import read_xyz
     from dfmp2.studies.cbs import basis_set_limit
-    from dfmp2.studies.course import Keeper
+    from dfmp2.studies.keeper import Keeper
 
     whole = read_xyz(molecule, units=units, charge=charge, multiplicity=multiplicity).molecule
 

@@ -48,8 +48,8 @@ def command(
     chosen = chosen_options(options)
     from dfmp2.io.study import Study
     from dfmp2.io.xyz import read_xyz
-    from dfmp2.studies.course import Keeper
     from dfmp2.studies.interaction import interaction_energy
+    from dfmp2.studies.keeper import Keeper
 
     whole = read_xyz(molecule, units=units, charge=charge, multiplicity=multiplicity).molecule
 

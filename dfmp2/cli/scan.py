@@ -15,7 +15,7 @@ from dfmp2.errors import InputError, SomeFailed
 if TYPE_CHECKING:
     from dfmp2.io.study import Study
     from dfmp2.options import Options
-    from dfmp2.studies.course import Keeper
+    from dfmp2.studies.keeper import Keeper
     from dfmp2.studies.scan import Scan
 
 KINDS = ("bond", "angle", "dihedral")

@@ -25,6 +25,7 @@ _received: list[signal.Signals] = []
 _kept: list[str] = []  # what a stopped command leaves behind, the last one counts
 _deferred: list[bool] = []
 _journals: list[Stoppable] = []
+_repeated: list[bool] = []
 _finishing: list[bool] = []  # a signal has come, and the run is on its way to a safe point
 PATIENCE = 7.0  # s to come to the next safe point; then the run stops where it is, with what was saved before
 STOPPED_TWICE = 130
@@ -34,6 +35,7 @@ class Stoppable(Protocol):
     """A run that saves its state now and then (`dfmp2.checkpoint.journal`)."""
 
     saved: bool
+    saving: bool
 
     @property
     def path(self) -> str:
@@ -50,6 +52,7 @@ def listen() -> None:
     _deferred.clear()
     _journals.clear()
     _finishing.clear()
+    _repeated.clear()
     for number in LINES:
         signal.signal(number, _remember)
     signal.signal(signal.SIGALRM, _out_of_patience)
@@ -68,6 +71,11 @@ def finish_first(journal: Stoppable) -> None:
     _journals.append(journal)
 
 
+def once() -> None:
+    """Take further signals for the same one while the run comes to its safe point: torchrun repeats what it gets."""
+    _repeated.append(True)
+
+
 def check() -> None:
     """Raise again what the interpreter has dropped."""
     if _received and not _finishing:
@@ -80,7 +88,7 @@ def received() -> tuple[str, int] | None:
 
 
 def leave(text: str) -> None:
-    """Say `text` instead of "nothing was written" when the command is stopped from here on."""
+    """Say `text` instead of "nothing was written" when the command is stopped from here on: it can go on from that."""
     _kept.append(text)
 
 
@@ -97,21 +105,23 @@ def deferred() -> Iterator[None]:
 
 def _line(number: signal.Signals) -> tuple[str, int]:
     message, code = LINES[number]
+    left = _kept[-1:]
     if _journals and _journals[-1].saved:
-        path = _journals[-1].path
-        if len(_received) > 1:
-            return f"stopped at once by a second signal: {path} holds what was saved before", STOPPED_TWICE
-        what = message.partition(":")[0]
-        return f"{what}: {path} holds what was done; the same command with --resume goes on", Interrupted.exit_code
-    if not _kept:
+        left.append(f"{_journals[-1].path} holds what was {'done' if len(_received) == 1 else 'saved before'}")
+    if not left:
         return message, code
-    return f"{message.partition(':')[0]}: {_kept[-1]}", code
+    if len(_received) > 1:
+        return f"stopped at once by a second signal: {' and '.join(left)}", STOPPED_TWICE
+    what = message.partition(":")[0]
+    return f"{what}: {' and '.join(left)}; the same command with --resume goes on", Interrupted.exit_code
 
 
 def _remember(number: int, _frame: FrameType | None) -> None:
-    _received.append(signal.Signals(number))
-    if _deferred:
+    if _finishing and _repeated:
         return
+    _received.append(signal.Signals(number))
+    if _deferred or (len(_received) > 1 and _saving()):
+        return  # the file is complete in a moment, and the first signal ends the run then
     if _journals and len(_received) == 1 and _journals[-1].ask_to_stop():
         _finishing.append(True)
         signal.setitimer(signal.ITIMER_REAL, PATIENCE)
@@ -122,7 +132,13 @@ def _remember(number: int, _frame: FrameType | None) -> None:
 
 def _out_of_patience(_number: int, _frame: FrameType | None) -> None:
     _finishing.clear()
-    check()
+    if not (_deferred or _saving()):
+        check()
+
+
+def _saving() -> bool:
+    """Whether a checkpoint is being written."""
+    return bool(_journals) and _journals[-1].saving
 
 
 def _raise(number: signal.Signals) -> None:

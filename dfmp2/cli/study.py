@@ -16,6 +16,7 @@ import click
 from dfmp2 import threads as thread_settings
 from dfmp2.cli import signals
 from dfmp2.cli.console import Console, open_log
+from dfmp2.deferred import defer_numpy_extras
 from dfmp2.errors import Dfmp2Error, InputError
 from dfmp2.io.text import printable
 from dfmp2.resources import usable_cores
@@ -23,12 +24,14 @@ from dfmp2.resources import usable_cores
 if TYPE_CHECKING:
     from dfmp2.io.study import Study
     from dfmp2.options import Options
-    from dfmp2.studies.course import Keeper
+    from dfmp2.studies.keeper import Keeper
 
 OPTIONS = (
     click.option("--output", metavar="FILE.h5", help="File with all runs.  [default: STEM.KIND.h5 here]"),
     click.option("--overwrite", is_flag=True, help="Replace an existing file."),
-    click.option("--resume", is_flag=True, help="Go on: take the finished runs from the file, if it exists."),
+    click.option(
+        "--resume", is_flag=True, help="Go on: finished runs from the file, the one in progress from its checkpoint."
+    ),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the report."),
     click.option("--quiet", is_flag=True, help="Print only the last line, and warnings."),
     click.option("--log", metavar="FILE", help="Append progress and report to a file."),
@@ -60,6 +63,7 @@ def chosen_options(options: dict[str, Any]) -> Options:
 
     chosen = Options(**options)
     thread_settings.set_environment(chosen.threads or usable_cores())
+    defer_numpy_extras()
     return chosen
 
 
@@ -89,7 +93,7 @@ def run_study(
     """
     from dfmp2.io.files import require_writable
     from dfmp2.io.study_report import report, to_json
-    from dfmp2.studies.course import Keeper
+    from dfmp2.studies.keeper import Keeper
 
     require_another(str(target), *read)
     require_writable(target, overwrite=display.overwrite or display.resume, expected_bytes=10**6)
@@ -97,13 +101,23 @@ def run_study(
         handle = open_log(display.log)
         console = Console(quiet=display.quiet, log=stack.enter_context(handle) if handle else None)
 
+        left = f"finished runs are in {target}"
+
         @contextlib.contextmanager
         def undisturbed() -> Any:
             with signals.deferred():
                 yield
-                signals.leave(f"finished runs are in {target}: the same command with --resume goes on")
+                signals.leave(left)
 
-        keeper = Keeper(target, overwrite=display.overwrite, resume=display.resume, undisturbed=undisturbed)
+        keeper = Keeper(
+            target,
+            overwrite=display.overwrite,
+            resume=display.resume,
+            undisturbed=undisturbed,
+            finishing=signals.finish_first,
+        )
+        if keeper.written:
+            signals.leave(left)
         try:
             study = compute(keeper, console)
             signals.check()

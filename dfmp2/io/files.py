@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from dfmp2.disk import beside, put
 from dfmp2.errors import InputError, ResourceError, ResultFileError
 from dfmp2.resources import free_disk
 from dfmp2.units import format_bytes
@@ -30,7 +31,7 @@ def require_writable(target: Path, *, overwrite: bool, expected_bytes: int = 0, 
             raise InputError(f"{option} {target}: not a regular file: name a file to write")
         if (target.exists() or target.is_symlink()) and not overwrite:
             raise ResultFileError(f"{target} already exists: --overwrite replaces it, {option} names another file")
-        probe = _beside(target)
+        probe = beside(target)
         probe.touch(exist_ok=False)
         probe.unlink()
         free = free_disk(folder)
@@ -55,47 +56,33 @@ def write_atomically(target: Path, content: bytes, *, overwrite: bool) -> None:
     ResultFileError : the target appeared meanwhile and `overwrite` is false
     ResourceError : the disk is full or the folder cannot be written
     """
-    part = _beside(target)
+    with settled(target):
+        put(target, content, overwrite=overwrite)
+
+
+@contextmanager
+def settled(target: Path) -> Iterator[None]:
+    """Put something into `target` in the block, and see that the system has it on disk.
+
+    Raises
+    ------
+    ResultFileError : the target appeared meanwhile
+    ResourceError : the disk is full or the folder cannot be written
+    """
     try:
-        with open(part, "xb") as handle:
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
-        if overwrite:
-            os.replace(part, target)
-        else:
-            _rename_new(part, target)
+        yield
     except FileExistsError as error:
         raise ResultFileError(
             f"{target} was written by somebody else meanwhile: --output names another file"
         ) from error
     except OSError as error:
         raise ResourceError(f"cannot write {target}: {error.strerror}: nothing was changed") from error
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            part.unlink()
     try:
         _sync_folder(target.parent)
     except OSError as error:
         raise ResourceError(
             f"{target} was written, but the system cannot confirm that it is on the disk: {error.strerror}"
         ) from error
-
-
-def _beside(target: Path) -> Path:
-    return target.with_name(f".{target.name[:200]}.part-{uuid.uuid4().hex[:12]}")
-
-
-def _rename_new(part: Path, target: Path) -> None:
-    """Rename without replacing: a hard link fails when the name is taken."""
-    try:
-        os.link(part, target)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
-        if target.exists():
-            raise FileExistsError(errno.EEXIST, "exists", str(target)) from None
-        os.replace(part, target)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Energies at the limit of a complete basis set, from runs in two basis sets (`dfmp2.studies.formulas`).
+"""Energies at the limit of a complete basis set, from runs in two basis sets (`dfmp2.extrapolation`).
 
     E(MP2, limit) = E(HF, limit) + E_SS(limit) + E_OS(limit)
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from dfmp2.errors import InputError
+from dfmp2.extrapolation import Formula, correlation_formula, default_correlation, scf_formula
 from dfmp2.io.study import Column, Study, Value
 from dfmp2.molecule import Molecule
 from dfmp2.mp2 import scaling
@@ -20,8 +21,9 @@ from dfmp2.progress import Listener
 from dfmp2.provenance import version
 from dfmp2.result import MP2Result
 from dfmp2.studies.bracket import Bracket, expand, parse_bracket
-from dfmp2.studies.course import Failures, Keeper, Results, Step, carry_out, examine
-from dfmp2.studies.formulas import Formula, correlation_formula, default_correlation, scf_formula
+from dfmp2.studies.course import Failures, Results, carry_out
+from dfmp2.studies.keeper import Keeper
+from dfmp2.studies.step import Step, examine
 
 COLUMNS: dict[str, Callable[[MP2Result], float]] = {
     "scf_total_energy": lambda r: r.scf_total_energy,
@@ -73,7 +75,7 @@ def basis_set_limit(
     ----------
     molecule : what to compute
     options : how; `basis` is a pair with brackets such as cc-pv[tq]z, fitting sets may be written likewise
-    scf, correlation : names of formulas, see `dfmp2.studies.formulas`; None is X^-3, for def2 its own exponent
+    scf, correlation : names of formulas, see `dfmp2.extrapolation`; None is X^-3, for def2 its own exponent
     keeper : where finished runs go, None for nowhere
 
     Returns

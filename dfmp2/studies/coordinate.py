@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.covalent_radii import BOND, radius
 from dfmp2.errors import InputError
 from dfmp2.molecule import Molecule
-from dfmp2.report.radii import BOND, radius
 from dfmp2.studies.fragments import parse_atoms, show_atoms
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
 

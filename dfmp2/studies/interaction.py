@@ -22,8 +22,10 @@ from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.provenance import version
 from dfmp2.result import MP2Result
-from dfmp2.studies.course import Failures, Keeper, Results, Step, carry_out, examine
+from dfmp2.studies.course import Failures, Results, carry_out
 from dfmp2.studies.fragments import Fragment, alone, in_complex, make_fragments
+from dfmp2.studies.keeper import Keeper
+from dfmp2.studies.step import Step, examine
 from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE
 
 PARTS: dict[str, tuple[str, Callable[[MP2Result], float | None]]] = {  # prefix -> (in words, energy of a run)

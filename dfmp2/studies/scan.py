@@ -20,9 +20,11 @@ from dfmp2.provenance import version
 from dfmp2.record import StartOrbitals
 from dfmp2.result import MP2Result
 from dfmp2.studies.coordinate import Coordinate
-from dfmp2.studies.course import Failures, Keeper, Results, Step, carry_out, examine
+from dfmp2.studies.course import Failures, Results, carry_out
 from dfmp2.studies.fragments import show_atoms
+from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.minimum import find_minimum
+from dfmp2.studies.step import Step, examine
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 
 NUMBERS: dict[str, tuple[str, str, Callable[[MP2Result], float]]] = {  # column -> (unit, description, of a run)

@@ -1,0 +1,99 @@
+"""What the machine's clock, time zone, locale and encoding are changes nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import MOLECULES, Runner, run_command, succeed
+from tests.faults import EACH, numbers
+
+H2 = ("--basis", "sto-3g", "--threads", "1")
+NAME = "h2-\u00f6\u0131.xyz"  # o with dots, i without
+UNSET = ("LANG", "LC_ALL", "LC_CTYPE", "LC_NUMERIC", "PYTHONUTF8", "PYTHONCOERCECLOCALE", "PYTHONIOENCODING")
+ACTIVATE = "import locale; locale.setlocale(locale.LC_ALL, '')\n"  # as an application that embeds us may do
+BACKWARDS = "import itertools, time; _now = itertools.count(2e9, -3600.0); time.time = lambda: next(_now)\n"
+PLACES = {
+    "no locale": {"TZ": "Pacific/Kiritimati"},
+    "C": {"LC_ALL": "C"},
+    "ASCII": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "TZ": ":nonsense"},
+    "C.UTF-8": {"LANG": "C.UTF-8", "PYTHONUTF8": "0"},
+    "Turkish": {"LC_ALL": "tr_TR.UTF-8", "PYTHONUTF8": "0", "TZ": "Europe/Istanbul"},
+    "Turkish, 8 bits": {"LC_ALL": "tr_TR.ISO-8859-9", "PYTHONUTF8": "0"},
+}
+
+
+@pytest.fixture(scope="module")
+def turkish(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for LOCPATH: a comma in numbers, and an I whose small letter has no dot."""
+    folder = tmp_path_factory.mktemp("locales")
+    for charset in ("UTF-8", "ISO-8859-9"):
+        make = ["localedef", "-c", "-i", "tr_TR", "-f", charset, str(folder / f"tr_TR.{charset}")]
+        if shutil.which("localedef") is None or subprocess.run(make, capture_output=True).returncode:
+            pytest.skip("localedef cannot make a Turkish locale here (package locales)")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("expected")
+    (folder / NAME).write_text(MOLECULES["h2"])
+    succeed(run_command("run", NAME, *H2, "--output", "x.h5", cwd=folder))
+    return calculated(folder / "x.h5")
+
+
+def calculated(path: Path) -> dict[str, bytes]:
+    """All numbers, without the name of the molecule's file."""
+    return {name: value for name, value in numbers(path).items() if not name.startswith("dfmp2/input")}
+
+
+def customised(folder: Path, code: str) -> str:
+    """PYTHONPATH that lets every Python run `code` first."""
+    (folder / "first").mkdir()
+    (folder / "first" / "sitecustomize.py").write_text(code)
+    return os.pathsep.join(filter(None, [str(folder / "first"), os.environ.get("PYTHONPATH", "")]))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_place(
+    place: str,
+    expected: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    for name in UNSET:
+        monkeypatch.delenv(name, raising=False)
+    variables = {EACH: "0", "PYTHONPATH": customised(tmp_path, ACTIVATE), **PLACES[place]}
+    if "Turkish" in place:
+        variables["LOCPATH"] = str(request.getfixturevalue("turkish"))
+        check = ("import locale; print(locale.localeconv()['decimal_point'], 'I'.lower())",)
+        python = run_command("-c", *check, cwd=tmp_path, env=variables, program=("python3",))
+        assert python.out == ", i\n"  # the locale is in force, and Python's own letters are not touched by it
+    (tmp_path / NAME).write_text(MOLECULES["h2"])
+    arguments = ("run", NAME, *H2, "--output", "x.h5", "--log", "l.txt")
+    done = succeed(run_command(*arguments, cwd=tmp_path, env=variables))
+    assert "dfmp2 finished: E(MP2, total) = " in done.out and "Traceback" not in done.err
+    assert calculated(tmp_path / "x.h5") == expected
+    assert "dfmp2 finished" in (tmp_path / "l.txt").read_text(encoding="utf-8")
+    shown = succeed(run_command("show", "x.h5", cwd=tmp_path, env=variables))
+    assert shown.out in done.out
+
+
+def test_clock_that_runs_backwards(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour back whenever it is read: in the run and all its checkpoints, in a batch, its workers and locks."""
+    succeed(call("run", "h2.xyz", *H2, "--output", "expected.h5"))
+    variables = {EACH: "0", "PYTHONPATH": customised(folder, BACKWARDS)}
+    succeed(run_command("run", "h2.xyz", *H2, "--output", "x.h5", "--resume", cwd=folder, env=variables))
+    batch = ("batch", "run", "h2.xyz", "h2o.xyz", "nh2.xyz", *H2, "--output", "out", "--workers", "2")
+    succeed(run_command(*batch, cwd=folder, env=variables))
+    again = succeed(run_command(*batch, cwd=folder, env=variables))
+    assert "3 of 3 items complete (3 of them before)" in again.out
+    assert numbers(folder / "x.h5") == numbers(folder / "expected.h5")
+    assert {path.name for path in (folder / "out").iterdir()} == {
+        *("h2.h5", "h2o.h5", "nh2.h5", "batch.json", "batch.csv")
+    }

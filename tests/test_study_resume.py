@@ -1,0 +1,176 @@
+"""A study that is stopped in the middle of a run goes on from its last tile, to the same bits."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dfmp2 import pipeline
+from dfmp2.checkpoint.journal import Journal
+from dfmp2.errors import DeviceFault
+from dfmp2.io import hdf5
+from dfmp2.io.study import Study, read_study
+from tests.conftest import Runner, listing, succeed
+from tests.faults import EACH, numbers
+from tests.test_signals import start, wait_for
+
+INPUTS = Path(__file__).parent.parent / "inputs"
+BASIS = ("--basis", "sto-3g", "--threads", "1")
+SCAN = ("scan", "h2o.xyz", "--bond", "1,2", "0.9:1.0:3", *BASIS)
+KINDS = {
+    "scan": SCAN,
+    "interaction": ("interaction", "pair.xyz", "--fragments", "1-3,4-5", *BASIS),
+    "cbs": ("cbs", "h2o.xyz", "--basis", "cc-pv[dt]z", "--threads", "1"),
+}
+PAIR = "5\n\nO 0 0 0.12\nH 0 0.76 -0.47\nH 0 -0.76 -0.47\nH 3 0 0\nH 3 0 0.74\n"
+
+
+def bits(study: Study) -> dict[str, dict[str, bytes]]:
+    """What must not differ of every run."""
+    return {name: numbers(hdf5.to_bytes(run)) for name, run in study.runs.items()}
+
+
+@pytest.fixture
+def stopping(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Every run is stopped at every eleventh safe point, as by a signal; the number of safe points so far."""
+    safe_point, points = Journal.safe_point, [0]
+
+    def counted(journal: Journal) -> None:
+        points[0] += 1
+        journal.stop_asked = points[0] % 11 == 0
+        safe_point(journal)
+
+    monkeypatch.setenv(EACH, "1000")  # only then is anything saved
+    monkeypatch.setattr(Journal, "safe_point", counted)
+    return points
+
+
+@pytest.mark.parametrize("kind", [pytest.param("interaction", marks=pytest.mark.slow), "scan", "cbs"])
+def test_stopped_again_and_again(
+    kind: str, stopping: list[int], call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "pair.xyz").write_text(PAIR)
+    command = (*KINDS[kind], "--output", "x.h5", "--resume")
+    stops = 0
+    while (done := call(*command)).code == 75:
+        stops += 1
+        assert done.out == "" and (folder / "x.h5.checkpoint").exists() and stops < 60
+        assert not list(folder.glob(".*"))
+        runs = read_study("x.h5").runs if (folder / "x.h5").exists() else {}
+        assert ("finished runs are in x.h5" in done.message) == bool(runs)
+    succeed(done)
+    assert stops >= 2 and "going on from x.h5.checkpoint" in done.err
+    assert not (folder / "x.h5.checkpoint").exists() and not list(folder.glob(".*"))
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    succeed(call(*KINDS[kind], "--output", "y.h5"))
+    found, expected = read_study("x.h5"), read_study("y.h5")
+    assert bits(found) == bits(expected) and found.values == expected.values
+
+
+@pytest.mark.usefixtures("stopping")
+def test_a_foreign_checkpoint_is_refused(call: Runner, folder: Path) -> None:
+    """Of a point, of `dfmp2 run`, and of a study offered to `dfmp2 run`: named, and nothing is touched."""
+    while not (folder / "x.h5").exists():
+        assert call(*SCAN, "--output", "x.h5", "--resume").code == 75
+    before = listing(folder)
+    other = call(*SCAN[:-1], "2", "--output", "x.h5", "--resume")
+    assert other.code == 3 and "x.h5.checkpoint belongs to another calculation: --threads (1 there, 2" in other.message
+    shutil.copy(folder / "x.h5.checkpoint", folder / "y.h5.checkpoint")
+    single = call("run", "h2o.xyz", *BASIS, "--output", "y.h5", "--resume")
+    assert single.code == 3 and "run (point-002 there, none here)" in single.message
+    assert call("run", "h2o.xyz", *BASIS, "--output", "z.h5").code == 75
+    study = call(*SCAN, "--output", "z.h5", "--resume")
+    assert study.code == 3 and "z.h5.checkpoint belongs to another calculation (a single run there)" in study.message
+    assert {name: value for name, value in listing(folder).items() if name in before} == before
+
+
+@pytest.mark.usefixtures("stopping")
+def test_a_damaged_checkpoint_costs_its_point(call: Runner, folder: Path) -> None:
+    assert call(*SCAN, "--output", "x.h5").code == 75
+    content = (folder / "x.h5.checkpoint").read_bytes()
+    (folder / "x.h5.checkpoint").write_bytes(content[: len(content) // 3])
+    done = call(*SCAN, "--output", "x.h5", "--resume")
+    assert "x.h5.checkpoint is damaged" in done.err and "going on from" not in done.err
+
+
+def test_a_damaged_file_is_named_and_not_used(call: Runner, folder: Path) -> None:
+    succeed(call(*SCAN, "--output", "x.h5"))
+    content = bytearray((folder / "x.h5").read_bytes())
+    place = content.index(np.float64(read_study("x.h5").runs["point-002"].scf_total_energy).tobytes())
+    content[place] ^= 1
+    (folder / "x.h5").write_bytes(content)
+    done = call(*SCAN, "--output", "x.h5", "--resume")
+    assert done.code == 3 and "x.h5, point-002: the content does not have its stored hash" in done.message
+    assert (folder / "x.h5").read_bytes() == bytes(content)
+    assert "finished before" not in succeed(call(*SCAN, "--output", "x.h5", "--overwrite")).err
+
+
+def test_a_study_has_one_writer(call: Runner, folder: Path) -> None:
+    with start(*SCAN, "--output", "y.h5", cwd=folder) as process:
+        wait_for(process, "[1/3]")
+        os.kill(process.pid, signal.SIGSTOP)
+        other = call(*SCAN, "--output", "y.h5")
+        os.kill(process.pid, signal.SIGCONT)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert other.code == 3 and f"y.h5 is being computed by process {process.pid} on" in other.message
+
+
+def test_a_broken_device_ends_a_scan(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A point of its own error is listed and the next one tried; a hardware fault would meet all of them."""
+    whole, calls = pipeline.run, []
+
+    def run(*given: object, **more: object) -> object:
+        calls.append(given)
+        if len(calls) == 2:
+            raise DeviceFault("take this host out of use")
+        return whole(*given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pipeline, "run", run)
+    done = call(*SCAN, "--output", "x.h5")
+    assert done.code == 7 and len(calls) == 2
+    assert "take this host out of use (finished runs are in x.h5; --resume goes on)" in done.message
+    assert list(read_study("x.h5").runs) == ["point-001"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_signal_in_the_middle_of_a_point(
+    number: signal.Signals, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the second point on there is something to go on from: the tile is finished, saved, and the code is 75."""
+    command = ("scan", str(INPUTS / "glycine.xyz"), "--bond", "1,2", "1.20:1.24:3", "--basis", "cc-pvdz")
+    command += ("--threads", "1", "--output", "x.h5")
+    with start(*command, cwd=folder) as process:
+        wait_for(process, "[2/3]")
+        wait_for(process, "  SCF   3 ")
+        process.send_signal(number)
+        begun = time.monotonic()
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 75 and time.monotonic() - begun < 10 and out == "" and "Traceback" not in err
+    assert err.splitlines()[-1].endswith(
+        "finished runs are in x.h5 and x.h5.checkpoint holds what was done; the same command with --resume goes on"
+    )
+    assert {path.name for path in folder.iterdir() if path.name.startswith(("x", "."))} == {"x.h5", "x.h5.checkpoint"}
+    done = succeed(call(*command, "--resume"))
+    after = done.err.partition("[2/3]")[2].partition("[3/3]")[0]
+    assert "going on from x.h5.checkpoint" in after and "  SCF   1 " not in after
+
+
+def test_a_second_signal_ends_a_scan_at_once(folder: Path) -> None:
+    command = ("scan", str(INPUTS / "glycine.xyz"), "--bond", "1,2", "1.20:1.24:3", "--basis", "cc-pvdz")
+    with start(*command, "--threads", "1", "--output", "x.h5", cwd=folder) as process:
+        wait_for(process, "[2/3]")
+        wait_for(process, "  SCF   3 ")
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in err
+    assert err.splitlines()[-1].startswith("dfmp2: stopped at once by a second signal: finished runs are in x.h5")
+    assert list(read_study(folder / "x.h5").runs) == ["point-001"]
