@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from types import FrameType
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 EVERY_LINE = 100  # items up to which each has its line
 LINE_EVERY = 5.0  # s between lines of complete items in a larger batch
 LONGEST_MESSAGE = 300
+TOGETHER = 1.0  # s within which two SIGTERM are one: a scheduler sends it to all processes, and its script passes it on
 
 
 class Display:
@@ -23,6 +25,7 @@ class Display:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._signals = 0
+        self._signalled = -math.inf
         self._last = 0.0
         self._before: dict[int, Any] = {}
 
@@ -59,8 +62,10 @@ class Display:
         remaining = "" if left is None or done == total else f"; {duration(left)} left"
         self._console.note(f"{place}: {said}, {row.seconds or 0.0:.1f} s{remaining}")
 
-    def _count(self, _number: int, _frame: FrameType | None) -> None:
-        self._signals += 1
+    def _count(self, number: int, _frame: FrameType | None) -> None:
+        before, self._signalled = self._signalled, time.monotonic()
+        if number != signal.SIGTERM or self._signalled - before > TOGETHER:
+            self._signals += 1
 
 
 def duration(seconds: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from click.core import ParameterSource
 from dfmp2.cli.batch_display import Display
 from dfmp2.cli.calculation import calculation_options
 from dfmp2.cli.console import Console, open_log
-from dfmp2.errors import InputError, Interrupted, SomeFailed
+from dfmp2.errors import DeviceFault, InputError, Interrupted, SomeFailed
 from dfmp2.io.text import printable
 from dfmp2.resources import available_memory, usable_cores
 
@@ -61,7 +62,8 @@ def run(
 
     Results are OUTPUT/NAME.h5, errors OUTPUT/NAME.error.json, the overview OUTPUT/batch.json and batch.csv. --threads
     are those of each worker, --memory is shared by all of them. Ctrl-C or SIGTERM stops within 10 s; the same command
-    goes on. Exit code 0 when all is complete, 9 when items failed, 75 when it was stopped.
+    goes on. Exit code 0 when all is complete, 9 when items failed, 75 when it was stopped, 7 when
+    a device failed and none is left.
     """
     given = {name: value for name, value in options.items() if _from_command_line(ctx, name)}
     batch = load(sources, given, output, root)
@@ -77,6 +79,8 @@ def run(
                 f"{_count(len(batch.items), 'item')}{part}, {_count(workers, 'worker')} x "
                 f"{_count(orders.threads, 'thread')}, {orders.memory / 1e9:.1f} GB each -> {batch.output}"
             )
+            if orders.shard is not None and orders.shard[1] > len(batch.items):
+                console.warning(f"more shards ({orders.shard[1]}) than items: some of them have nothing to do")
             outcome = run_batch(batch, orders, display)
             _report(batch, outcome, as_json=as_json, quiet=quiet)
     return _conclude(batch, outcome)
@@ -179,6 +183,11 @@ def _conclude(batch: Batch, outcome: Outcome) -> int:
     if outcome.stopped > 1:
         click.echo(f"dfmp2: stopped at once: {_items(left)} not complete; the same command goes on", err=True)
         return STOPPED_TWICE
+    if outcome.barred and left and not outcome.stopped:
+        raise DeviceFault(
+            f"{_items(left)} not begun: {', '.join(outcome.barred)} of host {socket.gethostname()} reported a hardware "
+            "fault, and no other device was left: take this host out of use; the same command on another one goes on"
+        )
     if (outcome.stopped and running) or left:
         raise Interrupted(f"stopped: {_items(left + len(running))} not complete; the same command goes on")
     if running:

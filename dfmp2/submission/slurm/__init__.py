@@ -1,0 +1,1 @@
+"""Slurm: a batch as array scripts that save and requeue themselves, and their way to sbatch."""

@@ -1,0 +1,119 @@
+"""AWS as moto plays it, in a server of this process that commands of other processes can reach."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+BUCKET, PREFIX, REGION = "molecules", "waters", "us-east-1"
+PLACE = f"s3://{BUCKET}/{PREFIX}"
+ROLE = "arn:aws:iam::123456789012:role/batch"
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": REGION}
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """The server, and clients of it."""
+
+    address: str
+    s3: Any
+    batch: Any
+    variables: dict[str, str]
+
+    def forget(self) -> None:
+        """Remove everything but an empty bucket."""
+        _post(f"{self.address}/moto-api/reset", b"")
+        self.s3.create_bucket(Bucket=BUCKET)
+
+    def queue(self, name: str = "queue", *, types: tuple[str, ...] = ("trn1.2xlarge",), **other: Any) -> str:
+        """A job queue with one compute environment."""
+        import boto3
+
+        network = boto3.client("ec2", endpoint_url=self.address)
+        subnet = network.describe_subnets()["Subnets"][0]["SubnetId"]
+        group = network.describe_security_groups()["SecurityGroups"][0]["GroupId"]
+        rights = boto3.client("iam", endpoint_url=self.address)
+        role = rights.create_role(RoleName=f"{name}-role", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+        resources: dict[str, Any] = {"type": "EC2", "maxvCpus": 64, "subnets": [subnet], "securityGroupIds": [group]}
+        if other.get("type", "").startswith("FARGATE"):
+            resources |= other
+        else:
+            rights.create_instance_profile(InstanceProfileName=f"{name}-profile")
+            profile = rights.get_instance_profile(InstanceProfileName=f"{name}-profile")["InstanceProfile"]["Arn"]
+            resources |= {"minvCpus": 0, "instanceTypes": list(types), "instanceRole": profile, **other}
+        environment = self.batch.create_compute_environment(
+            computeEnvironmentName=f"{name}-machines", type="MANAGED", computeResources=resources, serviceRole=role
+        )["computeEnvironmentArn"]
+        self.batch.create_job_queue(
+            jobQueueName=name,
+            state="ENABLED",
+            priority=1,
+            computeEnvironmentOrder=[{"order": 1, "computeEnvironment": environment}],
+        )
+        return name
+
+    def names(self) -> set[str]:
+        """Names of all objects below the prefix."""
+        found = self.s3.list_objects_v2(Bucket=BUCKET, Prefix=f"{PREFIX}/").get("Contents", ())
+        return {entry["Key"].removeprefix(f"{PREFIX}/") for entry in found}
+
+    def body(self, key: str) -> bytes:
+        """Contents of an object."""
+        found = self.s3.get_object(Bucket=BUCKET, Key=f"{PREFIX}/{key}")["Body"].read()
+        assert isinstance(found, bytes)
+        return found
+
+    def container(self, job: str, index: int | None, work: Path, **variables: str) -> subprocess.Popen[str]:
+        """What a container of a job runs, in a process with its variables; `index` is its place in the array."""
+        told = self.batch.describe_jobs(jobs=[job])["jobs"][0]
+        definition = self.batch.describe_job_definitions(jobDefinitions=[told["jobDefinition"]])["jobDefinitions"][0]
+        environment = {one["name"]: one["value"] for one in definition["containerProperties"]["environment"]}
+        environment |= {one["name"]: one["value"] for one in told["container"]["environment"]}
+        # The folders of the image are those of this test, its tools those of this environment.
+        mine = {name: value.replace("/work", str(work)) for name, value in environment.items()}
+        mine["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        mine |= {"AWS_BATCH_JOB_ID": job, "AWS_BATCH_JOB_ATTEMPT": "1", **self.variables, **variables}
+        if index is not None:
+            size = told["arrayProperties"]["size"]
+            mine |= {"AWS_BATCH_JOB_ARRAY_INDEX": str(index), "AWS_BATCH_JOB_ARRAY_SIZE": str(size)}
+        work.mkdir(parents=True, exist_ok=True)
+        return subprocess.Popen(
+            told["container"]["command"], env=mine, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+
+@contextmanager
+def cloud() -> Iterator[Cloud]:
+    """A server with an empty bucket; jobs are taken and never run."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    address = f"http://{host}:{port}"
+    before = dict(os.environ)
+    os.environ.update(CREDENTIALS)
+    try:
+        _post(f"{address}/moto-api/config", b'{"batch": {"use_docker": false}}')
+        clients = (boto3.client(name, endpoint_url=address) for name in ("s3", "batch"))
+        variables = {**CREDENTIALS, "AWS_ENDPOINT_URL": address, "AWS_EC2_METADATA_DISABLED": "true"}
+        found = Cloud(address, *clients, variables)
+        found.forget()
+        yield found
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        server.stop()
+
+
+def _post(address: str, body: bytes) -> None:
+    with urllib.request.urlopen(urllib.request.Request(address, data=body, method="POST"), timeout=10) as answer:
+        assert answer.status in (200, 201)

@@ -1,0 +1,146 @@
+"""Recipes of images and clusters without an engine: what they name is there, and their steps are those of a script."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dfmp2.submission.aws.definition import PREFIX, environment
+from dfmp2.submission.aws.instances import INSTANCES
+from dfmp2.submission.aws.mounts import WORK
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "scripts" / "container"
+RECIPES = ("cpu", "neuron")
+SCRIPTS = ("install", "entrypoint", "test_cpu")
+CLUSTER = ROOT / "scripts" / "parallelcluster" / "cluster.yaml"
+
+
+def steps(name: str) -> list[tuple[str, str]]:
+    """Instruction and arguments of each line of a recipe."""
+    lines = (FOLDER / f"{name}.Dockerfile").read_text().splitlines()
+    told = [line for line in lines if line and not line.startswith("#")]
+    assert not any(line.endswith("\\") for line in told)  # one step, one line: the test script reads them so
+    return [(line.split()[0], line.split(maxsplit=1)[1]) for line in told]
+
+
+def values(name: str, instruction: str) -> list[str]:
+    """Arguments of all steps of one kind."""
+    return [arguments for found, arguments in steps(name) if found == instruction]
+
+
+def script(name: str, *arguments: str, **settings) -> subprocess.CompletedProcess[str]:
+    command = ["bash", str(FOLDER / f"{name}.sh"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, **settings)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_shell_scripts_are_sound(name: str) -> None:
+    path = FOLDER / f"{name}.sh"
+    assert subprocess.run(["bash", "-n", path], capture_output=True, check=False).returncode == 0
+    checker = shutil.which("shellcheck")
+    if checker:
+        found = subprocess.run([checker, path], capture_output=True, text=True, check=False)
+        assert found.returncode == 0, found.stdout
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe(name: str) -> None:
+    """No base image of ours, no rights, no steps beside the script's, and variables that a job definition repeats."""
+    instructions = [instruction for instruction, _ in steps(name)]
+    assert steps(name)[:2] == [("ARG", "BASE_IMAGE"), ("FROM", "${BASE_IMAGE}")]
+    assert instructions.count("FROM") == 1
+    for call in values(name, "RUN"):
+        assert call.startswith("bash /build/scripts/container/install.sh --prefix /opt/")
+        assert re.fullmatch(r"[^;&|]*( && rm -rf /build)?", call)
+    assert values(name, "RUN")[-1].endswith("rm -rf /build")
+    user = dict(argument.split("=") for argument in values(name, "ARG") if "=" in argument)["USER_ID"]
+    assert int(user) >= 1000 and values(name, "USER") == ["${USER_ID}:${USER_ID}"] == [steps(name)[-3][1]]
+    assert values(name, "ENTRYPOINT") == [f'["{PREFIX}/bin/dfmp2-entrypoint"]']
+    assert values(name, "WORKDIR") == values(name, "VOLUME") == [WORK]
+    told = dict(word.split("=", 1) for line in values(name, "ENV") for word in shlex.split(line))
+    given = environment(INSTANCES["trn1.2xlarge"] if name == "neuron" else None)
+    assert set(given["PATH"].split(":")) == set(told["PATH"].split(":"))
+    for variable in told.keys() - {"PATH", "DFMP2_NKI_PYTHON"}:
+        assert told[variable] == given[variable], variable
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_copied_files_are_there_and_suffice(name: str) -> None:
+    """What pyproject.toml names must be copied too, else pip fails in the image only."""
+    copied = [word for line in values(name, "COPY") for word in line.split()[:-1]]
+    assert all((ROOT / source).exists() for source in copied)
+    assert {"pyproject.toml", "README.md", "LICENSE", "dfmp2", "scripts/container"} == set(copied)
+
+
+@pytest.mark.parametrize("path", [*sorted(FOLDER.iterdir()), CLUSTER], ids=lambda path: path.name)
+def test_no_account_is_named(path: Path) -> None:
+    text = path.read_text()
+    assert not re.search(r"\b[0-9]{12}\b|\.dkr\.ecr\.|ami-[0-9a-f]{8}|AKIA", text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "expected an absolute path"),
+        (("--prefix", "relative"), "expected an absolute path"),
+        (("--prefix", "/"), "exists already"),
+        (("--prefix", "/opt/x", "--uid", "0"), "other than root"),
+        (("--prefix", "/opt/x", "--only", "nki==0.7.0"), "need --index"),
+        (("--prefix",), "needs a value"),
+        (("--perfix", "x"), "unknown option --perfix"),
+    ],
+)
+def test_install_refuses(arguments: tuple[str, ...], said: str) -> None:
+    done = script("install", *arguments)
+    assert done.returncode == 2 and said in done.stderr
+    assert "--prefix DIR" in script("install", "--help").stdout
+
+
+def test_entrypoint(tmp_path: Path) -> None:
+    """dfmp2's commands need no `dfmp2` in front, and what AWS Batch is told is run as it is."""
+    (tmp_path / "dfmp2").write_text('#!/bin/sh\necho "dfmp2: $*"\n')
+    (tmp_path / "dfmp2").chmod(0o755)
+    search = {"PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for arguments in (("run", "my file.xyz"), ("dfmp2", "run", "my file.xyz")):
+        assert script("entrypoint", *arguments, env=search).stdout == "dfmp2: run my file.xyz\n"
+    assert script("entrypoint", "python", "-c", "print(1 + 1)", env=search).stdout == "2\n"
+
+
+@pytest.mark.slow
+def test_steps_of_the_cpu_recipe() -> None:
+    """In a new folder in place of the root, with nothing of this environment: water as PySCF has it."""
+    done = script("test_cpu", "--python", sys.executable, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "all steps passed" in done.stderr and "-76.23072475" in done.stdout
+
+
+def test_cluster() -> None:
+    """The template names all its variables, and fits the scripts that `dfmp2 batch submit --slurm` makes."""
+    yaml = pytest.importorskip("yaml")
+    text = CLUSTER.read_text()
+    assert "Not run by us" in text
+    head, _, body = text.partition("\nRegion:")
+    wanted = set(re.findall(r"\$\{([A-Z_]+)\}", body))
+    assert wanted | {"REGION"} == set(re.findall(r"\b([A-Z_]+)=", head))
+    found = yaml.safe_load(re.sub(r"\$\{([A-Z_]+)\}", r"value-of-\1", text))
+    assert found["Scheduling"]["Scheduler"] == "slurm"
+    queues = {queue["Name"]: queue for queue in found["Scheduling"]["SlurmQueues"]}
+    partition = re.search(r"--partition (\S+)", head)
+    assert partition is not None and partition[1] in queues
+    queue = queues[partition[1]]
+    assert queue["JobExclusiveAllocation"]  # --gres none: the node whole
+    types = {one["InstanceType"] for resource in queue["ComputeResources"] for one in resource["Instances"]}
+    assert types <= set(INSTANCES)
+    workers = re.search(r"--workers (\d+)", head)
+    assert workers is not None and all(int(workers[1]) <= INSTANCES[name].cores for name in types)
+    mounted = {one["MountDir"] for one in found["SharedStorage"]}
+    for path in re.findall(r"(?:submit|--cache|--prefix) (/\S+)", head):
+        assert any(Path(path.rstrip(").,")).is_relative_to(place) for place in mounted), path
