@@ -1,7 +1,7 @@
-"""Seconds a run will take: its workload divided by the rates of this host.
+"""Seconds a run will take: its workload divided by the rates of this host, its traffic by those of the scratch folder.
 
-Rates are measured once per host (`dfmp2.calibration`) and cached; without a measurement the rates
-below are used, those of the 2-core machine the first version was written on.
+Rates are measured once per host (`dfmp2.calibration`, `dfmp2.scratch.speed`) and cached; without a measurement the
+rates below are used, those of the 2-core machine the first version was written on.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dfmp2.record import Timings
+from dfmp2.scratch.speed import BUILT_IN, DiskRates
+from dfmp2.traffic import IN_MEMORY, Traffic
 from dfmp2.workload import CYCLES, Workload
 
 
@@ -39,23 +41,31 @@ class Rates:
     iteration: float = 0.010
 
 
-def seconds(work: Workload, rates: Rates) -> Timings:
-    """Predicted wall time per stage, s."""
+def seconds(work: Workload, rates: Rates, moved: Traffic = IN_MEMORY, disk: DiskRates = BUILT_IN) -> Timings:
+    """Predicted wall time per stage, s.
+
+    Parameters
+    ----------
+    moved, disk : bytes to and from scratch, and the speed of its folder; what is fetched ahead costs nothing while
+        the computation takes longer
+    """
     flops, integrals = work.flops(), work.integrals()
     per_integral = rates.integrals if work.naux_scf else rates.four_centre
+    matrices = flops["exchange"] / rates.exchange + flops["exchange_single"] / rates.exchange_single
     scf = (
         integrals["scf"] / per_integral
         + flops["scf_fit"] / rates.solve
-        + flops["exchange"] / rates.exchange
-        + flops["exchange_single"] / rates.exchange_single
+        + max(matrices, moved.scf_read / disk.read)
         + flops["eigen"] / rates.eigen
         + CYCLES * rates.iteration
+        + moved.scf_written / disk.write
     )
+    pairs = flops["pairs_fp64"] / rates.pairs_fp64 + flops["pairs_mixed"] / rates.pairs_mixed
     stages = {
         "scf": scf,
         "integrals": integrals["integrals"] / rates.integrals,
-        "fit": flops["fit"] / rates.solve,
+        "fit": flops["fit"] / rates.solve + moved.fit_written / disk.write + moved.fit_read / disk.read,
         "transform": flops["transform"] / rates.transform,
-        "pair_energies": flops["pairs_fp64"] / rates.pairs_fp64 + flops["pairs_mixed"] / rates.pairs_mixed,
+        "pair_energies": max(pairs, moved.pairs_ahead / disk.read) + (moved.pairs_read - moved.pairs_ahead) / disk.read,
     }
     return Timings(**stages, total=rates.start + sum(stages.values()))

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dfmp2 import calibration, forecast, memory, resources, threads
+from dfmp2 import calibration, forecast, memory, resources, route, threads
+from dfmp2.backends.base import Limits
 from dfmp2.backends.nki.costs.shapes import Shape
 from dfmp2.backends.registry import faster_torch, trainium
+from dfmp2.errors import ResourceError
 from dfmp2.frozen_core import FrozenCore
 from dfmp2.molecule import Molecule
 from dfmp2.mp2 import tiling
@@ -21,7 +23,10 @@ from dfmp2.reference.exchange_schedule import uses_single
 from dfmp2.reference.mean_field import reference_kind
 from dfmp2.reference.pair_list import pair_list
 from dfmp2.reference.stability import frontier_elements
+from dfmp2.scratch import speed
+from dfmp2.scratch.speed import DiskRates
 from dfmp2.system import Setup, System, frozen_core, prepare, resolve
+from dfmp2.traffic import IN_MEMORY, Traffic, traffic
 from dfmp2.workload import Spin, Workload
 
 if TYPE_CHECKING:
@@ -39,6 +44,8 @@ class Plan:
     timings : predicted wall times, s
     measured : whether the times rest on rates measured on this host (else on built-in ones)
     tiles : pair tiles of all channels
+    traffic : bytes to and from scratch
+    disk : measured speed of the scratch folder, None where it was never measured
     """
 
     work: Workload
@@ -46,6 +53,8 @@ class Plan:
     timings: Timings
     measured: bool
     tiles: int
+    traffic: Traffic = IN_MEMORY
+    disk: DiskRates | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,31 +77,54 @@ class Outlook:
     trainium: tuple[Prediction, ...]
 
 
-def make_plan(system: System, setup: Setup, core: FrozenCore, kind: str, *, scf: bool = True) -> Plan:
+def make_plan(system: System, setup: Setup, core: FrozenCore, kind: str, *, scf: bool = True, sharing: int = 1) -> Plan:
     """Plan a run of kind "rhf" or "uhf"; times from the rates of this host if they were ever measured.
 
     Parameters
     ----------
     scf : whether the SCF is a part of the run
+    sharing : ranks of this host that have B in memory in common, 0 where B has to be on disk
     """
     work = _workload(system, setup.options, core, kind)
-    if scf and system.naux_scf:
-        work = replace(work, scf_columns=len(pair_list(system.mole).columns))
+    work = _with_columns(work, system) if scf else work
     rates = calibration.load(setup.backend.name, setup.threads)
     limits, nocc = setup.backend.limits, [s.nocc for s in work.spins]
     rows = [s.nvir * work.naux for s in work.spins]
     tiles = sum(len(tiling.triangle(n, limits, row)) for n, row in zip(nocc, rows, strict=True))
     if len(nocc) == 2:
         tiles += len(tiling.rectangle(nocc[0], nocc[1], limits, max(rows)))
-    timings = forecast.seconds(work, rates or forecast.Rates())
-    return Plan(work, _memory(work, setup, scf=scf), timings, rates is not None, tiles)
+    held = _memory(work, setup, scf=scf)
+    held = held if sharing == 1 else memory.shared(held, work, sharing)
+    moved, disk = traffic(work, held, limits), speed.load(setup.scratch)
+    timings = setup.route.retimed(forecast.seconds(work, rates or forecast.Rates(), moved, disk or speed.BUILT_IN))
+    return Plan(work, held, timings, rates is not None, tiles, moved, disk)
 
 
 def settle_backend(setup: Setup, system: System, core: FrozenCore, kind: str) -> Setup:
-    """The set-up with another backend in place of NumPy where `auto` may choose and it pays for this run.
+    """The set-up with another backend in place of NumPy where `auto` may choose and it pays; and where B is made.
 
     On a host with Neuron devices by predicted times; else PyTorch where it was measured to be faster.
+
+    Raises
+    ------
+    UnsupportedByBackend, ResourceError : B is to be made on the device, and cannot
     """
+    settled = _settled(setup, system, core, kind)
+    return _routed(settled, system, _workload(system, settled.options, core, kind))
+
+
+def _routed(setup: Setup, system: System, work: Workload) -> Setup:
+    """The set-up with the place where B is made."""
+    rates = calibration.load(setup.backend.name, setup.threads) or forecast.Rates()
+    room = setup.budget - resources.resident_memory() - memory.SLACK
+    chip = setup.backend.limits.transforms
+    found = route.choose(setup.options.transform, chip, trainium_shapes(work), work, rates, room)
+    if found.on_device and setup.options.transform == "auto":
+        found = route.where_sound(found, integrals.smallest_overlap(system.mole))
+    return replace(setup, route=found)
+
+
+def _settled(setup: Setup, system: System, core: FrozenCore, kind: str) -> Setup:
     if setup.options.backend != "auto" or setup.backend.name != "cpu":
         return setup
     work = _workload(system, setup.options, core, kind)
@@ -117,7 +149,7 @@ def prepare_programs(setup: Setup, work: Workload, listener: Listener) -> None:
     prepare = getattr(setup.backend, "prepare", None)
     if prepare is not None and getattr(setup.backend, "compiles", False):
         listener.stage(f"compiled kernels of {setup.backend.name}")
-        prepare(trainium_shapes(work))
+        prepare(trainium_shapes(work), work.nao if setup.route.on_device else 0)
 
 
 def foresee(molecule: Molecule, options: Options, listener: Listener, *, calibrate: bool) -> Outlook:
@@ -134,28 +166,56 @@ def foresee(molecule: Molecule, options: Options, listener: Listener, *, calibra
         core = frozen_core(system, options, listener)
         setup = settle_backend(setup, system, core, kind)
         plan = make_plan(system, setup, core, kind)  # before measuring, which leaves memory behind
-        if calibrate or not plan.measured:
+        rates = calibration.load(setup.backend.name, setup.threads)
+        if calibrate or rates is None:
             listener.stage("measuring the rates of this host, once")
             rates = calibration.measure(setup.backend, setup.threads)
-            plan = replace(plan, timings=forecast.seconds(plan.work, rates), measured=True)
+        disk = plan.disk
+        if calibrate or (plan.memory.disk and disk is None):
+            disk = _measured_disk(setup, listener)
+        setup = replace(setup, route=route.weighed(setup.route, plan.work.nao, trainium_shapes(plan.work), rates))
+        timings = setup.route.retimed(forecast.seconds(plan.work, rates, plan.traffic, disk or speed.BUILT_IN))
+        plan = replace(plan, timings=timings, measured=True, disk=disk)
         change = _change(plan.memory)
         from dfmp2.backends.nki.costs import prediction  # only a plan needs the cost model
 
-        return Outlook(system, setup, core, plan, change, prediction.predict(trainium_shapes(plan.work)))
+        spins, cores = trainium_shapes(plan.work), int(getattr(setup.backend, "cores", 1))
+        foreseen = prediction.predict(spins)
+        if cores > 1:
+            foreseen += prediction.predict(spins, cores=cores)
+        return Outlook(system, setup, core, plan, change, foreseen)
 
 
-def sizes(molecule: Molecule, options: Options, listener: Listener) -> Workload:
-    """Sizes of a run, without planning it."""
+def sizes(molecule: Molecule, options: Options, listener: Listener, *, scf: bool = False) -> Workload:
+    """Sizes of a run, without planning it; `scf` also those of its SCF, which takes longer to find out."""
     setup = prepare(options, "dfmp2 kernels")
     with threads.limited(setup.threads):
         system = resolve(molecule, setup, listener)
         kind = reference_kind(options.reference, molecule.multiplicity)
-        return _workload(system, options, frozen_core(system, options, listener), kind)
+        work = _workload(system, options, frozen_core(system, options, listener), kind)
+        return _with_columns(work, system) if scf else work
+
+
+def foreseen_route(spins: tuple[Shape, ...], nao: int, chip: str) -> route.Route:
+    """Where B of these shapes is made where nobody asks, by predicted costs and this host's rates if they are known."""
+    count = resources.usable_cores()
+    rates = calibration.load("cpu", count) or forecast.Rates()
+    return route.faster(route.weighed(replace(route.ON_HOST, chip=chip), nao, spins, rates))
 
 
 def trainium_shapes(work: Workload) -> tuple[Shape, ...]:
     """The shapes that the Trainium kernels see, one per spin that has something to correlate."""
     return tuple(Shape(s.nocc, s.nvir, work.naux) for s in work.spins if s.nocc and s.nvir)
+
+
+def _measured_disk(setup: Setup, listener: Listener) -> DiskRates | None:
+    """Speed of the scratch folder; one that cannot be used is no reason not to plan."""
+    listener.stage(f"measuring the speed of {setup.scratch}, once")
+    try:
+        return speed.measure(setup.scratch)
+    except ResourceError as error:
+        listener.warning(f"{error}; times of disk traffic are those of another disk")
+        return None
 
 
 def _change(plan: memory.MemoryPlan) -> str:
@@ -185,15 +245,30 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
     )
 
 
+def _with_columns(work: Workload, system: System) -> Workload:
+    """The sizes with the pairs of functions that the SCF keeps."""
+    if not system.naux_scf:
+        return work
+    return replace(work, scf_columns=len(pair_list(system.mole).columns))
+
+
 def _memory(work: Workload, setup: Setup, *, scf: bool) -> memory.MemoryPlan:
-    limits = setup.backend.limits
+    found = memory_plan(
+        work, setup.backend.limits, setup.threads, program=resources.resident_memory(), budget=setup.budget
+    )
+    if setup.route.on_device:
+        found = replace(found, mp2_in_core=setup.route.held)
+    return found if scf else replace(found, scf_in_core=0, scf_fit=None, scf_read=None, scf_disk=0)
+
+
+def memory_plan(work: Workload, limits: Limits, count: int, *, program: int, budget: int) -> memory.MemoryPlan:
+    """Bytes of every stage on a backend with these limits and `count` threads, on this host or another one."""
     row = max(s.nvir for s in work.spins) * work.naux
-    found = memory.plan(
+    return memory.plan(
         work,
-        program=resources.resident_memory(),
-        budget=setup.budget,
-        workers=max(limits.workers, setup.threads),
-        chunk_elements=limits.tile_elements,
+        program=program,
+        budget=budget,
+        workers=max(limits.workers, count),
+        limits=limits,
         edge=max(tiling.edge(s.nocc, limits, row) for s in work.spins),
     )
-    return found if scf else replace(found, scf_in_core=0, scf_fit=None, scf_read=None, scf_disk=0)

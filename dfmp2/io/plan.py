@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dfmp2.io.route import route_dict, route_lines
 from dfmp2.planning import Outlook
 from dfmp2.resources import free_disk
 from dfmp2.scratch.folder import RESERVE
+from dfmp2.scratch.speed import BUILT_IN
 from dfmp2.units import format_bytes
+
+if TYPE_CHECKING:
+    from dfmp2.backends.nki.costs.prediction import Prediction
 
 FILE_OVERHEAD = 300_000  # bytes of a result file besides orbitals and pair energies
 
@@ -43,6 +48,7 @@ def to_dict(outlook: Outlook) -> dict[str, Any]:
             "comfortable": memory.comfortable,
             "device": memory.mp2 if limits.memory is not None else 0,
             "disk": FILE_OVERHEAD + 8 * numbers,
+            "prepared": FILE_OVERHEAD + 8 * (numbers + work.elements * work.naux),
         },
         "scratch": {
             "folder": str(setup.scratch),
@@ -50,13 +56,18 @@ def to_dict(outlook: Outlook) -> dict[str, Any]:
             "fitted_tensor": "memory" if memory.mp2_fits_in_core else "disk",
             "bytes": memory.disk,
             "free_bytes": _free(setup.scratch),
+            "written_bytes": plan.traffic.written,
+            "read_bytes": plan.traffic.read,
+            "bytes_per_second": asdict(plan.disk or BUILT_IN),
+            "rates": "built-in" if plan.disk is None else "measured on this host",
         },
         "flops": work.flops(),
         "seconds": asdict(plan.timings),
         "trainium": {
             "label": "pair energies on one core, float32; predicted, not measured",
-            **{one.chip: {k: v for k, v in asdict(one).items() if k != "chip"} for one in outlook.trainium},
+            **{_place(one): {k: v for k, v in asdict(one).items() if k != "chip"} for one in outlook.trainium},
         },
+        "transform": route_dict(setup.route),
         "rates": "measured on this host" if plan.measured else "built-in",
         "threads": setup.threads,
         "backend": setup.backend.name,
@@ -118,17 +129,29 @@ def to_text(outlook: Outlook) -> str:
         "comfortable": "all in core",
         "device": "device",
         "disk": "result file",
+        "prepared": "prepared file",
     }
     for name, label in labels.items():
-        lines.append(f"memory, {label:<12}{format_bytes(memory[name]):>14}")
+        lines.append(f"memory, {label:<13}{format_bytes(memory[name]):>13}")
     scratch = facts["scratch"]
     lines.append(
         f"scratch, {scratch['folder']}: {format_bytes(scratch['bytes'])} needed, {format_bytes(scratch['free_bytes'])} "
         f"free (SCF integrals: {scratch['scf_integrals']}, B: {scratch['fitted_tensor']})"
     )
-    lines += ["", *_trainium(outlook)]
+    if scratch["bytes"]:
+        speed = scratch["bytes_per_second"]
+        lines.append(
+            f"traffic: {format_bytes(scratch['written_bytes'])} written at {format_bytes(speed['write'])}/s, "
+            f"{format_bytes(scratch['read_bytes'])} read at {format_bytes(speed['read'])}/s, partly while computing "
+            f"({speed['date'][:10] or 'built-in rates'}; the disk alone: less where the system caches it)"
+        )
+    lines += ["", *_trainium(outlook), *route_lines(outlook.setup.route)]
     verdict = "fits" if facts["fits"] else f"does not fit: use {facts['change']}"
     return "\n".join([*lines, "", f"verdict: {verdict}"]) + "\n"
+
+
+def _place(one: Prediction) -> str:
+    return one.chip if one.cores == 1 else f"{one.chip}, {one.cores} cores"
 
 
 def _trainium(outlook: Outlook) -> list[str]:
@@ -138,7 +161,7 @@ def _trainium(outlook: Outlook) -> list[str]:
         f"{'link / s':>10}{'memory':>12}"
     ]
     for one in outlook.trainium:
-        name = f"{one.chip}, lane {one.lane}, {one.calls} calls, {one.neffs} NEFFs"
+        name = f"{_place(one)}, lane {one.lane}, {one.calls} calls, {one.neffs} NEFFs"
         if one.obstacle:
             lines.append(f"{one.chip:<6}{one.obstacle}")
         else:

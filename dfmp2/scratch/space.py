@@ -126,11 +126,20 @@ class Space:
         ------
         ResourceError : the folder or the file cannot be made
         """
-        if self.folder is None:
-            self.folder, self._lock = make_folder(self.root)
-        array = StoredArray(self, self.folder / f"{name}{SUFFIX}", size, existing=existing)
+        array = StoredArray(self, self.own_folder() / f"{name}{SUFFIX}", size, existing=existing)
         self._arrays.append(array)
         return array
+
+    def own_folder(self) -> Path:
+        """The run's own folder, made if there is none yet.
+
+        Raises
+        ------
+        ResourceError : it cannot be made
+        """
+        if self.folder is None:
+            self.folder, self._lock = make_folder(self.root)
+        return self.folder
 
     def refuse(self, reason: object) -> ResourceError:
         """The error for a failed access to the folder, with the space needed and left."""

@@ -9,23 +9,31 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.counting import Counter, Take, each
 from dfmp2.resources import return_memory
-from dfmp2.scratch.space import Space
+from dfmp2.scratch.region import Numbers
 
 Array = NDArray[np.float64]
 
 
+class Home(Protocol):
+    """Where tensors live: scratch space, or a file that is being made."""
+
+    def array(self, name: str, size: int, *, existing: bool = False) -> Numbers:
+        """A flat array of `size` numbers, new or there already."""
+
+
 class StoredTensor:
-    """Fitted integrals of one spin in scratch space.
+    """Fitted integrals of one spin on disk.
 
     Parameters
     ----------
-    space : of the run
+    space : scratch space of the run, or another home
     name : of the file
     shape : (nocc, nvir, naux)
     groups : [(i0, i1)], covering all occupied orbitals in order
@@ -39,7 +47,7 @@ class StoredTensor:
 
     def __init__(
         self,
-        space: Space,
+        space: Home,
         name: str,
         shape: tuple[int, int, int],
         groups: list[tuple[int, int]],
@@ -58,6 +66,25 @@ class StoredTensor:
     def digests(self) -> tuple[str, ...]:
         """SHA-256 of each fitted group, in order."""
         return tuple(self._digests[i0] for i0, _ in self._groups if i0 in self._digests)
+
+    @property
+    def pieces(self) -> list[tuple[int, int]]:
+        """Ranges of fitting functions whose raw integrals are there."""
+        return self._pieces
+
+    @pieces.setter
+    def pieces(self, found: list[tuple[int, int]]) -> None:
+        """Other processes have added some as well."""
+        self._pieces = sorted(found)
+
+    def adopt_digests(self, found: dict[int, str]) -> None:
+        """Take over what other processes have found for the groups that begin at these orbitals."""
+        self._digests |= found
+
+    @property
+    def own_digests(self) -> dict[int, str]:
+        """First orbital of a group -> SHA-256, of the groups this process has fitted."""
+        return dict(self._digests)
 
     def agrees(self, digests: Sequence[str]) -> bool:
         """Whether the numbers on disk are those that were fitted; reads them once."""
@@ -79,18 +106,26 @@ class StoredTensor:
             self._array.write(i0 * nvir * naux + p0 * (i1 - i0) * nvir, piece)
         self._pieces.append((p0, p1))
 
-    def fit(self, solve: Callable[[Array], Array], workers: int, *, shrinks: bool) -> StoredTensor:
+    def fit(
+        self,
+        solve: Callable[[Array], Array],
+        workers: int,
+        *,
+        shrinks: bool,
+        take: Take | None = None,
+    ) -> StoredTensor:
         """Replace the raw integrals of each group with solve(rows), rows (count, naux) C-ordered.
 
         Parameters
         ----------
         workers : groups in memory at a time
         shrinks : rows may come back shorter; groups are then done in order, so that none is overwritten unread
+        take : number of the next group to do, None for no more; other processes may do the rest
         """
         return_memory()  # the integrals are done
         if not shrinks:
-            with ThreadPoolExecutor(workers) as pool:
-                list(pool.map(lambda group: self._fit(solve, *group), self._groups))
+            take = take or Counter(len(self._groups)).take
+            each(take, lambda number: self._fit(solve, *self._groups[number]), workers)
             return self
         lengths = {self._fit(solve, *group) for group in self._groups}
         self.shape = (*self.shape[:2], lengths.pop()) if lengths else self.shape
@@ -106,6 +141,12 @@ class StoredTensor:
         for i in range(i0, i1):
             self._array.read(i * row, exact)
             out[i - i0] = exact
+
+    def whole(self) -> Array:
+        """All of it, in memory."""
+        out = np.empty(self.shape)
+        self.read(0, self.shape[0], out)
+        return out
 
     def _fit(self, solve: Callable[[Array], Array], i0: int, i1: int) -> int:
         _, nvir, naux = self.shape
