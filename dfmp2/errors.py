@@ -2,6 +2,7 @@
 
     Dfmp2Error
       InputError            3   change what was named: file, option, basis, charge
+        ForeignCheckpoint       what a stopped run has saved belongs to another calculation
       ResultFileError       3   the result file is foreign, corrupt or already there
       ConvergenceError      4   the SCF did not converge
       NumericalError        5   a numerical guard tripped; the number would not be trustworthy
@@ -46,6 +47,10 @@ class InputError(Dfmp2Error):
         super().__init__(place + message)
         self.file = file
         self.line = line
+
+
+class ForeignCheckpoint(InputError):
+    """What a stopped run has saved belongs to another calculation."""
 
 
 class ResultFileError(Dfmp2Error):

@@ -41,6 +41,7 @@ def identity(system: System, setup: Setup, core: FrozenCore, kind: str, start: S
         **{f"--{name.replace('_', '-')}": str(getattr(options, name)) for name in DECIDES},
         "--threads": str(setup.threads),
         "--backend": setup.backend.name,
+        "--transform": setup.route.place,
         **provenance.versions(),
     }
 

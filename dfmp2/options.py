@@ -19,7 +19,16 @@ CHOICES = {
     "scf": ("df", "conventional"),
     "precision": ("auto", "fp64", "mixed"),
     "stability": ("auto", "full", "off"),
+    "transform": ("auto", "host", "device"),
 }
+
+# Which part of a run an option concerns: everything up to B (dfmp2 prepare), the pair energies (dfmp2 energy), or both.
+BEFORE_PAIRS = (
+    *("basis", "reference", "scf", "scf_auxbasis", "scf_conv_tol", "scf_max_cycles", "scf_from", "stability"),
+    *("auxbasis", "frozen_core", "frozen_virtual", "allow_small_gap"),
+)
+PAIRS = ("os_scale", "ss_scale", "backend", "tolerance", "check")
+BOTH_PARTS = ("precision", "memory", "scratch", "threads")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +54,8 @@ class Options:
     backend : name of a row of the backend registry, or "auto"
     precision : "auto", "fp64" or "mixed"
     tolerance : largest estimated precision error accepted in mixed precision, Eh
+    transform : where B is made of the fitted integrals: "host", "device" (backends that can), or "auto" for the one
+        predicted to be faster
     memory : peak resident memory allowed for the process, bytes (text such as "8GB" is converted);
         None for what the machine has free
     scratch : folder for what does not fit into memory, None for $DFMP2_SCRATCH, else $TMPDIR or the
@@ -70,6 +81,7 @@ class Options:
     backend: str = "auto"
     precision: str = "auto"
     tolerance: float = 1e-7
+    transform: str = "auto"
     memory: int | None = None
     scratch: str | None = None
     threads: int | None = None
@@ -114,7 +126,12 @@ def make_options(**given: Any) -> Options:
         raise InputError(f"unknown option {unknown[0]!r}: the options are {', '.join(sorted(known))}")
     if "basis" not in given:
         raise InputError("no basis was given: name an orbital basis, e.g. basis='cc-pvdz'")
-    return Options(**{"backend": os.environ.get("DFMP2_BACKEND") or "auto", **given})
+    return Options(**{"backend": default_backend(), **given})
+
+
+def default_backend() -> str:
+    """The backend where none is asked for: $DFMP2_BACKEND, else auto."""
+    return os.environ.get("DFMP2_BACKEND") or "auto"
 
 
 def _require_finite(options: Options, *names: str, positive: bool) -> None:

@@ -232,6 +232,15 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranks:
+    """How a run was spread over processes."""
+
+    count: int = _q("", "processes")
+    hosts: tuple[str, ...] = _q("", "host of each")
+    measured_peaks: tuple[int, ...] = _q("byte", "measured peak resident memory of each, shared arrays counted in all")
+
+
+@dataclass(frozen=True, slots=True)
 class Provenance:
     """Where, when and with what the result was made."""
 
@@ -248,3 +257,13 @@ class Provenance:
     blas: str = _q("", "BLAS that NumPy uses")
     threads: int = _q("", "threads given to the run")
     backend_details: tuple[str, ...] = _q("", "device and library versions of the backend")
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation(Provenance):
+    """Where, when and with what B was made, when another process made it (`dfmp2 prepare`)."""
+
+    file: str = _q("", "file that B was read from")
+    sha256: str = _q("", "hash of that file's content")
+    seconds: float = _q("s", "wall time of the preparation: SCF, integrals, B and writing it")
+    measured_peak: int = _q("byte", "measured peak resident memory of the preparation")

@@ -56,15 +56,18 @@ def restart_peak() -> None:
 
 
 def usable_cores() -> int:
-    """Cores this process may use: OMP_NUM_THREADS if set, else affinity capped by the CPU quota."""
+    """Threads a process should use: OMP_NUM_THREADS if set, else its cores."""
     asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    if asked.isdigit() and int(asked) > 0:
-        return int(asked)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return int(asked) if asked.isdigit() and int(asked) > 0 else cores()
+
+
+def cores() -> int:
+    """Cores this process may use: affinity capped by the CPU quota."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _words("/sys/fs/cgroup/cpu.max")
     if len(quota) == 2 and quota[0].isdigit():
-        cores = min(cores, max(1, int(quota[0]) // int(quota[1])))
-    return cores
+        found = min(found, max(1, int(quota[0]) // int(quota[1])))
+    return found
 
 
 def free_disk(folder: Path) -> int:

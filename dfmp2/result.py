@@ -16,7 +16,9 @@ from dfmp2.record import (
     Diagnostics,
     Memory,
     PairEnergies,
+    Preparation,
     Provenance,
+    Ranks,
     Reference,
     Sizes,
     Storage,
@@ -52,6 +54,8 @@ class MP2Result:
     check: Check | None = None
     mole_json: str = ""
     storage: Storage | None = None
+    ranks: Ranks | None = None
+    preparation: Preparation | None = None
 
     @property
     def scf_total_energy(self) -> float:

@@ -58,6 +58,10 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         else {**asdict(check), "correlation_difference": check.correlation_difference, "passed": check.passed},
         "provenance": asdict(result.provenance) | {"input_sha256": hashlib.sha256(molecule.text.encode()).hexdigest()},
     }
+    if result.preparation is not None:
+        payload["preparation"] = asdict(result.preparation)
+    if result.ranks is not None:
+        payload["ranks"] = asdict(result.ranks)
     if result.scaled_mp2_correlation_energy is not None:
         payload["scaled_mp2_correlation_energy"] = result.scaled_mp2_correlation_energy
     return {key: _plain(value) for key, value in payload.items()}

@@ -5,6 +5,7 @@ What can be refused is refused here, before the SCF.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from dfmp2.record import Reference, Sizes
 from dfmp2.reference.basis import is_mp2_fitting_set, resolve_fitting, resolve_orbital
 from dfmp2.reference.mole import build_auxiliary, build_mole
 from dfmp2.reference.shield import import_pyscf
+from dfmp2.route import ON_HOST, Route
 from dfmp2.scratch.folder import choose_root
 
 SINGLE_THREADED = 64  # basis functions; below, OpenMP's and our own threads only wait for each other
@@ -50,7 +52,7 @@ class System:
 class Setup:
     """Choices made before any number is computed; `threads` were given, `active` of them are put to use.
 
-    `scratch` is the folder for what does not fit into `budget` bytes.
+    `scratch` is the folder for what does not fit into `budget` bytes, `route` says where B is made.
     """
 
     options: Options
@@ -61,16 +63,25 @@ class Setup:
     budget: int
     scratch: Path
     command: str
+    route: Route = ON_HOST
 
 
-def prepare(options: Options, command: str) -> Setup:
-    """Choose the backend, the threads, the memory budget and the scratch folder, once and for the whole run."""
+def prepare(
+    options: Options, command: str, choose: Callable[[int], tuple[Backend, str]] | None = None, sharing: int = 1
+) -> Setup:
+    """Choose the backend, the threads, the memory budget and the scratch folder, once and for the whole run.
+
+    Parameters
+    ----------
+    choose : threads -> backend and reason, where it is not for `--backend` to say
+    sharing : ranks of this host, which divide its free memory
+    """
     scratch = choose_root(options.scratch)
     import_pyscf()
     resources.restart_peak()
     count = options.threads or resources.usable_cores()
-    backend, reason = select(options.backend, options.precision, count)
-    budget = options.memory or resources.resident_memory() + int(0.9 * resources.available_memory())
+    backend, reason = choose(count) if choose else select(options.backend, options.precision, count)
+    budget = options.memory or resources.resident_memory() + int(0.9 * resources.available_memory()) // sharing
     return Setup(options, backend, reason, count, count, budget, scratch, command)
 
 

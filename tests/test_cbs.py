@@ -9,9 +9,9 @@ import pytest
 
 from dfmp2.cli import cbs as command_module
 from dfmp2.errors import InputError
+from dfmp2.extrapolation import CORRELATION_NAMES, SCF_NAMES, correlation_formula, scf_formula
 from dfmp2.io.study import read_study
 from dfmp2.studies.bracket import expand, parse_bracket
-from dfmp2.studies.formulas import CORRELATION_NAMES, SCF_NAMES, correlation_formula, scf_formula
 from tests.conftest import Runner, listing, succeed
 
 WATER = "3\n\nO 0.0 0.0 0.0\nH 0.957000000000 0.0 0.0\nH -0.23961366388010 0.92651729184185 0.0\n"

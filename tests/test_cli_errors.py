@@ -161,8 +161,8 @@ CALCULATION = (
     h2o("no float64 on Trainium", 6, ("--backend", "nki-interpreter", "--precision", "fp64"), "it offers mixed"),
     h2o("Trainium tolerance", 5, ("--backend", "nki-interpreter", "--tolerance", "1e-20"), "has no float64"),
     h2o("memory too small", 7, ("--memory", "30MB"), "are required", "30.00 MB may be used"),
-    Case("temporary folder missing", ("run", H2O, *STO3G), 7, ("/nonexistent", "TMPDIR"),
-         env=(("PYSCF_TMPDIR", "/nonexistent"),)),
+    Case("temporary folder missing", ("run", H2O, *STO3G), 7, ("/nonexistent/folder", "TMPDIR"),
+         env=(("PYSCF_TMPDIR", "/nonexistent/folder"),)),
 )  # fmt: skip
 
 FILES = (

@@ -101,6 +101,9 @@ def test_list_counts_the_programs_of_molecules(call):
     text = succeed(call("kernels", "list", "--shape", "20,30,90", "--beta", "18,32")).out
     assert "alpha-beta pairs" in text and "bucket of 32 virtual orbitals and 128 fitting functions" in text
     assert "K3" in succeed(call("kernels", "list")).out
+    many = ("kernels", "list", "--shape", "medium", "--cores", "2")
+    assert succeed(call(*many, "--json")).json["b_bytes_by_core"] == [8 * 25_165_824, 6 * 25_165_824]  # blocks of B
+    assert "B on 2 cores: 352.32 MB sent, at most 201.33 MB to one core" in succeed(call(*many)).out
 
 
 def test_timeline_draws_engines_and_stalls(call):

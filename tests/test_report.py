@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from dfmp2 import calibration, product_rates
+from dfmp2.covalent_radii import COVALENT, bonds
 from dfmp2.forecast import Rates
 from dfmp2.record import Certificate, Storage, Timings
 from dfmp2.report.cost import Speed, cost_blocks, stage_rates, work_of
 from dfmp2.report.drawing import FAINTEST, FILLS, OTHER_FILL, orient
 from dfmp2.report.pairs import list_pairs
-from dfmp2.report.radii import COVALENT, bonds
 from dfmp2.report.sources import known_speed
 from dfmp2.report.style import DARK, LEVELS, LIGHT, mix
 from tests.conftest import listing

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from dfmp2.basis import BasisSet, ElementBasis
+from dfmp2.extrapolation import correlation_formula
 from dfmp2.molecule import Molecule
 from dfmp2.record import PairEnergies
+from dfmp2.report.cardinal import Cardinal, cardinal
 from dfmp2.report.coordinate import find_coordinate
-from dfmp2.report.extrapolation import Cardinal, cardinal, two_point
 from dfmp2.report.kinship import kinship
 from tests.report_page import entry, page_of, parse, stored
 
@@ -77,7 +78,8 @@ def test_a_basis_series_is_extrapolated_from_its_two_largest_members(result):
 
 def test_two_point_formula_against_a_published_pair():
     # Water, frozen-core MP2, cc-pVTZ and cc-pVQZ: -0.26145, -0.28282 give -0.29841 (64 * q - 27 * t) / 37.
-    assert two_point(-0.28282, 4, -0.26145, 3) == pytest.approx((64 * -0.28282 + 27 * 0.26145) / 37, abs=1e-15)
+    helgaker = correlation_formula("helgaker", "cc-pvnz", 3, 4)
+    assert helgaker.limit(-0.26145, -0.28282, 3, 4) == pytest.approx((64 * -0.28282 + 27 * 0.26145) / 37, abs=1e-15)
 
 
 @pytest.mark.parametrize(

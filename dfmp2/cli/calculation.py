@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
+
+from dfmp2.errors import InputError
 
 BACKENDS = ["auto", "cpu", "torch", "cuda", "nki", "nki-xla", "nki-simulator", "nki-interpreter"]
 
@@ -87,6 +89,13 @@ OPTIONS = (
         help="Largest estimated precision error accepted.",
     ),
     click.option(
+        "--transform",
+        type=click.Choice(["auto", "host", "device"]),
+        default="auto",
+        show_default=True,
+        help="Where B is made of the integrals: device on Trainium lanes only (auto: the faster one, predicted).",
+    ),
+    click.option(
         "--memory", metavar="SIZE", help="Peak memory of the process, e.g. 8GB or 8GiB.  [default: what is free]"
     ),
     click.option(
@@ -103,4 +112,55 @@ def calculation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command all of OPTIONS, in this order."""
     for option in reversed(OPTIONS):
         command = option(command)
+    return command
+
+
+def options_of(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command those of OPTIONS that are called so, in the order of OPTIONS."""
+
+    def give(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(_built()):
+            if option.name in names:
+                command = _with(option, command)
+        return command
+
+    return give
+
+
+def refused(names: Iterable[str], reason: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let a command refuse those of OPTIONS that are called so, with a reason, where they would not be known at all.
+
+    Raises
+    ------
+    InputError : when the command is called with one of them
+    """
+
+    def refuse(_ctx: click.Context, option: click.Parameter, value: object) -> None:
+        if value not in (None, False):
+            raise InputError(f"{option.opts[0]} {reason}")
+
+    def give(command: Callable[..., Any]) -> Callable[..., Any]:
+        known = {option.name: option for option in _built()}
+        for name in names:
+            option = known.get(name) or click.Option([f"--{name.replace('_', '-')}"], is_flag=True)
+            hidden = click.Option(option.opts, is_flag=option.is_flag, hidden=True, expose_value=False, callback=refuse)
+            command = _with(hidden, command)
+        return command
+
+    return give
+
+
+def _built() -> list[click.Option]:
+    """OPTIONS as click makes them, in this order."""
+
+    def blank() -> None:
+        """Takes them."""
+
+    given: list[click.Option] = calculation_options(blank).__click_params__  # type: ignore[attr-defined]
+    return given[::-1]
+
+
+def _with(option: click.Option, command: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that click makes a command of, with one option more."""
+    command.__click_params__ = [*getattr(command, "__click_params__", []), option]  # type: ignore[attr-defined]
     return command

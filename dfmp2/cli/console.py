@@ -80,8 +80,15 @@ class Console(Listener):
         self._write(text)
 
     def _write(self, text: str) -> None:
-        if self._log is not None:
+        if self._log is None:
+            return
+        try:
             print(text, file=self._log, flush=True)
+        except OSError as error:
+            log, self._log = self._log, None
+            with contextlib.suppress(OSError):
+                log.close()
+            raise ResourceError(f"--log {log.name}: {error.strerror}: choose another file") from error
 
 
 def terminal() -> bool:

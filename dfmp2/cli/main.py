@@ -8,6 +8,7 @@ failed items; 75 terminated; 130 Ctrl-C.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -17,13 +18,15 @@ from typing import Any
 
 import click
 
-from dfmp2.cli import signals
-from dfmp2.deferred import defer
+from dfmp2.cli import ranks, signals
+from dfmp2.deferred import defer_unused
 from dfmp2.errors import Dfmp2Error
 from dfmp2.io.text import printable
 
 COMMANDS = {  # name -> (module, one line); modules are loaded when called, so that --help stays fast
     "run": ("dfmp2.cli.run", "Compute the DF-MP2 energy of a molecule."),
+    "prepare": ("dfmp2.cli.prepare", "SCF, integrals and B of a molecule into a file, without pair energies."),
+    "energy": ("dfmp2.cli.energy", "Pair energies of a file that prepare has written, here or on another machine."),
     "plan": ("dfmp2.cli.plan", "Predict memory, operations and time of a run."),
     "show": ("dfmp2.cli.show", "Print a stored result."),
     "report": ("dfmp2.cli.report", "Write stored results as an HTML or Markdown page."),
@@ -97,8 +100,13 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
+    return ranks.leave(_main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     signals.listen()
-    defer("scipy.optimize")
+    _escape_what_cannot_be_written()
+    defer_unused()
     try:
         return _run(arguments)
     except (KeyboardInterrupt, click.Abort):
@@ -113,6 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     try:
+        ranks.require_run(sys.argv[1:] if arguments is None else arguments)
         code = cli.main(args=arguments, prog_name="dfmp2", standalone_mode=False)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
@@ -135,9 +144,18 @@ def _run(arguments: Sequence[str] | None) -> int:
 def _fail(message: str, code: int) -> int:
     signals.settle()
     message, code = signals.received() or (message, code)  # a signal may look like an import that failed
-    with contextlib.suppress(OSError):  # nobody can read it; the exit code tells
-        click.echo(f"dfmp2: {printable(message)}", err=True)
+    said, code = ranks.verdict(message, code)
+    if said is not None:
+        with contextlib.suppress(OSError):  # nobody can read it; the exit code tells
+            click.echo(f"dfmp2: {printable(said)}", err=True)
     return code
+
+
+def _escape_what_cannot_be_written() -> None:
+    """A letter of a file's name that the terminal's encoding lacks is no reason to fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _drop_stdout() -> None:

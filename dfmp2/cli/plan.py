@@ -15,7 +15,7 @@ from dfmp2.resources import usable_cores
 @click.command("plan", short_help="Predict memory, operations and time of a run.")
 @click.argument("molecule")
 @calculation_options
-@click.option("--calibrate", is_flag=True, help="Measure this host's rates again.")
+@click.option("--calibrate", is_flag=True, help="Measure this host's rates and the scratch folder's again.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     molecule: str,

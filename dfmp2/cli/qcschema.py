@@ -10,6 +10,7 @@ import click
 from dfmp2 import threads as thread_settings
 from dfmp2.cli import signals
 from dfmp2.cli.console import Console
+from dfmp2.deferred import defer_numpy_extras
 from dfmp2.errors import Dfmp2Error
 from dfmp2.io.text_file import read_text
 from dfmp2.resources import usable_cores
@@ -27,6 +28,7 @@ def command(document: str) -> None:
     message of a failure go to stderr.
     """
     thread_settings.set_environment(usable_cores())  # before NumPy and PySCF start their thread pools
+    defer_numpy_extras()
     from dfmp2.integrations import qcschema
 
     given: Any = None

@@ -1,4 +1,4 @@
-"""`dfmp2 show`: print a stored result, or a study of several."""
+"""`dfmp2 show`: print a stored result, a study of several, or what a prepared file holds."""
 
 from __future__ import annotations
 
@@ -23,9 +23,15 @@ def command(result: str, as_json: bool, pairs: bool, verify: bool, run: str | No
     """Print the stored result or study RESULT (.h5)."""
     from dfmp2.io import hdf5
     from dfmp2.io.json import to_json
+    from dfmp2.io.prepared import is_prepared
     from dfmp2.io.report import last_line, pair_table, report
     from dfmp2.io.study import is_study, read_study, verify_study
 
+    if is_prepared(result):
+        if pairs or run is not None or as_csv:
+            raise InputError(f"{result} is prepared and has no energies yet: --pairs, --run and --csv are for results")
+        _show_prepared(result, as_json=as_json, verify=verify)
+        return
     if is_study(result):
         verified = verify_study(result) if verify else None
         study = read_study(result)
@@ -53,6 +59,18 @@ def command(result: str, as_json: bool, pairs: bool, verify: bool, run: str | No
     if verified is not None:
         click.echo(f"content hash verified: {verified}")
     click.echo(last_line(stored, result))
+
+
+def _show_prepared(path: str, *, as_json: bool, verify: bool) -> None:
+    from dfmp2.io.prepared import opened
+    from dfmp2.io.prepared_report import report, to_json
+
+    with opened(path) as source:
+        if verify:
+            source.check()
+        click.echo(to_json(source.prepared) if as_json else report(source.prepared, path), nl=False)
+        if verify and not as_json:
+            click.echo(f"content hashes verified, B included: {source.sha256}")
 
 
 def _show_study(study: Study, *, as_json: bool, as_csv: bool, pairs: bool) -> None:

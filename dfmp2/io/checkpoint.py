@@ -16,7 +16,7 @@ from dfmp2.checkpoint.encoding import State, newest
 from dfmp2.checkpoint.journal import EVERY, Journal
 from dfmp2.errors import InputError, Interrupted, ResourceError, ResultFileError
 from dfmp2.io.files import write_atomically
-from dfmp2.io.lock import Holder, acquire, release
+from dfmp2.io.lock import Holder, acquire, refresh, release
 from dfmp2.scratch.folder import PREFIX, remove_folder, take_over
 
 SUFFIX = ".checkpoint"
@@ -58,6 +58,7 @@ class CheckpointFile:
                 f"{self._target} is being computed by {other or 'another process'}: one of both results will be kept"
             )
         write_atomically(self._file, content, overwrite=True)
+        refresh(self._target)
 
     def claim(self) -> Holder | None:
         """Take the lock of the result; the other process that has it, or None."""
@@ -130,6 +131,7 @@ class Checkpoint:
         """The result is written: remove the checkpoint and what it refers to, unless they are another process'."""
         if self._file.claim() is None:
             self._file.remove()
+            self.journal.saved = False
 
 
 def checkpoint_of(target: Path) -> Path:
@@ -157,9 +159,7 @@ def checkpointing(
     target = Path(target)
     file = CheckpointFile(target)
     try:
-        found = _found(file, target, note, warn) if resume else None
-        if not resume and os.path.lexists(checkpoint_of(target)):
-            note(f"{file.path} of an earlier run is not used: --resume would go on from it")
+        found = found_beside(target, file, resume=resume, note=note, warn=warn)
         yield Checkpoint(Journal(file, found, every=seconds(), replace_foreign=replace_foreign), file)
     finally:
         file.close()
@@ -184,8 +184,17 @@ def seconds() -> float:
     return value
 
 
-def _found(file: CheckpointFile, target: Path, note: Say, warn: Say) -> State | None:
-    """What there is to go on from; what is damaged is named and not used."""
+def found_beside(target: Path, file: CheckpointFile, *, resume: bool, note: Say, warn: Say) -> State | None:
+    """What there is to go on from, None to start from the beginning; what is damaged is named and not used.
+
+    Raises
+    ------
+    ResultFileError : another process is computing this result
+    """
+    if not resume:
+        if os.path.lexists(checkpoint_of(target)):
+            note(f"{file.path} of an earlier run is not used: --resume would go on from it")
+        return None
     try:
         state = file.read()
     except FileNotFoundError:
@@ -194,9 +203,19 @@ def _found(file: CheckpointFile, target: Path, note: Say, warn: Say) -> State | 
     except ResultFileError as error:
         warn(f"{error}: it is not used, starting from the beginning")
         return None
-    other = file.claim()
-    if other is not None:
-        raise ResultFileError(f"{target} is being computed by {other}: wait for it, or stop it")
+    require_alone(target, file)
     if state.damaged:
         warn(f"{file.path} is damaged in part: going on from the state saved before (number {state.serial})")
     return state
+
+
+def require_alone(target: Path, file: CheckpointFile) -> None:
+    """Take the lock of a result for this process.
+
+    Raises
+    ------
+    ResultFileError : another process is computing it
+    """
+    other = file.claim()
+    if other is not None:
+        raise ResultFileError(f"{target} is being computed by {other}: wait for it, or stop it")

@@ -196,7 +196,21 @@ def _cost(result: MP2Result) -> list[str]:
         f"total {result.predicted.total:.2f} s",
         f"threads {result.provenance.threads}; peak memory {format_bytes(memory.measured_peak)} "
         f"(predicted {format_bytes(memory.predicted_peak)}, allowed {format_bytes(memory.budget)})",
+        *_ranks(result),
         *_scratch(result),
+        *_preparation(result),
+    ]
+
+
+def _ranks(result: MP2Result) -> list[str]:
+    """How the run was spread, when it was."""
+    ranks = result.ranks
+    if ranks is None:
+        return []
+    hosts = ", ".join(f"{ranks.hosts.count(host)} on {host}" for host in dict.fromkeys(ranks.hosts))
+    return [
+        f"ranks {ranks.count}: {hosts}; threads and memory are those of each; largest peak of one "
+        f"{format_bytes(max(ranks.measured_peaks))}, B counted in each"
     ]
 
 
@@ -208,6 +222,18 @@ def _scratch(result: MP2Result) -> list[str]:
     return [
         f"SCF integrals: {storage.scf_integrals}, B: {storage.fitted_tensor}; scratch in {storage.folder}: "
         f"{format_bytes(storage.written)} written, {format_bytes(storage.read)} read"
+    ]
+
+
+def _preparation(result: MP2Result) -> list[str]:
+    """Who made B, when that was another process."""
+    made = result.preparation
+    if made is None:
+        return []
+    return [
+        f"all but the pair energies: {made.seconds:.2f} s on {made.host} ({made.platform}), {made.threads} threads, "
+        f"peak memory {format_bytes(made.measured_peak)}, {made.created}: {made.command}",
+        f"prepared file: {made.file}, SHA-256 {made.sha256}",
     ]
 
 

@@ -26,10 +26,11 @@ FOREIGN_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, Runtime
 
 
 @contextmanager
-def open_checked(path: str | Path, *, most_objects: int = MOST_OBJECTS) -> Iterator[h5py.File]:
+def open_checked(path: str | Path, *, most_objects: int = MOST_OBJECTS, heaps: bool = True) -> Iterator[h5py.File]:
     """Open for reading after checking every object in the file; whatever fails in the block means a damaged file.
 
-    A file of more than `most_objects` groups and datasets is refused.
+    A file of more than `most_objects` groups and datasets is refused; without `heaps` so is text of variable length,
+    and the file, which may be large, is not searched for the heaps that such text lies in.
 
     Raises
     ------
@@ -39,7 +40,7 @@ def open_checked(path: str | Path, *, most_objects: int = MOST_OBJECTS) -> Itera
     path = Path(path)
     _require_regular(path)
     try:
-        broken = has_broken_heap(path)
+        broken = heaps and has_broken_heap(path)
         handle = h5py.File(path, "r")
     except (OSError, ValueError) as error:
         raise ResultFileError(f"{path}: not a readable HDF5 file ({_first_line(error)})") from error
@@ -47,7 +48,7 @@ def open_checked(path: str | Path, *, most_objects: int = MOST_OBJECTS) -> Itera
         with handle:
             if broken or handle.id.get_create_plist().get_sizes() != (8, 8):
                 raise ValueError("its text is not stored as h5py stores it")
-            _check_group(handle, path, [most_objects], 0)
+            _check_group(handle, path, [most_objects], 0, "iufbSO" if heaps else "iufbS")
             yield handle
     except FOREIGN_ERRORS as error:
         raise ResultFileError(
@@ -84,11 +85,11 @@ def _require_regular(path: Path) -> None:
         raise ResultFileError(f"{path}: not a regular file: name a result file (.h5)")
 
 
-def _check_group(group: h5py.Group, path: Path, left: list[int], depth: int) -> None:
-    """Check everything in the group; `left` holds how many more objects the file may have."""
+def _check_group(group: h5py.Group, path: Path, left: list[int], depth: int, kinds: str) -> None:
+    """Check everything in the group; `left` holds how many more objects the file may have, `kinds` their data types."""
     if depth > DEEPEST:
         raise ResultFileError(f"{path}: groups are nested deeper than {DEEPEST}: not a result file")
-    _check_attributes(group, path)
+    _check_attributes(group, path, kinds)
     for name in group:
         left[0] -= 1
         if left[0] < 0:
@@ -98,24 +99,24 @@ def _check_group(group: h5py.Group, path: Path, left: list[int], depth: int) -> 
             raise ResultFileError(f"{path}: {group.name}/{name} is a link to elsewhere, which is refused")
         item = group[name]
         if isinstance(item, h5py.Group):
-            _check_group(item, path, left, depth + 1)
+            _check_group(item, path, left, depth + 1, kinds)
         elif isinstance(item, h5py.Dataset):
-            _check_dataset(item, path)
+            _check_dataset(item, path, kinds)
         else:
             raise ResultFileError(f"{path}: {item.name} is neither a group nor a dataset, which is refused")
 
 
-def _check_dataset(dataset: h5py.Dataset, path: Path) -> None:
+def _check_dataset(dataset: h5py.Dataset, path: Path, kinds: str) -> None:
     if dataset.is_virtual or dataset.external:
         raise ResultFileError(f"{path}: {dataset.name} takes its data from another file, which is refused")
-    if not _allowed(dataset.dtype):
+    if not _allowed(dataset.dtype, kinds):
         raise ResultFileError(f"{path}: {dataset.name} has data type {dataset.dtype}, which is refused")
     # Our files and PySCF's are not compressed, so a larger dataset is a trap for the reader's memory.
     if dataset.size is None or dataset.size * dataset.dtype.itemsize > path.stat().st_size:
         raise ResultFileError(f"{path}: {dataset.name} claims to be empty or larger than the file, which is refused")
     if dataset.dtype.kind == "O":
         _check_text(dataset, path)
-    _check_attributes(dataset, path)
+    _check_attributes(dataset, path, kinds)
 
 
 def _check_text(dataset: h5py.Dataset, path: Path) -> None:
@@ -132,18 +133,18 @@ def _check_text(dataset: h5py.Dataset, path: Path) -> None:
         raise ResultFileError(f"{path}: {dataset.name} claims to be longer than the file, which is refused")
 
 
-def _check_attributes(item: h5py.Group | h5py.Dataset, path: Path) -> None:
+def _check_attributes(item: h5py.Group | h5py.Dataset, path: Path, kinds: str) -> None:
     for name in item.attrs:
         attribute = item.attrs.get_id(name)
-        if not _allowed(attribute.dtype):
+        if not _allowed(attribute.dtype, kinds):
             raise ResultFileError(f"{path}: attribute {name} of {item.name} has a data type that is refused")
 
 
-def _allowed(dtype: np.dtype[np.generic]) -> bool:
-    if dtype.kind == "O":
+def _allowed(dtype: np.dtype[np.generic], kinds: str) -> bool:
+    if dtype.kind == "O" and dtype.kind in kinds:
         text = h5py.check_string_dtype(dtype)
         return text is not None and text.encoding in ("utf-8", "ascii")
-    return dtype.kind in "iufbS" and dtype.fields is None
+    return dtype.kind in kinds and dtype.fields is None
 
 
 def _first_line(error: BaseException) -> str:

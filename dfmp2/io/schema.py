@@ -4,7 +4,7 @@
     /dfmp2/input/...                                  molecule and options
     /dfmp2/bases/{orbital, scf_fitting, mp2_fitting}  exponents, origin, hashes
     /dfmp2/{run, reference, stability, sizes, diagnostics, certificate, check, timings, memory,
-            storage, provenance}/...                           the records of `dfmp2.record`, field by field
+            storage, provenance, preparation}/...              the records of `dfmp2.record`, field by field
     /dfmp2/pairs/...                                  unscaled pair energies
     /dfmp2/energies/...                               totals, derived from the above for other readers
 
@@ -28,7 +28,9 @@ from dfmp2.record import (
     Check,
     Diagnostics,
     Memory,
+    Preparation,
     Provenance,
+    Ranks,
     Reference,
     Sizes,
     Stability,
@@ -37,6 +39,7 @@ from dfmp2.record import (
 )
 
 SCHEMA_VERSION = 1
+PREPARED = "dfmp2_prepared_version"  # attribute of a file of `dfmp2 prepare` (dfmp2.io.prepared)
 
 HIGHEST_MOMENTUM = 12  # of a shell; what PySCF's integral library can take
 
@@ -51,9 +54,11 @@ RECORDS: dict[str, type] = {
     "predicted": Timings,
     "memory": Memory,
     "storage": Storage,
+    "ranks": Ranks,
     "provenance": Provenance,
+    "preparation": Preparation,
 }
-OPTIONAL_RECORDS = ("stability", "certificate", "check", "storage")
+OPTIONAL_RECORDS = ("stability", "certificate", "check", "storage", "ranks", "preparation")
 ELSEWHERE = ("mo_coeff", "mo_energy", "mo_occ", "stability")  # fields of Reference with a place of their own
 
 ENERGIES = (
@@ -103,11 +108,12 @@ def record_values(kind: type, stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def option_values(stored: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """Constructor arguments of Options; a missing one is None."""
+    """Constructor arguments of Options; what an older file lacks keeps its default."""
     hints = get_type_hints(kind)
     return {
-        field.name: None if stored.get(field.name) is None else _as_type(hints[field.name], stored[field.name])
+        field.name: _as_type(hints[field.name], stored[field.name])
         for field in fields(kind)
+        if stored.get(field.name) is not None
     }
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from dfmp2.errors import ResultFileError
 from dfmp2.io import hdf5
+from dfmp2.io.content import content_hash
 from dfmp2.io.files import write_atomically
 from dfmp2.io.safe_hdf5 import open_checked, read_attribute
 from dfmp2.result import MP2Result
@@ -185,9 +186,9 @@ def verify_study(path: str | Path) -> str:
         for name, run in handle["runs"].items() if "runs" in handle else ():
             groups[name] = (run, read_attribute(run, "content_sha256"))
         for name, (group, stored) in groups.items():
-            if hdf5.content_hash(group) != stored:
+            if content_hash(group) != stored:
                 raise ResultFileError(
-                    f"{path}, {name}: the content does not have its stored hash {str(stored)[:12]}..."
+                    f"{path}, {name}: the content does not have its stored hash {str(stored)[:12]}...: compute it again"
                 )
         return str(groups["study"][1])
 
@@ -224,7 +225,7 @@ def _store(handle: h5py.File, study: Study) -> None:
         dataset = group.create_dataset(f"table/{name}", data=np.array(data, dtype=TEXT if texts_only else np.float64))
         _describe(dataset, column.units, column.description)
     # Texts of a fixed length: `safe_hdf5.read_attribute` says why.
-    handle.attrs["content_sha256"] = np.bytes_(hdf5.content_hash(group))
+    handle.attrs["content_sha256"] = np.bytes_(content_hash(group))
     handle.attrs["kind"] = np.bytes_(study.kind)
     handle.attrs["status"] = np.bytes_(study.status)
 

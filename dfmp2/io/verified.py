@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dfmp2.errors import ResultFileError
 from dfmp2.io import hdf5
+from dfmp2.io.content import content_hash
 from dfmp2.io.safe_hdf5 import open_checked, read_attribute
 from dfmp2.result import MP2Result
 
@@ -20,7 +21,7 @@ def read_verified(path: str | Path) -> MP2Result:
     """
     with open_checked(path) as handle:
         result = hdf5.load(handle, path)
-        sound = read_attribute(handle, "content_sha256") == hdf5.content_hash(handle)
+        sound = read_attribute(handle, "content_sha256") == content_hash(handle)
     if not sound:
         raise ResultFileError(f"{path}: the content does not have its stored hash: compute it again")
     return result

@@ -19,6 +19,7 @@ from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.record import Reference, StartOrbitals
 from dfmp2.reference.continuation import Continuation
+from dfmp2.reference.conventional import reproducible
 from dfmp2.reference.exchange_schedule import ExchangeSchedule, uses_single
 from dfmp2.reference.guess import start_density
 from dfmp2.reference.shield import shielded
@@ -95,6 +96,8 @@ def run_scf(
             mf = mf.density_fit(with_df=FittedIntegrals(mole, auxmole, threads))
         elif auxmole is not None:
             mf = mf.density_fit(auxbasis=auxmole.basis)
+        else:
+            mf = reproducible(mf)
         mf.verbose = 0
         mf.chkfile = None
         mf.conv_tol = options.scf_conv_tol

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dfmp2.extrapolation import correlation_formula
+from dfmp2.report.cardinal import cardinal
 from dfmp2.report.cost import STAGES
-from dfmp2.report.extrapolation import SOURCE, cardinal, two_point
 from dfmp2.report.kinship import Entry, Kinship
 from dfmp2.report.numbers import difference_cell, energy, energy_cell, seconds_cell, size
 from dfmp2.report.page import Block, Cell, Facts, Figure, Note, Section, Table, Text, cells, columns
@@ -216,13 +217,14 @@ def _limit(group: Sequence[Entry]) -> tuple[tuple[Block, ...], tuple[float, floa
         )
         return (Note("info", said),), None
     (small, lower), (large, upper) = ranked[-2:]
-    correlation = two_point(upper.mp2_correlation_energy, large.number, lower.mp2_correlation_energy, small.number)
+    formula = correlation_formula("helgaker", large.family, small.number, large.number)
+    correlation = formula.limit(lower.mp2_correlation_energy, upper.mp2_correlation_energy, small.number, large.number)
     total, name = upper.scf_total_energy + correlation, f"limit from {small.number}, {large.number}"
     facts = (
         ("E(corr) at the basis-set limit", f"{energy(correlation)} Eh"),
         ("E(HF), largest basis", f"{energy(upper.scf_total_energy)} Eh"),
         ("E(MP2) at the limit", f"{energy(total)} Eh"),
-        ("formula", f"(X³ E(X) - Y³ E(Y)) / (X³ - Y³) with X = {large.number}, Y = {small.number}; {SOURCE}"),
+        ("formula", f"(X³ E(X) - Y³ E(Y)) / (X³ - Y³) with X = {large.number}, Y = {small.number}; {formula.source}"),
         ("still missing in the largest basis", f"{1000 * (correlation - upper.mp2_correlation_energy):.3f} mEh"),
     )
     warn: tuple[Block, ...] = ()

@@ -10,8 +10,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.covalent_radii import bonds
 from dfmp2.molecule import Molecule
-from dfmp2.report.radii import bonds
 from dfmp2.units import ANGSTROM_PER_BOHR
 
 MOVED = 2e-3  # angstrom; a bond that changes less is taken as rigid

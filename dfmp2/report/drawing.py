@@ -8,9 +8,9 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.covalent_radii import bonds, radius
 from dfmp2.molecule import Molecule
 from dfmp2.report import svg
-from dfmp2.report.radii import bonds, radius
 from dfmp2.units import ANGSTROM_PER_BOHR
 
 WIDTH, HEIGHT, MARGIN = 520.0, 340.0, 30.0

@@ -6,7 +6,7 @@ import hashlib
 import math
 from dataclasses import fields
 
-from dfmp2.record import Certificate, Check, Provenance, Reference
+from dfmp2.record import Certificate, Check, Preparation, Provenance, Reference
 from dfmp2.report.numbers import ABSENT, difference_cell, energy_cell, size
 from dfmp2.report.page import Block, Cell, Code, Facts, Figure, Note, Table, Text, cells, columns
 from dfmp2.report.plot import Curve, curves
@@ -98,6 +98,15 @@ def environment_blocks(result: MP2Result, verified: str) -> tuple[Block, ...]:
         for field in fields(Provenance)
         if field.name not in ("command", "backend_details")
     )
+    prepared = (
+        ()
+        if result.preparation is None
+        else tuple(
+            (f"prepared: {field.name}", str(getattr(result.preparation, field.name)))
+            for field in fields(Preparation)
+            if field.name != "backend_details"
+        )
+    )
     options = tuple(
         cells(f"--{field.name.replace('_', '-')}", str(getattr(result.options, field.name)))
         for field in fields(result.options)
@@ -112,7 +121,9 @@ def environment_blocks(result: MP2Result, verified: str) -> tuple[Block, ...]:
         given = (Code(f"Input, SHA-256 {digest}{more}", text[:LONGEST_INPUT], folded=text.count("\n") > 12),)
     return (
         Code("Command", provenance.command),
-        Facts((*environment, ("content of the file", f"SHA-256 {verified}, verified against the stored hash"))),
+        Facts(
+            (*environment, *prepared, ("content of the file", f"SHA-256 {verified}, verified against the stored hash"))
+        ),
         Table("Options in force (those not listed were left to their default)", columns("option", "value"), options),
         *given,
     )
