@@ -81,7 +81,7 @@ def test_no_forces_of_its_own() -> None:
 def test_optimisation_with_numerical_forces() -> None:
     """The minimum is where the energies say: the vertex of a parabola through three energies near it."""
     settings = {**SETTINGS, "basis": "sto-3g"}
-    atoms = hydrogen(0.78)
+    atoms = hydrogen(0.74)
     atoms.calc = calculator = Counting(**settings, displacement=0.002)
     BFGS(atoms, logfile=None).run(fmax=0.01, steps=20)
     found = atoms.get_distance(0, 1)
