@@ -87,7 +87,9 @@ class Workload:
         builds = CYCLES + 1
         single = SINGLE_BUILDS if self.single_exchange else 0
         if p:
-            per_build = sum(3 * p * n * n * s.occupied + 4 * p * self.kept_pairs for s in self.spins)
+            # Half transformation 2 p n^2 nocc over the pairs kept, symmetric product p n^2 nocc, Coulomb 4 p npair.
+            per_orbital = p * n * n + 2 * p * n * n * self.kept_pairs // self.pairs_of_functions
+            per_build = sum(per_orbital * s.occupied + 4 * p * self.kept_pairs for s in self.spins)
         else:
             per_build = 4 * len(self.spins) * self.pairs_of_functions**2
         amplitudes = [(self._pair_count(k), k) for k in range(3 if len(self.spins) == 2 else 1)]
