@@ -51,7 +51,10 @@ def stopping(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return points
 
 
-@pytest.mark.parametrize("kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("interaction", "scan")), "cbs"])
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("interaction", "scan")]
+
+
+@pytest.mark.parametrize("kind", [*SLOW, "cbs"])
 def test_stopped_again_and_again(
     kind: str, stopping: list[int], call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
