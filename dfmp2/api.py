@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dfmp2 import parts, pipeline
+from dfmp2 import pipeline
 from dfmp2.checkpoint.journal import Journal
 from dfmp2.errors import InputError
 from dfmp2.io.checkpoint import checkpointing
 from dfmp2.io.hdf5 import read, write
-from dfmp2.io.preparation import PreparedFile
-from dfmp2.io.prepared import OpenedFile, opened
 from dfmp2.io.start_orbitals import read_start_orbitals
 from dfmp2.io.xyz import read_xyz
 from dfmp2.molecule import Molecule
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, Options, default_backend, make_options
-from dfmp2.prepared import Prepared, options_for
 from dfmp2.progress import Listener
 from dfmp2.ranks.team import ALONE, Team
 from dfmp2.result import MP2Result
+
+if TYPE_CHECKING:
+    from dfmp2.io.preparation import PreparedFile
+    from dfmp2.io.prepared import OpenedFile
+    from dfmp2.prepared import Prepared
 
 __all__ = [
     "energy",
@@ -74,13 +77,25 @@ def run(
     """
     chosen = make_options(basis=basis, **options)
     molecule = _molecule(molecule, units, charge, multiplicity)
+    return _checkpointed(
+        checkpoint, resume, listener, lambda journal: run_options(molecule, chosen, listener=listener, journal=journal)
+    )
+
+
+def _checkpointed(
+    checkpoint: str | Path | None,
+    resume: bool,
+    listener: Listener | None,
+    compute: Callable[[Journal | None], MP2Result],
+) -> MP2Result:
+    """The result, with a checkpoint beside CHECKPOINT while it is computed where one is wanted."""
     if checkpoint is None:
         if resume:
             raise InputError("resume=True needs checkpoint=FILE: the result file whose checkpoint is to be used")
-        return run_options(molecule, chosen, listener=listener, command="dfmp2.run")
+        return compute(None)
     told = listener or Listener()
     with checkpointing(checkpoint, resume=resume, note=told.stage, warn=told.warning) as kept:
-        result = run_options(molecule, chosen, listener=listener, command="dfmp2.run", journal=kept.journal)
+        result = compute(kept.journal)
         kept.complete()
         return result
 
@@ -143,6 +158,8 @@ def prepare(
     >>> dfmp2.prepare("inputs/h2o.xyz", "cc-pvdz", "h2o.prepared.h5")           # doctest: +SKIP
     >>> dfmp2.energy("h2o.prepared.h5", backend="torch").mp2_total_energy       # doctest: +SKIP
     """
+    from dfmp2.io.preparation import PreparedFile
+
     foreign = sorted(set(Options.__slots__) & set(options) - {*BEFORE_PAIRS, *BOTH_PARTS})
     if foreign:
         raise InputError(f"{foreign[0]} belongs to the pair energies, which dfmp2.energy computes: leave it out here")
@@ -169,6 +186,8 @@ def prepare_options(
     journal: Journal | None = None,
 ) -> Prepared:
     """The same with options already made and a file that is still to be published (the command line's way in)."""
+    from dfmp2 import parts
+
     start = None if options.scf_from is None else read_start_orbitals(options.scf_from)
     return parts.prepare(molecule, options, file, start=start, listener=listener, command=command, journal=journal)
 
@@ -193,18 +212,15 @@ def energy(
     ------
     dfmp2.Dfmp2Error : the file is damaged or foreign, or what `run` refuses
     """
+    from dfmp2.io.prepared import opened
+    from dfmp2.prepared import options_for
+
     given = {"backend": default_backend(), **options}
-    if checkpoint is None and resume:
-        raise InputError("resume=True needs checkpoint=FILE: the result file whose checkpoint is to be used")
     with opened(prepared) as source:
         chosen = options_for(source.prepared, given)
-        if checkpoint is None:
-            return energy_of(source, chosen, listener=listener)
-        told = listener or Listener()
-        with checkpointing(checkpoint, resume=resume, note=told.stage, warn=told.warning) as kept:
-            result = energy_of(source, chosen, listener=listener, journal=kept.journal)
-            kept.complete()
-            return result
+        return _checkpointed(
+            checkpoint, resume, listener, lambda journal: energy_of(source, chosen, listener=listener, journal=journal)
+        )
 
 
 def energy_of(
@@ -216,6 +232,8 @@ def energy_of(
     journal: Journal | None = None,
 ) -> MP2Result:
     """The same with the file open and options already made (the command line's way in)."""
+    from dfmp2 import parts
+
     return parts.energy(source, options, listener=listener, command=command, journal=journal)
 
 

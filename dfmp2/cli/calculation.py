@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
 
 from dfmp2.errors import InputError
+
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 BACKENDS = ["auto", "cpu", "torch", "cuda", "nki", "nki-xla", "nki-simulator", "nki-interpreter"]
 
@@ -110,7 +112,12 @@ OPTIONS = (
 
 def calculation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command all of OPTIONS, in this order."""
-    for option in reversed(OPTIONS):
+    return with_options(OPTIONS, command)
+
+
+def with_options(options: Sequence[Option], command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with a table of options, which --help lists in this order."""
+    for option in reversed(options):
         command = option(command)
     return command
 

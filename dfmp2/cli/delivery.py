@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -16,6 +16,9 @@ from dfmp2.cli import signals
 from dfmp2.cli.console import Console
 from dfmp2.errors import ComparisonFailed, InputError, ResultFileError
 from dfmp2.io.text import printable
+
+if TYPE_CHECKING:
+    from dfmp2.io.xyz import XyzFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,15 @@ class Shown:
 def command_line() -> str:
     """The command line, for the record."""
     return printable(shlex.join(["dfmp2", *sys.argv[1:]]))
+
+
+def introduction(read: XyzFile) -> str:
+    """What is about to be computed, and where charge and multiplicity come from."""
+    molecule = read.molecule
+    return (
+        f"{molecule.name}: {molecule.formula}, charge {molecule.charge} ({read.charge_from}), "
+        f"multiplicity {molecule.multiplicity} ({read.multiplicity_from})"
+    )
 
 
 def require_distinct(files: Mapping[str, str | None]) -> None:

@@ -8,11 +8,10 @@ from typing import Any
 
 import click
 
-from dfmp2 import threads as thread_settings
 from dfmp2.cli.calculation import options_of, refused
 from dfmp2.cli.console import Console, open_log
 from dfmp2.cli.delivery import Shown, answer, command_line, deliver, require_distinct, show, unfinished
-from dfmp2.deferred import defer_numpy_extras
+from dfmp2.cli.libraries import prepare_libraries
 from dfmp2.errors import Dfmp2Error
 from dfmp2.options import BEFORE_PAIRS, PAIRS
 from dfmp2.resources import usable_cores
@@ -55,8 +54,7 @@ def command(
 
     The result is that of dfmp2 run, in fp64 to the last bit where the number of threads is the same.
     """
-    thread_settings.set_environment(options["threads"] or usable_cores())
-    defer_numpy_extras()
+    prepare_libraries(options["threads"] or usable_cores())
     from dfmp2.io.prepared import opened
     from dfmp2.prepared import options_for
 

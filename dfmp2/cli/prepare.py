@@ -9,12 +9,11 @@ from typing import Any
 
 import click
 
-from dfmp2 import threads as thread_settings
 from dfmp2.cli import signals
 from dfmp2.cli.calculation import options_of, refused
 from dfmp2.cli.console import Console, open_log
-from dfmp2.cli.delivery import Shown, answer, command_line, require_distinct, unfinished
-from dfmp2.deferred import defer_numpy_extras
+from dfmp2.cli.delivery import Shown, answer, command_line, introduction, require_distinct, unfinished
+from dfmp2.cli.libraries import prepare_libraries
 from dfmp2.errors import Dfmp2Error, ResultFileError
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS
 from dfmp2.resources import usable_cores
@@ -53,8 +52,7 @@ def command(
     from dfmp2.options import Options
 
     chosen = Options(**options)
-    thread_settings.set_environment(chosen.threads or usable_cores())
-    defer_numpy_extras()
+    prepare_libraries(chosen.threads or usable_cores())
     from dfmp2.io.xyz import read_xyz
 
     read = read_xyz(molecule, units=units, charge=charge, multiplicity=multiplicity)
@@ -82,10 +80,7 @@ def _compute(read: Any, options: Any, console: Console, target: Path, *, overwri
     molecule = read.molecule
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(PreparedFile(target, overwrite=overwrite))
-        console.note(
-            f"{molecule.name}: {molecule.formula}, charge {molecule.charge} ({read.charge_from}), "
-            f"multiplicity {molecule.multiplicity} ({read.multiplicity_from})"
-        )
+        console.note(introduction(read))
         from dfmp2.api import prepare_options
         from dfmp2.io.checkpoint import checkpointing
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 
-from dfmp2 import threads as thread_settings
 from dfmp2.cli import signals
 from dfmp2.cli.console import Console
-from dfmp2.deferred import defer_numpy_extras
+from dfmp2.cli.libraries import prepare_libraries
 from dfmp2.errors import Dfmp2Error
 from dfmp2.io.text_file import read_text
 from dfmp2.resources import usable_cores
@@ -27,8 +26,7 @@ def command(document: str) -> None:
     Prints an AtomicResult on stdout, or a FailedOperation when the exit code is 3 to 8; nothing else. Warnings and the
     message of a failure go to stderr.
     """
-    thread_settings.set_environment(usable_cores())  # before NumPy and PySCF start their thread pools
-    defer_numpy_extras()
+    prepare_libraries(usable_cores())
     from dfmp2.integrations import qcschema
 
     given: Any = None

@@ -8,12 +8,11 @@ from typing import Any
 
 import click
 
-from dfmp2 import threads as thread_settings
 from dfmp2.cli import ranks as membership
 from dfmp2.cli.calculation import calculation_options
 from dfmp2.cli.console import Console, open_log
-from dfmp2.cli.delivery import Shown, answer, command_line, deliver, require_distinct, show, unfinished
-from dfmp2.deferred import defer_numpy_extras
+from dfmp2.cli.delivery import Shown, answer, command_line, deliver, introduction, require_distinct, show, unfinished
+from dfmp2.cli.libraries import prepare_libraries
 from dfmp2.errors import Dfmp2Error
 from dfmp2.ranks.place import here
 from dfmp2.ranks.team import ALONE, Team
@@ -60,9 +59,7 @@ def command(
     if code is not None:
         raise click.exceptions.Exit(code)
     place = here()
-    # Before NumPy and PySCF start their thread pools.
-    thread_settings.set_environment(chosen.threads or (place.threads if place else usable_cores()))
-    defer_numpy_extras()
+    prepare_libraries(chosen.threads or (place.threads if place else usable_cores()))
     team = membership.enlist(place, chosen.backend) if place else ALONE
     if team.rank:
         _follow(chosen, team)
@@ -110,10 +107,7 @@ def _compute(
 
     require_writable(shown.target, overwrite=overwrite, expected_bytes=10**6)
     molecule = read.molecule
-    console.note(
-        f"{molecule.name}: {molecule.formula}, charge {molecule.charge} ({read.charge_from}), "
-        f"multiplicity {molecule.multiplicity} ({read.multiplicity_from})"
-    )
+    console.note(introduction(read))
     from dfmp2.api import run_options
     from dfmp2.ranks import shared_molecule
 

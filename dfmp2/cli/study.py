@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dfmp2 import threads as thread_settings
 from dfmp2.cli import signals
 from dfmp2.cli.console import Console, open_log
-from dfmp2.deferred import defer_numpy_extras
+from dfmp2.cli.libraries import prepare_libraries
 from dfmp2.errors import Dfmp2Error, InputError
 from dfmp2.io.text import printable
 from dfmp2.resources import usable_cores
@@ -62,8 +61,7 @@ def chosen_options(options: dict[str, Any]) -> Options:
     from dfmp2.options import Options
 
     chosen = Options(**options)
-    thread_settings.set_environment(chosen.threads or usable_cores())
-    defer_numpy_extras()
+    prepare_libraries(chosen.threads or usable_cores())
     return chosen
 
 

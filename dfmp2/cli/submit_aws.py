@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dfmp2.cli.calculation import with_options
 from dfmp2.errors import InputError, ResourceError
 from dfmp2.io.text import printable
 from dfmp2.submission.aws.instances import INSTANCES
@@ -68,9 +69,7 @@ OPTIONS = (
 
 def aws_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of AWS Batch."""
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
+    return with_options(OPTIONS, command)
 
 
 def submit_aws(batch: Batch, shared: Request, **own: Any) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dfmp2.cli.calculation import with_options
 from dfmp2.errors import InputError, ResourceError
 
 if TYPE_CHECKING:
@@ -63,9 +64,7 @@ OPTIONS = (
 
 def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options of Slurm."""
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
+    return with_options(OPTIONS, command)
 
 
 def submit_slurm(batch: Batch, shared: Request, **own: Any) -> int:
