@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from dfmp2 import threads
+from dfmp2.agreement import require_common_scratch, same_plan
 from dfmp2.checkpoint.journal import Journal
 from dfmp2.frozen_core import FrozenCore
+from dfmp2.identity import identity
 from dfmp2.orbitals import ActiveSpace, active_space, homo_lumo_gap, smallest_denominator
-from dfmp2.planning import Plan
+from dfmp2.planning import Plan, prepare_programs
 from dfmp2.progress import Collector, Stopwatch
 from dfmp2.ranks.team import ALONE, Team
-from dfmp2.record import Diagnostics, Reference
+from dfmp2.record import Diagnostics, Reference, StartOrbitals
+from dfmp2.scratch.folder import in_memory
 from dfmp2.scratch.space import Space
-from dfmp2.system import Setup, System
+from dfmp2.system import Setup, System, useful_threads
+from dfmp2.units import format_bytes
+
+Settled = tuple[FrozenCore, Setup, Plan]  # before any number is computed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +46,54 @@ class Case:
     clock: Stopwatch
     journal: Journal
     team: Team = ALONE
+
+
+@contextmanager
+def opened(
+    system: System,
+    setup: Setup,
+    kind: str,
+    settle: Callable[[Setup], Settled],
+    listener: Collector,
+    clock: Stopwatch,
+    journal: Journal,
+    start: StartOrbitals | None = None,
+    *,
+    fitted_integrals: str = "",
+    team: Team = ALONE,
+) -> Iterator[Case]:
+    """Settle what remains, begin or go on, and hold threads and scratch space meanwhile.
+
+    Parameters
+    ----------
+    kind : "rhf" or "uhf"
+    settle : set-up with the threads to use -> frozen core, set-up with its backend, and a plan that fits into memory
+    start : start orbitals of the SCF
+    fitted_integrals : fingerprint of B where it has been made, "" where it is still to be made
+    team : ranks that share the work; scratch space is that of rank 0
+
+    Raises
+    ------
+    Dfmp2Error : whatever can be refused before a number is computed
+    """
+    setup = useful_threads(setup, system)
+    with threads.limited(setup.active):
+        core, setup, plan = settle(setup)
+        prepare_programs(setup, plan.work, listener)
+        made = {"fitted integrals": fitted_integrals} if fitted_integrals else {}
+        journal.begin({**identity(system, setup, core, kind, start), **made}, listener)
+        if not made:  # last bits depend on how the integrals are cut
+            plan = same_plan(plan, journal, listener, team)
+        if plan.memory.disk:
+            listener.stage(f"{format_bytes(plan.memory.disk)} do not fit into memory and go to {setup.scratch}")
+            if in_memory(setup.scratch):
+                listener.warning(
+                    f"the scratch folder {setup.scratch} is itself in memory, beyond --memory: name a folder on a disk "
+                    "with --scratch"
+                )
+        with Space(setup.scratch, plan.memory.disk if team.rank == 0 else 0) as space:
+            require_common_scratch(plan, space, team)
+            yield Case(system, setup, core, plan, space, listener, clock, journal, team)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
-from dfmp2 import memory, planning, provenance, resources, threads
+from dfmp2 import memory, planning, provenance, resources
 from dfmp2.backends.base import Limits
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.case import Case, Metric, Tensors, active_spaces, diagnostics, doubts
+from dfmp2.case import Case, Metric, Settled, Tensors, active_spaces, diagnostics, doubts, opened
 from dfmp2.checkpoint.journal import Journal
 from dfmp2.errors import ResultFileError
 from dfmp2.frozen_core import FrozenCore
-from dfmp2.identity import identity
 from dfmp2.molecule import Molecule
 from dfmp2.options import Options
-from dfmp2.planning import Plan, make_plan, prepare_programs, settle_backend
+from dfmp2.planning import Plan, make_plan, settle_backend
 from dfmp2.prepared import Prepared, Source, Target
 from dfmp2.progress import Collector, Listener, Stopwatch
 from dfmp2.record import Memory, Preparation, StartOrbitals, Timings
@@ -28,11 +27,10 @@ from dfmp2.reference.exchange_schedule import uses_single
 from dfmp2.reference.mean_field import reference_kind
 from dfmp2.reference.mole import build_auxiliary, build_mole, dump_mole
 from dfmp2.result import MP2Result
-from dfmp2.resumption import same_layout
 from dfmp2.route import ON_HOST
-from dfmp2.stages import converge, correlated, fitted, scratch_space, storage, timings
-from dfmp2.system import Setup, System, frozen_core, resolve, sizes, useful_threads
-from dfmp2.system import prepare as settle
+from dfmp2.stages import converge, correlated, fitted, storage, timings
+from dfmp2.system import Setup, System, frozen_core, resolve, sizes
+from dfmp2.system import prepare as set_up
 
 NOTHING = memory.Stage(0, 0, 0)
 NO_DEVICE = Limits(("fp64",), tile_edge=1, tile_elements=0, workers=1)  # pair energies are no part of it
@@ -59,28 +57,27 @@ def prepare(
     Dfmp2Error : see `dfmp2.errors`
     """
     listener, clock, journal = Collector(listener or Listener()), Stopwatch(), journal or Journal()
-    setup = settle(options, command, lambda count: (CpuBackend(count), "the pair energies are still to come"))
+    setup = set_up(options, command, lambda count: (CpuBackend(count), "the pair energies are still to come"))
     system = resolve(molecule, setup, listener)
     kind = reference_kind(options.reference, molecule.multiplicity)
-    setup = useful_threads(setup, system)
-    with threads.limited(setup.active):
+
+    def settle(setup: Setup) -> Settled:
         core = frozen_core(system, options, listener)
         plan = _without_pairs(make_plan(system, setup, core, kind), setup)
         plan.memory.require()
         target.require(memory.FLOAT64 * plan.work.elements * plan.work.naux)
-        journal.begin(identity(system, setup, core, kind, start), listener)
-        plan = same_layout(plan, journal, listener)
-        with scratch_space(plan, setup, listener) as space:
-            case = Case(system, setup, core, plan, space, listener, clock, journal)
-            tensors = fitted(case, converge(case, kind, start), target.place)
-            warnings = tuple(listener.warnings)
-            doubts(case, tensors)  # said now, and stored by those who compute the energies
-            listener.stage("writing B")
-            target.fill(tensors.b, setup.active)
-            tensors.b.clear()
-            found = _prepared(case, tensors, warnings)
-            target.seal(found)
-            return found
+        return core, setup, plan
+
+    with opened(system, setup, kind, settle, listener, clock, journal, start) as case:
+        tensors = fitted(case, converge(case, kind, start), target.place)
+        warnings = tuple(listener.warnings)
+        doubts(case, tensors)  # said now, and stored by those who compute the energies
+        listener.stage("writing B")
+        target.fill(tensors.b, case.setup.active)
+        tensors.b.clear()
+        found = _prepared(case, tensors, warnings)
+        target.seal(found)
+        return found
 
 
 def energy(
@@ -105,9 +102,8 @@ def energy(
     """
     listener, clock, journal = Collector(listener or Listener()), Stopwatch(), journal or Journal()
     prepared, kind = source.prepared, source.prepared.reference.kind
-    setup = settle(options, command)
+    setup = set_up(options, command)
     system = _rebuilt(prepared, setup, source.path)
-    setup = useful_threads(setup, system)
     for text in prepared.diagnostics.warnings:
         listener.warning(text)
     if options.precision == "fp64" and prepared.options.precision != "fp64" and _began_in_single(prepared):
@@ -115,17 +111,16 @@ def energy(
             "--precision fp64, but the SCF began with float32 exchange (its end is float64): prepare it with "
             "--precision fp64 for a run without any float32"
         )
-    with threads.limited(setup.active):
+
+    def settle(setup: Setup) -> Settled:
         core = FrozenCore(prepared.sizes.frozen_core, options.frozen_core, note=prepared.frozen_core_note)
         setup = replace(settle_backend(setup, system, core, kind), route=ON_HOST)  # where B was made
         plan = _pairs_alone(make_plan(system, setup, core, kind, scf=False), setup, prepared)
         plan.memory.require()
-        prepare_programs(setup, plan.work, listener)
-        mine = identity(system, setup, core, kind, None)
-        journal.begin({**mine, "fitted integrals": source.fingerprint}, listener)
-        with scratch_space(plan, setup, listener) as space:
-            case = Case(system, setup, core, plan, space, listener, clock, journal)
-            result = correlated(case, _tensors(case, source))
+        return core, setup, plan
+
+    with opened(system, setup, kind, settle, listener, clock, journal, fitted_integrals=source.fingerprint) as case:
+        result = correlated(case, _tensors(case, source))
     return replace(
         result,
         timings=_sum(prepared.timings, result.timings),

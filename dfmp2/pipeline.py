@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from dfmp2 import threads
-from dfmp2.agreement import require_common_scratch, same_backend, same_plan, same_threads, sharing
-from dfmp2.case import Case
+from dfmp2.agreement import same_backend, same_threads, sharing
+from dfmp2.case import Settled, opened
 from dfmp2.checkpoint.journal import Journal
 from dfmp2.errors import InputError
-from dfmp2.identity import identity
 from dfmp2.molecule import Molecule
 from dfmp2.options import Options, make_options
-from dfmp2.planning import make_plan, prepare_programs, settle_backend
+from dfmp2.planning import make_plan, settle_backend
 from dfmp2.progress import Collector, Listener, Stopwatch
 from dfmp2.ranks.team import ALONE, Team
 from dfmp2.record import StartOrbitals
@@ -23,8 +21,8 @@ from dfmp2.reference import mean_field, stability
 from dfmp2.reference.adopt import adopt
 from dfmp2.reference.shield import import_pyscf
 from dfmp2.result import MP2Result
-from dfmp2.stages import converge, correlated, fitted, scratch_space
-from dfmp2.system import Setup, System, assemble, frozen_core, prepare, resolve, useful_threads
+from dfmp2.stages import converge, correlated, fitted
+from dfmp2.system import Setup, System, assemble, frozen_core, prepare, resolve
 
 
 def run(
@@ -57,7 +55,8 @@ def run(
     setup = same_threads(prepare(options, command, sharing=team.local), team)
     system = resolve(molecule, setup, listener)
     kind = mean_field.reference_kind(options.reference, molecule.multiplicity)
-    with opened(system, setup, kind, listener, clock, journal or Journal(), start, team=team) as case:
+    settle = partial(_settle, system, kind, listener, team=team)
+    with opened(system, setup, kind, settle, listener, clock, journal or Journal(), start, team=team) as case:
         reference = converge(case, kind, start)
         tensors = fitted(case, reference)
         return correlated(case, tensors)
@@ -82,46 +81,19 @@ def run_mean_field(
     )
     setup = prepare(options, "dfmp2.from_mean_field")
     system = assemble(molecule, orbital, jk, setup, listener)
-    with opened(system, setup, reference.kind, listener, clock, Journal(), scf=False) as case:
+    settle = partial(_settle, system, reference.kind, listener, scf=False)
+    with opened(system, setup, reference.kind, settle, listener, clock, Journal()) as case:
         if options.stability == "full":
             reference = replace(reference, stability=stability.full_stability(converged))
         return correlated(case, fitted(case, reference))
 
 
-@contextmanager
-def opened(
-    system: System,
-    setup: Setup,
-    kind: str,
-    listener: Collector,
-    clock: Stopwatch,
-    journal: Journal,
-    start: StartOrbitals | None = None,
-    *,
-    scf: bool = True,
-    team: Team = ALONE,
-) -> Iterator[Case]:
-    """Settle backend, frozen core and memory, begin or go on, and hold threads and scratch space meanwhile.
-
-    Parameters
-    ----------
-    kind : "rhf" or "uhf"
-    scf : whether the SCF is a part of the calculation
-    team : ranks that share the work
-
-    Raises
-    ------
-    Dfmp2Error : whatever can be refused before a number is computed
-    """
-    setup = useful_threads(setup, system)
-    with threads.limited(setup.active):
-        core = frozen_core(system, setup.options, listener)
-        setup = same_backend(settle_backend(setup, system, core, kind), team)
-        plan = make_plan(system, setup, core, kind, scf=scf and team.rank == 0, sharing=sharing(team))
-        plan.memory.require()
-        prepare_programs(setup, plan.work, listener)
-        journal.begin(identity(system, setup, core, kind, start), listener)
-        plan = same_plan(plan, journal, listener, team)
-        with scratch_space(plan, setup, listener, team) as space:
-            require_common_scratch(plan, space, team)
-            yield Case(system, setup, core, plan, space, listener, clock, journal, team)
+def _settle(
+    system: System, kind: str, listener: Collector, setup: Setup, *, scf: bool = True, team: Team = ALONE
+) -> Settled:
+    """Frozen core, backend and memory of a calculation in one piece, with or without its SCF."""
+    core = frozen_core(system, setup.options, listener)
+    setup = same_backend(settle_backend(setup, system, core, kind), team)
+    plan = make_plan(system, setup, core, kind, scf=scf and team.rank == 0, sharing=sharing(team))
+    plan.memory.require()
+    return core, setup, plan

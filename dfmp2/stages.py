@@ -5,8 +5,7 @@ converge: SCF -> reference        fitted: reference -> B of each spin        cor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,20 +17,16 @@ from dfmp2.checkpoint.stages import from_reference, to_reference
 from dfmp2.fitting import factorise, fit
 from dfmp2.mp2.precision import pair_energies_to_tolerance
 from dfmp2.orbitals import ActiveSpace, guard_gap, homo_lumo_gap, smallest_denominator
-from dfmp2.planning import Plan
-from dfmp2.progress import Collector, Stopwatch
-from dfmp2.ranks.team import ALONE, Team
+from dfmp2.progress import Stopwatch
+from dfmp2.ranks.team import Team
 from dfmp2.record import Memory, Ranks, Reference, StartOrbitals, Storage, Timings
 from dfmp2.reference import integrals, mean_field, native, stability, untransformed
 from dfmp2.reference.mole import dump_mole, fitting_data
 from dfmp2.reference.room import Room
 from dfmp2.result import MP2Result
 from dfmp2.resumption import keep_reference, keep_tensors, kept_tensors, solved, stored_tensors
-from dfmp2.scratch.folder import in_memory
-from dfmp2.scratch.space import Space
 from dfmp2.scratch.tensor import StoredTensor
-from dfmp2.system import Setup, sizes
-from dfmp2.units import format_bytes
+from dfmp2.system import sizes
 
 Place = Callable[[list[tuple[int, int]], int], list[StoredTensor]] | None  # (nocc, nvir) per spin, naux
 
@@ -141,25 +136,6 @@ def timings(clock: Stopwatch) -> Timings:
     """Wall times so far, s."""
     stages = ("scf", "integrals", "fit", "transform", "pair_energies")
     return Timings(**{name: clock.seconds.get(name, 0.0) for name in stages}, total=clock.total)
-
-
-@contextmanager
-def scratch_space(plan: Plan, setup: Setup, listener: Collector, team: Team = ALONE) -> Iterator[Space]:
-    """The scratch space of a run, which says so when arrays go to disk; other ranks use that of rank 0.
-
-    Raises
-    ------
-    ResourceError : the folder cannot take what the plan needs
-    """
-    if plan.memory.disk:
-        listener.stage(f"{format_bytes(plan.memory.disk)} do not fit into memory and go to {setup.scratch}")
-        if in_memory(setup.scratch):
-            listener.warning(
-                f"the scratch folder {setup.scratch} is itself in memory, beyond --memory: name a folder on a disk "
-                "with --scratch"
-            )
-    with Space(setup.scratch, plan.memory.disk if team.rank == 0 else 0) as space:
-        yield space
 
 
 def _guard(case: Case, reference: Reference, spaces: list[ActiveSpace]) -> None:

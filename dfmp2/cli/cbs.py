@@ -9,7 +9,9 @@ import click
 
 from dfmp2.cli.calculation import calculation_options
 from dfmp2.cli.console import Console
-from dfmp2.cli.study import Display, chosen_options, command_line, run_study, study_options
+from dfmp2.cli.delivery import command_line
+from dfmp2.cli.output import Display
+from dfmp2.cli.study import chosen_options, run_study, study_options
 
 SCF_FORMULAS = ["largest", "exponential", "karton-martin", "exp-sqrt", "power", "neese-valeev"]
 CORRELATION_FORMULAS = ["helgaker", "truhlar", "neese-valeev"]
@@ -39,12 +41,7 @@ def command(
     units: str,
     scf_formula: str,
     correlation_formula: str | None,
-    output: str | None,
-    overwrite: bool,
-    resume: bool,
-    as_json: bool,
-    quiet: bool,
-    log: str | None,
+    display: Display,
     **options: Any,
 ) -> None:
     """Energy of MOLECULE at the basis set limit, from the two sets that --basis names: --basis 'cc-pv[tq]z'.
@@ -74,5 +71,5 @@ def command(
         total, correlation = (study.values[f"cbs_mp2_{name}_energy"].value for name in ("total", "correlation"))
         return f"dfmp2 finished: E(MP2, limit) = {total:.10f} Eh, E(corr, limit) = {correlation:.10f} Eh"
 
-    target = Path(output or f"{whole.name}.cbs.h5")
-    run_study(compute, target, Display(output, overwrite, resume, as_json, quiet, log), (molecule,), ending=ending)
+    target = Path(display.output or f"{whole.name}.cbs.h5")
+    run_study(compute, target, display, (molecule,), ending=ending)

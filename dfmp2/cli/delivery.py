@@ -1,4 +1,4 @@
-"""What `run` and `energy` have in common: where a result goes, what is found there, how it is written and shown."""
+"""What `run`, `prepare` and `energy` have in common: what is found where a file goes, how it is written and shown."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import click
 
 from dfmp2.cli import signals
 from dfmp2.cli.console import Console
+from dfmp2.cli.output import Display
 from dfmp2.errors import ComparisonFailed, InputError, ResultFileError
 from dfmp2.io.text import printable
 
@@ -23,11 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Where a result goes and how it is shown."""
+    """The same with the file that is written and the log opened."""
 
     target: Path
-    as_json: bool
-    quiet: bool
+    display: Display
     log: TextIO | None
 
 
@@ -62,7 +62,7 @@ def _identity(path: str) -> object:
     return status.st_dev, status.st_ino
 
 
-def deliver(compute: Callable[[Any], Any], console: Console, shown: Shown, *, overwrite: bool, resume: bool) -> None:
+def deliver(compute: Callable[[Any], Any], console: Console, shown: Shown) -> None:
     """Compute a result, with a checkpoint beside it meanwhile, write it and show it.
 
     Parameters
@@ -76,14 +76,14 @@ def deliver(compute: Callable[[Any], Any], console: Console, shown: Shown, *, ov
     from dfmp2.io import hdf5
     from dfmp2.io.checkpoint import checkpointing
 
-    target = shown.target
-    with checkpointing(target, resume=resume, note=console.note, warn=console.warning) as kept:
+    target, display = shown.target, shown.display
+    with checkpointing(target, resume=display.resume, note=console.note, warn=console.warning) as kept:
         signals.finish_first(kept.journal)
         result = compute(kept.journal)
         signals.check()
         signals.settle()  # what is complete is written, whatever comes: between rename and message is no way back
         try:
-            hdf5.write(result, target, overwrite=overwrite)
+            hdf5.write(result, target, overwrite=display.overwrite)
         except ResultFileError:  # another process was faster: there is a result, and nothing to go on from
             kept.complete()
             raise
@@ -103,9 +103,7 @@ def unfinished(target: Path) -> bool:
     return os.path.lexists(checkpoint_of(target))
 
 
-def answer(
-    read: Callable[[Path], Any], molecule: Any, options: Any, console: Console, target: Path, *, overwrite: bool
-) -> Any:
+def answer(read: Callable[[Path], Any], molecule: Any, options: Any, console: Console, shown: Shown) -> Any:
     """What an earlier run has completed, None when it is to be computed.
 
     Parameters
@@ -119,13 +117,14 @@ def answer(
     from dfmp2.identity import require_answer
     from dfmp2.io.checkpoint import CheckpointFile
 
+    target = shown.target
     if not os.path.lexists(target):
         return None
     try:
         found = read(target)
         require_answer(found, molecule, options, str(target))
     except (InputError, ResultFileError) as error:
-        if not overwrite:
+        if not shown.display.overwrite:
             raise
         console.warning(f"{error}: it will be replaced")
         return None
@@ -147,7 +146,7 @@ def show(result: Any, shown: Shown) -> None:
     text, ending = report(result), last_line(result, str(shown.target))
     if shown.log is not None:
         print(text + ending, file=shown.log)
-    if shown.as_json:
+    if shown.display.as_json:
         click.echo(to_json(result), nl=False)
     else:
-        click.echo(ending if shown.quiet else text + ending)
+        click.echo(ending if shown.display.quiet else text + ending)

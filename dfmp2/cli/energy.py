@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dfmp2.cli.calculation import options_of, refused
-from dfmp2.cli.console import Console, open_log
+from dfmp2.cli.console import Console
 from dfmp2.cli.delivery import Shown, answer, command_line, deliver, require_distinct, show, unfinished
 from dfmp2.cli.libraries import prepare_libraries
+from dfmp2.cli.output import Display, output_options, shown_by
 from dfmp2.errors import Dfmp2Error
 from dfmp2.options import BEFORE_PAIRS, PAIRS
 from dfmp2.resources import usable_cores
@@ -33,23 +33,9 @@ MACHINE = ("memory", "scratch", "threads")
     "belongs to dfmp2 prepare, which has already been done: leave it out here, or prepare another file with it",
 )
 @refused(["transform"], "is no choice here: dfmp2 prepare has made B on the host")
-@click.option("--output", metavar="FILE.h5", help="Result file.  [default: STEM.dfmp2.h5 here]")
-@click.option("--overwrite", is_flag=True, help="Replace an existing result file.")
-@click.option("--resume", is_flag=True, help="Go on from OUTPUT.checkpoint; print a result that is complete.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the report.")
-@click.option("--quiet", is_flag=True, help="Print only the last line, and warnings.")
-@click.option("--log", metavar="FILE", help="Append progress and report to a file.")
+@output_options("Result file", "STEM.dfmp2.h5")
 @click.option("--check", is_flag=True, help="Also run PySCF's own DF-MP2 on the same orbitals.")
-def command(
-    prepared: str,
-    output: str | None,
-    overwrite: bool,
-    resume: bool,
-    as_json: bool,
-    quiet: bool,
-    log: str | None,
-    **options: Any,
-) -> None:
+def command(prepared: str, display: Display, **options: Any) -> None:
     """Compute the pair energies of a prepared file: no SCF, no integrals, on any backend.
 
     The result is that of dfmp2 run, in fp64 to the last bit where the number of threads is the same.
@@ -58,35 +44,33 @@ def command(
     from dfmp2.io.prepared import opened
     from dfmp2.prepared import options_for
 
-    with contextlib.ExitStack() as stack:
-        require_distinct({"--from": prepared, "--log": log})
-        handle = open_log(log)
-        console = Console(quiet=quiet, log=stack.enter_context(handle) if handle else None)
+    require_distinct({"--from": prepared, "--log": display.log})
+    with shown_by(display) as (console, log):
         try:
-            source = stack.enter_context(opened(prepared))
-            molecule = source.prepared.molecule
-            chosen = options_for(source.prepared, options)
-            target = Path(f"{molecule.name}.dfmp2.h5" if output is None else output)
-            require_distinct({"--from": prepared, "--output": str(target), "--log": log})
-            shown = Shown(target, as_json, quiet, handle)
-            stored = None
-            if resume and not (overwrite and unfinished(target)):
-                from dfmp2.io.verified import read_verified
+            with opened(prepared) as source:
+                molecule = source.prepared.molecule
+                chosen = options_for(source.prepared, options)
+                target = Path(f"{molecule.name}.dfmp2.h5" if display.output is None else display.output)
+                require_distinct({"--from": prepared, "--output": str(target), "--log": display.log})
+                shown = Shown(target, display, log)
+                stored = None
+                if display.resume and not (display.overwrite and unfinished(target)):
+                    from dfmp2.io.verified import read_verified
 
-                stored = answer(read_verified, molecule, chosen, console, target, overwrite=overwrite)
-            if stored is not None:
-                show(stored, shown)
-            else:
-                _compute(source, chosen, console, shown, overwrite=overwrite, resume=resume)
+                    stored = answer(read_verified, molecule, chosen, console, shown)
+                if stored is not None:
+                    show(stored, shown)
+                else:
+                    _compute(source, chosen, console, shown)
         except Dfmp2Error as error:
             console.error(str(error))
             raise
 
 
-def _compute(source: Any, options: Any, console: Console, shown: Shown, *, overwrite: bool, resume: bool) -> None:
+def _compute(source: Any, options: Any, console: Console, shown: Shown) -> None:
     from dfmp2.io.files import require_writable
 
-    require_writable(shown.target, overwrite=overwrite, expected_bytes=10**6)
+    require_writable(shown.target, overwrite=shown.display.overwrite, expected_bytes=10**6)
     molecule, made = source.prepared.molecule, source.prepared.provenance
     console.note(
         f"{molecule.name}: {molecule.formula}, charge {molecule.charge}, multiplicity {molecule.multiplicity}; "
@@ -97,4 +81,4 @@ def _compute(source: Any, options: Any, console: Console, shown: Shown, *, overw
     def compute(journal: Any) -> Any:
         return energy_of(source, options, listener=console, command=command_line(), journal=journal)
 
-    deliver(compute, console, shown, overwrite=overwrite, resume=resume)
+    deliver(compute, console, shown)

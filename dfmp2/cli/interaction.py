@@ -9,7 +9,9 @@ import click
 
 from dfmp2.cli.calculation import calculation_options
 from dfmp2.cli.console import Console
-from dfmp2.cli.study import Display, chosen_options, command_line, run_study, study_options
+from dfmp2.cli.delivery import command_line
+from dfmp2.cli.output import Display
+from dfmp2.cli.study import chosen_options, run_study, study_options
 
 
 @click.command("interaction", short_help="Interaction energy of fragments, with counterpoise correction.")
@@ -32,12 +34,7 @@ def command(
     charge: int | None,
     multiplicity: int | None,
     units: str,
-    output: str | None,
-    overwrite: bool,
-    resume: bool,
-    as_json: bool,
-    quiet: bool,
-    log: str | None,
+    display: Display,
     **options: Any,
 ) -> None:
     """Interaction energy of the fragments of MOLECULE, an xyz file or - for standard input.
@@ -72,5 +69,5 @@ def command(
             f"dfmp2 finished: counterpoise-corrected interaction energy = {corrected:.10f} Eh = {kilojoules:.4f} kJ/mol"
         )
 
-    target = Path(output or f"{whole.name}.interaction.h5")
-    run_study(compute, target, Display(output, overwrite, resume, as_json, quiet, log), (molecule,), ending=ending)
+    target = Path(display.output or f"{whole.name}.interaction.h5")
+    run_study(compute, target, display, (molecule,), ending=ending)

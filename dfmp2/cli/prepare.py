@@ -11,9 +11,10 @@ import click
 
 from dfmp2.cli import signals
 from dfmp2.cli.calculation import options_of, refused
-from dfmp2.cli.console import Console, open_log
+from dfmp2.cli.console import Console
 from dfmp2.cli.delivery import Shown, answer, command_line, introduction, require_distinct, unfinished
 from dfmp2.cli.libraries import prepare_libraries
+from dfmp2.cli.output import Display, output_options, shown_by
 from dfmp2.errors import Dfmp2Error, ResultFileError
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS
 from dfmp2.resources import usable_cores
@@ -26,23 +27,15 @@ STATE = ("charge", "multiplicity", "units")
 @options_of(*STATE, *BEFORE_PAIRS, *BOTH_PARTS)
 @refused(PAIRS, "belongs to dfmp2 energy, which computes the pair energies: leave it out here")
 @refused(["transform"], "is no choice here: dfmp2 prepare makes B on the host")
-@click.option("--output", metavar="FILE.h5", help="Prepared file.  [default: STEM.prepared.h5 here]")
-@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
-@click.option("--resume", is_flag=True, help="Go on from OUTPUT.checkpoint; leave a file that is complete as it is.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the report.")
-@click.option("--quiet", is_flag=True, help="Print only the last line, and warnings.")
-@click.option("--log", metavar="FILE", help="Append progress and report to a file.")
+@output_options(
+    "Prepared file", "STEM.prepared.h5", "Go on from OUTPUT.checkpoint; leave a file that is complete as it is."
+)
 def command(
     molecule: str,
     charge: int | None,
     multiplicity: int | None,
     units: str,
-    output: str | None,
-    overwrite: bool,
-    resume: bool,
-    as_json: bool,
-    quiet: bool,
-    log: str | None,
+    display: Display,
     **options: Any,
 ) -> None:
     """SCF, integrals and fitted tensor B of MOLECULE (an xyz file or - for standard input) into a file.
@@ -56,35 +49,36 @@ def command(
     from dfmp2.io.xyz import read_xyz
 
     read = read_xyz(molecule, units=units, charge=charge, multiplicity=multiplicity)
-    target = Path(f"{read.molecule.name}.prepared.h5" if output is None else output)
-    require_distinct({"MOLECULE": molecule, "--output": str(target), "--log": log})
-    require_distinct({"--scf-from": chosen.scf_from, "--log": log})
-    with contextlib.ExitStack() as stack:
-        handle = open_log(log)
-        console = Console(quiet=quiet, log=stack.enter_context(handle) if handle else None)
+    target = Path(f"{read.molecule.name}.prepared.h5" if display.output is None else display.output)
+    require_distinct({"MOLECULE": molecule, "--output": str(target), "--log": display.log})
+    require_distinct({"--scf-from": chosen.scf_from, "--log": display.log})
+    with shown_by(display) as (console, log):
         try:
+            shown = Shown(target, display, log)
             found = None
-            if resume and not (overwrite and unfinished(target)):
-                found = answer(_verified, read.molecule, chosen, console, target, overwrite=overwrite)
+            if display.resume and not (display.overwrite and unfinished(target)):
+                found = answer(_verified, read.molecule, chosen, console, shown)
             if found is None:
-                found = _compute(read, chosen, console, target, overwrite=overwrite, resume=resume)
-            _show(found, Shown(target, as_json, quiet, handle))
+                found = _compute(read, chosen, console, shown)
+            _show(found, shown)
         except Dfmp2Error as error:
             console.error(str(error))
             raise
 
 
-def _compute(read: Any, options: Any, console: Console, target: Path, *, overwrite: bool, resume: bool) -> Any:
+def _compute(read: Any, options: Any, console: Console, shown: Shown) -> Any:
     from dfmp2.io.preparation import PreparedFile
 
-    molecule = read.molecule
+    molecule, target, display = read.molecule, shown.target, shown.display
     with contextlib.ExitStack() as stack:
-        file = stack.enter_context(PreparedFile(target, overwrite=overwrite))
+        file = stack.enter_context(PreparedFile(target, overwrite=display.overwrite))
         console.note(introduction(read))
         from dfmp2.api import prepare_options
         from dfmp2.io.checkpoint import checkpointing
 
-        kept = stack.enter_context(checkpointing(target, resume=resume, note=console.note, warn=console.warning))
+        kept = stack.enter_context(
+            checkpointing(target, resume=display.resume, note=console.note, warn=console.warning)
+        )
         signals.finish_first(kept.journal)
         found = prepare_options(molecule, options, file, listener=console, command=command_line(), journal=kept.journal)
         signals.check()
@@ -114,7 +108,7 @@ def _show(found: Any, shown: Shown) -> None:
     text, ending = report(found, path), last_line(found, path)
     if shown.log is not None:
         print(text + ending, file=shown.log)
-    if shown.as_json:
+    if shown.display.as_json:
         click.echo(to_json(found), nl=False)
     else:
-        click.echo(ending if shown.quiet else text + ending)
+        click.echo(ending if shown.display.quiet else text + ending)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,10 @@ import click
 
 from dfmp2.cli import ranks as membership
 from dfmp2.cli.calculation import calculation_options
-from dfmp2.cli.console import Console, open_log
+from dfmp2.cli.console import Console
 from dfmp2.cli.delivery import Shown, answer, command_line, deliver, introduction, require_distinct, show, unfinished
 from dfmp2.cli.libraries import prepare_libraries
+from dfmp2.cli.output import Display, output_options, shown_by
 from dfmp2.errors import Dfmp2Error
 from dfmp2.ranks.place import here
 from dfmp2.ranks.team import ALONE, Team
@@ -22,12 +23,7 @@ from dfmp2.resources import usable_cores
 @click.command("run", short_help="Compute the DF-MP2 energy of a molecule.")
 @click.argument("molecule")
 @calculation_options
-@click.option("--output", metavar="FILE.h5", help="Result file.  [default: STEM.dfmp2.h5 here]")
-@click.option("--overwrite", is_flag=True, help="Replace an existing result file.")
-@click.option("--resume", is_flag=True, help="Go on from OUTPUT.checkpoint; print a result that is complete.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the report.")
-@click.option("--quiet", is_flag=True, help="Print only the last line, and warnings.")
-@click.option("--log", metavar="FILE", help="Append progress and report to a file.")
+@output_options("Result file", "STEM.dfmp2.h5")
 @click.option("--check", is_flag=True, help="Also run PySCF's own DF-MP2 on the same orbitals.")
 @click.option("--ranks", type=int, metavar="N", help="Processes on this host; torchrun starts them, also on others.")
 @click.option(
@@ -38,12 +34,7 @@ def command(
     charge: int | None,
     multiplicity: int | None,
     units: str,
-    output: str | None,
-    overwrite: bool,
-    resume: bool,
-    as_json: bool,
-    quiet: bool,
-    log: str | None,
+    display: Display,
     ranks: int | None,
     max_restarts: int,
     **options: Any,
@@ -68,23 +59,21 @@ def command(
     from dfmp2.io.xyz import read_xyz
 
     read = read_xyz(molecule, units=units, charge=charge, multiplicity=multiplicity)
-    target = Path(f"{read.molecule.name}.dfmp2.h5" if output is None else output)
-    require_distinct({"MOLECULE": molecule, "--output": str(target), "--log": log})
-    require_distinct({"--scf-from": chosen.scf_from, "--log": log})
-    with contextlib.ExitStack() as stack:
-        handle = open_log(log)
-        console = Console(quiet=quiet, log=stack.enter_context(handle) if handle else None)
+    target = Path(f"{read.molecule.name}.dfmp2.h5" if display.output is None else display.output)
+    require_distinct({"MOLECULE": molecule, "--output": str(target), "--log": display.log})
+    require_distinct({"--scf-from": chosen.scf_from, "--log": display.log})
+    with shown_by(display) as (console, log):
         try:
-            shown = Shown(target, as_json, quiet, handle)
-            stored = None
-            if (resume or (restarted and not overwrite)) and not (overwrite and unfinished(target)):
+            shown = Shown(target, replace(display, resume=display.resume or restarted), log)
+            stored, overwrite = None, display.overwrite
+            if (display.resume or (restarted and not overwrite)) and not (overwrite and unfinished(target)):
                 from dfmp2.io.verified import read_verified
 
-                stored = answer(read_verified, read.molecule, chosen, console, target, overwrite=overwrite)
+                stored = answer(read_verified, read.molecule, chosen, console, shown)
             if stored is not None:
                 show(stored, shown)
             else:
-                _compute(read, chosen, console, shown, team, overwrite=overwrite, resume=resume or restarted)
+                _compute(read, chosen, console, shown, team)
         except Dfmp2Error as error:
             said, _ = membership.verdict(str(error), error.exit_code)
             if said is not None:
@@ -100,12 +89,10 @@ def _follow(options: Any, team: Team) -> None:
     run_options(shared_molecule.hear(team), options, listener=membership.Silent(), team=team)
 
 
-def _compute(
-    read: Any, options: Any, console: Console, shown: Shown, team: Team, *, overwrite: bool, resume: bool
-) -> None:
+def _compute(read: Any, options: Any, console: Console, shown: Shown, team: Team) -> None:
     from dfmp2.io.files import require_writable
 
-    require_writable(shown.target, overwrite=overwrite, expected_bytes=10**6)
+    require_writable(shown.target, overwrite=shown.display.overwrite, expected_bytes=10**6)
     molecule = read.molecule
     console.note(introduction(read))
     from dfmp2.api import run_options
@@ -115,4 +102,4 @@ def _compute(
         shared_molecule.tell(team, molecule)
         return run_options(molecule, options, listener=console, command=command_line(), journal=journal, team=team)
 
-    deliver(compute, console, shown, overwrite=overwrite, resume=resume)
+    deliver(compute, console, shown)

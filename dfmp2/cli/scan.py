@@ -9,7 +9,9 @@ import click
 
 from dfmp2.cli.calculation import calculation_options
 from dfmp2.cli.console import Console
-from dfmp2.cli.study import Display, chosen_options, command_line, require_another, run_study, study_options
+from dfmp2.cli.delivery import command_line
+from dfmp2.cli.output import Display
+from dfmp2.cli.study import chosen_options, require_another, run_study, study_options
 from dfmp2.errors import InputError, SomeFailed
 
 if TYPE_CHECKING:
@@ -48,12 +50,7 @@ def command(
     charge: int | None,
     multiplicity: int | None,
     units: str,
-    output: str | None,
-    overwrite: bool,
-    resume: bool,
-    as_json: bool,
-    quiet: bool,
-    log: str | None,
+    display: Display,
     bond: tuple[str, str] | None,
     angle: tuple[str, str] | None,
     dihedral: tuple[str, str] | None,
@@ -68,9 +65,9 @@ def command(
     chosen = chosen_options(options)
     given = {kind: value for kind, value in zip(KINDS, (bond, angle, dihedral), strict=True) if value}
     scan = _make_scan(molecule, given, chosen, moving, chain, units=units, charge=charge, multiplicity=multiplicity)
-    target = Path(output or f"{scan.molecules[0].name}.scan.h5")
+    target = Path(display.output or f"{scan.molecules[0].name}.scan.h5")
     table, curve = Path(csv_file or target.with_suffix(".csv")), Path(plot_file or target.with_suffix(".svg"))
-    replaced = overwrite or resume
+    replaced = display.overwrite or display.resume
     _require_places(target, table, curve, molecule, overwrite=replaced)
 
     def compute(keeper: Keeper, console: Console) -> Study:
@@ -98,7 +95,6 @@ def command(
         return f"dfmp2 finished: {said}{at}; {table}, {curve}"
 
     read = (molecule, *(() if chosen.scf_from is None else (chosen.scf_from,)))
-    display = Display(output, overwrite, resume, as_json, quiet, log)
     study = run_study(compute, target, display, read, finish=finish, ending=ending)
     if study.settings["failed"]:
         raise SomeFailed(

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dfmp2.cli import signals
-from dfmp2.cli.console import Console, open_log
+from dfmp2.cli.console import Console
 from dfmp2.cli.libraries import prepare_libraries
+from dfmp2.cli.output import Display, output_options, shown_by
 from dfmp2.errors import Dfmp2Error, InputError
 from dfmp2.io.text import printable
 from dfmp2.resources import usable_cores
@@ -25,35 +23,11 @@ if TYPE_CHECKING:
     from dfmp2.options import Options
     from dfmp2.studies.keeper import Keeper
 
-OPTIONS = (
-    click.option("--output", metavar="FILE.h5", help="File with all runs.  [default: STEM.KIND.h5 here]"),
-    click.option("--overwrite", is_flag=True, help="Replace an existing file."),
-    click.option(
-        "--resume", is_flag=True, help="Go on: finished runs from the file, the one in progress from its checkpoint."
-    ),
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the report."),
-    click.option("--quiet", is_flag=True, help="Print only the last line, and warnings."),
-    click.option("--log", metavar="FILE", help="Append progress and report to a file."),
+study_options = output_options(
+    "File with all runs",
+    "STEM.KIND.h5",
+    "Go on: finished runs from the file, the one in progress from its checkpoint.",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Display:
-    """How a study is shown and where it goes: the values of OPTIONS."""
-
-    output: str | None
-    overwrite: bool
-    resume: bool
-    as_json: bool
-    quiet: bool
-    log: str | None
-
-
-def study_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command all of OPTIONS, in this order."""
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
 
 
 def chosen_options(options: dict[str, Any]) -> Options:
@@ -63,11 +37,6 @@ def chosen_options(options: dict[str, Any]) -> Options:
     chosen = Options(**options)
     prepare_libraries(chosen.threads or usable_cores())
     return chosen
-
-
-def command_line() -> str:
-    """The command as it was typed."""
-    return printable(shlex.join(["dfmp2", *sys.argv[1:]]))
 
 
 def run_study(
@@ -95,10 +64,7 @@ def run_study(
 
     require_another(str(target), *read)
     require_writable(target, overwrite=display.overwrite or display.resume, expected_bytes=10**6)
-    with contextlib.ExitStack() as stack:
-        handle = open_log(display.log)
-        console = Console(quiet=display.quiet, log=stack.enter_context(handle) if handle else None)
-
+    with shown_by(display) as (console, log):
         left = f"finished runs are in {target}"
 
         @contextlib.contextmanager
@@ -129,8 +95,8 @@ def run_study(
             raise
         last = f"{ending(study)} -> {printable(str(target))}"
         text = report(study, figure)
-        if handle is not None:
-            print(text + last, file=handle)
+        if log is not None:
+            print(text + last, file=log)
         if display.as_json:
             click.echo(to_json(study), nl=False)
         else:
