@@ -32,11 +32,15 @@ def _address(library: Any, name: str) -> int:
 _trsm = ctypes.CFUNCTYPE(None, _TEXT, _TEXT, _TEXT, _TEXT, _INT, _INT, _DOUBLE, _DOUBLE, _INT, ctypes.c_void_p, _INT)(
     _address(cython_blas, "dtrsm")
 )
-_FLOAT, _POINTER = ctypes.POINTER(ctypes.c_float), ctypes.c_void_p
-_spread = ctypes.CFUNCTYPE(None, _TEXT, _INT, _POINTER, _POINTER, _INT, _INT)(_address(cython_lapack, "stpttr"))
-_symm = ctypes.CFUNCTYPE(
-    None, *(_TEXT, _TEXT, _INT, _INT), *(_FLOAT, _POINTER, _INT), *(_POINTER, _INT), *(_FLOAT, _POINTER, _INT)
-)(_address(cython_blas, "ssymm"))
+_POINTER = ctypes.c_void_p
+_SPREAD = ctypes.CFUNCTYPE(None, _TEXT, _INT, _POINTER, _POINTER, _INT, _INT)
+_SYMM = ctypes.CFUNCTYPE(
+    None, *(_TEXT, _TEXT, _INT, _INT), *(_POINTER, _POINTER, _INT), *(_POINTER, _INT), *(_POINTER, _POINTER, _INT)
+)
+_SYMMETRIC = {  # spread a packed triangle, multiply with it
+    np.dtype(np.float32): (_SPREAD(_address(cython_lapack, "stpttr")), _SYMM(_address(cython_blas, "ssymm"))),
+    np.dtype(np.float64): (_SPREAD(_address(cython_lapack, "dtpttr")), _SYMM(_address(cython_blas, "dsymm"))),
+}
 
 
 def solve_rows(factor: Array, rows: Array) -> None:
@@ -65,46 +69,54 @@ def solve_columns(factor: Array, block: Array, start: int, stop: int) -> None:
     _solve(b"R", b"T", stop - start, n, factor, block[:, start:stop], count)
 
 
-class SymmetricProduct:
-    """Products of packed symmetric matrices with rows of vectors, in float32, in reused work space.
+class SymmetricProducts:
+    """Products of packed symmetric matrices with rows of vectors, in reused work space.
+
+    The calls are all there is between two matrices: what Python does in between, workers do one at a time.
 
     Parameters
     ----------
-    n : order of the matrices
+    sets : vectors, (count, n) float32 or float64 in C order, all of one kind
     """
 
-    def __init__(self, n: int) -> None:
-        self._n = n
-        self._packed = np.empty(n * (n + 1) // 2, dtype=np.float32)
-        self._square = np.zeros((n, n), dtype=np.float32)
-        self._info = ctypes.c_int()
+    def __init__(self, sets: list[NDArray[Any]]) -> None:
+        self._sets, self._n, self._dtype = sets, sets[0].shape[1], sets[0].dtype
+        self._spread, self._symm = _SYMMETRIC[self._dtype]
+        for vectors in sets:
+            self._require(vectors, (len(vectors), self._n))
+        self._square = np.zeros((self._n, self._n), dtype=self._dtype)
+        self._one, self._zero = np.ones(1, dtype=self._dtype), np.zeros(1, dtype=self._dtype)
 
-    def load(self, packed: Array) -> None:
-        """Round a packed lower triangle, (n (n + 1) / 2,) float64, rows one after another, and spread it."""
-        self._packed[:] = packed
-        # Rows of a lower triangle are, in Fortran's eyes, columns of an upper one.
-        _spread(
-            b"U",
-            _int(self._n),
-            self._packed.ctypes.data,
-            self._square.ctypes.data,
-            _int(self._n),
-            ctypes.byref(self._info),
-        )
+    def __call__(self, packed: Array, out: list[NDArray[Any]]) -> None:
+        """out[s][k] = sets[s] A_k.
 
-    def times(self, rows: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-        """out = rows A, both (count, n) float32 in C order, with the matrix A loaded last."""
-        for array in (rows, out):
-            if array.dtype != np.float32 or not array.flags.c_contiguous or array.shape != (len(rows), self._n):
-                raise ValueError(f"expected C-ordered float32 rows of {self._n}, got {array.dtype} {array.shape}")
-        if not rows.size:
-            return
-        n, count, one, zero = _int(self._n), _int(len(rows)), ctypes.c_float(1.0), ctypes.c_float(0.0)
-        _symm(
-            *(b"L", b"U", n, count, ctypes.byref(one)),
-            *(self._square.ctypes.data, n, rows.ctypes.data, n),
-            *(ctypes.byref(zero), out.ctypes.data, n),
-        )
+        Parameters
+        ----------
+        packed : lower triangles of A_k, (k, n (n + 1) / 2) float64 in C order, rows one after another; rounded if
+            the vectors are float32
+        out : of each set (k, count, n) in C order
+        """
+        triangles = np.asarray(packed, dtype=self._dtype)
+        self._require(triangles, (len(packed), self._n * (self._n + 1) // 2))
+        for vectors, target in zip(self._sets, out, strict=True):
+            self._require(target, (len(packed), *vectors.shape))
+        n, info, square = _int(self._n), ctypes.byref(ctypes.c_int()), self._square.ctypes.data
+        one, zero = self._one.ctypes.data, self._zero.ctypes.data
+        places = [
+            (_int(len(vectors)), vectors.ctypes.data, target.ctypes.data, vectors.nbytes)
+            for vectors, target in zip(self._sets, out, strict=True)
+            if vectors.size
+        ]
+        spread, symm, first, size = self._spread, self._symm, triangles.ctypes.data, triangles.strides[0]
+        for k in range(len(packed)):
+            # Rows of a lower triangle are, in Fortran's eyes, columns of an upper one.
+            spread(b"U", n, first + k * size, square, n, info)
+            for count, source, result, step in places:
+                symm(b"L", b"U", n, count, one, square, n, source, n, zero, result + k * step, n)
+
+    def _require(self, array: NDArray[Any], shape: tuple[int, ...]) -> None:
+        if array.dtype != self._dtype or not array.flags.c_contiguous or array.shape != shape:
+            raise ValueError(f"expected C-ordered {self._dtype} {shape}, got {array.dtype} {array.shape}")
 
 
 def _solve(side: bytes, trans: bytes, m: int, n: int, factor: Array, block: Array, leading: int) -> None:

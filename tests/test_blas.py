@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from dfmp2.blas import SymmetricProduct, solve_columns, solve_rows
+from dfmp2.blas import SymmetricProducts, solve_columns, solve_rows
 
 RNG = np.random.default_rng(0)
 
@@ -57,20 +57,23 @@ def test_other_threads_run_during_a_solve():
         assert ticks > 3 or time.perf_counter() - started < 0.005
 
 
-def test_symmetric_products_of_packed_triangles():
+@pytest.mark.parametrize(("dtype", "accuracy"), [(np.float32, 4e-6), (np.float64, 1e-14)])
+def test_symmetric_products_of_packed_triangles(dtype, accuracy):
     rng = np.random.default_rng(5)
-    n, product = 7, SymmetricProduct(7)
-    for count in (0, 1, 3):
-        full = rng.standard_normal((n, n))
-        full += full.T
-        rows = rng.standard_normal((count, n)).astype(np.float32)
-        out = np.full((count, n), np.nan, dtype=np.float32)
-        product.load(full[np.tril_indices(n)])
-        product.times(rows, out)
-        np.testing.assert_allclose(out, rows @ full, atol=2e-6)
+    n, matrices = 7, 4
+    full = rng.standard_normal((matrices, n, n))
+    full += full.transpose(0, 2, 1)
+    packed = np.ascontiguousarray(full[:, *np.tril_indices(n)])
+    sets = [rng.standard_normal((count, n)).astype(dtype) for count in (3, 0, 1)]
+    out = [np.full((matrices, *rows.shape), np.nan, dtype=dtype) for rows in sets]
+    SymmetricProducts(sets)(packed, out)
+    for rows, products in zip(sets, out, strict=True):
+        np.testing.assert_allclose(products, rows @ full, atol=accuracy)
 
 
 @pytest.mark.parametrize("rows", [np.zeros((2, 7)), np.zeros((2, 6), np.float32), np.zeros((7, 2), np.float32).T])
-def test_symmetric_product_refuses_what_blas_would_misread(rows):
-    with pytest.raises(ValueError, match="expected C-ordered float32 rows of 7"):
-        SymmetricProduct(7).times(rows, np.zeros((2, 7), dtype=np.float32))
+def test_symmetric_products_refuse_what_blas_would_misread(rows):
+    with pytest.raises(ValueError, match="expected C-ordered float32"):
+        SymmetricProducts([np.zeros((3, 7), np.float32), rows])
+    with pytest.raises(ValueError, match="expected C-ordered float32"):
+        SymmetricProducts([np.zeros((2, 7), np.float32)])(np.zeros((1, 28)), [rows[None]])

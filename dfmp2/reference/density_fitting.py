@@ -31,6 +31,7 @@ Array = NDArray[np.float64]
 
 COLUMN_BYTES = 16 * 10**6  # of B per triangular solve
 BLOCK_BYTES = 12 * 10**6  # of half-transformed integrals per exchange product; stays in the shared cache
+CACHE_BYTES = 4 * 10**6  # of B at a time; stays in cache from Coulomb to exchange
 
 
 class FittedIntegrals(df.DF):  # type: ignore[misc]
@@ -133,19 +134,22 @@ def coulomb_exchange(
     naux, nao = len(b), len(occupied[0])
     density = [c @ c.T for c in occupied]
     folded = np.stack([lib.pack_tril(d + d.T - np.diag(d.diagonal()))[pairs.columns] for d in density])
-    most = max(1, max(c.shape[1] for c in occupied))
-    step = max(1, BLOCK_BYTES // (8 * nao * most))
+    step = max(1, BLOCK_BYTES // (8 * nao * max(1, sum(c.shape[1] for c in occupied))))
+    few = max(1, CACHE_BYTES // (8 * max(1, b.shape[1])))
     bounds = np.linspace(0, naux, threads + 1).round().astype(int)
 
     def share(worker: int) -> tuple[Array, Array]:
-        lib.num_threads(1)  # of this thread alone: PySCF's loops inside a worker stay in it
         j, k = np.zeros_like(folded), np.zeros((len(occupied), nao, nao))
         transform = half_transform(occupied, step, pairs, single=single)
         for start in range(bounds[worker], bounds[worker + 1], step):
-            block = b[start : min(start + step, bounds[worker + 1])]
-            for s, row in enumerate(folded):
-                j[s] += (block @ row) @ block
-            for s, x in enumerate(transform(block)):
+            stop = min(start + step, bounds[worker + 1])
+            for first in range(start, stop, few):  # read from memory once, for J and K
+                rows = b[first : min(first + few, stop)]
+                for s, row in enumerate(folded):
+                    j[s] += (rows @ row) @ rows
+                transform.put(first - start, rows)
+            for s, half in enumerate(transform.halves(stop - start)):
+                x = half.reshape(-1, nao)
                 k[s] += x.T @ x  # NumPy sees one operand twice and calls syrk
         return j, k
 

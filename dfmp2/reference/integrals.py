@@ -56,7 +56,7 @@ def transformed_blocks(
 
     Yields
     ------
-    (p0, p1, [(p1-p0, nocc, nvir) float64 per spin])
+    (p0, p1, [(p1-p0, nocc, nvir) float64 per spin]), valid until the next is taken
     """
     with shielded():
         from dfmp2.reference.transformation import Transformation

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
-from pyscf import lib
 
 from dfmp2.orbitals import ActiveSpace
 from dfmp2.reference.half_transform import half_transform
@@ -27,31 +26,54 @@ class Transformation:
 
     Parameters
     ----------
-    spaces : active space of each spin
+    spaces : active spaces: of each spin, or any other two ranges of orbitals; ranges met before are not made again
     threads : workers
     """
 
     def __init__(self, spaces: list[ActiveSpace], threads: int) -> None:
-        occupied = [space.c_occ for space in spaces]
-        pairs = every_pair(len(occupied[0]))
-        self._step = max(1, HALF_BYTES // (8 * max(1, *(c.size for c in occupied))))
-        self._spaces, self._threads = spaces, threads
+        ranges: list[Array] = []
+        self._halves = [_found(space.c_occ, ranges) for space in spaces]
+        width = sum(c.shape[1] for c in ranges)
+        self._step = max(1, HALF_BYTES // (8 * max(1, len(ranges[0]) * width)))
+        self._threads = threads
+        self._parts = [np.empty((0, space.nocc, space.nvir)) for space in spaces]  # reused: touched first once
         self._virtual = [np.ascontiguousarray(space.c_vir) for space in spaces]
-        self._halves = [half_transform(occupied, self._step, pairs, single=False) for _ in range(threads)]
+        pairs = every_pair(len(ranges[0]))
+        self._transforms = [half_transform(ranges, self._step, pairs, single=False) for _ in range(threads)]
 
     def __call__(self, packed: Array) -> list[Array]:
-        """(ia|P) of each spin, (count, nocc, nvir), from packed (P|mn), (count, npair) float64, C order."""
-        parts = [np.empty((len(packed), space.nocc, space.nvir)) for space in self._spaces]
+        """(ia|P) of each space, (count, nocc, nvir), from packed (P|mn), (count, npair) float64, C order.
+
+        Valid until the next call.
+        """
+        if len(packed) > len(self._parts[0]):
+            self._parts = [np.empty((len(packed), *part.shape[1:])) for part in self._parts]
+        parts = [part[: len(packed)] for part in self._parts]
         bounds = np.linspace(0, len(packed), self._threads + 1).round().astype(int)
 
         def share(worker: int) -> None:
-            lib.num_threads(1)  # of this thread alone
+            transform = self._transforms[worker]
             for start in range(bounds[worker], bounds[worker + 1], self._step):
                 stop = min(start + self._step, bounds[worker + 1])
-                halves = self._halves[worker](packed[start:stop])
-                for x, virtual, part in zip(halves, self._virtual, parts, strict=True):
-                    np.matmul(x, virtual, out=part[start:stop].reshape(len(x), virtual.shape[1]))
+                transform.put(0, packed[start:stop])
+                halves = transform.halves(stop - start)
+                for (number, columns), virtual, part in zip(self._halves, self._virtual, parts, strict=True):
+                    x = halves[number][:, columns]
+                    if x.flags.c_contiguous:
+                        x = x.reshape(1, -1, x.shape[2])
+                    np.matmul(x, virtual, out=part[start:stop].reshape(*x.shape[:2], virtual.shape[1]))
 
         with ThreadPoolExecutor(self._threads) as pool:
             list(pool.map(share, range(self._threads)))
         return parts
+
+
+def _found(orbitals: Array, ranges: list[Array]) -> tuple[int, slice]:
+    """Where these orbitals (nao, n) are among the columns of `ranges`, which get them if they are in none."""
+    count = orbitals.shape[1]
+    for number, known in enumerate(ranges):
+        for first in range(known.shape[1] - count + 1):
+            if np.array_equal(known[:, first : first + count], orbitals):
+                return number, slice(first, first + count)
+    ranges.append(orbitals)
+    return len(ranges) - 1, slice(0, count)
