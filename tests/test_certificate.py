@@ -49,6 +49,15 @@ def test_estimate_covers_the_error_when_sampling(seed):
     assert error <= found.correlation_error < 1e-5 * abs(energy(mixed))
 
 
+def test_a_refused_sample_is_enlarged_before_all_is_repeated():
+    spaces = [fitted(40, 20, 90)]
+    exact, mixed = operands(spaces, "fp64"), pair_energies(operands(spaces, "mixed"), CPU)
+    accepted, refused = (certificate.certify(mixed, exact, CPU, tolerance) for tolerance in (1.0, 1e-30))
+    assert refused.sampled == certificate.EFFORT * accepted.sampled < refused.pairs
+    error = abs(energy(mixed) - energy(pair_energies(exact, CPU)))
+    assert error <= refused.correlation_error < accepted.correlation_error
+
+
 def test_a_wrong_factor_on_all_pairs_is_seen():
     spaces = [fitted(40, 20, 90)]
     exact = operands(spaces, "fp64")

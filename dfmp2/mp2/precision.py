@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
 
 from dfmp2.backends import registry
 from dfmp2.backends.base import Backend
@@ -22,9 +19,10 @@ from dfmp2.mp2.evaluation import AnyOperand
 from dfmp2.mp2.gathering import DeviceTensor
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.mp2.streaming import StoredOperand
+from dfmp2.mp2.summation import rounded, summation_order
 from dfmp2.orbitals import ActiveSpace
 from dfmp2.progress import Listener
-from dfmp2.ranks.team import ALONE, Team, taken
+from dfmp2.ranks.team import ALONE, Team
 from dfmp2.record import Array, Certificate, PairEnergies
 from dfmp2.scratch.tensor import StoredTensor
 
@@ -59,13 +57,18 @@ def pair_energies_to_tolerance(
     """
 
     def put(backend: Backend, precision: str) -> list[AnyOperand]:
-        at = _rounded if precision == "mixed" else _exact
+        order = None
+        if precision == "mixed":
+            order = summation_order([tensor for tensor in b if not isinstance(tensor, DeviceTensor)])
         return [
-            StoredOperand(tensor, s.eps_occ, s.eps_vir, precision, held)
+            StoredOperand(tensor, s.eps_occ, s.eps_vir, precision, held, order)
             if isinstance(tensor, StoredTensor)
             else tensor.at(precision)
             if isinstance(tensor, DeviceTensor)
-            else backend.put(at(tensor, team), s.eps_occ, s.eps_vir, precision)
+            else backend.put(
+                tensor if order is None else rounded(tensor, order, backend.limits.workers, team),
+                *(s.eps_occ, s.eps_vir, precision),
+            )
             for tensor, s in zip(b, spaces, strict=True)
         ]
 
@@ -93,18 +96,3 @@ def pair_energies_to_tolerance(
     listener.warning(f"{found}: the pair energies are repeated in float64")
     pairs = pair_energies(exact, backend, listener.tiles, course[1], team)
     return pairs, "fp64", replace(certificate, repeated_in_fp64=True)
-
-
-def _exact(b: Array, _team: Team) -> Array:
-    return b
-
-
-def _rounded(b: Array, team: Team) -> Any:
-    """B for a backend that rounds it: rounded already, once for all ranks of the host, where there are several."""
-    if team.size == 1:
-        return b
-    single = team.array(b.shape, np.float32)
-    for i in taken(team.queue(len(b))):
-        single[i] = b[i]
-    team.meet()
-    return single

@@ -43,6 +43,7 @@ class StoredOperand:
     b : (nocc, nvir, naux) on disk, Eh^1/2
     eps_occ, eps_vir, precision : as of Operand
     held : bytes of B that may be in memory, of both operands together
+    order : of the fitting functions in float32, (naux,)
     """
 
     b: StoredTensor
@@ -50,6 +51,15 @@ class StoredOperand:
     eps_vir: NDArray[np.float64]
     precision: str
     held: int
+    order: NDArray[np.intp] | None = None
+
+    def read(self, i0: int, i1: int, out: NDArray[Any]) -> None:
+        """Fill `out`, (i1-i0, nvir, naux) in C order, with orbitals i0:i1 as the precision wants them."""
+        if self.order is None:
+            self.b.read(i0, i1, out)
+            return
+        for i in range(i0, i1):
+            np.take(self.b.orbital(i).astype(np.float32), self.order, axis=1, out=out[i - i0], mode="clip")
 
     @property
     def row_bytes(self) -> int:
@@ -74,7 +84,7 @@ def batches(
     others = [] if same else [_buffer(right, wide) for _ in range(2)]
     for begin, end, mine, inside, passing in found:
         span = end - begin
-        left.b.read(begin, end, buffer[edge : edge + span])
+        left.read(begin, end, buffer[edge : edge + span])
         if inside:
             operand = _put(backend, left, buffer[edge : edge + span], [(begin, end)])
             yield operand, operand, {_shifted(tile, begin, begin): tile for tile in inside}
@@ -83,7 +93,7 @@ def batches(
 
         def load(k: int, passing: list[Cut] = passing, places: list[Any] = places) -> Any:
             j0, j1 = passing[k]
-            right.b.read(j0, j1, places[k % 2][: j1 - j0])
+            right.read(j0, j1, places[k % 2][: j1 - j0])
             return places[k % 2][: j1 - j0]
 
         for k, columns in enumerate(prefetched(load, len(passing))):

@@ -131,16 +131,15 @@ class StoredTensor:
         self.shape = (*self.shape[:2], lengths.pop()) if lengths else self.shape
         return self
 
-    def read(self, i0: int, i1: int, out: NDArray[np.float64] | NDArray[np.float32]) -> None:
-        """Fill `out`, (i1-i0, nvir, naux) float64 or float32 in C order, with orbitals i0:i1."""
-        row = self.shape[1] * self.shape[2]
-        if out.dtype == np.float64:
-            self._array.read(i0 * row, out.view(np.float64))
-            return
-        exact = np.empty(self.shape[1:])
-        for i in range(i0, i1):
-            self._array.read(i * row, exact)
-            out[i - i0] = exact
+    def read(self, i0: int, i1: int, out: Array) -> None:
+        """Fill `out`, (i1-i0, nvir, naux) float64 in C order, with orbitals i0:i1."""
+        self._array.read(i0 * self.shape[1] * self.shape[2], out)
+
+    def orbital(self, i: int) -> Array:
+        """B of one occupied orbital, (nvir, naux)."""
+        out = np.empty(self.shape[1:])
+        self.read(i, i + 1, out)
+        return out
 
     def whole(self) -> Array:
         """All of it, in memory."""
