@@ -85,6 +85,7 @@ class SymmetricProducts:
         for vectors in sets:
             self._require(vectors, (len(vectors), self._n))
         self._square = np.zeros((self._n, self._n), dtype=self._dtype)
+        self._triangle = np.empty(self._n * (self._n + 1) // 2, dtype=self._dtype)
         self._one, self._zero = np.ones(1, dtype=self._dtype), np.zeros(1, dtype=self._dtype)
 
     def __call__(self, packed: Array, out: list[NDArray[Any]]) -> None:
@@ -96,8 +97,10 @@ class SymmetricProducts:
             the vectors are float32
         out : of each set (k, count, n) in C order
         """
-        triangles = np.asarray(packed, dtype=self._dtype)
-        self._require(triangles, (len(packed), self._n * (self._n + 1) // 2))
+        if packed.dtype != np.float64 or not packed.flags.c_contiguous or packed.shape[1:] != self._triangle.shape:
+            raise ValueError(
+                f"expected C-ordered float64 triangles of {self._triangle.size}, got {packed.dtype} {packed.shape}"
+            )
         for vectors, target in zip(self._sets, out, strict=True):
             self._require(target, (len(packed), *vectors.shape))
         n, info, square = _int(self._n), ctypes.byref(ctypes.c_int()), self._square.ctypes.data
@@ -107,8 +110,14 @@ class SymmetricProducts:
             for vectors, target in zip(self._sets, out, strict=True)
             if vectors.size
         ]
-        spread, symm, first, size = self._spread, self._symm, triangles.ctypes.data, triangles.strides[0]
+        spread, symm, triangle, first, size = self._spread, self._symm, self._triangle, packed.ctypes.data, 0
+        if self._dtype == np.float64:
+            size = packed.strides[0]
+        else:
+            first = triangle.ctypes.data
         for k in range(len(packed)):
+            if not size:
+                triangle[:] = packed[k]
             # Rows of a lower triangle are, in Fortran's eyes, columns of an upper one.
             spread(b"U", n, first + k * size, square, n, info)
             for count, source, result, step in places:

@@ -147,7 +147,7 @@ def fit(
                     target.add(p0, p1, part)
                 else:
                     target[:, :, p0:p1] = part.transpose(1, 2, 0)
-        del block, part  # not held while the next ones are made, nor during the fit
+        del block, part  # not held during the fit
     with clock("fit"):
         _pool_pieces(stored, team)
         team.meet()  # all raw integrals are there

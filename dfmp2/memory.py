@@ -261,12 +261,14 @@ def _mp2(work: Workload, workers: int, limits: Limits, edge: int) -> tuple[int, 
     row = nvir * naux * FLOAT64
     tiles = min(workers * _tile_elements(limits, edge, nvir * nvir) * FLOAT64, 2 * whole)
     in_core = max(whole + frontier + 2 * metric + block, whole + single + metric + tiles)
-    half = min(HALF_BYTES * workers, whole)
+    coefficients = work.nao * sum(work.nao + spin.nvir for spin in work.spins)  # one worker's triangle, virtuals
+    half = min(HALF_BYTES * workers, whole) + workers * coefficients * FLOAT64
     left = min(LEFT_BEHIND * workers, whole)
     integrals = Stage(left + metric + frontier + half, min(block, LEAST_FUNCTIONS * per_function), block)
     solve = Stage(left + metric + frontier + 2 * workers * min(max(SOLVE_BYTES, row), whole), 0, 0)
     rows = sum(s.nocc for s in work.spins)
-    streamed = Stage(left + tiles + row, 3 * edge * row, (rows + 2 * edge) * row)
+    rounding = 0 if work.precision == "fp64" else row // 2
+    streamed = Stage(left + tiles + row + rounding, 3 * edge * row, (rows + 2 * edge) * row)
     return in_core, integrals, solve, streamed, whole
 
 

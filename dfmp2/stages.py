@@ -94,6 +94,7 @@ def correlated(case: Case, tensors: Tensors) -> MP2Result:
             held=plan.memory.tensor_bytes,
             journal=case.journal,
             team=case.team,
+            threads=setup.active,
         )
     tensors.b.clear()  # the check needs the room
     ranks = spread(case)

@@ -1,9 +1,11 @@
 """Bytes a run will write to and read from scratch, from its memory plan: nothing where all stays in memory.
 
     SCF integrals   written once, read once per J and K
-    B               written raw, read and written by the fit, read for the pair energies and by the certificate
+    B               written raw, read and written by the fit, read for the pair energies and by the certificate, some
+                    orbitals for the order in which float32 adds up
 
-The certificate's pairs depend on energies nobody knows yet; as many pairs at random read about the same.
+The certificate's pairs depend on energies nobody knows yet; as many pairs at random read about the same. A second,
+larger sample is not foreseen.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from dfmp2.memory import FLOAT32, FLOAT64, MemoryPlan
 from dfmp2.mp2 import tiling
 from dfmp2.mp2.certificate import FRACTION, LEAST_SAMPLED
 from dfmp2.mp2.streaming import visits
+from dfmp2.mp2.summation import SAMPLED
 from dfmp2.workload import CYCLES, Workload
 
 SEED = 0
@@ -66,6 +69,8 @@ def traffic(work: Workload, plan: MemoryPlan, limits: Limits) -> Traffic:
     if plan.mp2_fits_in_core:
         return Traffic(scf, (CYCLES + 1) * scf)
     waited = ahead = 0
+    if work.precision != "fp64":
+        waited += sum(FLOAT64 * min(spin.nocc, SAMPLED) * spin.nvir * work.naux for spin in work.spins)
     for left, right in ((0, 0), (1, 1), (0, 1)) if len(work.spins) == 2 else ((0, 0),):
         tiles = _tiles(work, limits, left, right)
         passes = [(tiles, FLOAT64 if work.precision == "fp64" else FLOAT32)]

@@ -49,13 +49,20 @@ def test_estimate_covers_the_error_when_sampling(seed):
     assert error <= found.correlation_error < 1e-5 * abs(energy(mixed))
 
 
-def test_a_refused_sample_is_enlarged_before_all_is_repeated():
-    spaces = [fitted(40, 20, 90)]
-    exact, mixed = operands(spaces, "fp64"), pair_energies(operands(spaces, "mixed"), CPU)
-    accepted, refused = (certificate.certify(mixed, exact, CPU, tolerance) for tolerance in (1.0, 1e-30))
-    assert refused.sampled == certificate.EFFORT * accepted.sampled < refused.pairs
-    error = abs(energy(mixed) - energy(pair_energies(exact, CPU)))
-    assert error <= refused.correlation_error < accepted.correlation_error
+@pytest.mark.parametrize("restricted", [True, False])
+def test_a_refused_sample_is_enlarged_before_all_is_repeated(restricted):
+    spaces = [fitted(40, 20, 90)] if restricted else [fitted(40, 20, 90, 1), fitted(36, 20, 90, 2)]
+    exact = operands(spaces, "fp64")
+    right = pair_energies(exact, CPU)
+    noise = np.random.default_rng(4).normal(1, 1e-4, right.opposite_spin.shape)
+    if restricted:
+        noise = np.triu(noise) + np.triu(noise, 1).T
+    noisy = replace(right, opposite_spin=right.opposite_spin * noise)
+    first = certificate.certify(noisy, exact, CPU, 1.0)
+    second = certificate.certify(noisy, exact, CPU, 0.9 * first.correlation_error)
+    hopeless = certificate.certify(noisy, exact, CPU, 1e-30)
+    assert first.sampled == hopeless.sampled < second.sampled <= certificate.EFFORT * first.sampled < second.pairs
+    assert abs(energy(noisy) - energy(right)) <= second.correlation_error < first.correlation_error
 
 
 def test_a_wrong_factor_on_all_pairs_is_seen():

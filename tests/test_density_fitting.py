@@ -36,6 +36,7 @@ def test_fitted_integrals_equal_pyscf(uhf):
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_matrices_of_an_open_shell_equal_pyscf(uhf, threads, monkeypatch):
     monkeypatch.setattr(density_fitting, "BLOCK_BYTES", 8 * 5 * MOLE.nao * 7)  # several blocks per worker
+    monkeypatch.setattr(density_fitting, "CACHE_BYTES", 1)  # several parts per block
     density = uhf.make_rdm1()
     theirs = uhf.with_df.get_jk(density)
     ours = FittedIntegrals(MOLE, AUX, threads).get_jk(density)
@@ -95,6 +96,7 @@ def test_bounds_are_the_diagonal_integrals():
 @pytest.mark.parametrize("cluster", [30, 1000])
 def test_dropped_pairs_change_nothing(apart, cluster, monkeypatch):
     monkeypatch.setattr(pair_list, "CLUSTER", cluster)  # many clusters, one
+    monkeypatch.setattr(density_fitting, "CACHE_BYTES", 1)
     fitted = FittedIntegrals(APART, df.addons.make_auxmol(APART, "cc-pvdz-jkfit"), 2)
     assert len(fitted.pairs.columns) < 0.6 * APART.nao * (APART.nao + 1) / 2
     density = apart.make_rdm1()

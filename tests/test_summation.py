@@ -9,6 +9,8 @@ from dfmp2.backends.cpu import CpuBackend
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.mp2.summation import SAMPLED, rounded, summation_order
 from dfmp2.ranks.team import ALONE
+from dfmp2.scratch.space import Space
+from dfmp2.scratch.tensor import StoredTensor
 
 SMALL, COUNT = 1e-4, 1000  # 1 + 1000 (1e-4)^2 is 1.00001, of which float32 keeps nothing if it begins with the 1
 
@@ -42,3 +44,12 @@ def test_both_spins_have_one_order():
     beta[..., 5] += 10
     assert summation_order([alpha, beta]).tolist() == [4, 3, 2, 1, 0, 5]
     assert summation_order([alpha, beta[:0]]).tolist() == [5, 4, 3, 2, 1, 0]
+
+
+def test_the_order_is_the_same_on_disk(tmp_path):
+    b = np.random.default_rng(3).standard_normal((SAMPLED + 3, 4, 30))
+    with Space(tmp_path, b.nbytes) as space:
+        tensor = StoredTensor(space, "b", b.shape, [(0, len(b))])
+        tensor.add(0, 30, np.ascontiguousarray(b.transpose(2, 0, 1)))
+        tensor.fit(lambda rows: rows, 1, shrinks=False)
+        assert summation_order([tensor]).tolist() == summation_order([b]).tolist()

@@ -96,9 +96,9 @@ class Backend(Protocol):
     limits: Limits
 
     def put(
-        self, b: NDArray[np.float64], eps_occ: NDArray[np.float64], eps_vir: NDArray[np.float64], precision: str
+        self, b: NDArray[Any], eps_occ: NDArray[np.float64], eps_vir: NDArray[np.float64], precision: str
     ) -> Operand:
-        """Make (nocc, nvir, naux) float64 B resident in the given precision."""
+        """Make (nocc, nvir, naux) B resident in the given precision; for "mixed" it comes in float32 or float64."""
         ...
 
     def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:

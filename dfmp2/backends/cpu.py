@@ -4,7 +4,7 @@ A block of occupied i and j is contracted in one GEMM, as near to square as the 
 
     G[j,b,i,a] = sum_P B_jbP B_iaP = (ia|jb),
 
-and is divided, multiplied and row-summed where it lies, a few pairs at a time. Parallelism is one tile per
+and is divided, multiplied and summed where it lies, a few pairs at a time. Parallelism is one tile per
 worker with one BLAS thread each; NumPy releases the GIL in every step.
 """
 
@@ -14,6 +14,7 @@ import platform
 from collections.abc import Iterator
 from itertools import pairwise
 from math import isqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from dfmp2.backends.base import Limits, Operand, PairTerms, Tile
 
 PRODUCT_ELEMENTS = 1 << 21  # of G: 16 MB in float64; larger products are no faster, and leave the last-level cache
+RUN = 64  # terms added up in float32 before float64 takes over: in longer sums the small terms get lost
 QUOTIENT_ELEMENTS = 1 << 17  # of G divided at a time: 1 MB in float64, so that it stays in a core's own cache
 
 _DTYPES: dict[str, type[np.float32] | type[np.float64]] = {"fp64": np.float64, "mixed": np.float32}
@@ -44,7 +46,7 @@ class CpuBackend:
     def put(
         self, b: NDArray[np.float64], eps_occ: NDArray[np.float64], eps_vir: NDArray[np.float64], precision: str
     ) -> Operand:
-        """Keep B as it is ("fp64") or as a float32 copy ("mixed")."""
+        """Keep B as it is, or a float32 copy of a float64 one in "mixed"."""
         return Operand(np.ascontiguousarray(b, dtype=_DTYPES[precision]), eps_occ, eps_vir, precision)
 
     def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
@@ -59,6 +61,7 @@ class CpuBackend:
         eps_ab = (right.eps_vir[:, None] + left.eps_vir[None, :]).astype(left.b.dtype)
         product = np.empty(max(_area(block) for block in blocks) * eps_ab.size, left.b.dtype)
         quotient = np.empty((min(step, shape[1]), nvir_right, nvir), left.b.dtype)
+        runs = _runs(nvir, RUN if left.b.dtype == np.float32 else nvir)
         for block in blocks:
             i0, i1, j0, j1, diagonal = block
             rows, columns = (j1 - j0) * nvir_right, (i1 - i0) * nvir
@@ -72,11 +75,14 @@ class CpuBackend:
                     eps_ij = (left.eps_occ[i] + right.eps_occ[start:stop]).astype(g.dtype)
                     np.subtract(eps_ij[:, None, None], eps_ab, out=w)
                     np.divide(part, w, out=w)
-                    # Row sums in the working precision, their sum in float64.
                     place = i - tile.i0, slice(start - tile.j0, stop - tile.j0)
-                    direct[place] = np.einsum("jba,jba->jb", part, w).sum(axis=1, dtype=np.float64)
-                    if exchange is not None:
-                        exchange[place] = np.einsum("jba,jab->jb", w, part).sum(axis=1, dtype=np.float64)
+                    for a0, a1, run in runs:
+                        by_runs = w[:, :, a0:a1].reshape(stop - start, nvir_right, -1, run)
+                        ours = part[:, :, a0:a1].reshape(by_runs.shape)
+                        direct[place] += _total(np.einsum("jbka,jbka->jbk", ours, by_runs))
+                        if exchange is not None:
+                            swapped = part[:, a0:a1].reshape(stop - start, -1, run, nvir)
+                            exchange[place] += _total(np.einsum("jbka,jkab->jbk", by_runs, swapped))
         return PairTerms(direct, exchange)
 
     def describe(self) -> dict[str, str]:
@@ -98,6 +104,17 @@ def _blocks(tile: Tile, elements: int) -> Iterator[Tile]:
         for j0, j1 in _cuts(tile.j0, tile.j1, most):
             if not tile.diagonal or i0 <= j0:
                 yield Tile(i0, i1, j0, j1, diagonal=tile.diagonal and i0 == j0)
+
+
+def _runs(size: int, run: int) -> list[tuple[int, int, int]]:
+    """(start, stop, run): a range as whole runs, then the rest as one."""
+    cut = size // run * run
+    return [(start, stop, length) for start, stop, length in ((0, cut, run), (cut, size, size - cut)) if stop > start]
+
+
+def _total(sums: NDArray[Any]) -> NDArray[np.float64]:
+    """Sums of each j, (j, b, k), together in float64."""
+    return np.asarray(sums.sum(axis=(1, 2), dtype=np.float64))
 
 
 def _cuts(start: int, stop: int, most: int) -> list[tuple[int, int]]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The same with the file that is written and the log opened."""
+    """A display, with the file that is written and the log opened."""
 
     target: Path
     display: Display

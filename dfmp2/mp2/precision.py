@@ -37,6 +37,7 @@ def pair_energies_to_tolerance(
     held: int = 0,
     journal: Journal | None = None,
     team: Team = ALONE,
+    threads: int = 1,
 ) -> tuple[PairEnergies, str, Certificate | None]:
     """Pair energies, the precision they were really computed in, and the certificate.
 
@@ -50,6 +51,7 @@ def pair_energies_to_tolerance(
     held : bytes of B on disk that may be in memory at a time
     journal : saves finished tiles, and may hold those of a run that was stopped
     team : ranks that share the work, and arrays in memory
+    threads : for rounding B
 
     Raises
     ------
@@ -57,20 +59,18 @@ def pair_energies_to_tolerance(
     """
 
     def put(backend: Backend, precision: str) -> list[AnyOperand]:
-        order = None
-        if precision == "mixed":
-            order = summation_order([tensor for tensor in b if not isinstance(tensor, DeviceTensor)])
-        return [
-            StoredOperand(tensor, s.eps_occ, s.eps_vir, precision, held, order)
-            if isinstance(tensor, StoredTensor)
-            else tensor.at(precision)
-            if isinstance(tensor, DeviceTensor)
-            else backend.put(
-                tensor if order is None else rounded(tensor, order, backend.limits.workers, team),
-                *(s.eps_occ, s.eps_vir, precision),
-            )
-            for tensor, s in zip(b, spaces, strict=True)
-        ]
+        made = any(isinstance(tensor, DeviceTensor) for tensor in b)
+        order = None if made or precision == "fp64" else summation_order(b, team)  # type: ignore[arg-type]
+
+        def operand(tensor: Array | StoredTensor | DeviceTensor, space: ActiveSpace) -> AnyOperand:
+            energies = space.eps_occ, space.eps_vir
+            if isinstance(tensor, DeviceTensor):
+                return tensor.at(precision)
+            if isinstance(tensor, StoredTensor):
+                return StoredOperand(tensor, *energies, precision, held, order)
+            return backend.put(tensor if order is None else rounded(tensor, order, threads, team), *energies, precision)
+
+        return [operand(tensor, space) for tensor, space in zip(b, spaces, strict=True)]
 
     course = [Tiles(journal or Journal(), number) for number in (0, 1)]
     host = registry.exact(backend)  # the backend itself, if it has float64

@@ -43,7 +43,7 @@ class StoredOperand:
     b : (nocc, nvir, naux) on disk, Eh^1/2
     eps_occ, eps_vir, precision : as of Operand
     held : bytes of B that may be in memory, of both operands together
-    order : of the fitting functions in float32, (naux,)
+    order : of the fitting functions in float32, (naux,); None in float64
     """
 
     b: StoredTensor
@@ -51,15 +51,18 @@ class StoredOperand:
     eps_vir: NDArray[np.float64]
     precision: str
     held: int
-    order: NDArray[np.intp] | None = None
+    order: NDArray[np.intp] | None
 
     def read(self, i0: int, i1: int, out: NDArray[Any]) -> None:
         """Fill `out`, (i1-i0, nvir, naux) in C order, with orbitals i0:i1 as the precision wants them."""
         if self.order is None:
             self.b.read(i0, i1, out)
             return
+        exact, single = np.empty((1, *self.b.shape[1:])), np.empty(self.b.shape[1:], dtype=np.float32)
         for i in range(i0, i1):
-            np.take(self.b.orbital(i).astype(np.float32), self.order, axis=1, out=out[i - i0], mode="clip")
+            self.b.read(i, i + 1, exact)
+            single[:] = exact[0]
+            np.take(single, self.order, axis=1, out=out[i - i0], mode="clip")
 
     @property
     def row_bytes(self) -> int:

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.checkpoint.encoding import Section
 from dfmp2.counting import each
-from dfmp2.ranks.team import Team
+from dfmp2.ranks.team import ALONE, Team
 from dfmp2.scratch.tensor import StoredTensor
 
 Array = NDArray[np.float64]
@@ -26,29 +27,34 @@ Index = NDArray[np.intp]
 SAMPLED = 16  # occupied orbitals per spin that the weights are taken from
 
 
-def summation_order(b: Sequence[Array | StoredTensor]) -> Index:
+def summation_order(b: Sequence[Array | StoredTensor], team: Team = ALONE) -> Index:
     """Fitting functions by growing weight, the same for all spins; wherever B lies, the same numbers.
 
     Parameters
     ----------
     b : (nocc, nvir, naux) float64 per spin
+    team : ranks that use the order that rank 0 has found
     """
-    weights = np.zeros(b[0].shape[2] if b else 0)
-    for tensor in b:
-        nocc = tensor.shape[0]
-        for i in np.unique(np.linspace(0, nocc - 1, min(nocc, SAMPLED)).round().astype(int)):
-            rows = tensor.orbital(i) if isinstance(tensor, StoredTensor) else tensor[i]
-            weights += np.einsum("ap,ap->p", rows, rows)
-    return np.argsort(weights, kind="stable")
+
+    def find() -> Section:
+        weights = np.zeros(b[0].shape[2])
+        for tensor in b:
+            nocc = tensor.shape[0]
+            for i in np.unique(np.linspace(0, nocc - 1, min(nocc, SAMPLED)).round().astype(int)):
+                rows = tensor.orbital(i) if isinstance(tensor, StoredTensor) else tensor[i]
+                weights += np.einsum("ap,ap->p", rows, rows)
+        return Section({}, {"order": np.argsort(weights, kind="stable")})
+
+    return np.asarray(team.told(find).arrays["order"], dtype=np.intp)
 
 
-def rounded(b: Array, order: Index, workers: int, team: Team) -> Any:
+def rounded(b: Array, order: Index, threads: int, team: Team) -> Any:
     """B, (nocc, nvir, naux), in float32 with its fitting functions in this order; once for all ranks of the host."""
     single = team.array(b.shape, np.float32)
 
     def fill(i: int) -> None:
         np.take(b[i].astype(np.float32), order, axis=1, out=single[i], mode="clip")
 
-    each(team.queue(len(b)).take, fill, workers)
+    each(team.queue(len(b)).take, fill, threads)
     team.meet()
     return single

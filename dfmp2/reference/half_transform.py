@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.blas import SymmetricProducts
-from dfmp2.reference.pair_list import Cluster, PairList
+from dfmp2.reference.pair_list import PairList
 
 Array = NDArray[np.float64]
 
@@ -42,9 +42,7 @@ def half_transform(orbitals: list[Array], most: int, pairs: PairList, *, single:
     """
     dtype: np.dtype[np.floating[Any]] = np.dtype(np.float32) if single else np.dtype(np.float64)
     return (
-        TriangleTransform(orbitals, most, dtype)
-        if pairs.complete
-        else ClusterTransform(orbitals, most, pairs.clusters, dtype)
+        TriangleTransform(orbitals, most, dtype) if pairs.complete else ClusterTransform(orbitals, most, pairs, dtype)
     )
 
 
@@ -69,25 +67,23 @@ class TriangleTransform:
 class ClusterTransform:
     """Kept pairs only; the columns of X are the functions of one cluster after another."""
 
-    def __init__(
-        self, orbitals: list[Array], most: int, clusters: tuple[Cluster, ...], dtype: np.dtype[np.floating[Any]]
-    ) -> None:
-        self._clusters = clusters
+    def __init__(self, orbitals: list[Array], most: int, pairs: PairList, dtype: np.dtype[np.floating[Any]]) -> None:
+        self._clusters = pairs.clusters
         self._orbitals = [
-            [np.ascontiguousarray(c[part.partners].T, dtype=dtype) for part in clusters] for c in orbitals
+            [np.ascontiguousarray(c[part.partners].T, dtype=dtype) for part in pairs.clusters] for c in orbitals
         ]
-        self._parts = [np.empty(part.source.shape, dtype=dtype) for part in clusters]
+        self._columns = np.zeros(len(pairs.columns) + 1, dtype=dtype)  # the last is the negligible pair
+        self._parts = [np.empty(part.source.shape, dtype=dtype) for part in pairs.clusters]
         self._work = [np.empty((most, c.shape[1], len(c)), dtype=dtype) for c in orbitals]
 
     def put(self, place: int, rows: Array) -> None:
         """As of HalfTransform."""
-        columns = np.zeros(rows.shape[1] + 1, dtype=self._work[0].dtype)  # the last is the negligible pair
         for number, values in enumerate(rows, place):
-            columns[:-1] = values
+            self._columns[:-1] = values
             stop = 0
             for index, part in enumerate(self._clusters):
                 start, stop = stop, stop + len(part.functions)
-                np.take(columns, part.source, out=self._parts[index], mode="clip")
+                np.take(self._columns, part.source, out=self._parts[index], mode="clip")
                 for orbitals, work in zip(self._orbitals, self._work, strict=True):
                     np.matmul(orbitals[index], self._parts[index], out=work[number, :, start:stop])
 

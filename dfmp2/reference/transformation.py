@@ -26,12 +26,15 @@ class Transformation:
 
     Parameters
     ----------
-    spaces : active spaces: of each spin, or any other two ranges of orbitals; ranges met before are not made again
+    spaces : each a pair of orbital ranges, such as the active space of a spin; what is a part of a wider first range
+        is not made again
     threads : workers
     """
 
     def __init__(self, spaces: list[ActiveSpace], threads: int) -> None:
         ranges: list[Array] = []
+        for space in sorted(spaces, key=lambda space: -space.nocc):  # the widest first: others may be parts of it
+            _found(space.c_occ, ranges)
         self._halves = [_found(space.c_occ, ranges) for space in spaces]
         width = sum(c.shape[1] for c in ranges)
         self._step = max(1, HALF_BYTES // (8 * max(1, len(ranges[0]) * width)))

@@ -133,6 +133,8 @@ class StoredTensor:
 
     def read(self, i0: int, i1: int, out: Array) -> None:
         """Fill `out`, (i1-i0, nvir, naux) float64 in C order, with orbitals i0:i1."""
+        if out.dtype != np.float64:
+            raise TypeError(f"expected float64, got {out.dtype}")
         self._array.read(i0 * self.shape[1] * self.shape[2], out)
 
     def orbital(self, i: int) -> Array:

@@ -132,7 +132,13 @@ class Session:
         with threads.limited(self.threads):
             b, space = synthetic.make(kernel, self.threads)
             pairs, precision, certificate = pair_energies_to_tolerance(
-                [b], [space], self._backend, self.precision, KERNEL_CERTIFICATE * abs(reference), Quiet()
+                [b],
+                [space],
+                self._backend,
+                self.precision,
+                KERNEL_CERTIFICATE * abs(reference),
+                Quiet(),
+                threads=self.threads,
             )
         self._count(certificate)
         return _correlation(pairs), _allowances(certificate, precision).get("mp2_correlation_energy", 0.0)

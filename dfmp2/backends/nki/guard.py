@@ -3,8 +3,9 @@
     |found - redone| <= RELATIVE |direct| + 2 g |B_i| |B_j| sqrt(|direct| / D_min)        g = 2^-23
 
 The second term bounds what float32 products do to far pairs, whose integrals are differences of large terms: an error
-g |B_ia| |B_jb| of each integral, by Cauchy's inequality. The certificate of the whole run comes besides
-(`dfmp2.mp2.certificate`); this finds out at once, and before everything else has been computed.
+g |B_ia| |B_jb| of each integral, by Cauchy's inequality. B is what the device was given, rounded to float32. The
+certificate of the whole run comes besides (`dfmp2.mp2.certificate`) and sees the rounding too; this finds out at once,
+and before everything else has been computed.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class GuardedBackend:
 
 def redo(left: Operand, right: Operand, i: int, j: int) -> tuple[float, float, float]:
     """Direct and exchange term of a pair in float64, and the largest difference that float32 explains, Eh."""
-    b_i, b_j = (np.asarray(b, dtype=np.float64) for b in (left.b.b[i], right.b.b[j]))  # float32 where B is on disk
+    b_i, b_j = (np.asarray(b, dtype=np.float64) for b in (left.b.b[i], right.b.b[j]))
     t = b_i @ b_j.T
     d = left.eps_occ[i] + right.eps_occ[j] - left.eps_vir[:, None] - right.eps_vir[None, :]
     weighted = t / d
