@@ -76,7 +76,7 @@ def unchanged(patch: pytest.MonkeyPatch) -> None:
         ("h2o", {}, early_single, 9),
         ("h2o", {"scf": "conventional"}, unchanged, 12),
         ("nh2", {"scf_max_cycles": 30}, small_ladder, 17),
-        ("nh2", {"tolerance": 1e-12}, unchanged, 40),  # repeated in float64
+        pytest.param("nh2", {"tolerance": 1e-12}, unchanged, 40, marks=pytest.mark.slow),  # repeated in float64
         ("nh2", {"stability": "full", "precision": "fp64"}, unchanged, 23),
     ],
     ids=["float32 exchange", "conventional", "ladder", "repeated", "full stability"],
@@ -95,6 +95,7 @@ def test_resumed_from_any_saved_state(
         assert compute(name, chosen, Journal(InMemory(), state, every=0.0)) == whole, state.serial
 
 
+@pytest.mark.slow
 def test_stopped_again_and_again_with_everything_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """B is taken over from the run before, and nothing is left in the end."""
     for name in ("scf_fits_in_core", "mp2_fits_in_core"):

@@ -84,11 +84,13 @@ def test_basis_series(printed: Printer) -> None:
     assert abs(large - small) < abs(large - qz)
 
 
+@pytest.mark.slow
 def test_bond_scan(printed: Printer) -> None:
     """MP2/cc-pVDZ has r(OH) near 0.965 angstrom."""
     assert number(printed("bond_scan"), "minimum at") == pytest.approx(0.965, abs=0.005)
 
 
+@pytest.mark.slow
 def test_compare_backends(printed: Printer) -> None:
     text = printed("compare_backends")
     expected = EXPECTED["nh3"]["values"]["mp2_correlation_energy"]
@@ -123,6 +125,7 @@ def test_absent_packages_are_said_in_one_line(package: str, tmp_path: Path) -> N
     assert done.stdout.startswith("skipped: ") and len(done.stdout.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     """The code cells in order, in one name space; what the last expression of a cell shows is shown as HTML."""
     notebook = json.loads((EXAMPLES / "tour.ipynb").read_text())

@@ -77,6 +77,7 @@ def test_changed_anywhere(plan: list[Change], radical: Stored, tmp_path: Path) -
 
 @FILES
 @given(place=st.integers(0, 4095), new=st.binary(min_size=1, max_size=8), heap=st.booleans())
+@pytest.mark.slow
 def test_changed_where_the_structure_is(place: int, new: bytes, heap: bool, water: Stored, tmp_path: Path) -> None:
     """The first pages hold superblock, root group and a heap of texts; another heap is looked for by its signature."""
     content = bytearray(water.path.read_bytes())

@@ -78,6 +78,7 @@ def test_no_forces_of_its_own() -> None:
         atoms.get_forces()
 
 
+@pytest.mark.slow
 def test_optimisation_with_numerical_forces() -> None:
     """The minimum is where the energies say: the vertex of a parabola through three energies near it."""
     settings = {**SETTINGS, "basis": "sto-3g"}

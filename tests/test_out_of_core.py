@@ -42,7 +42,7 @@ def both(monkeypatch: pytest.MonkeyPatch, compute: Any) -> tuple[MP2Result, MP2R
     return held, compute()
 
 
-@pytest.mark.parametrize("name", ["h2o", "nh2", "o2"])
+@pytest.mark.parametrize("name", ["h2o", "nh2", pytest.param("o2", marks=pytest.mark.slow)])
 def test_energies_on_disk_equal_those_in_memory(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()

@@ -265,7 +265,7 @@ def started(folder: Path, *arguments: str, slow: bool = False) -> subprocess.Pop
     return subprocess.Popen(
         [COMMAND, *arguments],
         cwd=folder,
-        env={**os.environ, EACH: "0", **({"PYTHONPATH": str(folder)} if slow else {})},
+        env={**os.environ, EACH: "0", **({"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"} if slow else {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

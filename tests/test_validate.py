@@ -159,6 +159,7 @@ def test_quick_entries_pass_with_torch(call):
     assert done.json["backend"] == "torch"
 
 
+@pytest.mark.slow
 def test_published_differences_are_undercut_in_fp64_and_mixed(call):
     for precision in ("fp64", "mixed"):
         options = ("--backend", "cpu", "--precision", precision, "--json")
