@@ -68,6 +68,7 @@ def test_first_energy(printed: Printer) -> None:
     assert "the same to the last bit" in text and "frozen core orbitals 1" in text
 
 
+@pytest.mark.slow
 def test_interaction(printed: Printer) -> None:
     text = printed("interaction_s22")
     assert number(text, "counterpoise-corrected") == pytest.approx(-0.0224119246, abs=1e-6)
