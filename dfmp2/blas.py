@@ -85,7 +85,7 @@ class SymmetricProducts:
         for vectors in sets:
             self._require(vectors, (len(vectors), self._n))
         self._square = np.zeros((self._n, self._n), dtype=self._dtype)
-        self._triangle = np.empty(self._n * (self._n + 1) // 2, dtype=self._dtype)
+        self._rounded = np.empty(self._n * (self._n + 1) // 2, dtype=np.float32) if self._dtype == np.float32 else None
         self._one, self._zero = np.ones(1, dtype=self._dtype), np.zeros(1, dtype=self._dtype)
 
     def __call__(self, packed: Array, out: list[NDArray[Any]]) -> None:
@@ -97,10 +97,9 @@ class SymmetricProducts:
             the vectors are float32
         out : of each set (k, count, n) in C order
         """
-        if packed.dtype != np.float64 or not packed.flags.c_contiguous or packed.shape[1:] != self._triangle.shape:
-            raise ValueError(
-                f"expected C-ordered float64 triangles of {self._triangle.size}, got {packed.dtype} {packed.shape}"
-            )
+        size = self._n * (self._n + 1) // 2
+        if packed.dtype != np.float64 or not packed.flags.c_contiguous or packed.shape[1:] != (size,):
+            raise ValueError(f"expected C-ordered float64 triangles of {size}, got {packed.dtype} {packed.shape}")
         for vectors, target in zip(self._sets, out, strict=True):
             self._require(target, (len(packed), *vectors.shape))
         n, info, square = _int(self._n), ctypes.byref(ctypes.c_int()), self._square.ctypes.data
@@ -110,16 +109,15 @@ class SymmetricProducts:
             for vectors, target in zip(self._sets, out, strict=True)
             if vectors.size
         ]
-        spread, symm, triangle, first, size = self._spread, self._symm, self._triangle, packed.ctypes.data, 0
-        if self._dtype == np.float64:
-            size = packed.strides[0]
-        else:
-            first = triangle.ctypes.data
+        spread, symm, rounded = self._spread, self._symm, self._rounded
+        first, stride = packed.ctypes.data, packed.strides[0]
+        if rounded is not None:
+            first, stride = rounded.ctypes.data, 0
         for k in range(len(packed)):
-            if not size:
-                triangle[:] = packed[k]
+            if rounded is not None:
+                rounded[:] = packed[k]
             # Rows of a lower triangle are, in Fortran's eyes, columns of an upper one.
-            spread(b"U", n, first + k * size, square, n, info)
+            spread(b"U", n, first + k * stride, square, n, info)
             for count, source, result, step in places:
                 symm(b"L", b"U", n, count, one, square, n, source, n, zero, result + k * step, n)
 

@@ -102,6 +102,7 @@ def test_names_that_could_be_paths_or_data_are_refused(name: str) -> None:
     assert caught.value.exit_code == 3
 
 
+@pytest.mark.exchange
 def test_kinds_agree_with_the_roles_of_the_exchange() -> None:
     exchange = pytest.importorskip("basis_set_exchange")
     roles = {"rifit": "ri", "jkfit": "jk", "jfit": "j", "dftjfit": "j", "dftxfit": "xfit", "admmfit": "admm"}
@@ -363,6 +364,7 @@ def exchange_element(name: str, symbol: str) -> ElementBasis:
     return element
 
 
+@pytest.mark.exchange
 @pytest.mark.parametrize(("name", "symbol"), [("def2-svp", "I"), ("lanl2dz", "Au"), ("def2-tzvp", "Rn")])
 def test_exchange_and_pyscf_agree_on_core_potentials(name: str, symbol: str) -> None:
     ours = resolve_orbital(name, [symbol]).elements[symbol]
@@ -372,6 +374,7 @@ def test_exchange_and_pyscf_agree_on_core_potentials(name: str, symbol: str) -> 
     )
 
 
+@pytest.mark.exchange
 @pytest.mark.parametrize(
     ("name", "symbol"), [("cc-pvtz", "Cl"), ("def2-svp", "I"), ("6-31g", "C"), ("cc-pvdz-ri", "O")]
 )
@@ -387,6 +390,7 @@ def test_exchange_functions_span_the_same_space_as_pyscf_files(name: str, symbol
     assert np.trace(overlaps) == pytest.approx(mole.nao, abs=1e-4)
 
 
+@pytest.mark.exchange
 def test_iodine_takes_its_fitting_set_from_the_exchange() -> None:
     """Turbomole's def2-SVP set of iodine is (9s,8p,7d,4f,2g)."""
     pytest.importorskip("basis_set_exchange")
@@ -399,6 +403,7 @@ def test_iodine_takes_its_fitting_set_from_the_exchange() -> None:
     assert ri.elements["H"].source.startswith("PySCF")
 
 
+@pytest.mark.exchange
 def test_psi4_energy_of_neon_xenon_with_a_core_potential() -> None:
     """Psi4's test dfmp2-ecp: total DF-MP2 energy of NeXe, all electrons correlated, default sets of def2-SVP."""
     pytest.importorskip("basis_set_exchange")

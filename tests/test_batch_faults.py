@@ -17,6 +17,7 @@ from tests.test_batch import chain, results, wait_for
 MB = 10**6
 
 
+@pytest.mark.control_group
 def test_out_of_memory_killer_takes_one_item(folder: Path) -> None:
     """A worker that needs more than its control group has is killed by the kernel; the rest of the batch is not."""
     if not Path("/proc/self/cgroup").exists():

@@ -105,6 +105,7 @@ def test_two_parts_give_the_bits_of_a_run(
     assert in_parts(molecule, tmp_path, before, after, both) == whole(molecule, before, after, both)
 
 
+@pytest.mark.exchange
 def test_core_potentials(tmp_path: Path) -> None:
     pytest.importorskip("basis_set_exchange")
     before, both = {"basis": "def2-svp", "frozen_core": "auto"}, {"precision": "fp64", "threads": 1}

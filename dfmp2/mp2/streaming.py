@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.backends.base import Backend, Operand, PairTerms, Tile
+from dfmp2.mp2.summation import put_ordered
 from dfmp2.scratch.space import prefetched
 from dfmp2.scratch.tensor import StoredTensor
 
@@ -58,11 +59,8 @@ class StoredOperand:
         if self.order is None:
             self.b.read(i0, i1, out)
             return
-        exact, single = np.empty((1, *self.b.shape[1:])), np.empty(self.b.shape[1:], dtype=np.float32)
         for i in range(i0, i1):
-            self.b.read(i, i + 1, exact)
-            single[:] = exact[0]
-            np.take(single, self.order, axis=1, out=out[i - i0], mode="clip")
+            put_ordered(self.b.orbital(i), self.order, out[i - i0])
 
     @property
     def row_bytes(self) -> int:

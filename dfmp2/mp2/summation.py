@@ -52,9 +52,11 @@ def rounded(b: Array, order: Index, threads: int, team: Team) -> Any:
     """B, (nocc, nvir, naux), in float32 with its fitting functions in this order; once for all ranks of the host."""
     single = team.array(b.shape, np.float32)
 
-    def fill(i: int) -> None:
-        np.take(b[i].astype(np.float32), order, axis=1, out=single[i], mode="clip")
-
-    each(team.queue(len(b)).take, fill, threads)
+    each(team.queue(len(b)).take, lambda i: put_ordered(b[i], order, single[i]), threads)
     team.meet()
     return single
+
+
+def put_ordered(rows: Array, order: Index, out: NDArray[np.float32]) -> None:
+    """B of one occupied orbital, (nvir, naux), rounded and in this order, into `out`."""
+    np.take(rows.astype(np.float32), order, axis=1, out=out, mode="clip")
