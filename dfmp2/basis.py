@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -55,16 +56,24 @@ class BasisSet:
     role : "orbital", "jk" (SCF fitting set) or "ri" (MP2 fitting set)
     name : what was asked for, or "default" when the set was chosen from the orbital basis
     elements : symbol -> ElementBasis
+    errors : symbol -> what a fitting set misses for one atom, Eh (`dfmp2.reference.fitting_error`); {} where unknown
     """
 
     role: str
     name: str
     elements: Mapping[str, ElementBasis]
+    errors: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ecp_electrons(self) -> dict[str, int]:
         """Electrons replaced by the effective core potential, per element."""
         return {symbol: element.ecp_electrons for symbol, element in self.elements.items()}
+
+    def error_of(self, symbols: Iterable[str]) -> float | None:
+        """What a fitting set misses for these atoms one by one, Eh; None where that was not measured."""
+        found = [self.errors.get(symbol) for symbol in symbols]
+        known = [error for error in found if error is not None]
+        return math.fsum(known) if known and len(known) == len(found) else None
 
     def describe(self) -> list[str]:
         """One line per distinct (set, source): name, elements, origin, for the report."""

@@ -20,7 +20,8 @@ from dfmp2.molecule import Molecule
 from dfmp2.orbitals import ActiveSpace
 from dfmp2.progress import Stopwatch
 from dfmp2.reference import integrals
-from dfmp2.reference.basis import resolve_fitting, resolve_orbital
+from dfmp2.reference.basis import resolve_orbital
+from dfmp2.reference.fitting_sets import resolve_fitting
 from dfmp2.reference.mole import build_auxiliary, build_mole
 
 REPEATS = 3

@@ -148,6 +148,7 @@ def doubts(case: Case, tensors: Tensors) -> None:
 def diagnostics(case: Case, tensors: Tensors) -> Diagnostics:
     """Numbers that tell whether the energies can be trusted, and the warnings so far."""
     reference, metric = tensors.reference, tensors.metric
+    atoms, jk = case.system.molecule.real_symbols, case.system.scf_fitting
     return Diagnostics(
         homo_lumo_gap=homo_lumo_gap(reference.mo_energy, reference.mo_occ),
         smallest_denominator=smallest_denominator(active_spaces(case, reference)),
@@ -155,4 +156,6 @@ def diagnostics(case: Case, tensors: Tensors) -> Diagnostics:
         metric_dropped=metric.dropped,
         metric_threshold=metric.threshold,
         warnings=tuple(case.listener.warnings),
+        scf_fitting_error=None if jk is None else jk.error_of(atoms),
+        mp2_fitting_error=case.system.mp2_fitting.error_of(atoms),
     )

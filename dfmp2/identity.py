@@ -21,7 +21,7 @@ DECIDES = (  # options that change numbers, beside what the fingerprint has unde
     "tolerance",
 )
 # Options with which a finished result stays the answer to the question.
-FREE = ("memory", "threads", "scratch", "scf_max_cycles", "allow_small_gap", "scf_from", "check")
+FREE = ("memory", "threads", "scratch", "scf_max_cycles", "allow_small_gap", "allow_poor_fit", "scf_from", "check")
 
 
 def identity(system: System, setup: Setup, core: FrozenCore, kind: str, start: StartOrbitals | None) -> dict[str, str]:

@@ -88,6 +88,11 @@ class Molecule:
         return tuple(f"@{s}" if flag else s for s, flag in zip(self.symbols, self.ghost, strict=True))
 
     @property
+    def real_symbols(self) -> tuple[str, ...]:
+        """Symbol of each atom that is not a ghost."""
+        return tuple(symbol for symbol, flag in zip(self.symbols, self.ghost, strict=True) if not flag)
+
+    @property
     def elements(self) -> tuple[str, ...]:
         """Distinct symbols in order of appearance, ghosts included."""
         return tuple(dict.fromkeys(self.symbols))

@@ -25,7 +25,7 @@ CHOICES = {
 # Which part of a run an option concerns: everything up to B (dfmp2 prepare), the pair energies (dfmp2 energy), or both.
 BEFORE_PAIRS = (
     *("basis", "reference", "scf", "scf_auxbasis", "scf_conv_tol", "scf_max_cycles", "scf_from", "stability"),
-    *("auxbasis", "frozen_core", "frozen_virtual", "allow_small_gap"),
+    *("auxbasis", "allow_poor_fit", "frozen_core", "frozen_virtual", "allow_small_gap"),
 )
 PAIRS = ("os_scale", "ss_scale", "backend", "tolerance", "check")
 BOTH_PARTS = ("precision", "memory", "scratch", "threads")
@@ -62,6 +62,7 @@ class Options:
         system's temporary folder
     threads : number of threads, None for the number of usable cores
     allow_small_gap : go on below the refused HOMO-LUMO gap
+    allow_poor_fit : take a fitting set that was named whatever its error on the atoms
     check : also run PySCF's own DF-MP2 on the same orbitals and fitting set
     """
 
@@ -86,6 +87,7 @@ class Options:
     scratch: str | None = None
     threads: int | None = None
     allow_small_gap: bool = False
+    allow_poor_fit: bool = False
     check: bool = False
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from dfmp2.ranks.team import ALONE, Team
 from dfmp2.record import StartOrbitals
 from dfmp2.reference import mean_field, stability
 from dfmp2.reference.adopt import adopt
+from dfmp2.reference.fitting_sets import with_errors
 from dfmp2.reference.shield import import_pyscf
 from dfmp2.result import MP2Result
 from dfmp2.stages import converge, correlated, fitted
@@ -79,6 +80,8 @@ def run_mean_field(
         reference=reference.kind,
         scf=reference.scf_type,
     )
+    if jk is not None:
+        jk = with_errors(jk, orbital, allow_poor=options.allow_poor_fit)
     setup = prepare(options, "dfmp2.from_mean_field")
     system = assemble(molecule, orbital, jk, setup, listener)
     settle = partial(_settle, system, reference.kind, listener, scf=False)

@@ -196,6 +196,8 @@ class Diagnostics:
     metric_dropped: int = _q("", "fitting functions dropped by the eigenvalue cut")
     metric_threshold: float = _q("", "eigenvalue cut relative to the largest eigenvalue, 0 when Cholesky was used")
     warnings: tuple[str, ...] = _q("", "warnings given during the run")
+    scf_fitting_error: float | None = _q("hartree", "error of the SCF fitting set, sum over atoms measured alone", None)
+    mp2_fitting_error: float | None = _q("hartree", "error of the MP2 fitting set, sum over atoms measured alone", None)
 
 
 @dataclass(frozen=True, slots=True)

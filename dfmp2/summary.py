@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dfmp2.basis import BasisSet
 
 if TYPE_CHECKING:
+    from dfmp2.molecule import Molecule
     from dfmp2.result import MP2Result
 
 
@@ -40,6 +41,8 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "mp2_total_energy": result.mp2_total_energy,
         "scs_mp2_correlation_energy": result.scs_mp2_correlation_energy,
         "sos_mp2_correlation_energy": result.sos_mp2_correlation_energy,
+        "scf_fitting_error": fitting_error(result.scf_fitting, molecule),
+        "mp2_fitting_error": fitting_error(result.mp2_fitting, molecule),
         "backend": result.backend,
         "backend_reason": result.backend_reason,
         "precision": result.precision,
@@ -70,6 +73,13 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
 def describe(basis: BasisSet) -> str:
     """Names of the sets in a basis, e.g. "cc-pvdz-ri" or "cc-pvdz-jkfit, def2-universal-jkfit"."""
     return ", ".join(dict.fromkeys(element.name for element in basis.elements.values()))
+
+
+def fitting_error(basis: BasisSet | None, molecule: Molecule) -> dict[str, Any] | None:
+    """Error of a fitting set, Eh: its sum over the atoms and that of each element; None where it was not measured."""
+    if basis is None or not basis.errors:
+        return None
+    return {"sum": basis.error_of(molecule.real_symbols), "elements": dict(basis.errors)}
 
 
 def to_html(result: MP2Result) -> str:

@@ -21,7 +21,9 @@ from dfmp2.options import Options
 from dfmp2.orbitals import ActiveSpace
 from dfmp2.progress import Listener
 from dfmp2.record import Reference, Sizes
-from dfmp2.reference.basis import is_mp2_fitting_set, resolve_fitting, resolve_orbital
+from dfmp2.reference.basis import resolve_orbital
+from dfmp2.reference.basis_names import is_mp2_fitting_set
+from dfmp2.reference.fitting_sets import resolve_fitting
 from dfmp2.reference.mole import build_auxiliary, build_mole
 from dfmp2.reference.shield import import_pyscf
 from dfmp2.route import ON_HOST, Route
@@ -92,14 +94,15 @@ def resolve(molecule: Molecule, setup: Setup, listener: Listener) -> System:
     molecule.check_electrons(orbital.ecp_electrons)
     jk = None
     if options.scf == "df":
-        jk = resolve_fitting("jk", options.scf_auxbasis, orbital, molecule.elements)
+        poor = options.allow_poor_fit
+        jk = resolve_fitting("jk", options.scf_auxbasis, orbital, molecule.elements, allow_poor=poor)
     return assemble(molecule, orbital, jk, setup, listener)
 
 
 def assemble(molecule: Molecule, orbital: BasisSet, jk: BasisSet | None, setup: Setup, listener: Listener) -> System:
     """Add the MP2 fitting set and build the PySCF molecules."""
-    auxbasis = setup.options.auxbasis
-    ri = resolve_fitting("ri", auxbasis, orbital, molecule.elements)
+    auxbasis, poor = setup.options.auxbasis, setup.options.allow_poor_fit
+    ri = resolve_fitting("ri", auxbasis, orbital, molecule.elements, allow_poor=poor)
     if auxbasis and auxbasis != "auto" and not is_mp2_fitting_set(auxbasis):
         listener.warning(
             f"--auxbasis {auxbasis} was not made for MP2: expect errors of 1e-5 Eh and more against an -ri set"

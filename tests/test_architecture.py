@@ -1,4 +1,4 @@
-"""The layout keeps its promises: one direction of imports, small modules, foreign libraries in one room each."""
+"""The layout keeps its promises: one direction of imports, foreign libraries in one room each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "dfmp2"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-MOST_LINES = 300
 
 # A room may import from rooms further up only (and from its own).
 ORDER = (
@@ -115,9 +114,8 @@ def test_foreign_libraries_stay_in_their_room(path):
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_modules_stay_small_and_documented(path):
+def test_modules_are_documented(path):
     text = path.read_text()
-    assert len(text.splitlines()) <= MOST_LINES
     if text.strip():
         assert ast.get_docstring(ast.parse(text)), f"{path} has no docstring"
 

@@ -15,17 +15,10 @@ import dfmp2
 from dfmp2.basis import BasisSet, ElementBasis
 from dfmp2.errors import InputError
 from dfmp2.reference import library_exchange, library_pyscf
-from dfmp2.reference.basis import (
-    is_mp2_fitting_set,
-    load_pyscf_element,
-    normalise,
-    resolve_fitting,
-    resolve_orbital,
-    to_pyscf,
-    to_pyscf_ecp,
-)
-from dfmp2.reference.basis_names import kind, squash
-from dfmp2.reference.fitting_sets import PARTNERS, find_partners
+from dfmp2.reference.basis import load_pyscf_element, resolve_orbital
+from dfmp2.reference.basis_names import is_mp2_fitting_set, kind, normalise, squash
+from dfmp2.reference.basis_shells import to_pyscf, to_pyscf_ecp
+from dfmp2.reference.fitting_sets import PARTNERS, find_partners, resolve_fitting
 from dfmp2.reference.shield import import_pyscf, shielded
 
 import_pyscf()
@@ -472,7 +465,7 @@ def test_planted_expressions_are_not_executed(tmp_path: Path) -> None:
     (tmp_path / "basis_set_exchange.py").write_text("open('marker', 'w')\n")
     code = """
 import sys
-from dfmp2.reference.basis import resolve_orbital, resolve_fitting
+from dfmp2.reference.basis import resolve_orbital; from dfmp2.reference.fitting_sets import resolve_fitting
 assert "pyscf" not in sys.modules
 orbital = resolve_orbital("cc-pvdz", ["H"])
 print(len(orbital.elements["H"].shells), len(resolve_fitting("ri", None, orbital, ["H"]).elements["H"].shells))

@@ -182,7 +182,8 @@ VERSION = 1
 LAYOUT = {
     "": layout(("", "mol")),
     "scf": layout(("hartree", "e_tot mo_energy"), ("", "mo_coeff mo_occ")),
-    **{f"dfmp2/bases/{place}": layout(("", TEXT)) for place in ("orbital", "scf_fitting", "mp2_fitting")},
+    "dfmp2/bases/orbital": layout(("", TEXT)),
+    **{f"dfmp2/bases/{role}_fitting": layout(("", TEXT), ("hartree", "fitting_error")) for role in ("scf", "mp2")},
     "dfmp2/certificate": layout(
         ("hartree", "correlation_error same_spin_error opposite_spin_error largest_pair_error tolerance"),
         ("", "pairs sampled repeated_in_fp64"),
@@ -193,7 +194,7 @@ LAYOUT = {
         ("", "program"),
     ),
     "dfmp2/diagnostics": layout(
-        ("hartree", "homo_lumo_gap smallest_denominator"),
+        ("hartree", "homo_lumo_gap smallest_denominator scf_fitting_error mp2_fitting_error"),
         ("", "metric_condition metric_dropped metric_threshold warnings"),
     ),
     "dfmp2/energies": layout(("hartree", " ".join(ENERGIES))),
@@ -203,7 +204,7 @@ LAYOUT = {
         ("bohr", "coordinates"),
     ),
     "dfmp2/input/options": layout(
-        ("", "allow_small_gap backend basis check frozen_core frozen_virtual precision reference scf"),
+        ("", "allow_poor_fit allow_small_gap backend basis check frozen_core frozen_virtual precision reference scf"),
         ("", "scf_conv_tol scf_max_cycles stability tolerance transform"),
     ),
     "dfmp2/memory": layout(("byte", "budget measured_peak predicted_peak")),

@@ -21,7 +21,7 @@ from dfmp2.options import Options
 from dfmp2.result import MP2Result
 
 # Options with which a finished result stays what it is.
-NOT_COMPARED = ("memory", "threads", "scratch", "scf_max_cycles", "allow_small_gap", "scf_from")
+NOT_COMPARED = ("memory", "threads", "scratch", "scf_max_cycles", "allow_small_gap", "allow_poor_fit", "scf_from")
 START = "start orbitals sha256:"  # in the command that a result was made with
 LARGEST_START = 4 * 10**9  # bytes of a file with start orbitals
 

@@ -16,8 +16,9 @@ from dfmp2.errors import Dfmp2Error
 from dfmp2.frozen_core import frozen_core_count
 from dfmp2.molecule import Molecule
 from dfmp2.options import Options
-from dfmp2.reference.basis import resolve_fitting, resolve_orbital
+from dfmp2.reference.basis import resolve_orbital
 from dfmp2.reference.exchange_schedule import uses_single
+from dfmp2.reference.fitting_sets import resolve_fitting
 from dfmp2.reference.mean_field import reference_kind
 from dfmp2.workload import Spin, Workload
 

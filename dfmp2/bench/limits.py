@@ -22,7 +22,8 @@ from dfmp2.backends.cpu import CpuBackend
 from dfmp2.bench.products import square_rate
 from dfmp2.molecule import Molecule
 from dfmp2.reference import integrals
-from dfmp2.reference.basis import resolve_fitting, resolve_orbital
+from dfmp2.reference.basis import resolve_orbital
+from dfmp2.reference.fitting_sets import resolve_fitting
 from dfmp2.reference.mole import build_auxiliary, build_mole
 from dfmp2.reference.pair_list import pair_list
 from dfmp2.result import MP2Result

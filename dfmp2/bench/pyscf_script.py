@@ -10,7 +10,7 @@ from typing import Any
 
 from dfmp2.basis import BasisSet
 from dfmp2.molecule import Molecule
-from dfmp2.reference.basis import to_pyscf, to_pyscf_ecp
+from dfmp2.reference.basis_shells import to_pyscf, to_pyscf_ecp
 from dfmp2.result import MP2Result
 
 CONV_TOL, CONV_TOL_GRAD = 1e-10, 1e-6  # Eh; `norm(g)` of all occupied-virtual elements g = 2 F_ia (RHF)

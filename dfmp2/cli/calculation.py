@@ -107,6 +107,7 @@ OPTIONS = (
     ),
     click.option("--threads", type=int, help="Threads of this process.  [default: usable cores]"),
     click.option("--allow-small-gap", is_flag=True, help="Go on with a HOMO-LUMO gap below 0.02 Eh."),
+    click.option("--allow-poor-fit", is_flag=True, help="Take a named fitting set that is off by over 1 mEh an atom."),
 )
 
 

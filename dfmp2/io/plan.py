@@ -7,11 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dfmp2.io.report import fitting_errors
 from dfmp2.io.route import route_dict, route_lines
 from dfmp2.planning import Outlook
 from dfmp2.resources import free_disk
 from dfmp2.scratch.folder import RESERVE
 from dfmp2.scratch.speed import BUILT_IN
+from dfmp2.summary import fitting_error
 from dfmp2.units import format_bytes
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ def to_dict(outlook: Outlook) -> dict[str, Any]:
             "nvir": [s.nvir for s in work.spins],
             "tiles": plan.tiles,
         },
+        "scf_fitting_error": fitting_error(system.scf_fitting, system.molecule),
+        "mp2_fitting_error": fitting_error(system.mp2_fitting, system.molecule),
         "memory_bytes": {
             "program": memory.program,
             "scf": memory.scf,
@@ -112,6 +116,7 @@ def to_text(outlook: Outlook) -> str:
         f"fitting sets of {sizes['naux_scf']} (SCF) and {sizes['naux']} (MP2)",
         f"correlated: {sizes['nocc']} occupied, {sizes['nvir']} virtual; frozen core {sizes['frozen_core']}; "
         f"{sizes['tiles']} tiles of pairs",
+        *fitting_errors(molecule, outlook.system.scf_fitting, outlook.system.mp2_fitting),
         f"backend {facts['backend']}: {facts['reason']}; {facts['threads']} threads; rates {facts['rates']}",
         "",
         f"{'stage':<16}{'predicted / s':>14}{'operations':>14}",

@@ -9,9 +9,10 @@ import shlex
 from dataclasses import asdict
 from typing import Any
 
+from dfmp2.io.report import fitting_errors
 from dfmp2.io.text import printable
 from dfmp2.prepared import Prepared
-from dfmp2.summary import describe
+from dfmp2.summary import describe, fitting_error
 from dfmp2.units import format_bytes
 
 STAGES = ("scf", "integrals", "transform", "fit", "total")
@@ -31,6 +32,8 @@ def to_dict(prepared: Prepared) -> dict[str, Any]:
         "basis": prepared.orbital_basis.name,
         "scf_auxbasis": None if prepared.scf_fitting is None else describe(prepared.scf_fitting),
         "auxbasis": describe(prepared.mp2_fitting),
+        "scf_fitting_error": fitting_error(prepared.scf_fitting, molecule),
+        "mp2_fitting_error": fitting_error(prepared.mp2_fitting, molecule),
         "scf_total_energy": reference.scf_total_energy,
         "scf_iterations": reference.cycles,
         "stability": None
@@ -62,6 +65,7 @@ def report(prepared: Prepared, path: str) -> str:
         f"{molecule.name}: {molecule.formula}, charge {molecule.charge}, multiplicity {molecule.multiplicity}; "
         f"{reference.kind.upper()}/{prepared.orbital_basis.name}, {scf}; MP2 fitting set "
         f"{describe(prepared.mp2_fitting)}",
+        *fitting_errors(molecule, prepared.scf_fitting, prepared.mp2_fitting),
         f"frozen core {sizes.frozen_core} (--frozen-core {prepared.options.frozen_core}), frozen virtual "
         f"{sizes.frozen_virtual}; SCF made with --precision {prepared.options.precision}",
         f"reference energy {reference.scf_total_energy:.10f} Eh, {reference.cycles} cycles",

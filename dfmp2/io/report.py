@@ -6,6 +6,7 @@ from typing import Any
 
 from dfmp2.basis import BasisSet
 from dfmp2.io.text import printable
+from dfmp2.molecule import Molecule
 from dfmp2.mp2 import scaling
 from dfmp2.result import MP2Result
 from dfmp2.units import ANGSTROM_PER_BOHR, format_bytes
@@ -79,7 +80,19 @@ def _bases(result: MP2Result) -> list[str]:
         lines.append(f"{'SCF fitting':<13}none: conventional four-centre integrals")
     else:
         lines += _basis("SCF fitting", result.scf_fitting, sizes.naux_scf)
-    return lines + _basis("MP2 fitting", result.mp2_fitting, sizes.naux)
+    lines += _basis("MP2 fitting", result.mp2_fitting, sizes.naux)
+    return lines + fitting_errors(result.molecule, result.scf_fitting, result.mp2_fitting)
+
+
+def fitting_errors(molecule: Molecule, scf_fitting: BasisSet | None, mp2_fitting: BasisSet) -> list[str]:
+    """A line for each fitting set whose error was measured on the atoms."""
+    lines = []
+    for name, basis in (("SCF", scf_fitting), ("MP2", mp2_fitting)):
+        total = None if basis is None else basis.error_of(molecule.real_symbols)
+        if basis is not None and total is not None:
+            each = ", ".join(f"{symbol} {error:+.1e}" for symbol, error in basis.errors.items())
+            lines.append(f"{name} fitting error of the atoms {total:+.1e} Eh (each {each})")
+    return lines
 
 
 def _basis(role: str, basis: BasisSet, functions: int) -> list[str]:

@@ -124,7 +124,7 @@ def basis_items(place: str, basis: BasisSet) -> dict[str, Item]:
         for symbol, e in basis.elements.items()
     }
     at = f"dfmp2/bases/{place}"
-    return {
+    items = {
         f"{at}/role": Item(basis.role, "", "orbital, jk (SCF fitting) or ri (MP2 fitting)"),
         f"{at}/name": Item(basis.name, "", "name that was asked for"),
         f"{at}/elements": Item(
@@ -136,6 +136,10 @@ def basis_items(place: str, basis: BasisSet) -> dict[str, Item]:
             "hash of exponents and coefficients",
         ),
     }
+    if basis.errors:
+        values = np.array([*basis.errors.values()])
+        items[f"{at}/fitting_error"] = Item(values, "hartree", "error for one atom of each element")
+    return items
 
 
 def basis_from(stored: Mapping[str, Any]) -> BasisSet:
@@ -161,7 +165,10 @@ def basis_from(stored: Mapping[str, Any]) -> BasisSet:
     hashes = tuple(f"{symbol} {e.sha256}" for symbol, e in elements.items())
     if hashes != tuple(stored["sha256"]):
         raise ValueError("the hash of a basis does not belong to its numbers")
-    return BasisSet(str(stored["role"]), str(stored["name"]), elements)
+    errors = [float(error) for error in stored.get("fitting_error", ())]  # none in files of dfmp2 0.1
+    if not all(map(math.isfinite, errors)) or len(errors) not in (0, len(elements)):
+        raise ValueError("the fitting errors of a basis do not belong to its elements")
+    return BasisSet(str(stored["role"]), str(stored["name"]), elements, dict(zip(elements, errors, strict=False)))
 
 
 def _require_numbers(element: ElementBasis) -> None:

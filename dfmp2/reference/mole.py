@@ -10,7 +10,7 @@ from typing import Any
 
 from dfmp2.basis import BasisSet
 from dfmp2.molecule import Molecule
-from dfmp2.reference.basis import to_pyscf, to_pyscf_ecp
+from dfmp2.reference.basis_shells import to_pyscf, to_pyscf_ecp
 from dfmp2.reference.shield import import_pyscf, shielded
 
 MEGABYTE = 10**6

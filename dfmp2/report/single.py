@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dfmp2.basis import BasisSet
-from dfmp2.io.report import CITATION, LONGEST_GEOMETRY
+from dfmp2.io.report import CITATION, LONGEST_GEOMETRY, fitting_errors
 from dfmp2.mp2 import scaling
 from dfmp2.report.cost import Speed, cost_blocks
 from dfmp2.report.drawing import draw
@@ -107,6 +107,7 @@ def _method(result: MP2Result) -> tuple[Block, ...]:
     else:
         rows += _basis_rows("SCF fitting", result.scf_fitting, sizes.naux_scf)
     rows += _basis_rows("MP2 fitting", result.mp2_fitting, sizes.naux)
+    fits = tuple(Text(f"{line}.") for line in fitting_errors(result.molecule, result.scf_fitting, result.mp2_fitting))
     spins = ("all",) if result.reference.nspin == 1 else ("alpha", "beta")
     classes = tuple(
         cells(spin, *(str(n) for n in (sizes.nmo - nocc - nvir - sizes.frozen_virtual, nocc, nvir)))
@@ -121,6 +122,7 @@ def _method(result: MP2Result) -> tuple[Block, ...]:
             columns("role", "set", "elements", "origin", "#functions", "SHA-256, first digits"),
             tuple(rows),
         ),
+        *fits,
         *note,
         Table(
             f"Orbitals per class; frozen core asked for: {result.options.frozen_core}",

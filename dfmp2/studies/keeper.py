@@ -27,7 +27,16 @@ from dfmp2.studies.step import Step
 
 REST = 5.0  # pause after writing the file, in units of the time that took
 # Options that decide how, or whether, but not what.
-NOT_COMPARED = ("memory", "threads", "backend", "scratch", "scf_from", "scf_max_cycles", "allow_small_gap")
+NOT_COMPARED = (
+    "memory",
+    "threads",
+    "backend",
+    "scratch",
+    "scf_from",
+    "scf_max_cycles",
+    "allow_small_gap",
+    "allow_poor_fit",
+)
 
 
 class Keeper:

@@ -104,6 +104,7 @@ class Session:
                     memory=self.memory,
                     threads=self.threads,
                     allow_small_gap=True,
+                    allow_poor_fit=True,  # the published sets, whatever they are
                 ),
                 start=self._start(calculation),
                 listener=Quiet(),
