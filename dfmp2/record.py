@@ -122,9 +122,9 @@ class Check:
 
     @property
     def largest_difference(self) -> float:
-        """Largest absolute difference of any component, Eh."""
+        """Largest absolute difference of any component, Eh; NaN where one is NaN."""
         parts = (self.scf_difference, self.same_spin_difference, self.opposite_spin_difference)
-        return max(abs(part) for part in (*parts, self.correlation_difference))
+        return float(np.max(np.abs((*parts, self.correlation_difference))))
 
     @property
     def passed(self) -> bool:

@@ -12,6 +12,7 @@ from dfmp2.basis import BasisSet
 
 if TYPE_CHECKING:
     from dfmp2.molecule import Molecule
+    from dfmp2.record import Check
     from dfmp2.result import MP2Result
 
 
@@ -56,9 +57,7 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "predicted_timings": asdict(result.predicted),
         "memory": asdict(result.memory),
         "storage": None if result.storage is None else asdict(result.storage),
-        "check": None
-        if check is None
-        else {**asdict(check), "correlation_difference": check.correlation_difference, "passed": check.passed},
+        "check": None if check is None else _check(check),
         "provenance": asdict(result.provenance) | {"input_sha256": hashlib.sha256(molecule.text.encode()).hexdigest()},
     }
     if result.preparation is not None:
@@ -97,6 +96,12 @@ def to_html(result: MP2Result) -> str:
         for name, value in rows
     )
     return f"<table><caption>{html.escape(title)}</caption>{body}</table>"
+
+
+def _check(check: Check) -> dict[str, Any]:
+    """A check without its SCF energy, which is that of the run: --check has no SCF of its own."""
+    compared = {name: value for name, value in asdict(check).items() if not name.startswith("scf_")}
+    return {**compared, "correlation_difference": check.correlation_difference, "passed": check.passed}
 
 
 def _plain(value: Any) -> Any:

@@ -34,7 +34,7 @@ MACHINE = ("memory", "scratch", "threads")
 )
 @refused(["transform"], "is no choice here: dfmp2 prepare has made B on the host")
 @output_options("Result file", "STEM.dfmp2.h5")
-@click.option("--check", is_flag=True, help="Also run PySCF's own DF-MP2 on the same orbitals.")
+@click.option("--check", is_flag=True, help="Also run PySCF's own DF-MP2 on the same orbitals and fitting set.")
 def command(prepared: str, display: Display, **options: Any) -> None:
     """Compute the pair energies of a prepared file: no SCF, no integrals, on any backend.
 

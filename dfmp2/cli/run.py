@@ -24,7 +24,7 @@ from dfmp2.resources import usable_cores
 @click.argument("molecule")
 @calculation_options
 @output_options("Result file", "STEM.dfmp2.h5")
-@click.option("--check", is_flag=True, help="Also run PySCF's own DF-MP2 on the same orbitals.")
+@click.option("--check", is_flag=True, help="Also run PySCF's own DF-MP2 on the same orbitals and fitting set.")
 @click.option("--ranks", type=int, metavar="N", help="Processes on this host; torchrun starts them, also on others.")
 @click.option(
     "--max-restarts", type=int, default=0, metavar="K", help="Start the ranks again when one dies.  [default: 0]"

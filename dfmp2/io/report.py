@@ -185,8 +185,8 @@ def _trust(result: MP2Result) -> list[str]:
     check = result.check
     if check is not None:
         lines += [
-            f"check against {check.program}, same orbitals: {'passed' if check.passed else 'FAILED'} "
-            f"(allowed {check.allowed:.1e} Eh)",
+            f"check against {check.program}, same orbitals and fitting set (whose errors it cannot see): "
+            f"{'passed' if check.passed else 'FAILED'} (allowed {check.allowed:.1e} Eh)",
             f"             same-spin {check.same_spin_difference:+.2e}, opposite-spin "
             f"{check.opposite_spin_difference:+.2e}, correlation {check.correlation_difference:+.2e} Eh",
         ]

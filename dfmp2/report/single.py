@@ -62,7 +62,9 @@ def verdict(result: MP2Result) -> str:
         failed.append("certificate above tolerance")
     count = len(result.diagnostics.warnings)
     warnings = f"{count} warning{'s' * (count != 1)}" if count else "no warnings"
-    passed = "passed, " if result.check is not None or result.certificate is not None else ""
+    names = [("PySCF check", result.check), ("certificate", result.certificate)]
+    done = " and ".join(name for name, found in names if found is not None)
+    passed = f"{done} passed, " if done else ""
     return f"✗ {', '.join(failed)}, {warnings}" if failed else f"{'!' if count else '✓'} {passed}{warnings}"
 
 

@@ -170,7 +170,6 @@ def _check(check: Check | None) -> tuple[Block, ...]:
         )
     theirs, ours = check.same_spin + check.opposite_spin, check.correlation_difference
     values = (
-        ("E(HF)", check.scf_total_energy, check.scf_difference),
         ("same-spin correlation", check.same_spin, check.same_spin_difference),
         ("opposite-spin correlation", check.opposite_spin, check.opposite_spin_difference),
         ("MP2 correlation", theirs, ours),
@@ -179,8 +178,9 @@ def _check(check: Check | None) -> tuple[Block, ...]:
     kind, word = ("ok", "agrees") if check.passed else ("failure", "differs")
     note = Note(
         kind,
-        f"{check.program} on the same orbitals {word}: largest difference {size(check.largest_difference)} Eh, "
-        f"allowed {size(check.allowed)} Eh.",
+        f"{check.program} on the same orbitals and fitting set {word}: largest difference "
+        f"{size(check.largest_difference)} Eh, allowed {size(check.allowed)} Eh. Errors of the SCF and of a fitting "
+        "set are not seen; dfmp2 compare --exact sees them.",
     )
     head = columns("energy", "#reference / Eh", "#dfmp2 - reference / Eh")
     return note, Table(f"Check against {check.program}, same orbitals and fitting set", head, rows)

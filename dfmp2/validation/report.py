@@ -58,10 +58,11 @@ def line(row: Row) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """One line per program, and all together."""
+    """One line per program, all together, and what both sides share."""
     lines = [f"{'program':<20}{'passed':>8}{'failed':>8}{'skipped':>9}{'largest difference / Eh':>26}"]
     for name, counts in [*by_program(rows).items(), ("all", tally(rows))]:
         lines.append(f"{name:<20}{counts.passed:>8}{counts.failed:>8}{counts.skipped:>9}{_small(counts.largest):>26}")
+    lines.append("with fitting sets of the same names on both sides, so errors of a set are not seen")
     return "\n".join(lines)
 
 
