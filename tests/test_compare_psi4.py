@@ -231,7 +231,7 @@ def test_table_and_json(call: Runner, stored: Path, stand_in):
     header, scf, *_, last = done.out.splitlines()
     assert header.split()[-2:] == ["Psi4", "difference"]
     assert scf.split()[:3] == ["scf_total_energy", "-55.5670750200", "-55.5670750200"]
-    assert last == "agrees with Psi4 1.3.2 within 1.0e-06 Eh"
+    assert last == "agrees with Psi4 1.3.2 within 1.0e-06 Eh, with the same fitting sets (--exact uses none)"
     found = succeed(call("compare", "nh2.h5", "--with", "psi4", "--json")).json
     assert (found["program"], found["passed"]) == ("Psi4 1.3.2", True)
     row = found["energies"]["mp2_opposite_spin_correlation_energy"]

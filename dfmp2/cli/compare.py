@@ -1,9 +1,10 @@
-"""`dfmp2 compare`: recompute a stored result with PySCF or Psi4 from scratch and print the differences."""
+"""`dfmp2 compare`: recompute a stored result from scratch and print the differences."""
 
 from __future__ import annotations
 
 import json
 import math
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,7 +13,9 @@ from dfmp2.cli.console import Console
 from dfmp2.errors import ComparisonFailed, InputError
 from dfmp2.resources import usable_cores
 
-TOLERANCE = 1e-6  # Eh; two converged SCFs and two MP2 implementations agree to much less
+if TYPE_CHECKING:
+    from dfmp2.record import Check
+    from dfmp2.result import MP2Result
 
 
 @click.command("compare", short_help="Recompute a stored result with PySCF or Psi4 and print the differences.")
@@ -25,8 +28,12 @@ TOLERANCE = 1e-6  # Eh; two converged SCFs and two MP2 implementations agree to 
     show_default=True,
     help="Program that recomputes it; psi4 must be on PATH.",
 )
+@click.option("--exact", is_flag=True, help="Without fitting sets: conventional SCF and four-centre MP2 in PySCF.")
 @click.option(
-    "--tolerance", type=float, default=TOLERANCE, show_default=True, metavar="EH", help="Largest difference allowed."
+    "--tolerance",
+    type=float,
+    metavar="EH",
+    help="Largest difference allowed; with --exact, per atom.  [default: 1e-06; with --exact 1e-03]",
 )
 @click.option("--threads", type=int, help="Threads of the program.  [default: usable cores]")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Stop Psi4 after this time.  [default: never]")
@@ -35,7 +42,8 @@ TOLERANCE = 1e-6  # Eh; two converged SCFs and two MP2 implementations agree to 
 def command(
     result: str,
     program: str,
-    tolerance: float,
+    exact: bool,
+    tolerance: float | None,
     threads: int | None,
     timeout: float | None,
     as_json: bool,
@@ -43,23 +51,47 @@ def command(
 ) -> None:
     """Recompute RESULT (.h5) from scratch: SCF, then the program's own DF-MP2, with the stored basis sets.
 
-    Exit code 8 when an energy differs by more than --tolerance, 6 when there is no Psi4 or it fails.
+    Both use the fitting sets of the run. --exact uses none: its differences are the fitting errors of this molecule.
+    Exit code 8 when an energy differs by more than --tolerance, 6 when there is no Psi4 or it fails, 7 when the
+    four-centre integrals do not fit into memory.
     """
-    if not tolerance > 0:
-        raise InputError(f"--tolerance {tolerance}: expected a number above zero")
+    if tolerance is not None and not 0 < tolerance < math.inf:
+        raise InputError(f"--tolerance {tolerance}: expected a finite number above zero")
     if threads is not None and threads < 1:
         raise InputError(f"--threads {threads}: expected a whole number, 1 or more")
     if timeout is not None and not 0 < timeout < math.inf:
         raise InputError(f"--timeout {timeout}: expected seconds above zero")
     if timeout is not None and program == "pyscf":
         raise InputError("--timeout stops Psi4, but the comparison is with PySCF: add --with psi4, or leave it out")
+    if exact and program != "pyscf":
+        raise InputError(f"--exact is computed by PySCF only: leave out --with {program}")
     count = threads or usable_cores()
     thread_settings.set_environment(count)
     from dfmp2.io import hdf5
-    from dfmp2.recompute import recompute
+    from dfmp2.recompute import FITTING_TOLERANCE, TOLERANCE, recompute, recompute_exact
 
     stored = hdf5.read(result)
-    check = recompute(stored, tolerance, count, Console(quiet=quiet, log=None), program=program, timeout=timeout)
+    console = Console(quiet=quiet, log=None)
+    allowed = tolerance or (FITTING_TOLERANCE if exact else TOLERANCE)
+    if exact:
+        check = recompute_exact(stored, allowed, count, console)
+    else:
+        check = recompute(stored, allowed, count, console, program=program, timeout=timeout)
+    _show(stored, check, "exact" if exact else program, allowed, as_json=as_json)
+    if not check.passed:
+        about = _suspect(stored, check) if exact else _reason(stored, check, program)
+        unit = "Eh per atom" if exact else "Eh"
+        raise ComparisonFailed(
+            f"{result}: {check.program} differs by {check.largest_difference:.1e} Eh, "
+            f"more than --tolerance {allowed:.1e} {unit}{about}"
+        )
+    if not as_json:
+        click.echo(_agreement(stored, check, allowed, exact=exact))
+
+
+def _show(stored: MP2Result, check: Check, column: str, tolerance: float, *, as_json: bool) -> None:
+    """The energies side by side, a table or one JSON object."""
+    correlation = check.same_spin + check.opposite_spin
     rows = (
         ("scf_total_energy", stored.scf_total_energy, check.scf_total_energy, check.scf_difference),
         (
@@ -74,29 +106,71 @@ def command(
             check.opposite_spin,
             check.opposite_spin_difference,
         ),
-        (
-            "mp2_correlation_energy",
-            stored.mp2_correlation_energy,
-            check.same_spin + check.opposite_spin,
-            check.correlation_difference,
-        ),
+        ("mp2_correlation_energy", stored.mp2_correlation_energy, correlation, check.correlation_difference),
     )
     if as_json:
-        table = {name: {"stored": ours, program: theirs, "difference": d} for name, ours, theirs, d in rows}
-        payload = {"program": check.program, "tolerance": tolerance, "passed": check.passed, "energies": table}
+        table = {name: {"stored": ours, column: theirs, "difference": d} for name, ours, theirs, d in rows}
+        payload = {
+            "program": check.program,
+            "tolerance": tolerance,
+            "allowed": check.allowed,
+            "passed": check.passed,
+            "energies": table,
+        }
         click.echo(json.dumps(payload, indent=2))
-    else:
-        click.echo(f"{'energy / Eh':<38}{'stored':>20}{check.program.split()[0]:>20}{'difference':>12}")
-        for name, ours, theirs, difference in rows:
-            click.echo(f"{name:<38}{ours:>20.10f}{theirs:>20.10f}{difference:>12.1e}")
-    if not check.passed:
-        message = (
-            f"{result}: {check.program} differs by {check.largest_difference:.1e} Eh, "
-            f"more than --tolerance {tolerance:.1e} Eh"
+        return
+    head = column if column == "exact" else check.program.split()[0]
+    click.echo(f"{'energy / Eh':<38}{'stored':>20}{head:>20}{'difference':>12}")
+    for name, ours, theirs, difference in rows:
+        click.echo(f"{name:<38}{ours:>20.10f}{theirs:>20.10f}{difference:>12.1e}")
+
+
+def _agreement(stored: MP2Result, check: Check, tolerance: float, *, exact: bool) -> str:
+    """The last line of a comparison that passed, with what it could not see."""
+    if not exact:
+        shared = "fitting sets" if stored.scf_fitting is not None else "MP2 fitting set"
+        return f"agrees with {check.program} within {tolerance:.1e} Eh, with the same {shared} (--exact uses none)"
+    return (
+        f"fitting errors per atom: {_per_atom(stored, check.scf_difference)} Eh in E(SCF), "
+        f"{_per_atom(stored, check.correlation_difference)} Eh in E(corr); within {tolerance:.1e} Eh "
+        f"({check.program}, four-centre integrals, SCF from the stored orbitals)"
+    )
+
+
+def _suspect(stored: MP2Result, check: Check) -> str:
+    """Which energy is off without fitting sets, and which set is to blame."""
+    from dfmp2.summary import describe
+
+    if not abs(check.scf_difference) <= check.allowed:
+        energy = f"; E(SCF) is off by {_per_atom(stored, check.scf_difference)} Eh per atom"
+        if stored.scf_fitting is None:
+            return f"{energy} although it was computed without a fitting set: report it, please"
+        return (
+            f"{energy}: suspect the SCF fitting set ({describe(stored.scf_fitting)}): choose another one with "
+            "--scf-auxbasis, or --scf conventional"
         )
-        if abs(check.scf_difference) > max(tolerance, TOLERANCE):
-            lower = "lower" if check.scf_difference > 0 else "higher"
-            message += f"; its SCF energy is {lower}, so the two may have found different SCF solutions"
-        raise ComparisonFailed(message)
-    if not as_json:
-        click.echo(f"agrees with {check.program} within {tolerance:.1e} Eh")
+    return (
+        f"; E(corr) is off by {_per_atom(stored, check.correlation_difference)} Eh per atom (same spin "
+        f"{_per_atom(stored, check.same_spin_difference)}, opposite spin "
+        f"{_per_atom(stored, check.opposite_spin_difference)}): suspect the MP2 fitting set "
+        f"({describe(stored.mp2_fitting)}): choose another one with --auxbasis"
+    )
+
+
+def _reason(stored: MP2Result, check: Check, program: str) -> str:
+    """What a difference of the SCF energies says."""
+    from dfmp2.recompute import TOLERANCE
+
+    if abs(check.scf_difference) <= max(check.allowed, TOLERANCE):
+        return ""
+    lower = "lower" if check.scf_difference > 0 else "higher"
+    if program == "pyscf":
+        return (
+            f"; its SCF energy is {lower}, also from the stored orbitals, which were converged with --scf-conv-tol "
+            f"{stored.options.scf_conv_tol:.1e}"
+        )
+    return f"; its SCF energy is {lower}, so the two may have found different SCF solutions"
+
+
+def _per_atom(stored: MP2Result, energy: float) -> str:
+    return f"{energy / max(1, stored.molecule.ghost.count(False)):+.1e}"
