@@ -99,8 +99,8 @@ def to_html(result: MP2Result) -> str:
 
 
 def _check(check: Check) -> dict[str, Any]:
-    """A check without its SCF energy, which is that of the run: --check has no SCF of its own."""
-    compared = {name: value for name, value in asdict(check).items() if not name.startswith("scf_")}
+    """A check; its SCF energy is None, for --check has no SCF of its own but takes that of the run."""
+    compared = {name: None if name.startswith("scf_") else value for name, value in asdict(check).items()}
     return {**compared, "correlation_difference": check.correlation_difference, "passed": check.passed}
 
 
