@@ -14,6 +14,23 @@ from typing import Any
 
 import pytest
 
+# Variables of the shell that would decide which tests pass: none reaches the tests or the programs they start.
+SETTINGS = (
+    "PYTHON",
+    "OMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "LC_",
+    "LANG",
+    "TERM",
+    "COLUMNS",
+    "LINES",
+    "NO_COLOR",
+    "DFMP2_BACKEND",
+)
+for variable in [name for name in os.environ if name.startswith(SETTINGS) and name != "PYTHONPATH"]:
+    del os.environ[variable]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--require MARKER`: what is needed for the tests with that marker is there, so a skip is a failure."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,16 @@ def test_what_is_buffered_is_written_and_handlers_are_called():
     work = "lambda: (atexit.register(print, 'handler', end=''), sys.stdout.write('work '), 0)[-1]"
     done = ended(f"{PROGRAM} p.main = {work}; sys.exit(p.program())")
     assert (done.returncode, done.stdout) == (0, "work handler")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize(("stream", "code"), [("stderr", 0), ("stdout", 120)])
+def test_progress_that_cannot_be_written_is_no_failure_and_a_report_is(stream, code):
+    """120 is the interpreter's own: https://docs.python.org/3/library/sys.html#sys.exit."""
+    with open("/dev/full", "w") as full:
+        work = f"{PROGRAM} p.main = lambda: sys.{stream}.write('said') and 0; sys.exit(p.program())"
+        done = subprocess.run([sys.executable, "-c", work], **{stream: full}, env={}, timeout=60)
+    assert done.returncode == code
 
 
 def test_threads_are_waited_for():

@@ -23,10 +23,15 @@ def program() -> int:
 
 
 def _leave(codes: list[int]) -> None:
-    """End the process; the interpreter does it in its own way after a fault, or where a buffer cannot be written."""
+    """End the process; the interpreter does it in its own way after a fault, or where stdout cannot be written.
+
+    What stderr still holds is progress: nobody may be able to read it, and the exit code tells how the work ended.
+    """
     if codes:
         with suppress(OSError, ValueError):
-            for stream in (sys.stdout, sys.stderr):
-                if stream is not None:
-                    stream.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            with suppress(OSError, ValueError):
+                if sys.stderr is not None:
+                    sys.stderr.flush()
             os._exit(codes[0])
