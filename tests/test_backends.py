@@ -92,6 +92,16 @@ def test_diagonal_tile_leaves_the_lower_triangle_zero(backend):
     assert (terms.direct[np.triu_indices(4)] < 0).all()
 
 
+@pytest.mark.parametrize("precision", ["fp64", "mixed"])
+def test_an_orbital_has_no_same_spin_pair_with_itself(backend, precision):
+    """direct_ii = sum_ab (ia|ib)^2 / D = exchange_ii: 0 to the last bit, and without a sign."""
+    spaces = [fitted(5, 7, 12, seed) for seed in (1, 2)]
+    for operands in ([put(backend, s, precision) for s in spaces], [put(backend, spaces[0], precision)]):
+        for same in pair_energies(operands, backend).same_spin:
+            assert not np.diag(same).any() and not np.signbit(np.diag(same)).any()
+            assert np.triu(same, 1).any()
+
+
 def test_mixed_precision_really_uses_float32_products(backend):
     space = fitted(4, 40, 200)
     exact, mixed = (pair_energies([put(backend, space, p)], backend) for p in ("fp64", "mixed"))

@@ -46,7 +46,7 @@ def test_energy_does_not_depend_on_the_frame(water, molecule):
 def test_closed_shell_uhf_is_rhf(water):
     uhf = dfmp2.run(WATER, reference="uhf", **EXACT)
     assert uhf.reference.kind == "uhf"
-    assert uhf.reference.spin_square == pytest.approx(0.0, abs=1e-9)
+    assert uhf.reference.spin_square == 0.0 and not np.signbit(uhf.reference.spin_square)
     for name in ("scf_total_energy", "mp2_same_spin_correlation_energy", "mp2_opposite_spin_correlation_energy"):
         assert getattr(uhf, name) == pytest.approx(getattr(water, name), abs=1e-9)
 
@@ -61,7 +61,7 @@ def test_distant_dimer_is_twice_the_monomer():
 
 def test_two_electrons_have_no_same_spin_correlation():
     helium = dfmp2.run(Molecule(("He",), np.zeros((1, 3))), **EXACT)
-    assert helium.mp2_same_spin_correlation_energy == pytest.approx(0.0, abs=1e-15)
+    assert str(helium.mp2_same_spin_correlation_energy) == "0.0"
     # He/cc-pVDZ, conventional MP2: two basis functions of s symmetry and one p shell; literature -0.0258.
     assert helium.mp2_correlation_energy == pytest.approx(-0.02583, abs=5e-5)
 
@@ -70,6 +70,16 @@ def test_one_electron_has_no_correlation():
     hydrogen = dfmp2.run(Molecule(("H",), np.zeros((1, 3)), multiplicity=2), **EXACT)
     assert hydrogen.mp2_correlation_energy == 0.0
     assert hydrogen.scf_total_energy == pytest.approx(-0.4992784, abs=1e-6)  # H/cc-pVDZ
+
+
+def test_two_electrons_of_different_spin_and_an_ion_of_one_keep_zeros_without_sign():
+    """In mixed precision too, where direct and exchange terms differ by their rounding."""
+    hydrogen = Molecule(("H", "H"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 1.4]]))
+    pair = dfmp2.run(hydrogen, "cc-pvdz", reference="uhf").to_dict()
+    assert (str(pair["mp2_same_spin_correlation_energy"]), str(pair["spin_square"])) == ("0.0", "0.0")
+    ion = dfmp2.run(hydrogen.with_state(1, 2), "cc-pvdz").to_dict()
+    zeros = {name: str(value) for name, value in ion.items() if name.endswith("correlation_energy") and value == 0}
+    assert len(zeros) == 5 and set(zeros.values()) == {"0.0"} and ion["spin_square"] == 0.75
 
 
 def test_scalings_are_arithmetic_on_the_stored_components(water):

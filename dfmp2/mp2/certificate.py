@@ -162,10 +162,11 @@ def _redo(
     for tile, terms in evaluate(backend, left, right, tiles, team):
         direct = float(terms.direct[0, 0])
         exchange = 0.0 if terms.exchange is None else float(terms.exchange[0, 0])
+        same = 0.0 if tile.i0 == tile.j0 else direct - exchange  # as in `dfmp2.mp2.pairs`
         if restricted:
-            energies = (direct - exchange, direct)
+            energies = (same, direct)
         elif channel[0] == channel[1]:
-            energies = (0.5 * (direct - exchange), 0.0)
+            energies = (0.5 * same, 0.0)
         else:
             energies = (0.0, direct)
         redone[tile.i0, tile.j0] = energies

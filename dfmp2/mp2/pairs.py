@@ -4,6 +4,7 @@ Restricted:    e_OS(i,j) = direct_ij                 e_SS(i,j) = direct_ij - exc
 Unrestricted:  e_OS(i,j) = direct_ij over alpha i, beta j
                e_SS(i,j) = (direct_ij - exchange_ij) / 2 within alpha and within beta
 
+e_SS(i,i) is 0 by symmetry, and stored as that in every precision.
 Each energy component is the sum over the whole matrix; the half loop i <= j is mirrored.
 Source: Szabo and Ostlund, Modern Quantum Chemistry (1996), section 6.5; DF form: Weigend et al.,
 Chem. Phys. Lett. 294, 143 (1998).
@@ -88,9 +89,9 @@ def pair_energies(
 
     if len(operands) == 1:
         closed = walk((0, 0))
-        return _checked(PairEnergies(closed.direct, (_same_spin(closed, 1.0),)))
+        return _checked(PairEnergies(_unsigned(closed.direct), (_same_spin(closed, 1.0),)))
     same = tuple(_same_spin(walk((s, s)), 0.5) for s in (0, 1))
-    return _checked(PairEnergies(walk((0, 1)).direct, same))
+    return _checked(PairEnergies(_unsigned(walk((0, 1)).direct), same))
 
 
 def _tell(known: Known, team: Team) -> None:
@@ -138,4 +139,11 @@ def _checked(pairs: PairEnergies) -> PairEnergies:
 def _same_spin(terms: PairTerms, factor: float) -> NDArray[np.float64]:
     if terms.exchange is None:
         raise TypeError("same-spin energies need the exchange terms of one spin space")
-    return factor * (terms.direct - terms.exchange)
+    energies = factor * (terms.direct - terms.exchange)
+    np.einsum("ii->i", energies)[:] *= 0.0  # direct_ii = exchange_ii; NaN and infinity stay, to be found
+    return _unsigned(energies)
+
+
+def _unsigned(energies: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The same with 0 for -0, which a vanishing integral over a negative denominator gives."""
+    return energies + 0.0

@@ -29,6 +29,7 @@ Array = NDArray[np.float64]
 LEVEL_SHIFT = 0.3  # Eh, added to the virtual orbital energies on the second rung
 DIIS_LEAST = 40  # cycles DIIS always gets before the ladder starts
 DIIS_SHARE, SHIFT_SHARE = 0.6, 0.2  # of the cycle limit; the second-order solver has the rest
+SPIN_ROUNDING = 1e-10  # of <S^2>, to either side of that of a pure spin state
 ORTHONORMAL = 1e-6  # deviation of C^T S C from 1 up to which start orbitals count as orthonormal
 
 
@@ -138,11 +139,22 @@ def record(mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, sta
             cycles=cycles,
             ladder=tuple(ladder),
             start=start,
-            spin_square=float(mf.spin_square()[0]) if kind == "uhf" else 0.0,
+            spin_square=spin_square(mf) if kind == "uhf" else 0.0,
             mo_coeff=coeff,
             mo_energy=energy,
             mo_occ=occ,
         )
+
+
+def spin_square(mf: Any) -> float:
+    """<S^2> of a UHF determinant; without contamination exactly S(S+1), which it cannot fall below.
+
+    Source: Szabo and Ostlund, Modern Quantum Chemistry (1996), equation 2.271.
+    """
+    spin = 0.5 * abs(int(mf.mol.spin))
+    pure = spin * (spin + 1)
+    contamination = float(mf.spin_square()[0]) - pure
+    return pure + (contamination if contamination > SPIN_ROUNDING else 0.0)
 
 
 def _climb(
@@ -207,12 +219,12 @@ def _climb(
     )
 
 
-def _from_orbitals(start: StartOrbitals, mole: Any, mf: Any, kind: str) -> Array:
-    """Density of given start orbitals, orthonormalised in the present overlap.
+def require_fitting(start: StartOrbitals, mole: Any) -> None:
+    """Refuse start orbitals of other atoms or another basis.
 
     Raises
     ------
-    InputError : they belong to other atoms or another basis
+    InputError : they do not fit
     """
     charges = tuple(int(z) for z in mole.atom_charges())
     if start.charges is not None and start.charges != charges:
@@ -226,6 +238,16 @@ def _from_orbitals(start: StartOrbitals, mole: Any, mf: Any, kind: str) -> Array
             f"--scf-from {start.origin}: its orbitals have {start.mo_coeff.shape[1]} basis functions, this calculation "
             f"has {nao}: name a file with the same basis"
         )
+
+
+def _from_orbitals(start: StartOrbitals, mole: Any, mf: Any, kind: str) -> Array:
+    """Density of given start orbitals, orthonormalised in the present overlap.
+
+    Raises
+    ------
+    InputError : they do not fit, see `require_fitting`, or are linearly dependent here
+    """
+    require_fitting(start, mole)
     overlap = mf.get_ovlp()
     densities = []
     for coeff, occ in zip(start.mo_coeff, start.mo_occ, strict=True):
