@@ -35,15 +35,17 @@ BYTE_UNITS = {
     "gib": 2**30,
     "tib": 2**40,
 }
+BYTE_UNITS |= {unit.removesuffix("b"): size for unit, size in BYTE_UNITS.items() if unit != "b"}  # 4G is 4GB, 4Gi 4GiB
 
 _BYTES = re.compile(r"([+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30}))\s*([A-Za-z]{0,8})")
 _LARGEST = 2**63 - 1  # what a signed 64-bit size can hold; no machine has more
 
 
 def parse_bytes(text: str) -> int:
-    """Number of bytes named by a text such as "8GB" (10^9) or "8 GiB" (2^30); units in any case.
+    """Number of bytes named by a text such as "8GB" or "8G" (10^9), "8 GiB" or "8Gi" (2^30); units in any case.
 
-    A number without a unit is refused: 8 could mean 8 bytes, 8 MB (PySCF) or 8 GB.
+    Where other programs take G for 2^30, 10^9 is the smaller one and keeps within what was meant. A number without a
+    unit is refused: 8 could mean 8 bytes, 8 MB (PySCF) or 8 GB.
 
     Raises
     ------

@@ -106,6 +106,14 @@ def test_options_win() -> None:
     assert one_atom("He 0 0 0", "spin=3 mult=3").multiplicity == 3
 
 
+def test_a_comment_of_two_numbers_that_says_nothing_else_is_no_error() -> None:
+    """As Gaussian, ORCA and Psi4 write charge and multiplicity."""
+    assert one_atom("He 0 0 0", "0 1").charge == 0
+    assert one_atom("He 0 0 0", "-1 1", charge=0, multiplicity=1).charge == 0
+    assert one_atom("He 0 0 0", "1 2", charge=1, multiplicity=2).charge == 1
+    assert one_atom("He 0 0 0", "I 1.5 of 2").charge == one_atom("He 0 0 0", "12 300").charge == 0
+
+
 def test_properties_say_which_columns() -> None:
     comment = 'Properties=forces:R:3:pos:R:3:tag:I:1:species:S:1 energy=-1 pbc="F F F"'
     molecule = one_atom("9 9 9 1.0 2.0 3.0 7 He", comment, units="bohr")
@@ -148,6 +156,12 @@ REFUSED = [
     ("1\n\nO 0 0 -6000", 3, "coordinate of 10000 bohr or more"),
     ("1\n\nO 0 0 0 Fe", 3, "'Fe': expected a decimal number"),
     ("1\n\nO 0 0 ٣", 3, "ASCII"),
+    ("1\n\nO 0 0 \u22121.5", 3, r"ASCII characters.*'\\u2212' is a minus, write -"),
+    ("1\n\nO 0,0 0,0 0,1173", 3, r"'0,0' has a decimal comma: write 0\.0"),
+    ("3\nO 0 0 0.1\nH 0 0.76 -0.47\nH 0 -0.76 -0.47\n", 2, "'O 0 0 0.1' is an atom, where the comment line belongs"),
+    ("1\n@O 0 0 0.1 1\nH 0 0.76 -0.47", 2, "is an atom, where the comment line belongs"),
+    ("1\n-1 1\nO 0 0 0", 2, r"'-1 1' looks like charge and multiplicity.*write charge=-1 multiplicity=1, or pass"),
+    ("1\n 0  3 \nO 0 0 0", 2, "write charge=0 multiplicity=3"),
     ("1\n\n\u041e 0 0 0", 3, "ASCII"),  # a Cyrillic O looks the same
     ("1\n\nO 0 0 0" + " 0" * 5000, 3, "at most 4096"),
     ("2\n\nO 0 0 0\nQq 0 0 1", 4, "unknown element 'Qq'"),

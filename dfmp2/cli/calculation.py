@@ -98,7 +98,7 @@ OPTIONS = (
         help="Where B is made of the integrals: device on Trainium lanes only (auto: the faster one, predicted).",
     ),
     click.option(
-        "--memory", metavar="SIZE", help="Peak memory of the process, e.g. 8GB or 8GiB.  [default: what is free]"
+        "--memory", metavar="SIZE", help="Peak memory of the process, e.g. 8GB (8G) or 8GiB.  [default: what is free]"
     ),
     click.option(
         "--scratch",

@@ -36,6 +36,8 @@ DUMMIES = {"x", "xx", "du", "dummy", "bq", "q", "0"}
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eEdD][+-]?[0-9]+)?")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+_STATE = re.compile(r"\s*([+-]?[0-9]{1,2})\s+([1-9][0-9]?)\s*")  # charge and multiplicity, as other programs write them
+_LOOKALIKES = {"\u2010": "hyphen", "\u2011": "hyphen", "\u2012": "dash", "\u2013": "dash", "\u2212": "minus"}
 _GHOST = re.compile(r"@(.+)|gh\((.+)\)", re.IGNORECASE)
 _LABEL = re.compile(r"([A-Za-z]{1,2})[^A-Za-z].*|[0-9]+([A-Za-z]{1,2})")  # C1, H_a, 13C
 _COLUMN = re.compile(r"(\w+):([SRIL]):([1-9][0-9]?)", re.ASCII)
@@ -92,6 +94,8 @@ def parse_xyz(
         columns = _read_columns(pairs)
         charge, charge_from = _read_state(pairs, ("charge",), charge, default=0)
         multiplicity, multiplicity_from = _read_state(pairs, MULTIPLICITY_KEYS, multiplicity, default=1)
+        if "default" in (charge_from, multiplicity_from):
+            _require_no_other_state(lines[1], charge, multiplicity)
         if multiplicity_from == "default" and "spin" in pairs:
             raise InputError(
                 f"spin={pairs['spin'][0][:20]!a} is ambiguous (S, 2S or 2S + 1): write multiplicity= instead, "
@@ -128,6 +132,14 @@ def _split_frame(text: str) -> list[str]:
     present = body.count("\n") - 1
     if present < 0:
         raise InputError("ends too early: expected a comment line (may be blank) and the atoms", line=1)
+    begin = body.index("\n") + 1
+    second = body[begin : begin + MAX_LINE].partition("\n")[0]
+    if _is_atom(second):
+        raise InputError(
+            f"{_show(second)} is an atom, where the comment line belongs: insert a line after the number of atoms (may "
+            "be blank)",
+            line=2,
+        )
     if natom > present:
         raise InputError(
             f"announces {natom} atoms, but {present} atom line{'s' * (present != 1)} follow{'s' * (present == 1)} "
@@ -195,6 +207,17 @@ def _read_state(
     return (values.pop(), "comment line") if values else (default, "default")
 
 
+def _require_no_other_state(comment: str, charge: int, multiplicity: int) -> None:
+    """Refuse a comment such as `-1 1` that other programs read as another charge and multiplicity than these."""
+    found = _STATE.fullmatch(comment)
+    if found and (int(found[1]), int(found[2])) != (charge, multiplicity):
+        raise InputError(
+            f"{_show(comment.strip())} looks like charge and multiplicity, which are taken by name only: write "
+            f"charge={int(found[1])} multiplicity={int(found[2])}, or pass --charge and --multiplicity",
+            line=2,
+        )
+
+
 def _read_columns(pairs: dict[str, list[str]]) -> tuple[int, int, int] | None:
     """(symbol column, first coordinate column, number of columns) from Properties=, None in plain xyz."""
     if "properties" not in pairs:
@@ -218,7 +241,11 @@ def _read_atom(
     """Symbol, ghost flag and coordinates in bohr of one atom line."""
     try:
         if len(line) > MAX_LINE or not line.isascii():
-            raise InputError(f"{_show(line)}: expected at most {MAX_LINE} ASCII characters, a symbol and x, y, z")
+            strange = next((c for c in line[:MAX_LINE] if not c.isascii()), "")
+            named = f"; {_show(strange)} is a {_LOOKALIKES[strange]}, write -" if strange in _LOOKALIKES else ""
+            raise InputError(
+                f"{_show(line)}: expected at most {MAX_LINE} ASCII characters, a symbol and x, y, z{named}"
+            )
         words = line.split()
         if columns is not None and len(words) != columns[2]:
             raise InputError(f"{len(words)} columns, but Properties= on line 2 announces {columns[2]}")
@@ -234,6 +261,15 @@ def _read_atom(
     except InputError as error:
         raise InputError(str(error), line=number) from error
     return symbol, ghost, point
+
+
+def _is_atom(line: str) -> bool:
+    """Whether a line is a symbol and three numbers, and perhaps more numbers."""
+    words = line.replace("\u2212", "-").replace(",", ".").split()
+    if len(words) < 4 or not all(map(_NUMBER.fullmatch, words[1:])):
+        return False
+    ghost = _GHOST.fullmatch(words[0])
+    return ((ghost[1] or ghost[2]) if ghost else words[0]).capitalize() in SYMBOLS
 
 
 def _read_symbol(word: str) -> tuple[str, bool]:
@@ -252,6 +288,8 @@ def _read_symbol(word: str) -> tuple[str, bool]:
 
 def _read_number(word: str) -> float:
     if not _NUMBER.fullmatch(word):
+        if "," in word and _NUMBER.fullmatch(word.replace(",", ".", 1)):
+            raise InputError(f"{_show(word)} has a decimal comma: write {word.replace(',', '.', 1)}")
         raise InputError(f"{_show(word)}: expected a decimal number such as 0.7572 or 7.572D-1")
     return float(word.replace("D", "e").replace("d", "e"))
 
