@@ -65,7 +65,9 @@ def test_every_item_has_its_row(call, batch, water, source):
     assert "the SCF did not converge: try <b>more</b>" in elements.text and "<i>x</i>" in elements.text
     assert "SCF did not converge" in elements.row("4")[1]
     assert "h2o has a result and an error file: the result counts" in elements.text
-    assert "computed with 2 different methods" in elements.text
+    assert (
+        "computed with different methods" in elements.text and "frozen-core: none (1, e.g. h2o), 1 (1," in elements.text
+    )
     assert "not followed, because they are links: link.h5" in elements.text
     assert "Night <run>" in elements.text and elements.tags.count("script") == 1
     links = [value for value in elements.values("href") if value.startswith("#failure")]
@@ -79,6 +81,23 @@ def test_a_folder_without_an_index_is_a_batch_too(call, batch):
     assert done.code == 0, done.err
     text = Path("r.md").read_text(encoding="utf-8")
     assert "| cr2 | failed (4) |" in text and "later" not in text
+
+
+def test_what_follows_from_the_molecule_is_no_other_method(call, folder):
+    """RHF or UHF and the number of core orbitals differ; an SCF or a basis that differs is said, with an example."""
+    (folder / "out").mkdir()
+    for name in ("h2o", "nh2", "nah", "h2"):
+        options = ("--basis", "sto-3g", "--frozen-core", "auto", "--output", f"out/{name}.h5")
+        assert call("run", f"{name}.xyz", *options).code == 0
+
+    def page():
+        done = call("report", "out", "-o", "r.html", "--overwrite")
+        assert done.code == 0, done.err
+        return parse(Path("r.html").read_text(encoding="utf-8")).text
+
+    assert "All complete items: DF-MP2/sto-3g on DF-HF, reference auto, frozen core auto, precision auto." in page()
+    assert call("run", "o2.xyz", *options[:4], "--scf", "conventional", "--output", "out/o2.h5").code == 0
+    assert "different methods, so their energies cannot be compared: scf: df (4, e.g. h2), conventional (1" in page()
 
 
 def test_the_page_does_not_replace_a_file_of_the_batch(call, batch):

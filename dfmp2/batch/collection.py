@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ def collect_results(batch: Batch, *, allow_mixed: bool) -> Collection:
     InputError : there is none, or they are of different methods and `allow_mixed` is false
     """
     rows, remarks = [], []
-    methods: dict[str, dict[str, list[str]]] = {}  # field -> value -> names of items
+    methods: dict[str, dict[str, str]] = {}
     for item in batch.items:
         path = batch.result(item)
         if not path.exists():
@@ -61,24 +61,22 @@ def collect_results(batch: Batch, *, allow_mixed: bool) -> Collection:
         if not current:
             remarks.append(f"{item.name} is left out: its input has changed since it was computed")
             continue
-        for field, value in method(result).items():
-            methods.setdefault(field, {}).setdefault(value, []).append(item.name)
+        methods[item.name] = method(result)
         numbers = summary(result)
         rows.append({"name": item.name, "molecule": item.molecule, **numbers, "seconds": result.timings.total})
     if not rows:
         raise InputError(f"no complete result in {batch.output}: run the batch first (dfmp2 batch run)")
-    different = {field: values for field, values in methods.items() if len(values) > 1}
+    different = differences(methods)
     if different and not allow_mixed:
         raise InputError(
-            f"the results were computed with different methods, {_describe(different)}: collect them apart, or pass "
-            "--allow-mixed"
+            f"the results were computed with different methods, {different}: collect them apart, or pass --allow-mixed"
         )
     if different:
-        remarks.append(f"different methods in one table: {_describe(different)}")
+        remarks.append(f"different methods in one table: {different}")
     missing = len(batch.items) - len(rows)
     if missing:
         remarks.append(f"{missing} of {len(batch.items)} items are not complete and not in the table")
-    notes = {field: ", ".join(methods[field]) for field in METHOD}
+    notes = {field: ", ".join(dict.fromkeys(found[field] for found in methods.values())) for field in METHOD}
     return Collection(rows, notes, remarks)
 
 
@@ -97,8 +95,16 @@ def _text(value: Any) -> str:
     return "default" if value is None else str(value)
 
 
-def _describe(different: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
-    """The fields that differ, the options first; bases only where no option explains them."""
+def differences(methods: Mapping[str, Mapping[str, str]]) -> str:
+    """The fields in which the methods of items (by their names) differ, "" for one method.
+
+    The options come first; bases only where no option explains them.
+    """
+    named: dict[str, dict[str, list[str]]] = {}  # field -> value -> names of items
+    for item, found in methods.items():
+        for field, value in found.items():
+            named.setdefault(field, {}).setdefault(value, []).append(item)
+    different = {field: values for field, values in named.items() if len(values) > 1}
     fields = [field for field in different if field in METHOD] or list(different)
     told = []
     for field in fields[:MOST_NAMED]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from dfmp2.batch.collection import differences
 from dfmp2.report.numbers import energy_cell, seconds_cell
 from dfmp2.report.page import Block, Cell, Code, Figure, Note, Page, Section, Table, Text, cells, columns
 from dfmp2.report.plot import Bar, bars
@@ -35,7 +36,8 @@ class Item:
     Attributes
     ----------
     name, state : item and one of ORDER
-    formula, method, backend : of a complete result
+    formula, backend : of a complete result
+    method : what makes its energies comparable, by name; level : the same for people
     scf, correlation, total : energies, Eh
     seconds : wall time, s
     functions : basis functions
@@ -47,7 +49,8 @@ class Item:
     name: str
     state: str
     formula: str = ""
-    method: str = ""
+    method: Mapping[str, str] = field(default_factory=dict)
+    level: str = ""
     backend: str = ""
     scf: float | None = None
     correlation: float | None = None
@@ -95,13 +98,13 @@ def batch_page(items: Sequence[Item], title: str, source: str, footer: str, rema
 
 def _remarks(items: Sequence[Item], remarks: Sequence[str]) -> list[Block]:
     blocks: list[Block] = [Note("warning", text) for text in remarks]
-    methods = Counter(item.method for item in items if item.state == "complete")
-    if len(methods) > 1:
-        listed = "; ".join(f"{name} ({count})" for name, count in methods.most_common(5))
-        said = f"The items were computed with {len(methods)} different methods, so their energies cannot be compared: "
-        blocks.append(Note("warning", said + listed + ("; ..." if len(methods) > 5 else "")))
-    elif methods:
-        blocks.append(Text(f"All complete items: {next(iter(methods))}."))
+    done = [item for item in items if item.state == "complete"]
+    different = differences({item.name: item.method for item in done})
+    if different:
+        said = "The items were computed with different methods, so their energies cannot be compared"
+        blocks.append(Note("warning", f"{said}: {different}"))
+    elif done:
+        blocks.append(Text(f"All complete items: {done[0].level}."))
     if items and all(item.state == "complete" for item in items):
         blocks.append(Note("ok", f"All {len(items)} items are complete."))
     return blocks

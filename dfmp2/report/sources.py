@@ -17,13 +17,14 @@ from typing import Any
 import numpy as np
 
 from dfmp2 import calibration, product_rates
+from dfmp2.batch.collection import method
 from dfmp2.errors import InputError, ResourceError, ResultFileError
 from dfmp2.io import hdf5
 from dfmp2.io.study import Study, is_study, read_study, verify_study
 from dfmp2.report.batch import ORDER, Item
 from dfmp2.report.cost import Speed
 from dfmp2.report.kinship import Entry
-from dfmp2.report.single import method_name
+from dfmp2.report.single import level_name
 from dfmp2.result import MP2Result
 
 ERROR_SUFFIX = ".error.json"
@@ -165,7 +166,8 @@ def _complete(path: Path) -> Item:
         name,
         "complete",
         formula=result.molecule.formula,
-        method=method_name(result),
+        method=method(result),
+        level=level_name(result),
         backend=f"{result.backend}, {result.precision}",
         scf=result.scf_total_energy,
         correlation=result.mp2_correlation_energy,
