@@ -43,7 +43,7 @@ def run(
     *,
     charge: int | None = None,
     multiplicity: int | None = None,
-    units: str = "angstrom",
+    units: str | None = None,
     listener: Listener | None = None,
     checkpoint: str | Path | None = None,
     resume: bool = False,
@@ -56,7 +56,7 @@ def run(
     molecule : path of an xyz file, or a Molecule
     basis : orbital basis name
     charge, multiplicity : win over the file; for a Molecule its own values are the default
-    units : unit of the coordinates in the file, "angstrom" or "bohr"
+    units : unit of the coordinates in the file, "angstrom" (None too) or "bohr"; a Molecule is in bohr
     listener : receives progress and warnings; by default warnings are raised as Python warnings
     checkpoint : result file beside which CHECKPOINT.checkpoint is kept while the run lasts; None for no checkpoint
     resume : go on from that checkpoint if there is one
@@ -100,10 +100,17 @@ def _checkpointed(
         return result
 
 
-def _molecule(given: Molecule | str | Path, units: str, charge: int | None, multiplicity: int | None) -> Molecule:
+def _molecule(
+    given: Molecule | str | Path, units: str | None, charge: int | None, multiplicity: int | None
+) -> Molecule:
     if isinstance(given, str | Path):
-        return read_xyz(given, units=units, charge=charge, multiplicity=multiplicity).molecule
+        return read_xyz(given, units=units or "angstrom", charge=charge, multiplicity=multiplicity).molecule
     if isinstance(given, Molecule):
+        if units is not None:
+            raise InputError(
+                f"units={units!r} belongs to a file: a dfmp2.Molecule has its coordinates in bohr; leave it out, and "
+                "multiply coordinates in angstrom by dfmp2.units.BOHR_PER_ANGSTROM"
+            )
         return given.with_state(
             given.charge if charge is None else charge, given.multiplicity if multiplicity is None else multiplicity
         )
@@ -131,7 +138,7 @@ def prepare(
     *,
     charge: int | None = None,
     multiplicity: int | None = None,
-    units: str = "angstrom",
+    units: str | None = None,
     listener: Listener | None = None,
     overwrite: bool = False,
     resume: bool = False,

@@ -17,6 +17,7 @@ from dfmp2.planning import Plan, prepare_programs
 from dfmp2.progress import Collector, Stopwatch
 from dfmp2.ranks.team import ALONE, Team
 from dfmp2.record import Diagnostics, Reference, StartOrbitals
+from dfmp2.reference.mean_field import require_fitting
 from dfmp2.scratch.folder import in_memory
 from dfmp2.scratch.space import Space
 from dfmp2.system import Setup, System, useful_threads
@@ -79,6 +80,8 @@ def opened(
     setup = useful_threads(setup, system)
     with threads.limited(setup.active):
         core, setup, plan = settle(setup)
+        if start is not None:
+            require_fitting(start, system.mole)
         prepare_programs(setup, plan.work, listener)
         made = {"fitted integrals": fitted_integrals} if fitted_integrals else {}
         journal.begin({**identity(system, setup, core, kind, start), **made}, listener)

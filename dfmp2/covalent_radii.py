@@ -1,7 +1,7 @@
-"""Covalent radii: which atoms a drawing joins.
+"""Covalent radii: which atoms a drawing joins, and whether a geometry looks read in the wrong unit.
 
-Two atoms count as bonded when they are nearer than BOND times the sum of their radii. A drawing and the names of
-coordinates depend on it, no energy does.
+Two atoms count as bonded when they are nearer than BOND times the sum of their radii. A drawing, the names of
+coordinates and a warning depend on it, no energy does.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.elements import SYMBOLS
+from dfmp2.units import BOHR_PER_ANGSTROM
 
 # Angstrom, hydrogen to curium: Cordero et al., Dalton Trans. 2832 (2008), table 2 (low spin, sp3 carbon).
 COVALENT = (
@@ -24,6 +25,9 @@ COVALENT = (
 )
 HEAVIEST = 1.69  # angstrom, for the elements beyond, of which none was measured
 BOND = 1.25
+SHORTEST, LONGEST = 0.6, 1.35  # bonds, in sums of the radii; N2 has 0.77 and F2 1.24
+UNBOUND = ("He", "Ne", "Ar", "Kr", "Xe", "Rn")  # nothing need be near them
+ROWS = 256  # of the distance matrix held at once
 
 
 def radius(symbol: str) -> float:
@@ -47,3 +51,39 @@ def bonds(symbols: tuple[str, ...], positions: NDArray[np.float64], ghost: tuple
             if not (ghost[i] or ghost[j]):
                 found.append((i, int(j)))
     return found
+
+
+def unit_doubt(symbols: tuple[str, ...], positions: NDArray[np.float64], ghost: tuple[bool, ...]) -> str:
+    """What speaks for coordinates read in the wrong unit, for people; "" where nothing does.
+
+    Two atoms are too near for any bond; or none is near enough to any other, and in bohr some would be. Atoms further
+    apart, atoms beside a molecule, and noble gases are what the user wanted.
+
+    Parameters
+    ----------
+    positions : (natom, 3) float64, angstrom
+    """
+    real = np.flatnonzero(~np.array(ghost))
+    if real.size < 2:
+        return ""
+    points, reach = positions[real], np.array([radius(symbols[atom]) for atom in real])
+    near, length = np.empty(real.size, dtype=np.intp), np.empty(real.size)  # nearest atom, in sums of the radii
+    for start in range(0, real.size, ROWS):
+        rows = slice(start, start + ROWS)
+        ratio = np.linalg.norm(points[rows, None] - points, axis=2) / (reach[rows, None] + reach)
+        ratio[np.arange(len(ratio)), np.arange(len(ratio)) + start] = np.inf
+        near[rows] = ratio.argmin(axis=1)
+        length[rows] = ratio.min(axis=1)
+    bound = np.array([symbols[atom] not in UNBOUND for atom in real])
+    if length.min() < SHORTEST:
+        first, so = int(length.argmin()), "if the file was read in bohr and is in angstrom, leave out --units bohr"
+    elif bound.any() and LONGEST < length[bound].min() < LONGEST * BOHR_PER_ANGSTROM:
+        first = int(np.flatnonzero(bound)[length[bound].argmin()])
+        so = "no atom is bonded; if the file was read in angstrom and is in bohr, give --units bohr"
+    else:
+        return ""
+    i, j = sorted((int(real[first]), int(real[near[first]])))
+    return (
+        f"atoms {i + 1} {symbols[i]} and {j + 1} {symbols[j]} are {np.linalg.norm(positions[i] - positions[j]):.3f} "
+        f"angstrom apart, {length[first]:.2f} times the sum of their covalent radii: {so}"
+    )

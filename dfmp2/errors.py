@@ -4,6 +4,7 @@
       InputError            3   change what was named: file, option, basis, charge
         ForeignCheckpoint       what a stopped run has saved belongs to another calculation
       ResultFileError       3   the result file is foreign, corrupt or already there
+        ResultExists            also a FileExistsError
       ConvergenceError      4   the SCF did not converge
       NumericalError        5   a numerical guard tripped; the number would not be trustworthy
       BackendError          6   choose another backend or precision
@@ -57,6 +58,10 @@ class ResultFileError(Dfmp2Error):
     """A result file is foreign, corrupt, of an unknown version, or would be overwritten."""
 
     exit_code = 3
+
+
+class ResultExists(ResultFileError, FileExistsError):
+    """A file is there and may not be replaced; Python's `FileExistsError` as well."""
 
 
 class ConvergenceError(Dfmp2Error):

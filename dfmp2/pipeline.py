@@ -35,6 +35,7 @@ def run(
     command: str = "dfmp2.run",
     journal: Journal | None = None,
     team: Team = ALONE,
+    doubt_units: bool = True,
 ) -> MP2Result:
     """DF-MP2 energy of one molecule.
 
@@ -46,6 +47,7 @@ def run(
     command : stored in the provenance
     journal : saves what is done, and may hold what a run that was stopped has done
     team : ranks that share the work and call this together; start, listener and journal are those of rank 0
+    doubt_units : as in `dfmp2.system.resolve`
 
     Raises
     ------
@@ -54,7 +56,7 @@ def run(
     listener = Collector(listener or Listener())
     clock = Stopwatch()
     setup = same_threads(prepare(options, command, sharing=team.local), team)
-    system = resolve(molecule, setup, listener)
+    system = resolve(molecule, setup, listener, doubt_units=doubt_units)
     kind = mean_field.reference_kind(options.reference, molecule.multiplicity)
     settle = partial(_settle, system, kind, listener, team=team)
     with opened(system, setup, kind, settle, listener, clock, journal or Journal(), start, team=team) as case:

@@ -10,7 +10,7 @@ import numpy as np
 from dfmp2 import calibration, forecast, memory, resources, route, threads
 from dfmp2.backends.base import Limits
 from dfmp2.backends.nki.costs.shapes import Shape
-from dfmp2.backends.registry import faster_torch, trainium
+from dfmp2.backends.registry import concerns_trainium, faster_torch, trainium
 from dfmp2.errors import ResourceError
 from dfmp2.frozen_core import FrozenCore
 from dfmp2.molecule import Molecule
@@ -66,7 +66,7 @@ class Outlook:
     system, setup, core : what would be computed, with what, and the frozen core
     plan : what it would need
     change : the smallest change that would make it fit, "" when it fits
-    trainium : predicted pair energies on one core of each Trainium chip
+    trainium : predicted pair energies on one core of each Trainium chip; None where no Trainium core is in question
     """
 
     system: System
@@ -74,7 +74,7 @@ class Outlook:
     core: FrozenCore
     plan: Plan
     change: str
-    trainium: tuple[Prediction, ...]
+    trainium: tuple[Prediction, ...] | None
 
 
 def make_plan(system: System, setup: Setup, core: FrozenCore, kind: str, *, scf: bool = True, sharing: int = 1) -> Plan:
@@ -173,24 +173,27 @@ def foresee(molecule: Molecule, options: Options, listener: Listener, *, calibra
         disk = plan.disk
         if calibrate or (plan.memory.disk and disk is None):
             disk = _measured_disk(setup, listener)
-        setup = replace(setup, route=route.weighed(setup.route, plan.work.nao, trainium_shapes(plan.work), rates))
+        foreseen = None
+        if concerns_trainium(setup.backend):
+            spins = trainium_shapes(plan.work)
+            setup = replace(setup, route=route.weighed(setup.route, plan.work.nao, spins, rates))
+            foreseen = _on_trainium(spins, int(getattr(setup.backend, "cores", 1)))
         timings = setup.route.retimed(forecast.seconds(plan.work, rates, plan.traffic, disk or speed.BUILT_IN))
         plan = replace(plan, timings=timings, measured=True, disk=disk)
-        change = _change(plan.memory)
-        from dfmp2.backends.nki.costs import prediction  # only a plan needs the cost model
+        return Outlook(system, setup, core, plan, _change(plan.memory), foreseen)
 
-        spins, cores = trainium_shapes(plan.work), int(getattr(setup.backend, "cores", 1))
-        foreseen = prediction.predict(spins)
-        if cores > 1:
-            foreseen += prediction.predict(spins, cores=cores)
-        return Outlook(system, setup, core, plan, change, foreseen)
+
+def _on_trainium(spins: tuple[Shape, ...], cores: int) -> tuple[Prediction, ...]:
+    from dfmp2.backends.nki.costs import prediction  # only such a plan needs the cost model
+
+    return prediction.predict(spins) + (prediction.predict(spins, cores=cores) if cores > 1 else ())
 
 
 def sizes(molecule: Molecule, options: Options, listener: Listener, *, scf: bool = False) -> Workload:
     """Sizes of a run, without planning it; `scf` also those of its SCF, which takes longer to find out."""
     setup = prepare(options, "dfmp2 kernels")
     with threads.limited(setup.threads):
-        system = resolve(molecule, setup, listener)
+        system = resolve(molecule, setup, listener, doubt_units=False)
         kind = reference_kind(options.reference, molecule.multiplicity)
         work = _workload(system, options, frozen_core(system, options, listener), kind)
         return _with_columns(work, system) if scf else work

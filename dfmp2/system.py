@@ -14,6 +14,7 @@ from dfmp2 import resources
 from dfmp2.backends.base import Backend
 from dfmp2.backends.registry import select
 from dfmp2.basis import BasisSet
+from dfmp2.covalent_radii import unit_doubt
 from dfmp2.errors import InputError
 from dfmp2.frozen_core import FrozenCore, dialect_warning, frozen_core_count
 from dfmp2.molecule import Molecule
@@ -28,6 +29,7 @@ from dfmp2.reference.mole import build_auxiliary, build_mole
 from dfmp2.reference.shield import import_pyscf
 from dfmp2.route import ON_HOST, Route
 from dfmp2.scratch.folder import choose_root
+from dfmp2.units import ANGSTROM_PER_BOHR
 
 SINGLE_THREADED = 64  # basis functions; below, OpenMP's and our own threads only wait for each other
 
@@ -87,9 +89,17 @@ def prepare(
     return Setup(options, backend, reason, count, count, budget, scratch, command)
 
 
-def resolve(molecule: Molecule, setup: Setup, listener: Listener) -> System:
-    """Resolve the bases by name and build the PySCF molecules."""
+def resolve(molecule: Molecule, setup: Setup, listener: Listener, *, doubt_units: bool = True) -> System:
+    """Resolve the bases by name and build the PySCF molecules.
+
+    Parameters
+    ----------
+    doubt_units : warn of a geometry that looks read in the wrong unit; of several runs the first one does
+    """
     options = setup.options
+    doubt = unit_doubt(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, molecule.ghost)
+    if doubt and doubt_units:
+        listener.warning(doubt)
     orbital = resolve_orbital(options.basis, molecule.elements)
     molecule.check_electrons(orbital.ecp_electrons)
     jk = None

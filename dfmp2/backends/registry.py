@@ -164,6 +164,11 @@ def faster_torch(precision: str, threads: int, operations: float) -> tuple[Backe
     return row.make(threads), reason
 
 
+def concerns_trainium(backend: Backend) -> bool:
+    """Whether this host has Neuron devices, or the kernels are to run in a simulator."""
+    return backend.name.startswith("nki") or bool(HERE.devices())
+
+
 def trainium(
     spins: tuple[Shape, ...], seconds: float, measured: bool, threads: int
 ) -> tuple[Backend | None, str] | None:

@@ -42,6 +42,7 @@ class Journal:
     replace_foreign : start from the beginning, instead of refusing, when `found` is of another calculation
     run : which of several runs of one study, "" for a calculation by itself
     eager : stop at a safe point even before the first save, because earlier runs of the study are on disk
+    ready : called before the first number is computed, when nothing else is wrong; may refuse
 
     Attributes
     ----------
@@ -59,10 +60,11 @@ class Journal:
         replace_foreign: bool = False,
         run: str = "",
         eager: bool = False,
+        ready: Callable[[], None] = lambda: None,
     ) -> None:
         self._file, self._found = file, found
         self._every, self._replace_foreign = every, replace_foreign
-        self._run, self._eager = run, eager
+        self._run, self._eager, self._ready = run, eager, ready
         self._sections: dict[str, Section | Callable[[], Section]] = {}
         self._listener = Listener()
         self._serial, self._older = 0, b""
@@ -86,7 +88,9 @@ class Journal:
         Raises
         ------
         ForeignCheckpoint : the state found belongs to another calculation
+        Dfmp2Error : what `ready` refuses
         """
+        self._ready()
         if self._run:
             identity = {RUN: self._run, **identity}
         self._listener = listener

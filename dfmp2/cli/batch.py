@@ -74,8 +74,8 @@ def collect(
         raise InputError(f"-o {table}: expected a name ending in .h5, .csv or .json")
     if target.suffix == ".h5" and target.parent.resolve() == batch.output.resolve():
         raise InputError(f"-o {table}: every .h5 in {batch.output} is the result of an item: name another folder")
-    require_writable(target, overwrite=overwrite, option="-o")
     found = collect_results(batch, allow_mixed=allow_mixed)
+    require_writable(target, overwrite=overwrite, option="-o")
     console = Console(quiet=False, log=None)
     for text in found.remarks:
         console.warning(text)

@@ -77,7 +77,11 @@ def deliver(compute: Callable[[Any], Any], console: Console, shown: Shown) -> No
     from dfmp2.io.checkpoint import checkpointing
 
     target, display = shown.target, shown.display
-    with checkpointing(target, resume=display.resume, note=console.note, warn=console.warning) as kept:
+
+    def ready() -> None:
+        _require_writable(target, overwrite=display.overwrite)
+
+    with checkpointing(target, resume=display.resume, note=console.note, warn=console.warning, ready=ready) as kept:
         signals.finish_first(kept.journal)
         result = compute(kept.journal)
         signals.check()
@@ -94,6 +98,17 @@ def deliver(compute: Callable[[Any], Any], console: Console, shown: Shown) -> No
             f"PySCF's DF-MP2 differs by {result.check.largest_difference:.1e} Eh, more than the allowed "
             f"{result.check.allowed:.1e} Eh; the result was written to {target}"
         )
+
+
+def require_place(target: Path) -> None:
+    """Refuse a place where no result can be written; a file that is there is refused when nothing else is wrong."""
+    _require_writable(target, overwrite=True)
+
+
+def _require_writable(target: Path, *, overwrite: bool) -> None:
+    from dfmp2.io.files import require_writable
+
+    require_writable(target, overwrite=overwrite, expected_bytes=10**6)
 
 
 def unfinished(target: Path) -> bool:

@@ -54,7 +54,6 @@ def command(result: str, output: str | None, overwrite: bool, as_json: bool, qui
     stored = hdf5.read(result)
     if output is not None:
         _require_another(result, output)
-        require_writable(Path(output), overwrite=overwrite, expected_bytes=2 * Path(result).stat().st_size)
     derived = derive(
         stored,
         origin=f"{Path(result).name}, content {content[:16]}",
@@ -63,6 +62,7 @@ def command(result: str, output: str | None, overwrite: bool, as_json: bool, qui
         **changes,
     )
     if output is not None:
+        require_writable(Path(output), overwrite=overwrite, expected_bytes=2 * Path(result).stat().st_size)
         signals.check()
         signals.settle()
         hdf5.write(derived, output, overwrite=overwrite)

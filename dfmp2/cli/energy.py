@@ -9,7 +9,7 @@ import click
 
 from dfmp2.cli.calculation import options_of, refused
 from dfmp2.cli.console import Console
-from dfmp2.cli.delivery import Shown, answer, command_line, deliver, require_distinct, show, unfinished
+from dfmp2.cli.delivery import Shown, answer, command_line, deliver, require_distinct, require_place, show, unfinished
 from dfmp2.cli.libraries import prepare_libraries
 from dfmp2.cli.output import Display, output_options, shown_by
 from dfmp2.errors import Dfmp2Error
@@ -68,9 +68,7 @@ def command(prepared: str, display: Display, **options: Any) -> None:
 
 
 def _compute(source: Any, options: Any, console: Console, shown: Shown) -> None:
-    from dfmp2.io.files import require_writable
-
-    require_writable(shown.target, overwrite=shown.display.overwrite, expected_bytes=10**6)
+    require_place(shown.target)
     molecule, made = source.prepared.molecule, source.prepared.provenance
     console.note(
         f"{molecule.name}: {molecule.formula}, charge {molecule.charge}, multiplicity {molecule.multiplicity}; "

@@ -39,11 +39,11 @@ def command(
         raise InputError(f"--schema-version belongs to --to qcschema, not to --to {to}: leave it out")
     stem = Path(result).name.removesuffix(".h5").removesuffix(".dfmp2") + ("" if run is None else f".{Path(run).name}")
     target = Path(f"{stem}{FORMATS[to].ending}" if output is None else output)
-    require_writable(target, overwrite=overwrite)
+    stored = _read(result, run)
     if target.exists() and target.samefile(result):
         raise InputError(f"--output {target} is the result itself: name another file")
-    stored = _read(result, run)
     content = export(stored, to) if schema_version is None else qcschema(stored, int(schema_version))
+    require_writable(target, overwrite=overwrite)
     signals.check()
     signals.settle()
     write_atomically(target, content, overwrite=overwrite)

@@ -44,8 +44,8 @@ def command(results: tuple[str, ...], output: str | None, kind: str | None, titl
             "name the batch, or result files"
         )
     _require_another(target, [*sources, *(file for batch in batches for file in batch_files(batch))])
-    require_writable(target, overwrite=overwrite)
     text = _page(sources, batches, chosen, title)
+    require_writable(target, overwrite=overwrite)
     signals.check()
     signals.settle()
     write_atomically(target, text.encode(), overwrite=overwrite)

@@ -11,7 +11,17 @@ import click
 from dfmp2.cli import ranks as membership
 from dfmp2.cli.calculation import calculation_options
 from dfmp2.cli.console import Console
-from dfmp2.cli.delivery import Shown, answer, command_line, deliver, introduction, require_distinct, show, unfinished
+from dfmp2.cli.delivery import (
+    Shown,
+    answer,
+    command_line,
+    deliver,
+    introduction,
+    require_distinct,
+    require_place,
+    show,
+    unfinished,
+)
 from dfmp2.cli.libraries import prepare_libraries
 from dfmp2.cli.output import Display, output_options, shown_by
 from dfmp2.errors import Dfmp2Error
@@ -90,9 +100,7 @@ def _follow(options: Any, team: Team) -> None:
 
 
 def _compute(read: Any, options: Any, console: Console, shown: Shown, team: Team) -> None:
-    from dfmp2.io.files import require_writable
-
-    require_writable(shown.target, overwrite=shown.display.overwrite, expected_bytes=10**6)
+    require_place(shown.target)
     molecule = read.molecule
     console.note(introduction(read))
     from dfmp2.api import run_options

@@ -68,7 +68,8 @@ def command(
     target = Path(display.output or f"{scan.molecules[0].name}.scan.h5")
     table, curve = Path(csv_file or target.with_suffix(".csv")), Path(plot_file or target.with_suffix(".svg"))
     replaced = display.overwrite or display.resume
-    _require_places(target, table, curve, molecule, overwrite=replaced)
+    beside = {"--csv": table, "--plot": curve}
+    _require_places(target, beside, molecule)
 
     def compute(keeper: Keeper, console: Console) -> Study:
         from dfmp2.io.start_orbitals import read_start_orbitals
@@ -95,7 +96,7 @@ def command(
         return f"dfmp2 finished: {said}{at}; {table}, {curve}"
 
     read = (molecule, *(() if chosen.scf_from is None else (chosen.scf_from,)))
-    study = run_study(compute, target, display, read, finish=finish, ending=ending)
+    study = run_study(compute, target, display, read, beside=beside, finish=finish, ending=ending)
     if study.settings["failed"]:
         raise SomeFailed(
             f"{study.settings['failed']} of {len(scan.values)} points failed (listed in the notes); the others are in "
@@ -133,12 +134,13 @@ def _make_scan(
     )
 
 
-def _require_places(target: Path, table: Path, curve: Path, molecule: str, *, overwrite: bool) -> None:
+def _require_places(target: Path, beside: dict[str, Path], molecule: str) -> None:
     """Refuse three files that are not three, or cannot be written, before anything is computed."""
     from dfmp2.io.files import require_writable
 
-    if len({target.resolve(), table.resolve(), curve.resolve()}) < 3:
-        raise InputError(f"--output {target}, --csv {table} and --plot {curve}: expected three different files")
-    for option, path in (("--csv", table), ("--plot", curve)):
+    if len({target.resolve(), *(path.resolve() for path in beside.values())}) < 3:
+        named = " and ".join(f"{option} {path}" for option, path in beside.items())
+        raise InputError(f"--output {target}, {named}: expected three different files")
+    for option, path in beside.items():
         require_another(str(path), molecule, option=option)
-        require_writable(path, overwrite=overwrite, option=option)
+        require_writable(path, overwrite=True, option=option)

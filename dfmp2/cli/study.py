@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ def run_study(
     display: Display,
     read: tuple[str, ...],
     *,
+    beside: Mapping[str, Path] | None = None,
     finish: Callable[[Study], str] | None = None,
     ending: Callable[[Study], str],
 ) -> Study:
@@ -55,6 +56,7 @@ def run_study(
     compute : the study itself
     target : its file
     read : files the command reads, which must not be the file it writes
+    beside : files that `finish` writes, by the option that names them
     finish : writes what else there is to write and returns a plot in characters
     ending : the last line
     """
@@ -63,7 +65,7 @@ def run_study(
     from dfmp2.studies.keeper import Keeper
 
     require_another(str(target), *read)
-    require_writable(target, overwrite=display.overwrite or display.resume, expected_bytes=10**6)
+    require_writable(target, overwrite=True, expected_bytes=10**6)  # one that is there: `Keeper`
     with shown_by(display) as (console, log):
         left = f"finished runs are in {target}"
 
@@ -77,6 +79,7 @@ def run_study(
             target,
             overwrite=display.overwrite,
             resume=display.resume,
+            beside=beside,
             undisturbed=undisturbed,
             finishing=signals.finish_first,
         )

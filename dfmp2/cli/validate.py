@@ -93,10 +93,10 @@ def command(
 
     chosen = entries.select(entries.load(table), only, tags, slow=slow)
     target = None if output is None else Path(output)
-    if target is not None:
-        require_writable(target, overwrite=overwrite, expected_bytes=10**6)
     session = Session(Settings(backend, precision, None if memory is None else parse_bytes(memory), threads))
     others = [Other(program, session) for program in _programs(against)]
+    if target is not None:
+        require_writable(target, overwrite=overwrite, expected_bytes=10**6)
     console = Console(quiet=quiet, log=None)
     console.note(f"{len(chosen)} entries on {session.backend} ({session.reason}), {session.precision}")
     plain = not (as_json or as_markdown)

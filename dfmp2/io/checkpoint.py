@@ -141,7 +141,13 @@ def checkpoint_of(target: Path) -> Path:
 
 @contextmanager
 def checkpointing(
-    target: str | Path, *, resume: bool, note: Say, warn: Say, replace_foreign: bool = False
+    target: str | Path,
+    *,
+    resume: bool,
+    note: Say,
+    warn: Say,
+    replace_foreign: bool = False,
+    ready: Callable[[], None] = lambda: None,
 ) -> Iterator[Checkpoint]:
     """Save the state of a run beside its result now and then, and go on from what an earlier one saved.
 
@@ -151,6 +157,7 @@ def checkpointing(
     resume : go on from the checkpoint if there is one
     note, warn : told what is found
     replace_foreign : start from the beginning where the checkpoint belongs to another calculation, instead of refusing
+    ready : as in `Journal`
 
     Raises
     ------
@@ -160,7 +167,8 @@ def checkpointing(
     file = CheckpointFile(target)
     try:
         found = found_beside(target, file, resume=resume, note=note, warn=warn)
-        yield Checkpoint(Journal(file, found, every=seconds(), replace_foreign=replace_foreign), file)
+        journal = Journal(file, found, every=seconds(), replace_foreign=replace_foreign, ready=ready)
+        yield Checkpoint(journal, file)
     finally:
         file.close()
 

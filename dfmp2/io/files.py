@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dfmp2.disk import beside, put
-from dfmp2.errors import InputError, ResourceError, ResultFileError
+from dfmp2.errors import InputError, ResourceError, ResultExists
 from dfmp2.resources import free_disk
 from dfmp2.units import format_bytes
 
@@ -17,10 +17,12 @@ from dfmp2.units import format_bytes
 def require_writable(target: Path, *, overwrite: bool, expected_bytes: int = 0, option: str = "--output") -> None:
     """Check, before any computing, that `target`, named with `option`, can be written; leaves nothing behind.
 
+    Commands ask twice: for the place (`overwrite` true) at once, for a file that is there when nothing else is wrong.
+
     Raises
     ------
     InputError : the folder does not exist, or the target is a folder or a device
-    ResultFileError : the target exists and `overwrite` is false
+    ResultExists : the target exists and `overwrite` is false
     ResourceError : the folder is not writable or the disk is too full
     """
     folder = target.parent
@@ -29,8 +31,7 @@ def require_writable(target: Path, *, overwrite: bool, expected_bytes: int = 0, 
             raise InputError(f"{option} {target}: there is no folder {folder}: make it first, or name another one")
         if target.is_dir() or (target.exists() and not target.is_file()):
             raise InputError(f"{option} {target}: not a regular file: name a file to write")
-        if (target.exists() or target.is_symlink()) and not overwrite:
-            raise ResultFileError(f"{target} already exists: --overwrite replaces it, {option} names another file")
+        taken = os.path.lexists(target) and not overwrite
         probe = beside(target)
         probe.touch(exist_ok=False)
         probe.unlink()
@@ -41,6 +42,8 @@ def require_writable(target: Path, *, overwrite: bool, expected_bytes: int = 0, 
         raise ResourceError(
             f"cannot write into {folder}: {error.strerror}: choose another folder with {option}"
         ) from error
+    if taken:
+        raise ResultExists(f"{target} already exists: --overwrite replaces it, {option} names another file")
     if free < expected_bytes:
         raise ResourceError(
             f"the disk of {folder} has {format_bytes(free)} free and about {format_bytes(expected_bytes)} are needed: "
@@ -53,7 +56,7 @@ def write_atomically(target: Path, content: bytes, *, overwrite: bool) -> None:
 
     Raises
     ------
-    ResultFileError : the target appeared meanwhile and `overwrite` is false
+    ResultExists : the target appeared meanwhile and `overwrite` is false
     ResourceError : the disk is full or the folder cannot be written
     """
     with settled(target):
@@ -66,15 +69,13 @@ def settled(target: Path) -> Iterator[None]:
 
     Raises
     ------
-    ResultFileError : the target appeared meanwhile
+    ResultExists : the target appeared meanwhile
     ResourceError : the disk is full or the folder cannot be written
     """
     try:
         yield
     except FileExistsError as error:
-        raise ResultFileError(
-            f"{target} was written by somebody else meanwhile: --output names another file"
-        ) from error
+        raise ResultExists(f"{target} was written by another process meanwhile: name another file") from error
     except OSError as error:
         raise ResourceError(f"cannot write {target}: {error.strerror}: nothing was changed") from error
     try:

@@ -67,7 +67,9 @@ def to_dict(outlook: Outlook) -> dict[str, Any]:
         },
         "flops": work.flops(),
         "seconds": asdict(plan.timings),
-        "trainium": {
+        "trainium": None
+        if outlook.trainium is None
+        else {
             "label": "pair energies on one core, float32; predicted, not measured",
             **{_place(one): {k: v for k, v in asdict(one).items() if k != "chip"} for one in outlook.trainium},
         },
@@ -150,7 +152,8 @@ def to_text(outlook: Outlook) -> str:
             f"{format_bytes(scratch['read_bytes'])} read at {format_bytes(speed['read'])}/s, partly while computing "
             f"({speed['date'][:10] or 'built-in rates'}; the disk alone: less where the system caches it)"
         )
-    lines += ["", *_trainium(outlook), *route_lines(outlook.setup.route)]
+    if outlook.trainium is not None:
+        lines += ["", *_trainium(outlook.trainium), *route_lines(outlook.setup.route)]
     verdict = "fits" if facts["fits"] else f"does not fit: use {facts['change']}"
     return "\n".join([*lines, "", f"verdict: {verdict}"]) + "\n"
 
@@ -159,13 +162,13 @@ def _place(one: Prediction) -> str:
     return one.chip if one.cores == 1 else f"{one.chip}, {one.cores} cores"
 
 
-def _trainium(outlook: Outlook) -> list[str]:
+def _trainium(predicted: tuple[Prediction, ...]) -> list[str]:
     """Pair energies on one core of each chip: device time, and launching apart."""
     lines = [
         f"{'pair energies on one core, predicted':<38}{'device / s':>12}{'dispatch / s':>14}"
         f"{'link / s':>10}{'memory':>12}"
     ]
-    for one in outlook.trainium:
+    for one in predicted:
         name = f"{_place(one)}, lane {one.lane}, {one.calls} calls, {one.neffs} NEFFs"
         if one.obstacle:
             lines.append(f"{one.chip:<6}{one.obstacle}")
@@ -173,4 +176,4 @@ def _trainium(outlook: Outlook) -> list[str]:
             lines.append(
                 f"{name:<38}{one.device:>12.4f}{one.dispatch:>14.4f}{one.link:>10.4f}{format_bytes(one.memory):>12}"
             )
-    return lines if outlook.trainium else ["nothing to correlate on Trainium"]
+    return lines if predicted else ["nothing to correlate on Trainium"]

@@ -60,7 +60,7 @@ class PreparedFile:
         self._digests: list[list[Group]] = []
 
     def __enter__(self) -> PreparedFile:
-        require_writable(self._target, overwrite=self._overwrite)
+        require_writable(self._target, overwrite=True)  # one that is there is refused when its size is known
         _remove_abandoned(self._target)
         return self
 
@@ -70,11 +70,11 @@ class PreparedFile:
         self._drop()
 
     def require(self, size: int) -> None:
-        """Refuse a disk on which `size` bytes of B find no room.
+        """Refuse a file that is there, and a disk on which `size` bytes of B find no room.
 
         Raises
         ------
-        ResourceError : the disk is too full
+        ResultExists, ResourceError
         """
         require_writable(self._target, overwrite=self._overwrite, expected_bytes=size + OVERHEAD)
 

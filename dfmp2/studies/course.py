@@ -64,7 +64,7 @@ def carry_out(
     """
     if len(steps) > MOST_RUNS:
         raise InputError(f"{len(steps)} runs: at most {MOST_RUNS} go into one study; split it")
-    stored = {step.name: found for step in steps if (found := keeper.find(step)) is not None}
+    stored = keeper.find(steps)
     results = dict(stored)
     failures: dict[str, Failure] = {}
 
@@ -88,6 +88,7 @@ def carry_out(
                             listener=listener,
                             command=command,
                             journal=journal,
+                            doubt_units=number == 1,
                         )
                     except Interrupted:
                         raise

@@ -10,33 +10,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import fields
 from pathlib import Path
 
 from dfmp2.checkpoint.encoding import State
 from dfmp2.checkpoint.journal import IDENTITY, RUN, Journal
 from dfmp2.errors import ForeignCheckpoint, InputError
+from dfmp2.identity import FREE
 from dfmp2.io.checkpoint import CheckpointFile, checkpoint_of, found_beside, require_alone, seconds
+from dfmp2.io.files import require_writable
 from dfmp2.io.study import Study, StudyWriter, read_study, verify_study
 from dfmp2.options import Options
 from dfmp2.progress import Listener
+from dfmp2.resources import usable_cores
 from dfmp2.result import MP2Result
 from dfmp2.studies.step import Step
 
 REST = 5.0  # pause after writing the file, in units of the time that took
-# Options that decide how, or whether, but not what.
-NOT_COMPARED = (
-    "memory",
-    "threads",
-    "backend",
-    "scratch",
-    "scf_from",
-    "scf_max_cycles",
-    "allow_small_gap",
-    "allow_poor_fit",
-)
 
 
 class Keeper:
@@ -47,6 +38,7 @@ class Keeper:
     path : file of the study, None for none
     overwrite : replace an existing file
     resume : take finished runs from the file if it exists, and go on from the checkpoint beside it
+    beside : files that are made of the study when it is done, by the option that names them
     undisturbed : context in which the file is written (the command line defers signals there)
     finishing : told of the journal of every run (the command line lets a signal wait for its next safe point)
     """
@@ -57,12 +49,15 @@ class Keeper:
         *,
         overwrite: bool = False,
         resume: bool = False,
+        beside: Mapping[str, Path] | None = None,
         undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
         finishing: Callable[[Journal], None] = lambda _: None,
     ) -> None:
         if resume and overwrite:
             raise InputError("--resume keeps the finished runs of the file and --overwrite drops them: choose one")
         self._path, self._resume, self._undisturbed, self._finishing = path, resume, undisturbed, finishing
+        self._files = {} if path is None else {"--output": path, **(beside or {})}
+        self._replaces = overwrite or resume
         self._stored: Study | None = None
         if resume and path is not None and path.exists():
             verify_study(path)
@@ -81,26 +76,24 @@ class Keeper:
                 f"--resume: {self._path} holds a study of kind {self._stored.kind}, not {kind}: name another file"
             )
 
-    def find(self, step: Step) -> MP2Result | None:
-        """The stored result of a step, if there is one.
+    def find(self, steps: Sequence[Step]) -> dict[str, MP2Result]:
+        """The stored results of these steps, by name.
 
         Raises
         ------
-        InputError : the run of that name is another calculation
+        InputError : a run of that name is another calculation, or steps are missing and had other last bits
         """
-        found = None if self._stored is None else self._stored.runs.get(step.name)
-        if found is None:
-            return None
-        names = [field.name for field in fields(Options) if field.name not in NOT_COMPARED]
-        changed = [name for name in names if getattr(found.options, name) != getattr(step.options, name)]
-        if found.molecule != step.molecule:
-            changed.insert(0, "molecule")
-        if changed:
-            raise InputError(
-                f"--resume: run {step.name} in {self._path} is another calculation (different {', '.join(changed)}): "
-                "use the options it was started with, or start anew with --overwrite"
-            )
-        return found
+        runs = {} if self._stored is None else self._stored.runs
+        stored = {step.name: runs[step.name] for step in steps if step.name in runs}
+        for step in steps:
+            if step.name in stored:
+                changed = _changed(stored[step.name], step, alone=len(stored) == len(steps))
+                if changed:
+                    raise InputError(
+                        f"--resume: run {step.name} in {self._path} is another calculation (different "
+                        f"{', '.join(changed)}): use the options it was started with, or start anew with --overwrite"
+                    )
+        return stored
 
     @contextmanager
     def held(self, steps: Sequence[Step], listener: Listener) -> Iterator[None]:
@@ -108,12 +101,15 @@ class Keeper:
 
         Raises
         ------
+        ResultExists : it is there, or a file to be made of it is, and may not be replaced
         ResultFileError : another process is writing it
         ForeignCheckpoint : what lies beside it is of none of these runs
         """
         if self._path is None or self._checkpoint is None:
             yield
             return
+        for option, file in self._files.items():
+            require_writable(file, overwrite=self._replaces, option=option)
         try:
             require_alone(self._path, self._checkpoint)
             if os.path.lexists(checkpoint_of(self._path)):
@@ -174,6 +170,16 @@ class Keeper:
         """Write what the file lacks, before the study is left unfinished."""
         if self._behind:
             self.write(study(False))
+
+
+def _changed(found: MP2Result, step: Step, *, alone: bool) -> list[str]:
+    """What makes a step another calculation than a stored one; `alone` where nothing is computed beside it."""
+    changed = [name for name in Options.__slots__ if getattr(found.options, name) != getattr(step.options, name)]
+    changed = [name for name in changed if name not in FREE]
+    threads = step.options.threads or usable_cores()
+    if not alone and found.provenance.threads != threads:
+        changed.append(f"threads: {found.provenance.threads} there, {threads} here")
+    return changed if found.molecule == step.molecule else ["molecule", *changed]
 
 
 def _run_of(state: State) -> str:
