@@ -80,11 +80,14 @@ def test_stopped_again_and_again(
 @pytest.mark.usefixtures("stopping")
 def test_a_foreign_checkpoint_is_refused(call: Runner, folder: Path) -> None:
     """Of a point, of `dfmp2 run`, and of a study offered to `dfmp2 run`: named, and nothing is touched."""
+    assert call(*SCAN, "--output", "x.h5").code == 75 and not (folder / "x.h5").exists()
+    other = call(*SCAN[:-1], "2", "--output", "x.h5", "--resume")
+    assert other.code == 3 and "x.h5.checkpoint belongs to another calculation: --threads (1 there, 2" in other.message
     while not (folder / "x.h5").exists():
         assert call(*SCAN, "--output", "x.h5", "--resume").code == 75
     before = listing(folder)
     other = call(*SCAN[:-1], "2", "--output", "x.h5", "--resume")
-    assert other.code == 3 and "x.h5.checkpoint belongs to another calculation: --threads (1 there, 2" in other.message
+    assert other.code == 3 and "run point-001 in x.h5 is another calculation (different threads: 1" in other.message
     shutil.copy(folder / "x.h5.checkpoint", folder / "y.h5.checkpoint")
     single = call("run", "h2o.xyz", *BASIS, "--output", "y.h5", "--resume")
     assert single.code == 3 and "run (point-002 there, none here)" in single.message
