@@ -11,6 +11,7 @@ from dfmp2.checkpoint.journal import Journal
 from dfmp2.errors import InputError
 from dfmp2.io.checkpoint import checkpointing
 from dfmp2.io.hdf5 import read, write
+from dfmp2.io.point_charges import read_point_charges
 from dfmp2.io.start_orbitals import read_start_orbitals
 from dfmp2.io.xyz import read_xyz
 from dfmp2.molecule import Molecule
@@ -44,6 +45,8 @@ def run(
     charge: int | None = None,
     multiplicity: int | None = None,
     units: str | None = None,
+    point_charges: Any = None,
+    point_charge_units: str = "angstrom",
     listener: Listener | None = None,
     checkpoint: str | Path | None = None,
     resume: bool = False,
@@ -57,6 +60,9 @@ def run(
     basis : orbital basis name
     charge, multiplicity : win over the file; for a Molecule its own values are the default
     units : unit of the coordinates in the file, "angstrom" (None too) or "bohr"; a Molecule is in bohr
+    point_charges : charges around the molecule: path of a file of lines x, y, z, charge, or rows of the same; None for
+        those of a Molecule
+    point_charge_units : of their positions, "angstrom" or "bohr"
     listener : receives progress and warnings; by default warnings are raised as Python warnings
     checkpoint : result file beside which CHECKPOINT.checkpoint is kept while the run lasts; None for no checkpoint
     resume : go on from that checkpoint if there is one
@@ -76,7 +82,8 @@ def run(
     -0.2039736135...
     """
     chosen = make_options(basis=basis, **options)
-    molecule = _molecule(molecule, units, charge, multiplicity)
+    field = read_point_charges(point_charges, point_charge_units)
+    molecule = _molecule(molecule, units, charge, multiplicity, field)
     return _checkpointed(
         checkpoint, resume, listener, lambda journal: run_options(molecule, chosen, listener=listener, journal=journal)
     )
@@ -101,19 +108,21 @@ def _checkpointed(
 
 
 def _molecule(
-    given: Molecule | str | Path, units: str | None, charge: int | None, multiplicity: int | None
+    given: Molecule | str | Path, units: str | None, charge: int | None, multiplicity: int | None, field: Any
 ) -> Molecule:
     if isinstance(given, str | Path):
-        return read_xyz(given, units=units or "angstrom", charge=charge, multiplicity=multiplicity).molecule
+        read = read_xyz(given, units=units or "angstrom", charge=charge, multiplicity=multiplicity)
+        return read.molecule.in_field(field)
     if isinstance(given, Molecule):
         if units is not None:
             raise InputError(
                 f"units={units!r} belongs to a file: a dfmp2.Molecule has its coordinates in bohr; leave it out, and "
                 "multiply coordinates in angstrom by dfmp2.units.BOHR_PER_ANGSTROM"
             )
-        return given.with_state(
+        stated = given.with_state(
             given.charge if charge is None else charge, given.multiplicity if multiplicity is None else multiplicity
         )
+        return stated if field is None else stated.in_field(field)
     raise InputError(f"molecule is a {type(given).__name__}: expected the path of an xyz file or a dfmp2.Molecule")
 
 
@@ -139,6 +148,8 @@ def prepare(
     charge: int | None = None,
     multiplicity: int | None = None,
     units: str | None = None,
+    point_charges: Any = None,
+    point_charge_units: str = "angstrom",
     listener: Listener | None = None,
     overwrite: bool = False,
     resume: bool = False,
@@ -171,7 +182,8 @@ def prepare(
     if foreign:
         raise InputError(f"{foreign[0]} belongs to the pair energies, which dfmp2.energy computes: leave it out here")
     chosen = make_options(**{"backend": "auto", **options}, basis=basis)
-    molecule = _molecule(molecule, units, charge, multiplicity)
+    field = read_point_charges(point_charges, point_charge_units)
+    molecule = _molecule(molecule, units, charge, multiplicity, field)
     told = listener or Listener()
     with (
         PreparedFile(Path(output), overwrite=overwrite) as file,

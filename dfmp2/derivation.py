@@ -32,6 +32,7 @@ DERIVABLE = ("frozen_core", "os_scale", "ss_scale")
 REFUSED = {
     "basis": "another orbital basis has other orbitals",
     "reference": "another reference has other orbitals",
+    "relativity": "another Hamiltonian has other orbitals",
     "scf": "another kind of SCF has other orbitals",
     "scf_auxbasis": "another SCF fitting set gives other orbitals",
     "auxbasis": "another fitting set changes every pair energy",

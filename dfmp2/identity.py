@@ -13,6 +13,7 @@ from dfmp2.result import MP2Result
 from dfmp2.system import Setup, System
 
 DECIDES = (  # options that change numbers, beside what the fingerprint has under other names
+    "relativity",
     "scf_conv_tol",
     "scf_max_cycles",
     "stability",
@@ -29,6 +30,7 @@ def identity(system: System, setup: Setup, core: FrozenCore, kind: str, start: S
     options, molecule = setup.options, system.molecule
     return {
         "geometry": fingerprint.geometry(molecule),
+        "point charges": fingerprint.point_charges(molecule),
         "charge": str(molecule.charge),
         "multiplicity": str(molecule.multiplicity),
         "orbital basis": fingerprint.basis(system.orbital_basis),
@@ -55,6 +57,8 @@ def require_answer(result: MP2Result, molecule: Molecule, options: Options, path
     """
     there, here = result.molecule, molecule
     different = [] if fingerprint.geometry(there) == fingerprint.geometry(here) else ["geometry"]
+    if fingerprint.point_charges(there) != fingerprint.point_charges(here):
+        different.append("point charges")
     if (there.charge, there.multiplicity) != (here.charge, here.multiplicity):
         different.append("charge or multiplicity")
     different += [

@@ -16,6 +16,7 @@ from dfmp2.workload import Workload
 
 FLOAT64, FLOAT32 = 8, 4
 SCF_MATRICES = 30  # (nao, nao) float64 arrays alive in the SCF: DIIS space of 8 pairs, Fock, density, work
+X2C_MATRICES = 32  # float64 arrays of the decontracted basis while X2C is made: 31 to 36 measured (Ar chain, cc-pVTZ)
 START_MATRICES = 10  # of them at the first iteration, when the integrals are made
 WORKER_BYTES = 32 * 10**6  # buffers of one worker in the SCF fit, the exchange and the triangular solves
 STREAMING_WORKER_BYTES = 28 * 10**6  # the same where blocks are small
@@ -232,21 +233,23 @@ def shared(alone: MemoryPlan, work: Workload, ranks: int) -> MemoryPlan:
 
 def _scf(work: Workload, room: int, workers: int) -> tuple[int, Stage | None, Stage | None, int]:
     pairs, n, naux = work.pairs_of_functions, work.nao, work.naux_scf
+    x2c = X2C_MATRICES * work.x2c_functions**2 * FLOAT64  # freed before the SCF integrals are made
     matrices = SCF_MATRICES * n * n * FLOAT64 * len(work.spins) + 2 * (pairs + n * n) * FLOAT64 * workers
     if not naux:  # PySCF keeps all four-centre integrals when they fit, else it recomputes them
         everything = pairs * (pairs + 1) // 2 * FLOAT64
         fits = matrices + everything <= room
-        return matrices + (everything if fits else min(everything, CONVENTIONAL_LEAST)), None, None, 0
+        held = matrices + (everything if fits else min(everything, CONVENTIONAL_LEAST))
+        return max(held, x2c), None, None, 0
     columns = work.kept_pairs
     whole = naux * columns * FLOAT64
     metric = naux * naux * FLOAT64
     buffers = min(WORKER_BYTES * workers, 2 * naux * pairs * FLOAT64)
     start = START_MATRICES * n * n * FLOAT64 * len(work.spins)
     widest = work.widest_shell * n * naux * FLOAT64
-    fit = Stage(start + metric, widest, min(PAIR_BLOCK_MOST, 2 * whole))
+    fit = Stage(max(start + metric, x2c), widest, min(PAIR_BLOCK_MOST, 2 * whole))
     streaming = min(STREAMING_WORKER_BYTES * workers, 2 * whole)
     read = Stage(matrices + streaming, 2 * workers * columns * FLOAT64, min(READ_MOST, 2 * whole))
-    return matrices + whole + 2 * metric + buffers, fit, read, whole
+    return max(matrices + whole + 2 * metric + buffers, x2c), fit, read, whole
 
 
 def _mp2(work: Workload, workers: int, limits: Limits, edge: int) -> tuple[int, Stage, Stage, Stage, int]:

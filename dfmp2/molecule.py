@@ -1,7 +1,8 @@
 """Molecules: nuclei, ghost centres, charge and multiplicity, validated when built.
 
 Nuclear repulsion is E_nuc = sum_{A<B} Z_A Z_B / R_AB over real atoms, with Z the nuclear charge
-less the electrons an effective core potential replaces. Ghost atoms carry basis functions only.
+less the electrons an effective core potential replaces. Ghost atoms carry basis functions only. Point charges around
+the molecule belong to the Hamiltonian: they act on electrons and nuclei, not on each other.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from dfmp2.elements import atomic_number, normalise_symbol
 from dfmp2.errors import InputError
+from dfmp2.point_charges import LEAST_DISTANCE, checked, nuclear_energy, too_near
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
 
 MAX_COORDINATE = 1e4  # bohr; beyond half a micrometre it is a wrong unit or a broken file
@@ -29,7 +31,7 @@ ROWS_PER_BLOCK = 256  # rows of the distance matrix held at once: 20 MB at 10 00
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Molecule:
-    """One molecule; lengths in bohr. Equal when atoms, coordinates (to the last bit), charge and multiplicity are.
+    """One molecule; lengths in bohr. Equal when atoms, coordinates, point charges (to the last bit) and state are.
 
     Attributes
     ----------
@@ -41,6 +43,7 @@ class Molecule:
     name : short name for reports and output files
     source : file name, "stdin" or "python"
     text : input text verbatim, "" if there was none
+    point_charges : (n, 4) float64, read-only: x, y, z in bohr, charge in e; None for a molecule by itself
     """
 
     symbols: tuple[str, ...]
@@ -51,6 +54,7 @@ class Molecule:
     name: str = "molecule"
     source: str = ""
     text: str = field(default="", repr=False)
+    point_charges: NDArray[np.float64] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         symbols = tuple(normalise_symbol(symbol) for symbol in self.symbols)
@@ -66,6 +70,13 @@ class Molecule:
         if all(ghost):
             raise InputError("the molecule has no real atom: give at least one that is not a ghost")
         object.__setattr__(self, "coordinates", _checked_coordinates(self.coordinates, self.labels))
+        if self.point_charges is not None:
+            object.__setattr__(self, "point_charges", checked(self.point_charges))
+            clash = too_near(self.coordinates, self.symbols, ghost, self.point_charges, LEAST_DISTANCE)
+            if clash:
+                raise InputError(
+                    f"{clash}, less than 0.1: leave out the charges of its own atoms, or check their units"
+                )
 
     @property
     def natom(self) -> int:
@@ -106,9 +117,11 @@ class Molecule:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of labels, coordinates (their bits), charge and multiplicity; names and text do not count."""
+        """SHA-256 of labels, coordinates and point charges (their bits), charge and multiplicity, not of texts."""
         digest = hashlib.sha256(f"{' '.join(self.labels)}|{self.charge}|{self.multiplicity}|".encode())
         digest.update(self.coordinates.astype("<f8").tobytes())
+        if self.point_charges is not None:
+            digest.update(b"|" + self.point_charges.astype("<f8").tobytes())
         return digest.hexdigest()
 
     def __eq__(self, other: object) -> bool:
@@ -122,6 +135,15 @@ class Molecule:
     def with_state(self, charge: int, multiplicity: int) -> Molecule:
         """The same geometry with another charge and multiplicity."""
         return dataclasses.replace(self, charge=charge, multiplicity=multiplicity)
+
+    def in_field(self, point_charges: Any) -> Molecule:
+        """The same molecule among point charges, (n, 4) in bohr and e; None for by itself.
+
+        Raises
+        ------
+        InputError : not such numbers, or a charge on top of a nucleus
+        """
+        return dataclasses.replace(self, point_charges=point_charges)
 
     def electrons(self, ecp_electrons: Mapping[str, int]) -> int:
         """Number of explicit electrons: sum over real atoms of (Z - core potential electrons) - charge.
@@ -160,16 +182,13 @@ class Molecule:
 
 
 def nuclear_repulsion(molecule: Molecule, ecp_electrons: Mapping[str, int]) -> float:
-    """Nuclear repulsion energy E_nuc = sum_{A<B} Z_A Z_B / R_AB, Eh; ghosts take no part.
+    """Nuclear repulsion energy E_nuc = sum_{A<B} Z_A Z_B / R_AB, Eh; ghosts and point charges take no part.
 
     Parameters
     ----------
     ecp_electrons : symbol -> electrons replaced by its core potential, subtracted from Z
     """
-    real = ~np.array(molecule.ghost)
-    replaced = np.array([ecp_electrons.get(symbol, 0) for symbol in molecule.symbols])
-    charges = (molecule.numbers - replaced)[real].astype(np.float64)
-    points = molecule.coordinates[real]
+    points, charges = _nuclei(molecule, ecp_electrons)
     energy = 0.0
     for start in range(0, len(points), ROWS_PER_BLOCK):
         rows, others = points[start : start + ROWS_PER_BLOCK], points[start:]
@@ -178,6 +197,20 @@ def nuclear_repulsion(molecule: Molecule, ecp_electrons: Mapping[str, int]) -> f
         later = np.triu(np.ones(distance.shape, dtype=bool), k=1)
         energy += float((products[later] / distance[later]).sum())
     return energy
+
+
+def field_energy(molecule: Molecule, ecp_electrons: Mapping[str, int]) -> float:
+    """Energy of the nuclei in the potential of the point charges, Eh; parameters as in `nuclear_repulsion`."""
+    if molecule.point_charges is None:
+        return 0.0
+    return nuclear_energy(*_nuclei(molecule, ecp_electrons), molecule.point_charges)
+
+
+def _nuclei(molecule: Molecule, ecp_electrons: Mapping[str, int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Positions in bohr and charges of the real atoms."""
+    real = ~np.array(molecule.ghost)
+    replaced = np.array([ecp_electrons.get(symbol, 0) for symbol in molecule.symbols])
+    return molecule.coordinates[real], (molecule.numbers - replaced)[real].astype(np.float64)
 
 
 def _whole(name: str, value: Any) -> int:

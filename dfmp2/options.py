@@ -17,6 +17,7 @@ from dfmp2.units import parse_bytes
 CHOICES = {
     "reference": ("auto", "rhf", "uhf"),
     "scf": ("df", "conventional"),
+    "relativity": ("none", "x2c"),
     "precision": ("auto", "fp64", "mixed"),
     "stability": ("auto", "full", "off"),
     "transform": ("auto", "host", "device"),
@@ -25,7 +26,7 @@ CHOICES = {
 # Which part of a run an option concerns: everything up to B (dfmp2 prepare), the pair energies (dfmp2 energy), or both.
 BEFORE_PAIRS = (
     *("basis", "reference", "scf", "scf_auxbasis", "scf_conv_tol", "scf_max_cycles", "scf_from", "stability"),
-    *("auxbasis", "allow_poor_fit", "frozen_core", "frozen_virtual", "allow_small_gap"),
+    *("relativity", "auxbasis", "allow_poor_fit", "frozen_core", "frozen_virtual", "allow_small_gap"),
 )
 PAIRS = ("os_scale", "ss_scale", "backend", "tolerance", "check")
 BOTH_PARTS = ("precision", "memory", "scratch", "threads")
@@ -39,6 +40,7 @@ class Options:
     ----------
     basis : orbital basis name
     reference : "auto" (RHF for singlets, else UHF), "rhf" or "uhf"
+    relativity : "none", or "x2c" for the spin-free one-electron X2C Hamiltonian, for all-electron bases
     scf : "df" (density-fitted Coulomb and exchange) or "conventional" (four-index integrals)
     scf_auxbasis : Coulomb-exchange fitting set of the SCF, None for the partner of `basis`
     scf_conv_tol : SCF energy change at convergence, Eh; the orbital gradient must also fall below
@@ -68,6 +70,7 @@ class Options:
 
     basis: str
     reference: str = "auto"
+    relativity: str = "none"
     scf: str = "df"
     scf_auxbasis: str | None = None
     scf_conv_tol: float = 1e-10

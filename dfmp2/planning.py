@@ -20,6 +20,7 @@ from dfmp2.progress import Listener
 from dfmp2.record import Timings
 from dfmp2.reference import integrals
 from dfmp2.reference.exchange_schedule import uses_single
+from dfmp2.reference.hamiltonian import uncontracted_functions
 from dfmp2.reference.mean_field import reference_kind
 from dfmp2.reference.pair_list import pair_list
 from dfmp2.reference.stability import frontier_elements
@@ -245,6 +246,7 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         if options.stability == "auto"
         else 0,
         single_exchange=uses_single(options.precision, nao),
+        x2c_functions=uncontracted_functions(mole) if options.relativity == "x2c" else 0,
     )
 
 

@@ -145,7 +145,12 @@ def _scf(
         scf_max_cycles=max(options.scf_max_cycles, LEAST_CYCLES),
     )
     start = StartOrbitals(found.mo_coeff, found.mo_occ, None, "the stored orbitals") if stored else None
-    return mean_field.run_scf(*(mole, found.kind, tight, jk, start, listener), threads=count, integrals="pyscf")
+    return mean_field.run_scf(
+        *(mole, found.kind, tight, jk, start, listener),
+        threads=count,
+        integrals="pyscf",
+        charges=result.molecule.point_charges,
+    )
 
 
 def _budget() -> int:

@@ -41,6 +41,7 @@ def converge(case: Case, kind: str, start: StartOrbitals | None) -> Reference:
             *(case.system.mole, kind, options, case.system.jk_auxmole, start, case.listener),
             threads=case.setup.active,
             integrals="memory" if memory.scf_fits_in_core else "disk",
+            charges=case.system.molecule.point_charges,
             room=Room(case.space, memory.pair_bytes, memory.read_bytes),
             journal=case.journal,
         )

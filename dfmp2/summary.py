@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dfmp2.basis import BasisSet
+from dfmp2.molecule import Molecule, field_energy
 
 if TYPE_CHECKING:
     from dfmp2.molecule import Molecule
@@ -28,7 +29,9 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "formula": molecule.formula,
         "charge": molecule.charge,
         "multiplicity": molecule.multiplicity,
+        "point_charges": describe_field(molecule, result.orbital_basis),
         "reference": reference.kind,
+        "relativity": result.options.relativity,
         "scf_type": reference.scf_type,
         "basis": result.orbital_basis.name,
         "scf_auxbasis": None if result.scf_fitting is None else describe(result.scf_fitting),
@@ -67,6 +70,29 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
     if result.scaled_mp2_correlation_energy is not None:
         payload["scaled_mp2_correlation_energy"] = result.scaled_mp2_correlation_energy
     return {key: _plain(value) for key, value in payload.items()}
+
+
+def describe_field(molecule: Molecule, basis: BasisSet) -> dict[str, float] | None:
+    """Number of point charges, their sum (e) and their energy with the nuclei (Eh); None where there are none."""
+    if molecule.point_charges is None:
+        return None
+    return {
+        "count": len(molecule.point_charges),
+        "total_charge": math.fsum(molecule.point_charges[:, 3]),
+        "nuclear_energy": field_energy(molecule, basis.ecp_electrons),
+    }
+
+
+def say_field(molecule: Molecule, basis: BasisSet) -> str:
+    """The point charges around a molecule in one line, "" where there are none."""
+    found = describe_field(molecule, basis)
+    if found is None:
+        return ""
+    count, energy = int(found["count"]), found["nuclear_energy"]
+    return (
+        f"{count} point charge{'s' * (count != 1)}, {found['total_charge']:+.6f} e in all; {energy:.10f} Eh with the "
+        "nuclei, contained in their repulsion; their energy among themselves is left out"
+    )
 
 
 def describe(basis: BasisSet) -> str:

@@ -20,6 +20,7 @@ from dfmp2.frozen_core import FrozenCore, dialect_warning, frozen_core_count
 from dfmp2.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.orbitals import ActiveSpace
+from dfmp2.point_charges import SUSPICIOUS_DISTANCE, too_near
 from dfmp2.progress import Listener
 from dfmp2.record import Reference, Sizes
 from dfmp2.reference.basis import resolve_orbital
@@ -117,6 +118,7 @@ def assemble(molecule: Molecule, orbital: BasisSet, jk: BasisSet | None, setup: 
         listener.warning(
             f"--auxbasis {auxbasis} was not made for MP2: expect errors of 1e-5 Eh and more against an -ri set"
         )
+    _require_hamiltonian(molecule, orbital, setup.options.relativity, listener)
     mole = build_mole(molecule, orbital, setup.budget)
     free = int(mole.nao) - int(max(mole.nelec))
     if free <= 0:
@@ -132,6 +134,23 @@ def assemble(molecule: Molecule, orbital: BasisSet, jk: BasisSet | None, setup: 
         )
     jk_auxmole = None if jk is None else build_auxiliary(mole, molecule, jk)
     return System(molecule, orbital, jk, ri, mole, build_auxiliary(mole, molecule, ri), jk_auxmole)
+
+
+def _require_hamiltonian(molecule: Molecule, orbital: BasisSet, relativity: str, listener: Listener) -> None:
+    """Refuse X2C with a core potential, which holds relativity already; warn of charges where no atom can be."""
+    potentials = orbital.ecp_electrons
+    replaced = [s for s, ghost in zip(molecule.symbols, molecule.ghost, strict=True) if not ghost and potentials.get(s)]
+    if relativity == "x2c" and replaced:
+        raise InputError(
+            f"--relativity x2c with {orbital.name}: it has a core potential for {replaced[0]}, which is fitted to "
+            "relativistic atoms already: leave --relativity out, or use an all-electron --basis"
+        )
+    if molecule.point_charges is not None:
+        near = too_near(
+            *(molecule.coordinates, molecule.symbols, molecule.ghost, molecule.point_charges), SUSPICIOUS_DISTANCE
+        )
+        if near:
+            listener.warning(f"{near}, nearer than any atom could be: check --point-charge-units and --units")
 
 
 def useful_threads(setup: Setup, system: System) -> Setup:

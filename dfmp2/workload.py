@@ -40,6 +40,7 @@ class Workload:
     widest_shell : functions of the largest shell of the orbital basis
     frontier_elements : elements (p, q) of the orbital ranges whose B the stability check needs
     single_exchange : whether the SCF begins with float32 exchange
+    x2c_functions : functions of the decontracted basis in which X2C is made, 0 without it
     """
 
     nao: int
@@ -52,6 +53,7 @@ class Workload:
     widest_shell: int = 1
     frontier_elements: int = 0
     single_exchange: bool = False
+    x2c_functions: int = 0
 
     @property
     def pairs_of_functions(self) -> int:

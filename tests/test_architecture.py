@@ -14,6 +14,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ORDER = (
     {"deferred", "errors", "untransformed"},
     {"units", "elements", "extrapolation", "disk"},
+    {"point_charges"},
     {"basis", "molecule", "covalent_radii", "options", "progress"},
     {"resources", "threads", "blas", "host_cache", "counting"},
     {"scratch"},

@@ -1,7 +1,7 @@
 """What an item is computed from, and its fingerprint: results of the same input need not be computed again.
 
-The fingerprint covers geometry (its bits), charge, multiplicity and every option that can change a result or its
-checks; memory, threads and scratch space only decide how it is reached.
+The fingerprint covers geometry and point charges (their bits), charge, multiplicity and every option that can change a
+result or its checks; memory, threads and scratch space only decide how it is reached.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dfmp2.batch.manifest import Item
+from dfmp2.checkpoint.fingerprint import point_charges
 from dfmp2.errors import InputError
+from dfmp2.io.point_charges import read_point_charges
 from dfmp2.io.text_file import read_text
 from dfmp2.io.xyz import MAX_BYTES, TOO_LARGE, parse_xyz
 from dfmp2.molecule import Molecule
@@ -56,7 +58,7 @@ def read_input(item: Item) -> Input:
     _, text = read_text(item.path, MAX_BYTES, TOO_LARGE)
     molecule = parse_xyz(
         text, file=item.molecule, units=settings.units, charge=settings.charge, multiplicity=settings.multiplicity
-    ).molecule
+    ).molecule.in_field(read_point_charges(settings.point_charges, settings.point_charge_units))
     start = "" if settings.options.scf_from is None else _file_hash(Path(settings.options.scf_from))
     return Input(molecule, text, item.molecule, fingerprint(molecule, settings.options, start), start)
 
@@ -91,6 +93,8 @@ def differences(result: MP2Result, wanted: Input, options: Options) -> str:
         changed.insert(0, "charge or multiplicity")
     if old.labels != new.labels or old.coordinates.tobytes() != new.coordinates.tobytes():
         changed.insert(0, "geometry")
+    if point_charges(old) != point_charges(new):
+        changed.insert(0, "point charges")
     return ", ".join(changed) or "start orbitals"
 
 

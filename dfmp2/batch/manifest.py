@@ -120,6 +120,8 @@ def make_batch(files: Sequence[str], values: Mapping[str, Any], output: Path, ro
     InputError : a bad value, or two files of the same name
     """
     root = Path.cwd() if root is None else root
+    if "point_charges" in values:  # found again from another folder, as the molecules are
+        values = {**values, "point_charges": str(root / values["point_charges"])}
     settings = make_settings(values, "command line")
     items = [Item(slug(Path(file).stem), file, root / file, settings, dict(values)) for file in files]
     return _make_batch("", root, output, items)

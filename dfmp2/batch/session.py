@@ -164,7 +164,7 @@ class Session:
 
     def _task(self, place: int, given: Input, before: int | None) -> dict[str, Any]:
         item, orders = self.batch.items[place], self.orders
-        settings = item.settings
+        settings, charges = item.settings, given.molecule.point_charges
         chained = orders.chained and before is not None and self.rows[before].status == "complete"
         options = replace(settings.options, memory=orders.memory, threads=orders.threads, scratch=orders.scratch)
         begun = f"; {START}{given.start}" if given.start else ""
@@ -176,6 +176,7 @@ class Session:
             "units": settings.units,
             "charge": settings.charge,
             "multiplicity": settings.multiplicity,
+            "point_charges": None if charges is None else charges.tolist(),
             "options": asdict(options),
             "workers": orders.workers,
             "target": str(self.batch.result(item)),

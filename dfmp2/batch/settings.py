@@ -16,9 +16,12 @@ from dfmp2.errors import InputError
 from dfmp2.frozen_core import count_core
 from dfmp2.options import Options
 
-OF_THE_MOLECULE: dict[str, Any] = {"charge": int, "multiplicity": int, "units": str}
+OF_THE_MOLECULE: dict[str, Any] = {
+    **{"charge": int, "multiplicity": int, "units": str},
+    **{"point_charges": str, "point_charge_units": str},
+}
 OF_THE_BATCH = ("memory", "threads", "scratch")  # they divide one machine among workers, so an item has none of its own
-PATHS = ("scf_from", "scratch")
+PATHS = ("scf_from", "scratch", "point_charges")
 KINDS = {str: "text in quotes", int: "a whole number", float: "a number", bool: "true or false"}
 # What an option may be beside its own type: `frozen_core = 2` and `memory = "8GB"` say what they mean.
 ALSO: dict[str, tuple[type, ...]] = {"frozen_core": (int,), "memory": (str,)}
@@ -33,12 +36,15 @@ class Settings:
     options : of the run
     charge, multiplicity : None for what the file says
     units : of the file
+    point_charges, point_charge_units : file of charges around it, None for none, and the unit of their positions
     """
 
     options: Options
     charge: int | None = None
     multiplicity: int | None = None
     units: str = "angstrom"
+    point_charges: str | None = None
+    point_charge_units: str = "angstrom"
 
 
 def known_keys() -> list[str]:
@@ -84,8 +90,9 @@ def make_settings(values: Mapping[str, Any], where: str) -> Settings:
     if "basis" not in values:
         raise InputError(f'{where}: no basis: name an orbital basis, e.g. basis = "cc-pvdz"')
     own = {name: values[name] for name in OF_THE_MOLECULE if name in values}
-    if own.get("units", "angstrom") not in ("angstrom", "bohr"):
-        raise InputError(f"{where}: units {own['units']!r}: expected angstrom or bohr")
+    for name in ("units", "point_charge_units"):
+        if own.get(name, "angstrom") not in ("angstrom", "bohr"):
+            raise InputError(f"{where}: {name} {own[name]!r}: expected angstrom or bohr")
     if own.get("multiplicity", 1) < 1:
         raise InputError(f"{where}: multiplicity {own['multiplicity']}: expected 2S + 1, so 1 (singlet) or more")
     try:

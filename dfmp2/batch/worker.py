@@ -92,7 +92,7 @@ def read_task(task: Mapping[str, Any]) -> tuple[Any, Any]:
         charge=task["charge"],
         multiplicity=task["multiplicity"],
     )
-    return read.molecule, Options(**task["options"])
+    return read.molecule.in_field(task["point_charges"]), Options(**task["options"])
 
 
 def _load_libraries() -> None:

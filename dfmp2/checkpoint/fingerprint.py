@@ -20,6 +20,13 @@ def geometry(molecule: Molecule) -> str:
     return digest.hexdigest()
 
 
+def point_charges(molecule: Molecule) -> str:
+    """SHA-256 of the point charges around it (their bits)."""
+    if molecule.point_charges is None:
+        return "none"
+    return hashlib.sha256(molecule.point_charges.astype("<f8").tobytes()).hexdigest()
+
+
 def basis(given: BasisSet | None) -> str:
     """SHA-256 of exponents, coefficients and core potentials; the name does not count."""
     if given is None:

@@ -21,11 +21,28 @@ OPTIONS = (
         "--units", type=click.Choice(["angstrom", "bohr"]), default="angstrom", show_default=True, help="Of the file."
     ),
     click.option(
+        "--point-charges", metavar="FILE", help="Charges around the molecule: lines of x y z q, # for comments."
+    ),
+    click.option(
+        "--point-charge-units",
+        type=click.Choice(["angstrom", "bohr"]),
+        default="angstrom",
+        show_default=True,
+        help="Of their positions.",
+    ),
+    click.option(
         "--reference",
         type=click.Choice(["auto", "rhf", "uhf"]),
         default="auto",
         show_default=True,
         help="auto: RHF for singlets, UHF otherwise.",
+    ),
+    click.option(
+        "--relativity",
+        type=click.Choice(["none", "x2c"]),
+        default="none",
+        show_default=True,
+        help="x2c: spin-free one-electron X2C Hamiltonian, for all-electron bases.",
     ),
     click.option(
         "--scf",

@@ -39,6 +39,8 @@ def command(
     charge: int | None,
     multiplicity: int | None,
     units: str,
+    point_charges: str | None,
+    point_charge_units: str,
     scf_formula: str,
     correlation_formula: str | None,
     display: Display,
@@ -49,12 +51,14 @@ def command(
     Both runs go into one file. Spin components are extrapolated like the correlation energy.
     """
     chosen = chosen_options(options)
+    from dfmp2.io.point_charges import read_point_charges
     from dfmp2.io.study import Study
     from dfmp2.io.xyz import read_xyz
     from dfmp2.studies.cbs import basis_set_limit
     from dfmp2.studies.keeper import Keeper
 
-    whole = read_xyz(molecule, units=units, charge=charge, multiplicity=multiplicity).molecule
+    field = read_point_charges(point_charges, point_charge_units)
+    whole = read_xyz(molecule, units=units, charge=charge, multiplicity=multiplicity).molecule.in_field(field)
 
     def compute(keeper: Keeper, console: Console) -> Study:
         return basis_set_limit(
@@ -72,4 +76,4 @@ def command(
         return f"dfmp2 finished: E(MP2, limit) = {total:.10f} Eh, E(corr, limit) = {correlation:.10f} Eh"
 
     target = Path(display.output or f"{whole.name}.cbs.h5")
-    run_study(compute, target, display, (molecule,), ending=ending)
+    run_study(compute, target, display, (molecule, *([] if point_charges is None else [point_charges])), ending=ending)

@@ -31,6 +31,7 @@ from dfmp2.errors import InputError
 # Known, so that a change of them is refused with its reason.
 @click.option("--basis", hidden=True)
 @click.option("--reference", hidden=True)
+@click.option("--relativity", hidden=True)
 @click.option("--scf", hidden=True)
 @click.option("--scf-auxbasis", hidden=True)
 @click.option("--auxbasis", hidden=True)

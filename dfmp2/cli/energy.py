@@ -29,7 +29,7 @@ MACHINE = ("memory", "scratch", "threads")
 )
 @options_of(*MACHINE)
 @refused(
-    ["charge", "multiplicity", "units", *BEFORE_PAIRS],
+    ["charge", "multiplicity", "units", "point_charges", "point_charge_units", *BEFORE_PAIRS],
     "belongs to dfmp2 prepare, which has already been done: leave it out here, or prepare another file with it",
 )
 @refused(["transform"], "is no choice here: dfmp2 prepare has made B on the host")

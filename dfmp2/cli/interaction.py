@@ -34,6 +34,8 @@ def command(
     charge: int | None,
     multiplicity: int | None,
     units: str,
+    point_charges: str | None,
+    point_charge_units: str,
     display: Display,
     **options: Any,
 ) -> None:
@@ -43,12 +45,14 @@ def command(
     its own basis. All runs go into one file. --charge and --multiplicity are those of the complex.
     """
     chosen = chosen_options(options)
+    from dfmp2.io.point_charges import read_point_charges
     from dfmp2.io.study import Study
     from dfmp2.io.xyz import read_xyz
     from dfmp2.studies.interaction import interaction_energy
     from dfmp2.studies.keeper import Keeper
 
-    whole = read_xyz(molecule, units=units, charge=charge, multiplicity=multiplicity).molecule
+    field = read_point_charges(point_charges, point_charge_units)
+    whole = read_xyz(molecule, units=units, charge=charge, multiplicity=multiplicity).molecule.in_field(field)
 
     def compute(keeper: Keeper, console: Console) -> Study:
         return interaction_energy(
@@ -70,4 +74,4 @@ def command(
         )
 
     target = Path(display.output or f"{whole.name}.interaction.h5")
-    run_study(compute, target, display, (molecule,), ending=ending)
+    run_study(compute, target, display, (molecule, *([] if point_charges is None else [point_charges])), ending=ending)

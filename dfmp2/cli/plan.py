@@ -22,6 +22,8 @@ def command(
     charge: int | None,
     multiplicity: int | None,
     units: str,
+    point_charges: str | None,
+    point_charge_units: str,
     calibrate: bool,
     as_json: bool,
     **options: Any,
@@ -37,8 +39,10 @@ def command(
     thread_settings.set_environment(chosen.threads or usable_cores())
     from dfmp2 import planning
     from dfmp2.io import plan as text
+    from dfmp2.io.point_charges import read_point_charges
     from dfmp2.io.xyz import read_xyz
 
     read = read_xyz(molecule, units=units, charge=charge, multiplicity=multiplicity)
-    outlook = planning.foresee(read.molecule, chosen, Console(quiet=as_json, log=None), calibrate=calibrate)
+    whole = read.molecule.in_field(read_point_charges(point_charges, point_charge_units))
+    outlook = planning.foresee(whole, chosen, Console(quiet=as_json, log=None), calibrate=calibrate)
     click.echo(text.to_json(outlook) if as_json else text.to_text(outlook), nl=False)

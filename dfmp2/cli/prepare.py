@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from dfmp2.errors import Dfmp2Error, ResultFileError
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS
 from dfmp2.resources import usable_cores
 
-STATE = ("charge", "multiplicity", "units")
+STATE = ("charge", "multiplicity", "units", "point_charges", "point_charge_units")
 
 
 @click.command("prepare", short_help="SCF, integrals and B of a molecule into a file, without pair energies.")
@@ -35,6 +36,8 @@ def command(
     charge: int | None,
     multiplicity: int | None,
     units: str,
+    point_charges: str | None,
+    point_charge_units: str,
     display: Display,
     **options: Any,
 ) -> None:
@@ -46,12 +49,15 @@ def command(
 
     chosen = Options(**options)
     prepare_libraries(chosen.threads or usable_cores())
+    from dfmp2.io.point_charges import read_point_charges
     from dfmp2.io.xyz import read_xyz
 
     read = read_xyz(molecule, units=units, charge=charge, multiplicity=multiplicity)
+    read = replace(read, molecule=read.molecule.in_field(read_point_charges(point_charges, point_charge_units)))
     target = Path(f"{read.molecule.name}.prepared.h5" if display.output is None else display.output)
     require_distinct({"MOLECULE": molecule, "--output": str(target), "--log": display.log})
     require_distinct({"--scf-from": chosen.scf_from, "--log": display.log})
+    require_distinct({"--point-charges": point_charges, "--output": str(target), "--log": display.log})
     with shown_by(display) as (console, log):
         try:
             shown = Shown(target, display, log)

@@ -44,6 +44,8 @@ def command(
     charge: int | None,
     multiplicity: int | None,
     units: str,
+    point_charges: str | None,
+    point_charge_units: str,
     display: Display,
     ranks: int | None,
     max_restarts: int,
@@ -66,12 +68,15 @@ def command(
         _follow(chosen, team)
         return
     restarted = membership.restarted()
+    from dfmp2.io.point_charges import read_point_charges
     from dfmp2.io.xyz import read_xyz
 
     read = read_xyz(molecule, units=units, charge=charge, multiplicity=multiplicity)
+    read = replace(read, molecule=read.molecule.in_field(read_point_charges(point_charges, point_charge_units)))
     target = Path(f"{read.molecule.name}.dfmp2.h5" if display.output is None else display.output)
     require_distinct({"MOLECULE": molecule, "--output": str(target), "--log": display.log})
     require_distinct({"--scf-from": chosen.scf_from, "--log": display.log})
+    require_distinct({"--point-charges": point_charges, "--output": str(target), "--log": display.log})
     with shown_by(display) as (console, log):
         try:
             shown = Shown(target, replace(display, resume=display.resume or restarted), log)

@@ -50,6 +50,8 @@ def command(
     charge: int | None,
     multiplicity: int | None,
     units: str,
+    point_charges: str | None,
+    point_charge_units: str,
     display: Display,
     bond: tuple[str, str] | None,
     angle: tuple[str, str] | None,
@@ -64,7 +66,12 @@ def command(
     """
     chosen = chosen_options(options)
     given = {kind: value for kind, value in zip(KINDS, (bond, angle, dihedral), strict=True) if value}
-    scan = _make_scan(molecule, given, chosen, moving, chain, units=units, charge=charge, multiplicity=multiplicity)
+    from dfmp2.io.point_charges import read_point_charges
+
+    field = read_point_charges(point_charges, point_charge_units)
+    scan = _make_scan(
+        *(molecule, field, given, chosen, moving, chain), units=units, charge=charge, multiplicity=multiplicity
+    )
     target = Path(display.output or f"{scan.molecules[0].name}.scan.h5")
     table, curve = Path(csv_file or target.with_suffix(".csv")), Path(plot_file or target.with_suffix(".svg"))
     replaced = display.overwrite or display.resume
@@ -95,7 +102,7 @@ def command(
         at = "" if place is None else f", minimum at {place.value:.6g} {place.units}"
         return f"dfmp2 finished: {said}{at}; {table}, {curve}"
 
-    read = (molecule, *(() if chosen.scf_from is None else (chosen.scf_from,)))
+    read = (molecule, *(path for path in (chosen.scf_from, point_charges) if path is not None))
     study = run_study(compute, target, display, read, beside=beside, finish=finish, ending=ending)
     if study.settings["failed"]:
         raise SomeFailed(
@@ -106,6 +113,7 @@ def command(
 
 def _make_scan(
     molecule: str,
+    field: Any,
     given: dict[str, tuple[str, str]],
     options: Options,
     moving: str | None,
@@ -126,9 +134,9 @@ def _make_scan(
         if moving is not None:
             raise InputError("--moving belongs to --bond, --angle or --dihedral: name one of them")
         frames = read_frames(molecule, units=units, charge=charge, multiplicity=multiplicity)
-        return over_frames(frames, options, chained=chained)
+        return over_frames([frame.in_field(field) for frame in frames], options, chained=chained)
     ((kind, (atoms, values)),) = given.items()
-    whole = read_xyz(molecule, units=units, charge=charge, multiplicity=multiplicity).molecule
+    whole = read_xyz(molecule, units=units, charge=charge, multiplicity=multiplicity).molecule.in_field(field)
     return along(
         whole, make_coordinate(kind, atoms, values, whole, units=units, moving=moving), options, chained=chained
     )

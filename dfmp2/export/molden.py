@@ -43,7 +43,7 @@ def molden(result: MP2Result) -> bytes:
         "[Title]",
         printable(
             f" {reference.kind.upper()}/{result.orbital_basis.name} orbitals of dfmp2 {result.provenance.version}, "
-            f"charge {molecule.charge}, multiplicity {molecule.multiplicity}"
+            f"charge {molecule.charge}, multiplicity {molecule.multiplicity}{_beyond(result)}"
         ),
         "[Atoms] AU",
         *_atoms(result),
@@ -59,6 +59,15 @@ def molden(result: MP2Result) -> bytes:
     for name, (coeff, energy, occ) in zip(("Alpha", "Beta"), spins, strict=False):
         lines.extend(_orbitals(name, coeff[order], energy, occ))
     return ("\n".join(lines) + "\n").encode("ascii", "backslashreplace")
+
+
+def _beyond(result: MP2Result) -> str:
+    """What acted on the orbitals besides the atoms of the file."""
+    relativity = ", spin-free X2C" if result.options.relativity == "x2c" else ""
+    charges = result.molecule.point_charges
+    return relativity + (
+        "" if charges is None else f", in the field of {len(charges)} point charges (not in this file)"
+    )
 
 
 def _atoms(result: MP2Result) -> Iterator[str]:

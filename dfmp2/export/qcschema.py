@@ -45,6 +45,8 @@ def atomic_input(result: MP2Result, version: int) -> dict[str, Any]:
         for field in fields(Options)
         if field.name not in NO_KEYWORDS and getattr(result.options, field.name) != getattr(defaults, field.name)
     }
+    if result.molecule.point_charges is not None:
+        keywords |= {"point_charges": result.molecule.point_charges.tolist(), "point_charge_units": "bohr"}
     specification = {
         "driver": "energy",
         "model": {"method": "mp2", "basis": result.orbital_basis.name},

@@ -30,10 +30,11 @@ def trexio(result: MP2Result) -> bytes:
 
     Raises
     ------
-    InputError : the trexio package is missing
+    InputError : the trexio package is missing, or the Hamiltonian is not that of the nuclei alone
     NumericalError : the stored orbitals do not belong to the stored basis
     ResourceError : there is no room for a temporary file
     """
+    _require_plain(result)
     try:
         import trexio as library
     except ImportError as error:
@@ -51,6 +52,16 @@ def trexio(result: MP2Result) -> bytes:
         raise ResourceError(
             f"the TREXIO file could not be written into a temporary folder ({error}): check TMPDIR and its disk"
         ) from error
+
+
+def _require_plain(result: MP2Result) -> None:
+    """Refuse what a reader of the file would take for a molecule by itself without relativity."""
+    beyond = "point charges" if result.molecule.point_charges is not None else "an X2C Hamiltonian"
+    if result.molecule.point_charges is not None or result.options.relativity != "none":
+        raise InputError(
+            f"--to trexio: the result has {beyond}, which the format cannot say, so that a program that reads it would "
+            "compute with another Hamiltonian: use --to qcschema"
+        )
 
 
 def _values(result: MP2Result, shells: Sequence[Shell]) -> Iterator[tuple[str, Any]]:

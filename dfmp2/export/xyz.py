@@ -20,5 +20,8 @@ def xyz(result: MP2Result) -> bytes:
     }
     keys = " ".join(f"{name}_hartree={value:.12f}" for name, value in energies.items())
     basis = printable(result.orbital_basis.name).replace('"', "'")
-    line = f'{comment} method="DF-MP2/{basis}" {keys}'
+    relativity = "X2C-" if result.options.relativity == "x2c" else ""
+    charges = result.molecule.point_charges
+    field = "" if charges is None else f" point_charges={len(charges)}"
+    line = f'{comment} method="{relativity}DF-MP2/{basis}"{field} {keys}'
     return ("\n".join([count, line, *atoms]) + "\n").encode("ascii", "backslashreplace")

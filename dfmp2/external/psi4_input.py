@@ -8,6 +8,7 @@ symbols goes into it, no name or comment out of a result file.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from dfmp2.basis import BasisSet, ElementBasis
@@ -19,6 +20,7 @@ ECP_LETTERS = "spdfgh"  # highest potential its parser knows: h
 HIGHEST_POWER = 9  # of r in a core potential: one digit there
 E_CONVERGENCE, D_CONVERGENCE = 1e-10, 1e-8  # Eh; E(corr) is of first order in the orbital error
 GHOST = "_bare"  # label of ghosts that need a basis of their own
+UNUSED_ROLE = "df_basis_cc"  # Psi4 1.3 knows no block basis_relativistic, but takes a name defined for another role
 OVERLAP_CUT = 1e-6  # PySCF's cut on overlap eigenvalues, made Psi4's where functions were dropped
 
 
@@ -56,10 +58,23 @@ def psi4_input(result: MP2Result, memory: int, d_convergence: float = D_CONVERGE
         "num_frozen_docc": str(result.sizes.frozen_core),
         "num_frozen_uocc": str(result.sizes.frozen_virtual),
     }
+    if result.options.relativity == "x2c":
+        blocks.append(_basis_block(UNUSED_ROLE, "decontracted", _elements(result, decontracted(result.orbital_basis))))
+        settings |= {"relativistic": "x2c", "basis_relativistic": "decontracted"}
     if result.sizes.nmo < result.sizes.nao:
         settings |= {"s_orthogonalization": "canonical", "s_tolerance": f"{OVERLAP_CUT:.1e}"}
     blocks.append("set {\n" + "".join(f"{name} {value}\n" for name, value in settings.items()) + "}")
-    return "\n\n".join([*blocks, "energy('mp2')"]) + "\n"
+    return "\n\n".join([*blocks, *_field(result), "energy('mp2')"]) + "\n"
+
+
+def decontracted(basis: BasisSet) -> BasisSet:
+    """One shell for each exponent and angular momentum: Psi4 finds no such set for a basis that is given as data."""
+    elements = {}
+    for symbol, element in basis.elements.items():
+        found = dict.fromkeys((shell[0], row[0]) for shell in element.shells for row in shell[1:])
+        shells = tuple((momentum, (exponent, 1.0)) for momentum, exponent in found)
+        elements[symbol] = replace(element, shells=shells, ecp=None, ecp_source=None)
+    return replace(basis, elements=elements)
 
 
 def _molecule(result: MP2Result) -> str:
@@ -69,6 +84,15 @@ def _molecule(result: MP2Result) -> str:
         label = f"@{symbol}{GHOST if symbol in bare else ''}" if ghost else symbol
         lines.append(f"{label} " + " ".join(f"{float(x):.16f}" for x in position))
     return "molecule {\n" + "\n".join([*lines, "units bohr", "symmetry c1", "no_reorient", "no_com"]) + "\n}"
+
+
+def _field(result: MP2Result) -> list[str]:
+    """The point charges, in the unit of the molecule's coordinates."""
+    if result.molecule.point_charges is None:
+        return []
+    rows = (", ".join(repr(float(value)) for value in (q, x, y, z)) for x, y, z, q in result.molecule.point_charges)
+    lines = ["field = QMMM()", *(f"field.extern.addCharge({row})" for row in rows)]
+    return ["\n".join([*lines, "psi4.set_global_option_python('EXTERN', field.extern)"])]
 
 
 def _elements(result: MP2Result, basis: BasisSet) -> dict[str, ElementBasis]:

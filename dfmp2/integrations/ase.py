@@ -20,7 +20,7 @@ import numpy as np
 
 from dfmp2.api import run_options
 from dfmp2.errors import InputError
-from dfmp2.integrations.keywords import read_keywords
+from dfmp2.integrations.keywords import read_field, read_keywords
 from dfmp2.integrations.method import Method, read_method
 from dfmp2.molecule import Molecule
 from dfmp2.options import Options
@@ -35,7 +35,8 @@ try:
 except ImportError as absent:
     raise ImportError(f"ASE 3.24 or newer is not installed ({absent}): pip install 'dfmp2[ase]'") from absent
 
-OWN = ("basis", "method", "charge", "multiplicity", "displacement")
+FIELD = ("point_charges", "point_charge_units")
+OWN = ("basis", "method", "charge", "multiplicity", "displacement", *FIELD)
 
 
 class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
@@ -49,6 +50,8 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
     multiplicity : 2S + 1; None for 1 plus the sum of their initial magnetic moments
     displacement : angstrom; makes forces available, by central differences of the energy. Methanol/cc-pVDZ, largest
         error in eV/angstrom: 5e-5 at 0.001, 2e-4 at 0.002, 1e-3 at 0.005; in mixed precision 1e-4, 2e-4, 1e-3
+    point_charges : rows of x, y, z and charge around the atoms, None for none
+    point_charge_units : of x, y, z, "angstrom" or "bohr"
     listener : receives progress and warnings; by default warnings are raised as Python warnings
     parameters : any other field of `dfmp2.Options`; checked at once
 
@@ -63,7 +66,8 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
 
     implemented_properties: ClassVar[list[str]] = ["energy", "free_energy"]
     default_parameters: ClassVar[dict[str, Any]] = {
-        **{"method": "mp2", "charge": None, "multiplicity": None, "displacement": None}
+        **{"method": "mp2", "charge": None, "multiplicity": None, "displacement": None},
+        **{"point_charges": None, "point_charge_units": "angstrom"},
     }
     discard_results_on_any_change = True
 
@@ -103,6 +107,7 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         super().calculate(atoms, list(properties), list(system_changes))
         options, method = _understood(self.parameters)
         molecule = _molecule(self.atoms, self.parameters["charge"], self.parameters["multiplicity"])
+        molecule = molecule.in_field(read_field({name: self.parameters[name] for name in FIELD}))
         self.result = run_options(molecule, options, listener=self._listener, command=f"{__name__}.DFMP2")
         energy = method.total_energy(self.result) * Hartree
         self.results = {"energy": energy, "free_energy": energy}  # at zero electronic temperature
@@ -123,6 +128,7 @@ def _understood(parameters: Mapping[str, Any]) -> tuple[Options, Method]:
         value = parameters[name]
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer)):
             raise InputError(f"{name} {value!r}: expected a whole number, or None to take it from the atoms")
+    read_field({name: parameters[name] for name in FIELD})
     step = parameters["displacement"]
     if step is not None and (isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step < 0.5):
         raise InputError(f"displacement {step!r}: expected angstrom, more than 0 and less than 0.5, such as 0.002")

@@ -24,7 +24,7 @@ from dfmp2.errors import (
 )
 from dfmp2.export.qcschema import INPUT_NAMES, VERSIONS, atomic_result
 from dfmp2.export.qcschema_wavefunction import PROTOCOLS
-from dfmp2.integrations.keywords import read_keywords
+from dfmp2.integrations.keywords import read_field, read_keywords
 from dfmp2.integrations.method import Method, read_method
 from dfmp2.integrations.qcschema_molecule import read_molecule
 from dfmp2.molecule import Molecule
@@ -129,7 +129,9 @@ def read_request(document: Any) -> Request:
         raise InputError(f"driver {driver!r}: only energy is available; gradients can be had by finite differences")
     model = _object(specification, "model")
     _known("model", model, ("method", "basis"))
-    options = _options(model.get("basis"), _object(specification, "keywords", needed=False))
+    keywords = dict(_object(specification, "keywords", needed=False))
+    field = read_field(keywords)
+    options = _options(model.get("basis"), keywords)
     protocols = _object(specification, "protocols", needed=False)
     _known("protocols", protocols, PROTOCOL_FIELDS)
     kept = protocols.get("wavefunction") or "none"
@@ -138,7 +140,7 @@ def read_request(document: Any) -> Request:
     if protocols.get("stdout") not in (None, True, False):
         raise InputError(f"protocols.stdout {protocols['stdout']!r}: expected true or false")
     _object(specification, "extras", needed=False)
-    molecule = read_molecule(_object(document, "molecule"))
+    molecule = read_molecule(_object(document, "molecule")).in_field(field)
     return Request(document, version, molecule, options, read_method(model.get("method"), options), kept)
 
 

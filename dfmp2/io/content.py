@@ -60,6 +60,10 @@ def calculation_items(source: Calculation) -> dict[str, Item]:
         "dfmp2/input/charge": Item(molecule.charge, "elementary charge", "total charge"),
         "dfmp2/input/multiplicity": Item(molecule.multiplicity, "", "spin multiplicity 2S+1"),
     }
+    if molecule.point_charges is not None:
+        items["dfmp2/input/point_charges"] = Item(
+            molecule.point_charges, "bohr, elementary charge", "point charges (n, 4): x, y, z, charge"
+        )
     for field in fields(source.options):
         value = getattr(source.options, field.name)
         if value is not None:
@@ -110,6 +114,7 @@ def read_calculation(handle: h5py.File, records: dict[str, Any]) -> dict[str, An
         name=str(given["name"]),
         source=str(given["source"]),
         text=str(given["text"]),
+        point_charges=given.get("point_charges"),
     )
     sizes = records["sizes"]
     nspin = {"rhf": 1, "uhf": 2}[records["reference"]["kind"]]

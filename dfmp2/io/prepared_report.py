@@ -12,7 +12,7 @@ from typing import Any
 from dfmp2.io.report import fitting_errors
 from dfmp2.io.text import printable
 from dfmp2.prepared import Prepared
-from dfmp2.summary import describe, fitting_error
+from dfmp2.summary import describe, describe_field, fitting_error, say_field
 from dfmp2.units import format_bytes
 
 STAGES = ("scf", "integrals", "transform", "fit", "total")
@@ -27,7 +27,9 @@ def to_dict(prepared: Prepared) -> dict[str, Any]:
         "formula": molecule.formula,
         "charge": molecule.charge,
         "multiplicity": molecule.multiplicity,
+        "point_charges": describe_field(molecule, prepared.orbital_basis),
         "reference": reference.kind,
+        "relativity": prepared.options.relativity,
         "scf_type": reference.scf_type,
         "basis": prepared.orbital_basis.name,
         "scf_auxbasis": None if prepared.scf_fitting is None else describe(prepared.scf_fitting),
@@ -60,12 +62,14 @@ def report(prepared: Prepared, path: str) -> str:
     made, timings = prepared.provenance, asdict(prepared.timings)
     shapes = " and ".join(" x ".join(str(n) for n in shape) for shape in prepared.shapes)
     scf = "conventional" if prepared.scf_fitting is None else f"fitted with {describe(prepared.scf_fitting)}"
+    relativistic = "X2C-" if prepared.options.relativity == "x2c" else ""
     lines = [
         f"{path}: prepared by dfmp2 {made.version}, no pair energies yet",
         f"{molecule.name}: {molecule.formula}, charge {molecule.charge}, multiplicity {molecule.multiplicity}; "
-        f"{reference.kind.upper()}/{prepared.orbital_basis.name}, {scf}; MP2 fitting set "
+        f"{relativistic}{reference.kind.upper()}/{prepared.orbital_basis.name}, {scf}; MP2 fitting set "
         f"{describe(prepared.mp2_fitting)}",
         *fitting_errors(molecule, prepared.scf_fitting, prepared.mp2_fitting),
+        *filter(None, [say_field(molecule, prepared.orbital_basis)]),
         f"frozen core {sizes.frozen_core} (--frozen-core {prepared.options.frozen_core}), frozen virtual "
         f"{sizes.frozen_virtual}; SCF made with --precision {prepared.options.precision}",
         f"reference energy {reference.scf_total_energy:.10f} Eh, {reference.cycles} cycles",

@@ -9,6 +9,7 @@ from dfmp2.io.text import printable
 from dfmp2.molecule import Molecule
 from dfmp2.mp2 import scaling
 from dfmp2.result import MP2Result
+from dfmp2.summary import say_field
 from dfmp2.units import ANGSTROM_PER_BOHR, format_bytes
 
 CITATION = (
@@ -16,6 +17,7 @@ CITATION = (
 )
 LONGEST_GEOMETRY = 200  # atoms printed
 WIDTH = 78
+RELATIVITY = {"none": "", "x2c": " (spin-free one-electron X2C)"}
 
 
 def report(result: MP2Result) -> str:
@@ -69,7 +71,8 @@ def _geometry(result: MP2Result) -> list[str]:
         lines.append(f"{label:<6}{x:>16.8f}{y:>16.8f}{z:>16.8f}")
     if molecule.natom > LONGEST_GEOMETRY:
         lines.append(f"... and {molecule.natom - LONGEST_GEOMETRY} more atoms")
-    return lines
+    field = say_field(molecule, result.orbital_basis)
+    return [*lines, field] if field else lines
 
 
 def _bases(result: MP2Result) -> list[str]:
@@ -129,7 +132,8 @@ def _reference(result: MP2Result) -> list[str]:
     reference = result.reference
     lines = [
         *_heading("Reference"),
-        f"{reference.kind.upper()}, {reference.scf_type}, {reference.cycles} cycles ({', '.join(reference.ladder)}), "
+        f"{reference.kind.upper()}{RELATIVITY[result.options.relativity]}, {reference.scf_type}, "
+        f"{reference.cycles} cycles ({', '.join(reference.ladder)}), "
         f"start: {reference.start}",
         f"nuclear repulsion energy {reference.nuclear_repulsion_energy:.10f} Eh",
         f"HOMO-LUMO gap {result.diagnostics.homo_lumo_gap:.4f} Eh, "

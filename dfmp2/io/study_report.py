@@ -11,6 +11,7 @@ from typing import Any
 from dfmp2.io.study import Column, Study, plain
 from dfmp2.io.text import printable
 from dfmp2.result import MP2Result
+from dfmp2.summary import describe_field
 
 WIDTH = 78
 DIGITS = {"hartree": "{:.10f}", "kJ/mol": "{:.4f}", "kcal/mol": "{:.4f}", "": "{:.8g}"}
@@ -88,6 +89,8 @@ def _run(result: MP2Result) -> dict[str, Any]:
         "formula": molecule.formula,
         "charge": molecule.charge,
         "multiplicity": molecule.multiplicity,
+        "point_charges": describe_field(molecule, result.orbital_basis),
+        "relativity": result.options.relativity,
         "basis": result.orbital_basis.name,
         **{name: getattr(result, name) for name in RUN_KEYS},
         "frozen_core_orbitals": result.sizes.frozen_core,

@@ -13,7 +13,8 @@ def tell(team: Team, molecule: Molecule) -> None:
     """Rank 0 has read it."""
     values = {name: getattr(molecule, name) for name in PLAIN}
     values |= {"symbols": list(molecule.symbols), "ghost": list(molecule.ghost)}
-    team.told(lambda: Section(values, {"coordinates": molecule.coordinates}))
+    field = {} if molecule.point_charges is None else {"point_charges": molecule.point_charges}
+    team.told(lambda: Section(values, {"coordinates": molecule.coordinates, **field}))
 
 
 def hear(team: Team) -> Molecule:
@@ -24,5 +25,6 @@ def hear(team: Team) -> Molecule:
         symbols=tuple(values["symbols"]),
         coordinates=section.arrays["coordinates"],
         ghost=tuple(values["ghost"]),
+        point_charges=section.arrays.get("point_charges"),
         **{name: values[name] for name in PLAIN},
     )

@@ -18,6 +18,7 @@ from dfmp2.errors import ConvergenceError, InputError, NumericalError
 from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.record import Reference, StartOrbitals
+from dfmp2.reference import hamiltonian
 from dfmp2.reference.continuation import Continuation
 from dfmp2.reference.conventional import reproducible
 from dfmp2.reference.exchange_schedule import ExchangeSchedule, uses_single
@@ -60,6 +61,7 @@ def run_scf(
     *,
     threads: int,
     integrals: str,
+    charges: Array | None,
     room: Any = None,
     journal: Journal | None = None,
 ) -> tuple[Any, Reference]:
@@ -71,7 +73,9 @@ def run_scf(
     auxmole : PySCF molecule carrying the Coulomb-exchange fitting set, None for a conventional SCF
     start : start orbitals, None for atomic densities
     threads : workers of our own Coulomb and exchange builder
-    integrals : of a density-fitted SCF: "memory" or "disk" with our builder, "pyscf" for PySCF's own
+    integrals : of a density-fitted SCF: "memory" or "disk" with our builder, "pyscf" for PySCF's own, which then also
+        makes the potential of the charges
+    charges : (n, 4) point charges around the molecule, bohr and e
     room : dfmp2.reference.disk_integrals.Room, needed for "disk"
     journal : saves the iterations, and may hold those of a run that was stopped
 
@@ -84,9 +88,7 @@ def run_scf(
     ConvergenceError : not converged within options.scf_max_cycles
     """
     with shielded():
-        from pyscf import scf
-
-        mf = (scf.RHF if kind == "rhf" else scf.UHF)(mole)
+        mf = hamiltonian.mean_field(mole, kind, options.relativity, charges, native=integrals == "pyscf")
         if auxmole is not None and integrals == "disk":
             from dfmp2.reference.disk_integrals import DiskIntegrals
 
@@ -135,7 +137,7 @@ def record(mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, sta
             kind=kind,
             scf_type="df" if fitted else "conventional",
             scf_total_energy=float(mf.e_tot),
-            nuclear_repulsion_energy=float(mf.mol.energy_nuc()),
+            nuclear_repulsion_energy=float(mf.energy_nuc()),
             cycles=cycles,
             ladder=tuple(ladder),
             start=start,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from dfmp2.basis import BasisSet
+from dfmp2.checkpoint.fingerprint import geometry, point_charges
 from dfmp2.result import MP2Result
 
 
@@ -75,15 +76,15 @@ def kinship(entries: Sequence[Entry]) -> Kinship:
 
 
 def atoms(result: MP2Result) -> tuple[Hashable, ...]:
-    """The molecule without its geometry."""
+    """The molecule without its geometry, and its surroundings."""
     molecule = result.molecule
-    return molecule.labels, molecule.charge, molecule.multiplicity
+    return molecule.labels, molecule.charge, molecule.multiplicity, point_charges(molecule)
 
 
 def method(result: MP2Result) -> tuple[Hashable, ...]:
     """What decides an energy besides molecule and basis sets."""
     reference, sizes = result.reference, result.sizes
-    return reference.kind, reference.scf_type, sizes.frozen_core, sizes.frozen_virtual
+    return reference.kind, result.options.relativity, reference.scf_type, sizes.frozen_core, sizes.frozen_virtual
 
 
 def numbers(basis: BasisSet) -> str:
@@ -101,9 +102,11 @@ def bases(result: MP2Result) -> tuple[Hashable, ...]:
 def differences(entries: Sequence[Entry]) -> tuple[str, ...]:
     """Which choices are not the same in all entries."""
     fields: tuple[tuple[str, Callable[[MP2Result], Hashable]], ...] = (
-        ("atoms, charge or multiplicity", atoms),
-        ("geometry", lambda result: result.molecule.fingerprint),
+        ("atoms, charge or multiplicity", lambda result: atoms(result)[:-1]),
+        ("point charges", lambda result: point_charges(result.molecule)),
+        ("geometry", lambda result: geometry(result.molecule)),
         ("reference", lambda result: result.reference.kind),
+        ("relativity", lambda result: result.options.relativity),
         ("kind of SCF", lambda result: result.reference.scf_type),
         ("orbital basis", lambda result: numbers(result.orbital_basis)),
         ("fitting sets", lambda result: bases(result)[1:]),

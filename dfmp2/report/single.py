@@ -15,6 +15,7 @@ from dfmp2.report.pairs import pair_blocks
 from dfmp2.report.plot import stacked
 from dfmp2.report.trust import environment_blocks, reference_blocks, trust_blocks
 from dfmp2.result import MP2Result
+from dfmp2.summary import say_field
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
 
 
@@ -74,7 +75,10 @@ def method_name(result: MP2Result) -> str:
     core, virtual = result.sizes.frozen_core, result.sizes.frozen_virtual
     frozen = f"{core} frozen core orbital{'s' * (core != 1)}" if core else "all electrons correlated"
     more = f", {virtual} frozen virtual orbital{'s' * (virtual != 1)}" if virtual else ""
-    return f"DF-MP2/{result.orbital_basis.name} on {fitted}{result.reference.kind.upper()}, {frozen}{more}"
+    relativistic = "X2C-" if result.options.relativity == "x2c" else ""
+    return (
+        f"DF-MP2/{result.orbital_basis.name} on {relativistic}{fitted}{result.reference.kind.upper()}, {frozen}{more}"
+    )
 
 
 def level_name(result: MP2Result) -> str:
@@ -98,6 +102,7 @@ def _molecule(result: MP2Result) -> tuple[Block, ...]:
     left_out = molecule.natom - len(rows)
     caption_table = f"Geometry, angstrom{f'; {left_out} more atoms are in the result file' if left_out else ''}"
     geometry = Table(caption_table, columns("atom", "#x", "#y", "#z"), rows, folded=len(rows) > 12)
+    field = say_field(molecule, result.orbital_basis)
     facts = Facts(
         (
             ("name", molecule.name),
@@ -106,6 +111,7 @@ def _molecule(result: MP2Result) -> tuple[Block, ...]:
             ("multiplicity", f"{molecule.multiplicity}"),
             ("explicit electrons", f"{result.sizes.nelectron}"),
             ("read from", molecule.source or "python"),
+            *((("surroundings", field),) if field else ()),
         )
     )
     return Figure(drawing, caption), facts, geometry

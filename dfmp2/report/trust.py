@@ -12,6 +12,7 @@ from dfmp2.report.page import Block, Cell, Code, Facts, Figure, Note, Table, Tex
 from dfmp2.report.plot import Curve, curves
 from dfmp2.result import MP2Result
 
+RELATIVITY = {"none": "none", "x2c": "spin-free one-electron X2C"}
 LONGEST_INPUT = 8_000  # characters of the input text that are shown
 
 
@@ -21,6 +22,7 @@ def reference_blocks(result: MP2Result) -> tuple[Block, ...]:
     spin = (result.molecule.multiplicity - 1) / 2
     facts = [
         ("reference", f"{reference.kind.upper()}, {_scf_type(reference.scf_type)}"),
+        ("relativity", RELATIVITY[options.relativity]),
         ("SCF iterations", f"{reference.cycles} of at most {options.scf_max_cycles}"),
         ("convergence methods", ", ".join(reference.ladder) or ABSENT),
         ("start orbitals", reference.start),

@@ -23,7 +23,7 @@ from dfmp2.result import MP2Result
 from dfmp2.studies.bracket import Bracket, expand, parse_bracket
 from dfmp2.studies.course import Failures, Results, carry_out
 from dfmp2.studies.keeper import Keeper
-from dfmp2.studies.step import Step, examine
+from dfmp2.studies.step import Step, examine, hamiltonian_notes
 
 COLUMNS: dict[str, Callable[[MP2Result], float]] = {
     "scf_total_energy": lambda r: r.scf_total_energy,
@@ -123,7 +123,7 @@ def _summary(task: Limit, results: Results, complete: bool, command: str) -> Stu
     for name, column in zip(COLUMNS, columns[1:], strict=True):
         table[name] = Column(tuple(column), "hartree", name.replace("_", " "))
     lower, upper = task.bracket.cardinals
-    notes = [
+    notes = hamiltonian_notes(task.molecule, task.options) + [
         f"{what}: {formula.name}, {formula.form}"
         + (f", X = {lower} and {upper}; {formula.source}" if formula.source else "")
         for what, formula in (("Hartree-Fock", task.scf), ("correlation and its spin components", task.correlation))

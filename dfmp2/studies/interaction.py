@@ -25,7 +25,7 @@ from dfmp2.result import MP2Result
 from dfmp2.studies.course import Failures, Results, carry_out
 from dfmp2.studies.fragments import Fragment, alone, in_complex, make_fragments
 from dfmp2.studies.keeper import Keeper
-from dfmp2.studies.step import Step, examine
+from dfmp2.studies.step import Step, examine, hamiltonian_notes
 from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE
 
 PARTS: dict[str, tuple[str, Callable[[MP2Result], float | None]]] = {  # prefix -> (in words, energy of a run)
@@ -164,6 +164,7 @@ def _summary(task: Interaction, results: Results, complete: bool, command: str) 
         title=f"interaction energy of {task.molecule.name} ({task.molecule.formula}), DF-MP2/{task.options.basis}",
         settings={"name": task.molecule.name, "basis": task.options.basis, "fragments": fragments},
         notes=(
+            *hamiltonian_notes(task.molecule, task.options),
             *parts,
             "negative: the complex is bound; fragments keep their geometry in the complex",
             CITATION,

@@ -24,7 +24,7 @@ from dfmp2.studies.course import Failures, Results, carry_out
 from dfmp2.studies.fragments import show_atoms
 from dfmp2.studies.keeper import Keeper
 from dfmp2.studies.minimum import find_minimum
-from dfmp2.studies.step import Step, examine
+from dfmp2.studies.step import Step, examine, hamiltonian_notes
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 
 NUMBERS: dict[str, tuple[str, str, Callable[[MP2Result], float]]] = {  # column -> (unit, description, of a run)
@@ -165,7 +165,7 @@ def _summary(scan: Scan, results: Results, failures: Failures, complete: bool, c
     table["exit_code"] = Column(tuple(codes), "", "0, or the exit code of the error")
     first = scan.molecules[0]
     chain = "the converged orbitals of the point before" if scan.chained else "atomic densities"
-    notes = [f"start orbitals: {chain}"]
+    notes = [*hamiltonian_notes(first, scan.options), f"start orbitals: {chain}"]
     if scan.coordinate is not None:
         notes.append(f"atoms that move: {show_atoms(scan.coordinate.moving)}")
     notes += [

@@ -22,6 +22,15 @@ class Step:
     options: Options
 
 
+def hamiltonian_notes(molecule: Molecule, options: Options) -> list[str]:
+    """What all runs of a study have in common beyond nuclei and electrons, in words."""
+    charges = molecule.point_charges
+    return [
+        *(["relativity in every run: spin-free one-electron X2C"] if options.relativity == "x2c" else []),
+        *([] if charges is None else [f"every run in the field of the same {len(charges)} point charges"]),
+    ]
+
+
 class Quiet(Listener):
     """Hears nothing: what is warned about before the runs is warned about again by the run itself."""
 

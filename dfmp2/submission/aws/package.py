@@ -3,6 +3,7 @@
     dfmp2-batch.toml    written anew, so that no path leads anywhere but into the package
     molecules/...       as they were named, where that is below the manifest's folder
     start/SHA256        files of `scf-from`
+    charges/SHA256      files of `point-charges`
 
 The same inputs give the same bytes, so that the name of the object in S3 can be the SHA-256 of what is in it.
 """
@@ -112,11 +113,11 @@ def _extract(files: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path) -> No
 def _pack_item(batch: Batch, item: Item, files: dict[str, bytes]) -> dict[str, Any]:
     """Values of an item in the new manifest; its files are added to `files`."""
     values = {name: value for name, value in item.given.items() if name not in OF_THE_BATCH}
-    start = item.settings.options.scf_from
-    if start is not None:
-        content = _read(Path(start), f"item {item.name}: scf-from")
-        values["scf_from"] = f"start/{hashlib.sha256(content).hexdigest()}"
-        files[values["scf_from"]] = content
+    for key, folder in (("scf_from", "start"), ("point_charges", "charges")):
+        if values.get(key) is not None:
+            content = _read(Path(values[key]), f"item {item.name}: {key.replace('_', '-')}")
+            values[key] = f"{folder}/{hashlib.sha256(content).hexdigest()}"
+            files[values[key]] = content
     name = _below(batch.root, item)
     files[name] = _read(item.path, f"item {item.name}: molecule")
     return {"name": item.name, "molecule": name, **values}
