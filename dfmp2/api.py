@@ -263,7 +263,8 @@ def from_mean_field(
 
     Parameters
     ----------
-    mean_field : converged PySCF mean field of a molecule, spherical functions
+    mean_field : converged PySCF mean field of a molecule, spherical functions; sf-X2C-1e and point charges
+        (`qmmm.mm_charge`) are recorded
     auxbasis : MP2 fitting set; None for the partner of the orbital basis
     options : fields of `dfmp2.Options` that concern the MP2 step (frozen_core, precision, backend, ...)
 
@@ -273,6 +274,7 @@ def from_mean_field(
 
     Raises
     ------
-    dfmp2.Dfmp2Error : not converged, Kohn-Sham, restricted open-shell, periodic, Cartesian functions
+    dfmp2.Dfmp2Error : not converged, Kohn-Sham, restricted open-shell, periodic, Cartesian functions, and whatever
+        cannot be recorded and repeated: solvent, fractional occupations, other integrals, orbitals not canonical
     """
     return pipeline.run_mean_field(mean_field, auxbasis, options, listener)

@@ -18,7 +18,7 @@ from dfmp2.progress import Collector, Listener, Stopwatch
 from dfmp2.ranks.team import ALONE, Team
 from dfmp2.record import StartOrbitals
 from dfmp2.reference import mean_field, stability
-from dfmp2.reference.adopt import adopt
+from dfmp2.reference.adopt import adopt, require_repeatable
 from dfmp2.reference.fitting_sets import with_errors
 from dfmp2.reference.shield import import_pyscf
 from dfmp2.result import MP2Result
@@ -72,22 +72,26 @@ def run_mean_field(
     import_pyscf()
     listener = Collector(listener or Listener())
     clock = Stopwatch()
-    molecule, orbital, jk, reference = adopt(converged)
-    fixed = {"basis", "reference", "scf", "scf_auxbasis", "scf_from", "scf_max_cycles"} & set(given)
+    found = adopt(converged)
+    reference = found.reference
+    fixed = {"basis", "reference", "relativity", "scf", "scf_auxbasis", "scf_from", "scf_max_cycles"} & set(given)
     if fixed:
         raise InputError(f"{sorted(fixed)[0]} belongs to the SCF, which has already been done: leave it out")
     options = make_options(
         **{"stability": "off", **given, "auxbasis": auxbasis},
-        basis=orbital.name,
+        basis=found.orbital.name,
         reference=reference.kind,
+        relativity=found.relativity,
         scf=reference.scf_type,
     )
+    jk = found.jk
     if jk is not None:
-        jk = with_errors(jk, orbital, allow_poor=options.allow_poor_fit)
+        jk = with_errors(jk, found.orbital, allow_poor=options.allow_poor_fit)
     setup = prepare(options, "dfmp2.from_mean_field")
-    system = assemble(molecule, orbital, jk, setup, listener)
+    system = assemble(found.molecule, found.orbital, jk, setup, listener)
     settle = partial(_settle, system, reference.kind, listener, scf=False)
     with opened(system, setup, reference.kind, settle, listener, clock, Journal()) as case:
+        require_repeatable(converged, found, system.mole, system.jk_auxmole)
         if options.stability == "full":
             reference = replace(reference, stability=stability.full_stability(converged))
         return correlated(case, fitted(case, reference))

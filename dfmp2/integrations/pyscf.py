@@ -25,7 +25,7 @@ from pyscf import lib  # noqa: E402 - after the shield, which is what must impor
 
 SETTINGS = ("frozen", "auxbasis", "options")
 OF_THE_SCF = dict.fromkeys(
-    ("basis", "reference", "scf", "scf_auxbasis", "scf_from", "scf_max_cycles", "scf_conv_tol"),
+    ("basis", "reference", "relativity", "scf", "scf_auxbasis", "scf_from", "scf_max_cycles", "scf_conv_tol"),
     "the SCF has already been done",
 )
 ELSEWHERE = {**OF_THE_SCF, "auxbasis": "it is auxbasis=", "frozen_core": "it is frozen="}
@@ -36,7 +36,8 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
 
     Parameters
     ----------
-    mf : converged PySCF RHF or UHF of a molecule, spherical functions; not ROHF, Kohn-Sham or periodic
+    mf : converged PySCF RHF or UHF of a molecule, spherical functions, also sf-X2C-1e and among point charges; what
+        cannot be recorded and repeated is refused by name
     frozen : orbitals per spin left uncorrelated, or a dialect ("auto", "pyscf", "psi4", "orca"); None for none.
         Lists of orbitals are refused
     auxbasis : MP2 fitting set by name; None for the partner of the orbital basis
