@@ -14,6 +14,8 @@ from pyscf import gto, qmmm, scf
 from pyscf.mp import dfmp2_native, dfump2_native
 
 import dfmp2
+from dfmp2.batch.inputs import read_input
+from dfmp2.batch.manifest import read_manifest
 from dfmp2.errors import InputError, ResultFileError
 from dfmp2.export import export
 from dfmp2.external.psi4_input import psi4_input
@@ -21,6 +23,7 @@ from dfmp2.integrations import qcschema
 from dfmp2.io.point_charges import read_point_charges
 from dfmp2.molecule import Molecule, field_energy
 from dfmp2.reference import hamiltonian
+from dfmp2.submission.aws.package import pack, unpack
 from dfmp2.units import BOHR_PER_ANGSTROM
 from tests.conftest import Runner, succeed
 from tests.test_physics import WATER, rotation
@@ -188,6 +191,18 @@ def test_batch(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert dfmp2.read(folder / "out" / "h2o.h5").molecule.point_charges[0, 3] == -0.835
     (folder / "m.toml").write_text(f'basis = "sto-3g"\noutput = "out"\npoint-charges = "../field.dat"\n{items}')
     assert "point_charges: '../field.dat' is not below" in call("batch", "run", "m.toml").message
+
+
+def test_a_package_for_aws_takes_the_field_along(folder: Path) -> None:
+    (folder / "m.toml").write_text(
+        'basis = "sto-3g"\noutput = "out"\npoint-charges = "field.dat"\n[[item]]\nmolecule = "h2o.xyz"\n'
+    )
+    here = read_manifest(folder / "m.toml")
+    (folder / "inputs.tar").write_bytes(pack(here).content)
+    (elsewhere := folder / "elsewhere").mkdir()
+    there = read_manifest(unpack(folder / "inputs.tar", elsewhere))
+    assert Path(there.items[0].settings.point_charges or "").is_relative_to(elsewhere.resolve())
+    assert read_input(there.items[0]).fingerprint == read_input(here.items[0]).fingerprint
 
 
 def test_qcschema_there_and_back() -> None:

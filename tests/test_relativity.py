@@ -14,6 +14,8 @@ from pyscf.mp import dfmp2_native, dfump2_native
 from pyscf.x2c.sfx2c1e import SpinFreeX2CHelper
 
 import dfmp2
+from dfmp2 import memory
+from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import InputError, UnsupportedByBackend
 from dfmp2.export import export
 from dfmp2.external import psi4
@@ -22,6 +24,7 @@ from dfmp2.external.psi4_input import decontracted, psi4_input
 from dfmp2.integrations import qcschema
 from dfmp2.molecule import Molecule
 from dfmp2.reference.hamiltonian import uncontracted_functions
+from dfmp2.workload import Spin, Workload
 from tests.conftest import Runner, succeed
 
 HCL = Molecule(("H", "Cl"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 2.4086]]), name="hcl")
@@ -106,6 +109,14 @@ def test_commands(call: Runner, folder: Path) -> None:
     assert json.loads(export(result, "qcschema"))["keywords"]["relativity"] == "x2c"
 
 
+def test_a_table_of_two_hamiltonians_is_refused(call: Runner, folder: Path) -> None:
+    item = '[[item]]\nmolecule = "h2.xyz"\nname = '
+    text = f'basis = "sto-3g"\noutput = "out"\n{item}"a"\n{item}"b"\nrelativity = "x2c"\n'
+    (folder / "m.toml").write_text(text)
+    succeed(call("batch", "run", "m.toml"))
+    assert "different methods, relativity" in call("batch", "collect", "m.toml", "-o", "table.csv").message
+
+
 def test_core_potentials_are_refused(call: Runner, folder: Path) -> None:
     (folder / "hi.xyz").write_text("2\n\nH 0 0 0\nI 0 0 1.6\n")
     done = call("run", "hi.xyz", "--basis", "def2-svp", *X2C)
@@ -124,6 +135,15 @@ def test_the_decontracted_basis_is_pyscfs() -> None:
     """What memory is planned with; general contractions, SP shells and ghosts."""
     mole = gto.M(atom="Br 0 0 0; H 0 0 1.41; ghost-O 0 3 0", basis={"Br": "cc-pvdz", "default": "6-31g"}, verbose=0)
     assert uncontracted_functions(mole) == SpinFreeX2CHelper(mole).get_xmol()[0].nao
+
+
+def test_memory_of_the_transformation_is_planned() -> None:
+    """32 matrices of 944 functions: 228 MB, where 222 MB were measured (16 Ar in cc-pVTZ)."""
+    work = Workload(544, 2000, 2000, (Spin(144, 64, 400),), "fp64", 66, x2c_functions=944)
+    small = replace(work, nao=10, naux_scf=10)
+    given = {"program": 0, "budget": 10**12, "workers": 1, "limits": CpuBackend(1).limits}
+    assert memory.plan(small, **given).scf == pytest.approx(222e6, rel=0.05)
+    assert memory.plan(work, **given).scf == memory.plan(replace(work, x2c_functions=0), **given).scf
 
 
 def test_psi4_gets_the_decontracted_basis_or_is_not_asked(

@@ -18,6 +18,7 @@ from dfmp2.result import MP2Result
 METHOD = (
     "basis",
     "reference",
+    "relativity",
     "scf",
     "scf_auxbasis",
     "auxbasis",
