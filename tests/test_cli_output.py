@@ -204,7 +204,10 @@ LAYOUT = {
         ("bohr", "coordinates"),
     ),
     "dfmp2/input/options": layout(
-        ("", "allow_poor_fit allow_small_gap backend basis check frozen_core frozen_virtual precision reference relativity"),
+        (
+            "",
+            "allow_poor_fit allow_small_gap backend basis check frozen_core frozen_virtual precision reference relativity",
+        ),
         ("", "scf"),
         ("", "scf_conv_tol scf_max_cycles stability tolerance transform"),
     ),

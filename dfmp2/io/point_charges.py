@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
 from dfmp2.io.text_file import read_text
-from dfmp2.io.xyz import MAX_LINE, UNITS, read_number, show
+from dfmp2.io.xyz import MAX_LINE, UNITS, read_number
 from dfmp2.point_charges import checked
 
 MAX_BYTES = 64 * 10**6
 TOO_LARGE = f"more than {MAX_BYTES // 10**6} MB: expected the point charges around one molecule"
 MAX_CHARGES = 1_000_000
+SHOWN = 50  # characters of a line in an error
 KIND = "a file of point charges"
 
 
@@ -62,8 +63,8 @@ def _parse(text: str, file: str) -> list[tuple[float, ...]]:
             words = body[: MAX_LINE + 1].split()
             if len(words) != 4 or len(body) > MAX_LINE:
                 raise InputError(
-                    f"{show(body)}: expected x, y, z and charge, four numbers with spaces between them, and # before a "
-                    "comment"
+                    f"{body[:SHOWN]!a}: expected x, y, z and charge, four numbers with spaces between them, and # "
+                    "before a comment"
                 )
             if len(rows) == MAX_CHARGES:
                 raise InputError(f"more than {MAX_CHARGES} charges: leave out those far away")

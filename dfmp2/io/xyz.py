@@ -136,7 +136,7 @@ def _split_frame(text: str) -> list[str]:
     second = body[begin : begin + MAX_LINE].partition("\n")[0]
     if _is_atom(second):
         raise InputError(
-            f"{show(second)} is an atom, where the comment line belongs: insert a line after the number of atoms (may "
+            f"{_show(second)} is an atom, where the comment line belongs: insert a line after the number of atoms (may "
             "be blank)",
             line=2,
         )
@@ -155,7 +155,7 @@ def _split_frame(text: str) -> list[str]:
         if _INTEGER.fullmatch(extra[:MAX_LINE].strip()):
             raise InputError("a second frame: multi-frame files are not accepted; keep one frame per file", line=number)
         raise InputError(
-            f"{show(extra)} follows the {natom} atoms announced on line 1: correct the count or remove it", line=number
+            f"{_show(extra)} follows the {natom} atoms announced on line 1: correct the count or remove it", line=number
         )
     if len(lines[1]) > MAX_COMMENT:
         raise InputError(f"comment longer than {MAX_COMMENT} characters: shorten it", line=2)
@@ -166,15 +166,15 @@ def _read_count(header: str) -> int:
     token = header[:MAX_LINE].strip()
     if len(header) > MAX_LINE or not _INTEGER.fullmatch(token):
         raise InputError(
-            f"not an xyz file: expected the number of atoms alone on line 1, found {show(header)}; "
+            f"not an xyz file: expected the number of atoms alone on line 1, found {_show(header)}; "
             "convert other formats first (for example with Open Babel)",
             line=1,
         )
     natom = int(token.lstrip("+-0")[:18] or "0")  # 18 digits suffice to refuse, and int() has a limit
     if token.startswith("-") or natom == 0:
-        raise InputError(f"{show(token)} atoms: expected 1 or more", line=1)
+        raise InputError(f"{_show(token)} atoms: expected 1 or more", line=1)
     if natom > MAX_ATOMS:
-        raise InputError(f"announces {show(token)} atoms: at most {MAX_ATOMS} are accepted", line=1)
+        raise InputError(f"announces {_show(token)} atoms: at most {MAX_ATOMS} are accepted", line=1)
     return natom
 
 
@@ -197,7 +197,7 @@ def _read_state(
     given = [(key, value) for key in keys for value in pairs.get(key, [])]
     for key, value in given:
         if len(value) > 9 or not _INTEGER.fullmatch(value):
-            raise InputError(f"{key}={show(value)}: expected a whole number", line=2)
+            raise InputError(f"{key}={_show(value)}: expected a whole number", line=2)
     values = {int(value) for _, value in given}
     if len(values) > 1:
         listed = ", ".join(f"{key}={value}" for key, value in given[:4])
@@ -212,7 +212,7 @@ def _require_no_other_state(comment: str, charge: int, multiplicity: int) -> Non
     found = _STATE.fullmatch(comment)
     if found and (int(found[1]), int(found[2])) != (charge, multiplicity):
         raise InputError(
-            f"{show(comment.strip())} looks like charge and multiplicity, which are taken by name only: write "
+            f"{_show(comment.strip())} looks like charge and multiplicity, which are taken by name only: write "
             f"charge={int(found[1])} multiplicity={int(found[2])}, or pass --charge and --multiplicity",
             line=2,
         )
@@ -230,7 +230,7 @@ def _read_columns(pairs: dict[str, list[str]]) -> tuple[int, int, int] | None:
         total += int(width)
     if not (_COLUMNS.fullmatch(text) and len(start) == len(fields) and {"species:S:1", "pos:R:3"} <= start.keys()):
         raise InputError(
-            f"Properties={show(text)}: expected species:S:1 and pos:R:3, and name:type:width for other columns", line=2
+            f"Properties={_show(text)}: expected species:S:1 and pos:R:3, and name:type:width for other columns", line=2
         )
     return start["species:S:1"], start["pos:R:3"], total
 
@@ -242,20 +242,20 @@ def _read_atom(
     try:
         if len(line) > MAX_LINE or not line.isascii():
             strange = next((c for c in line[:MAX_LINE] if not c.isascii()), "")
-            named = f"; {show(strange)} is a {_LOOKALIKES[strange]}, write -" if strange in _LOOKALIKES else ""
+            named = f"; {_show(strange)} is a {_LOOKALIKES[strange]}, write -" if strange in _LOOKALIKES else ""
             raise InputError(
-                f"{show(line)}: expected at most {MAX_LINE} ASCII characters, a symbol and x, y, z{named}"
+                f"{_show(line)}: expected at most {MAX_LINE} ASCII characters, a symbol and x, y, z{named}"
             )
         words = line.split()
         if columns is not None and len(words) != columns[2]:
             raise InputError(f"{len(words)} columns, but Properties= on line 2 announces {columns[2]}")
         if len(words) < 4:
-            raise InputError(f"{show(line) if words else 'blank line'}: expected a symbol and x, y, z")
+            raise InputError(f"{_show(line) if words else 'blank line'}: expected a symbol and x, y, z")
         species, first, _ = columns or (0, 1, 4)
         symbol, ghost = _read_symbol(words[species])
         point = tuple(read_number(word) * scale for word in words[first : first + 3])
         if max(map(abs, point)) >= MAX_COORDINATE:
-            raise InputError(f"{show(line)}: a coordinate of {MAX_COORDINATE:g} bohr or more; check number and units")
+            raise InputError(f"{_show(line)}: a coordinate of {MAX_COORDINATE:g} bohr or more; check number and units")
         for word in words[4:] if columns is None else ():
             read_number(word)  # text there means that the columns are not what they seem
     except InputError as error:
@@ -276,13 +276,13 @@ def _read_symbol(word: str) -> tuple[str, bool]:
     ghost = _GHOST.fullmatch(word)
     inner = (ghost[1] or ghost[2]) if ghost else word
     if inner.lower() in DUMMIES:
-        raise InputError(f"{show(word)} is a dummy atom: remove it and lower the count, or write @O for a ghost O")
+        raise InputError(f"{_show(word)} is a dummy atom: remove it and lower the count, or write @O for a ghost O")
     if re.fullmatch("[0-9]{1,3}", inner):
         return element_symbol(int(inner)), ghost is not None
     label = _LABEL.fullmatch(inner)
     plain = (label[1] or label[2]).capitalize() if label else ""
     if plain in SYMBOLS:
-        raise InputError(f"{show(word)} is a label or isotope, not a symbol: write {plain}")
+        raise InputError(f"{_show(word)} is a label or isotope, not a symbol: write {plain}")
     return normalise_symbol(inner), ghost is not None
 
 
@@ -295,12 +295,12 @@ def read_number(word: str) -> float:
     """
     if not _NUMBER.fullmatch(word):
         if "," in word and _NUMBER.fullmatch(word.replace(",", ".", 1)):
-            raise InputError(f"{show(word)} has a decimal comma: write {word.replace(',', '.', 1)}")
-        raise InputError(f"{show(word)}: expected a decimal number such as 0.7572 or 7.572D-1")
+            raise InputError(f"{_show(word)} has a decimal comma: write {word.replace(',', '.', 1)}")
+        raise InputError(f"{_show(word)}: expected a decimal number such as 0.7572 or 7.572D-1")
     return float(word.replace("D", "e").replace("d", "e"))
 
 
-def show(text: str) -> str:
+def _show(text: str) -> str:
     """What was found, for an error: short, on one line, printable."""
     shown = ascii(text[:50])
     return shown if len(text) <= 50 and len(shown) <= 52 else f"{shown[:48]}...{shown[-1]}"
