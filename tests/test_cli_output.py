@@ -204,12 +204,8 @@ LAYOUT = {
         ("bohr", "coordinates"),
     ),
     "dfmp2/input/options": layout(
-        (
-            "",
-            "allow_poor_fit allow_small_gap backend basis check frozen_core frozen_virtual precision reference relativity",
-        ),
-        ("", "scf"),
-        ("", "scf_conv_tol scf_max_cycles stability tolerance transform"),
+        ("", "allow_poor_fit allow_small_gap backend basis check frozen_core frozen_virtual precision reference"),
+        ("", "relativity scf scf_conv_tol scf_max_cycles stability tolerance transform"),
     ),
     "dfmp2/memory": layout(("byte", "budget measured_peak predicted_peak")),
     "dfmp2/pairs": layout(("hartree", "opposite_spin same_spin")),
