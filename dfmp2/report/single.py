@@ -85,8 +85,9 @@ def level_name(result: MP2Result) -> str:
     """What was asked for, which for another molecule may give RHF or UHF and another number of frozen orbitals."""
     options, fitted = result.options, "DF-" if result.reference.scf_type == "df" else ""
     virtual = f", {options.frozen_virtual} frozen virtual" if options.frozen_virtual else ""
+    relativistic = "X2C-" if options.relativity == "x2c" else ""
     return (
-        f"DF-MP2/{result.orbital_basis.name} on {fitted}HF, reference {options.reference}, frozen core "
+        f"DF-MP2/{result.orbital_basis.name} on {relativistic}{fitted}HF, reference {options.reference}, frozen core "
         f"{options.frozen_core}{virtual}, precision {options.precision}"
     )
 
