@@ -12,11 +12,13 @@ from dfmp2.agreement import require_common_scratch, same_plan
 from dfmp2.checkpoint.journal import Journal
 from dfmp2.frozen_core import FrozenCore
 from dfmp2.identity import identity
+from dfmp2.options import Options
 from dfmp2.orbitals import ActiveSpace, active_space, homo_lumo_gap, smallest_denominator
 from dfmp2.planning import Plan, prepare_programs
 from dfmp2.progress import Collector, Stopwatch
 from dfmp2.ranks.team import ALONE, Team
 from dfmp2.record import Diagnostics, Reference, StartOrbitals
+from dfmp2.reference.adopt import GIVEN
 from dfmp2.reference.mean_field import require_fitting
 from dfmp2.scratch.folder import in_memory
 from dfmp2.scratch.space import Space
@@ -24,6 +26,8 @@ from dfmp2.system import Setup, System, useful_threads
 from dfmp2.units import format_bytes
 
 Settled = tuple[FrozenCore, Setup, Plan]  # before any number is computed
+GRAVE_GAIN, GRAVE_SPIN = 0.01, 0.3  # Eh and <S^2> from which MP2 on an unstable solution is doubtful
+MORE_STARTS = 10  # of the SCF, as advised
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,16 +140,50 @@ def active_spaces(case: Case, reference: Reference) -> list[ActiveSpace]:
 
 def doubts(case: Case, tensors: Tensors) -> None:
     """Warn of a metric and of a reference that the energies will suffer from."""
-    metric, stable, listener = tensors.metric, tensors.reference.stability, case.listener
+    metric, listener = tensors.metric, case.listener
     if metric.dropped:
         listener.warning(
             f"the fitting metric is near singular: {metric.dropped} of {case.system.auxmole.nao} functions dropped"
         )
-    if stable is not None and stable.verdict.startswith("unstable"):
-        listener.warning(
-            f"the SCF solution is {stable.verdict}: a lower one exists, and MP2 on this one may be meaningless; try "
-            "--reference uhf or --scf-from with other orbitals"
-        )
+    unstable = instability(tensors.reference, case.setup.options, case.system.molecule.multiplicity)
+    if unstable:
+        listener.warning(unstable)
+
+
+def instability(reference: Reference, options: Options, multiplicity: int) -> str:
+    """Kind and size of an instability of the reference, and what leads to a lower solution; "" for none found."""
+    found, solutions = reference.stability, reference.solutions
+    if found is None or not found.verdict.startswith("unstable"):
+        return ""
+    broken = reference.kind == "rhf" and "to UHF" in found.verdict
+    gain, spin = found.energy_gain or 0.0, (multiplicity - 1) / 2
+    text = (
+        f"the SCF solution is {found.verdict}, lowest eigenvalue {found.lowest_eigenvalue:.4f} Eh: a lower "
+        f"{'UHF ' if broken else ''}solution exists"
+    )
+    if gain:
+        text += f", at least {gain:.1e} Eh below"
+    if gain > GRAVE_GAIN or reference.spin_square - spin * (spin + 1) > GRAVE_SPIN:
+        text += ", and MP2 on this one may be meaningless"
+    if options.stability == "follow" and solutions is not None and not broken:
+        text += f"; {solutions.followed} steps along instabilities did not end in a minimum"
+    return f"{text}. {_remedy(reference, options, broken=broken)}"
+
+
+def _remedy(reference: Reference, options: Options, *, broken: bool) -> str:
+    """What leads to a lower solution and was not asked for already."""
+    if reference.ladder == GIVEN:
+        return f"Converge {'UHF' if broken else 'it again'} in PySCF (mf.stability() gives its start) and take that"
+    if broken:
+        return "--reference uhf finds it"
+    if options.stability != "follow":
+        return "--stability follow finds it"
+    mixed = reference.kind == "uhf" and options.guess != "mix" and options.scf_from is None
+    more = [
+        *(["--guess mix"] if mixed else []),
+        *([f"--scf-starts {MORE_STARTS}"] if options.scf_starts < MORE_STARTS else []),
+    ]
+    return f"Try {' or '.join(more) or 'another --scf-from: orbitals of a similar geometry or of another spin state'}"
 
 
 def diagnostics(case: Case, tensors: Tensors) -> Diagnostics:

@@ -57,7 +57,7 @@ def seconds(work: Workload, rates: Rates, moved: Traffic = IN_MEMORY, disk: Disk
         + flops["scf_fit"] / rates.solve
         + max(matrices, moved.scf_read / disk.read)
         + flops["eigen"] / rates.eigen
-        + CYCLES * rates.iteration
+        + work.starts * CYCLES * rates.iteration
         + moved.scf_written / disk.write
     )
     pairs = flops["pairs_fp64"] / rates.pairs_fp64 + flops["pairs_mixed"] / rates.pairs_mixed

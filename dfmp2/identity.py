@@ -16,6 +16,8 @@ DECIDES = (  # options that change numbers, beside what the fingerprint has unde
     "relativity",
     "scf_conv_tol",
     "scf_max_cycles",
+    "guess",
+    "scf_starts",
     "stability",
     "frozen_virtual",
     "precision",
@@ -56,6 +58,7 @@ def require_answer(result: MP2Result, molecule: Molecule, options: Options, path
     InputError : names what differs
     """
     there, here = result.molecule, molecule
+    options = options.settled(molecule.multiplicity)
     different = [] if fingerprint.geometry(there) == fingerprint.geometry(here) else ["geometry"]
     if fingerprint.point_charges(there) != fingerprint.point_charges(here):
         different.append("point charges")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from dfmp2.errors import InputError
@@ -19,14 +19,16 @@ CHOICES = {
     "scf": ("df", "conventional"),
     "relativity": ("none", "x2c"),
     "precision": ("auto", "fp64", "mixed"),
-    "stability": ("auto", "full", "off"),
+    "guess": ("atoms", "mix", "core"),
+    "stability": (None, "auto", "full", "follow", "off"),
     "transform": ("auto", "host", "device"),
 }
 
 # Which part of a run an option concerns: everything up to B (dfmp2 prepare), the pair energies (dfmp2 energy), or both.
 BEFORE_PAIRS = (
-    *("basis", "reference", "scf", "scf_auxbasis", "scf_conv_tol", "scf_max_cycles", "scf_from", "stability"),
-    *("relativity", "auxbasis", "allow_poor_fit", "frozen_core", "frozen_virtual", "allow_small_gap"),
+    *("basis", "reference", "relativity", "scf", "scf_auxbasis", "scf_conv_tol", "scf_max_cycles"),
+    *("guess", "scf_from", "scf_starts", "stability"),
+    *("auxbasis", "allow_poor_fit", "frozen_core", "frozen_virtual", "allow_small_gap"),
 )
 PAIRS = ("os_scale", "ss_scale", "backend", "tolerance", "check")
 BOTH_PARTS = ("precision", "memory", "scratch", "threads")
@@ -45,10 +47,15 @@ class Options:
     scf_auxbasis : Coulomb-exchange fitting set of the SCF, None for the partner of `basis`
     scf_conv_tol : SCF energy change at convergence, Eh; the orbital gradient must also fall below
         0.1 sqrt(scf_conv_tol), because E(corr) is of first order in the orbital error
-    scf_max_cycles : limit on all SCF iterations, the rescue ladder included
+    scf_max_cycles : limit on the iterations of one SCF, the rescue ladder included
+    guess : start of the SCF: "atoms" (their densities), "mix" (UHF: HOMO and LUMO mixed, oppositely in alpha and
+        beta) or "core" (core Hamiltonian)
     scf_from : file with start orbitals (PySCF chkfile or dfmp2 result), or None
-    stability : "auto" (orbital Hessian of the frontier orbitals, exact for small molecules),
-        "full" (all rotations, iterative) or "off"
+    scf_starts : starts of the SCF, of which the lowest solution is kept: the first as asked for, the others turned at
+        random from it
+    stability : "auto" (orbital Hessian of the frontier orbitals, exact for small molecules), "full" (all rotations,
+        iterative), "follow" (full, and an instability is followed to a minimum) or "off"; None is auto for RHF and
+        follow for UHF
     auxbasis : MP2 fitting set, None for the partner of `basis`, "auto" for an even-tempered one
     frozen_core : "none", "auto", "psi4", "orca", "pyscf" or a number of orbitals per spin
     frozen_virtual : number of highest virtual orbitals left out per spin
@@ -75,8 +82,10 @@ class Options:
     scf_auxbasis: str | None = None
     scf_conv_tol: float = 1e-10
     scf_max_cycles: int = 100
+    guess: str = "atoms"
     scf_from: str | None = None
-    stability: str = "auto"
+    scf_starts: int = 1
+    stability: str | None = None
     auxbasis: str | None = None
     frozen_core: str = "none"
     frozen_virtual: int = 0
@@ -97,7 +106,8 @@ class Options:
         for name, allowed in CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:
-                raise InputError(f"--{name} {value!r}: expected one of {', '.join(allowed)}")
+                names = ", ".join(one for one in allowed if one is not None)
+                raise InputError(f"--{name} {value!r}: expected one of {names}")
         object.__setattr__(self, "frozen_core", str(self.frozen_core).strip().lower())
         if isinstance(self.memory, str):
             object.__setattr__(self, "memory", parse_bytes(self.memory))
@@ -107,7 +117,7 @@ class Options:
                 raise InputError("--scratch is empty: name a folder")
         _require_finite(self, "scf_conv_tol", "tolerance", positive=True)
         _require_finite(self, "os_scale", "ss_scale", positive=False)
-        _require_whole(self, "scf_max_cycles", "threads", "memory", least=1)
+        _require_whole(self, "scf_max_cycles", "scf_starts", "threads", "memory", least=1)
         _require_whole(self, "frozen_virtual", least=0)
         if not self.basis.strip():
             raise InputError("--basis is empty: name an orbital basis such as cc-pvdz")
@@ -116,6 +126,21 @@ class Options:
                 f"--scf conventional uses no fitting set, but --scf-auxbasis {self.scf_auxbasis} was given: "
                 "drop one of the two (the MP2 fitting set is --auxbasis)"
             )
+
+        if self.guess != "atoms" and self.scf_from is not None:
+            raise InputError(
+                f"--guess {self.guess} and --scf-from {self.scf_from} both name the start of the SCF: drop one of them"
+            )
+
+    def unrestricted(self, multiplicity: int) -> bool:
+        """Whether the reference of a molecule of this multiplicity is UHF."""
+        return self.reference == "uhf" or (self.reference == "auto" and multiplicity != 1)
+
+    def settled(self, multiplicity: int) -> Options:
+        """The options for a molecule of this multiplicity, with the stability analysis that is its default."""
+        if self.stability is not None:
+            return self
+        return replace(self, stability="follow" if self.unrestricted(multiplicity) else "auto")
 
     @property
     def scf_gradient_tol(self) -> float:

@@ -57,9 +57,10 @@ def prepare(
     Dfmp2Error : see `dfmp2.errors`
     """
     listener, clock, journal = Collector(listener or Listener()), Stopwatch(), journal or Journal()
+    options = options.settled(molecule.multiplicity)
     setup = set_up(options, command, lambda count: (CpuBackend(count), "the pair energies are still to come"))
     system = resolve(molecule, setup, listener)
-    kind = reference_kind(options.reference, molecule.multiplicity)
+    kind = reference_kind(options, molecule.multiplicity)
 
     def settle(setup: Setup) -> Settled:
         core = frozen_core(system, options, listener)

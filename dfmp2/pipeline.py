@@ -42,7 +42,7 @@ def run(
     Parameters
     ----------
     molecule, options : what to compute and how
-    start : start orbitals of the SCF, None for atomic densities
+    start : start orbitals of the SCF, None for those of options.guess
     listener : receives progress and warnings
     command : stored in the provenance
     journal : saves what is done, and may hold what a run that was stopped has done
@@ -55,9 +55,10 @@ def run(
     """
     listener = Collector(listener or Listener())
     clock = Stopwatch()
+    options = options.settled(molecule.multiplicity)
     setup = same_threads(prepare(options, command, sharing=team.local), team)
     system = resolve(molecule, setup, listener, doubt_units=doubt_units)
-    kind = mean_field.reference_kind(options.reference, molecule.multiplicity)
+    kind = mean_field.reference_kind(options, molecule.multiplicity)
     settle = partial(_settle, system, kind, listener, team=team)
     with opened(system, setup, kind, settle, listener, clock, journal or Journal(), start, team=team) as case:
         reference = converge(case, kind, start)
@@ -74,9 +75,15 @@ def run_mean_field(
     clock = Stopwatch()
     found = adopt(converged)
     reference = found.reference
-    fixed = {"basis", "reference", "relativity", "scf", "scf_auxbasis", "scf_from", "scf_max_cycles"} & set(given)
+    of_the_scf = ("basis", "reference", "relativity", "scf", "scf_auxbasis", "guess", "scf_from", "scf_starts")
+    fixed = {*of_the_scf, "scf_max_cycles"} & set(given)
     if fixed:
         raise InputError(f"{sorted(fixed)[0]} belongs to the SCF, which has already been done: leave it out")
+    if given.get("stability") == "follow":
+        raise InputError(
+            "stability follow converges the SCF again, which has already been done: follow it in PySCF "
+            "(mf.stability()), or give full, auto or off"
+        )
     options = make_options(
         **{"stability": "off", **given, "auxbasis": auxbasis},
         basis=found.orbital.name,

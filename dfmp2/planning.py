@@ -160,10 +160,11 @@ def foresee(molecule: Molecule, options: Options, listener: Listener, *, calibra
     ------
     Dfmp2Error : the run itself would be refused, for any reason but memory
     """
+    options = options.settled(molecule.multiplicity)
     setup = prepare(options, "dfmp2 plan")
     with threads.limited(setup.threads):
         system = resolve(molecule, setup, listener)
-        kind = reference_kind(options.reference, molecule.multiplicity)
+        kind = reference_kind(options, molecule.multiplicity)
         core = frozen_core(system, options, listener)
         setup = settle_backend(setup, system, core, kind)
         plan = make_plan(system, setup, core, kind)  # before measuring, which leaves memory behind
@@ -192,10 +193,11 @@ def _on_trainium(spins: tuple[Shape, ...], cores: int) -> tuple[Prediction, ...]
 
 def sizes(molecule: Molecule, options: Options, listener: Listener, *, scf: bool = False) -> Workload:
     """Sizes of a run, without planning it; `scf` also those of its SCF, which takes longer to find out."""
+    options = options.settled(molecule.multiplicity)
     setup = prepare(options, "dfmp2 kernels")
     with threads.limited(setup.threads):
         system = resolve(molecule, setup, listener, doubt_units=False)
-        kind = reference_kind(options.reference, molecule.multiplicity)
+        kind = reference_kind(options, molecule.multiplicity)
         work = _workload(system, options, frozen_core(system, options, listener), kind)
         return _with_columns(work, system) if scf else work
 
@@ -247,6 +249,8 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         else 0,
         single_exchange=uses_single(options.precision, nao),
         x2c_functions=uncontracted_functions(mole) if options.relativity == "x2c" else 0,
+        starts=options.scf_starts,
+        examined=options.stability in ("full", "follow"),
     )
 
 

@@ -7,19 +7,15 @@ properties, so they cannot disagree with their parts. Arrays are float64; energi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.solutions import Solutions
+from dfmp2.units import quantity as _q
+
 Array = NDArray[np.float64]
-
-
-def _q(units: str, description: str, default: Any = ...) -> Any:
-    """A dataclass field with a unit and a description."""
-    metadata = {"units": units, "description": description}
-    return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,11 +130,12 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Stability:
-    """Lowest eigenvalue of the orbital Hessian."""
+    """Lowest eigenvalue of the orbital Hessian (`dfmp2.reference.stability`)."""
 
     verdict: str = _q("", "stable, unstable, no instability found, or not checked")
     method: str = _q("", "which rotations were examined and how")
     lowest_eigenvalue: float = _q("hartree", "lowest eigenvalue found; negative means a lower SCF solution exists")
+    energy_gain: float | None = _q("hartree", "energy that falls along an unstable eigenvector, the least gained", None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,6 +154,7 @@ class Reference:
     mo_energy: Array = _q("hartree", "orbital energies (nspin, nmo)")
     mo_occ: Array = _q("", "orbital occupations (nspin, nmo)")
     stability: Stability | None = _q("", "orbital stability", None)
+    solutions: Solutions | None = _q("", "SCF solutions found, where more than one was looked for", None)
     history: Array | None = _q("hartree", "energy, its change, orbital gradient of each SCF iteration (n, 3)", None)
 
     def __post_init__(self) -> None:

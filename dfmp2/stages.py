@@ -45,8 +45,6 @@ def converge(case: Case, kind: str, start: StartOrbitals | None) -> Reference:
             room=Room(case.space, memory.pair_bytes, memory.read_bytes),
             journal=case.journal,
         )
-        if options.stability == "full":
-            reference = replace(reference, stability=stability.full_stability(mf))
         mean_field.release(mf)  # before B is made
         return reference
 

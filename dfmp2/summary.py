@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from dfmp2.basis import BasisSet
 from dfmp2.molecule import Molecule, field_energy
+from dfmp2.record import Check, Reference
 
 if TYPE_CHECKING:
-    from dfmp2.molecule import Molecule
-    from dfmp2.record import Check
     from dfmp2.result import MP2Result
 
 
@@ -23,7 +22,6 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
     The keys are those of README, section "JSON". Non-finite numbers become None, which JSON can hold.
     """
     reference, molecule, certificate, check = result.reference, result.molecule, result.certificate, result.check
-    stability = None if reference.stability is None else asdict(reference.stability)
     payload = {
         "name": molecule.name,
         "formula": molecule.formula,
@@ -53,7 +51,7 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "precision_certificate": None if certificate is None else asdict(certificate),
         "frozen_core_orbitals": result.sizes.frozen_core,
         "spin_square": reference.spin_square,
-        "stability": stability,
+        **scf_solution(reference),
         "sizes": asdict(result.sizes),
         "diagnostics": asdict(result.diagnostics),
         "timings": asdict(result.timings),
@@ -69,7 +67,17 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         payload["ranks"] = asdict(result.ranks)
     if result.scaled_mp2_correlation_energy is not None:
         payload["scaled_mp2_correlation_energy"] = result.scaled_mp2_correlation_energy
-    return {key: _plain(value) for key, value in payload.items()}
+    return {key: plain(value) for key, value in payload.items()}
+
+
+def scf_solution(reference: Reference) -> dict[str, Any]:
+    """Stability of the SCF solution, and the others that were found, None where none was looked for."""
+    found = reference.solutions
+    return {
+        "scf_start": reference.start,
+        "stability": None if reference.stability is None else asdict(reference.stability),
+        "scf_solutions": None if found is None else {"chosen": found.chosen, "found": found.rows()},
+    }
 
 
 def describe_field(molecule: Molecule, basis: BasisSet) -> dict[str, float] | None:
@@ -130,9 +138,10 @@ def _check(check: Check) -> dict[str, Any]:
     return {**compared, "correlation_difference": check.correlation_difference, "passed": check.passed}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """The value as JSON can hold it: lists for tuples, None for numbers that are not finite."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

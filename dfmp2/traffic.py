@@ -20,7 +20,7 @@ from dfmp2.mp2 import tiling
 from dfmp2.mp2.certificate import FRACTION, LEAST_SAMPLED
 from dfmp2.mp2.streaming import visits
 from dfmp2.mp2.summation import SAMPLED
-from dfmp2.workload import CYCLES, Workload
+from dfmp2.workload import Workload
 
 SEED = 0
 
@@ -67,7 +67,7 @@ def traffic(work: Workload, plan: MemoryPlan, limits: Limits) -> Traffic:
     """
     scf = 0 if plan.scf_fits_in_core else plan.scf_disk
     if plan.mp2_fits_in_core:
-        return Traffic(scf, (CYCLES + 1) * scf)
+        return Traffic(scf, work.scf_builds * scf)
     waited = ahead = 0
     if work.precision != "fp64":
         waited += sum(FLOAT64 * min(spin.nocc, SAMPLED) * spin.nvir * work.naux for spin in work.spins)
@@ -79,7 +79,7 @@ def traffic(work: Workload, plan: MemoryPlan, limits: Limits) -> Traffic:
         for wanted, size in passes:
             found = _read(work, wanted, plan.tensor_bytes, size, left, right)
             waited, ahead = waited + found[0], ahead + found[1]
-    return Traffic(scf, (CYCLES + 1) * scf, 2 * plan.mp2_disk, plan.mp2_disk, waited + ahead, ahead)
+    return Traffic(scf, work.scf_builds * scf, 2 * plan.mp2_disk, plan.mp2_disk, waited + ahead, ahead)
 
 
 def _tiles(work: Workload, limits: Limits, left: int, right: int) -> list[Tile]:

@@ -1,4 +1,4 @@
-"""Conversion factors and byte counts.
+"""Conversion factors, byte counts, and record fields with a unit.
 
 Lengths inside dfmp2 are in bohr, energies in hartree (Eh), memory in bytes.
 """
@@ -6,7 +6,9 @@ Lengths inside dfmp2 are in bohr, energies in hartree (Eh), memory in bytes.
 from __future__ import annotations
 
 import re
+from dataclasses import field
 from decimal import Decimal
+from typing import Any
 
 from dfmp2.errors import InputError
 
@@ -78,3 +80,9 @@ def format_bytes(size: float) -> str:
         if abs(value) < 999.995:  # what still prints below 1000.00
             return f"{value:.2f} {unit}"
     return f"{value / 1000:.2f} TB"
+
+
+def quantity(units: str, description: str, default: Any = ...) -> Any:
+    """A dataclass field with a unit and a description."""
+    metadata = {"units": units, "description": description}
+    return field(metadata=metadata) if default is ... else field(default=default, metadata=metadata)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from dfmp2.mp2.certificate import FRACTION, LEAST_SAMPLED
 
 CYCLES = 11
+EXAMINED_BUILDS = 50  # of J and K for the lowest eigenvector of one kind of rotation (dfmp2.reference.rotations)
 SINGLE_BUILDS = 7  # of these and the first one, in float32 where the SCF uses it (dfmp2.reference.exchange_schedule)
 
 
@@ -41,6 +42,8 @@ class Workload:
     frontier_elements : elements (p, q) of the orbital ranges whose B the stability check needs
     single_exchange : whether the SCF begins with float32 exchange
     x2c_functions : functions of the decontracted basis in which X2C is made, 0 without it
+    starts : starts of the SCF
+    examined : whether each solution's stability is that of all rotations
     """
 
     nao: int
@@ -54,6 +57,14 @@ class Workload:
     frontier_elements: int = 0
     single_exchange: bool = False
     x2c_functions: int = 0
+    starts: int = 1
+    examined: bool = False
+
+    @property
+    def scf_builds(self) -> int:
+        """J and K of all SCF iterations and of the stability of their solutions; instabilities are not foreseen."""
+        kinds = 2 if len(self.spins) == 1 else 1  # RHF to RHF and to UHF
+        return self.starts * (CYCLES + 1 + (kinds * EXAMINED_BUILDS if self.examined else 0))
 
     @property
     def pairs_of_functions(self) -> int:
@@ -86,8 +97,7 @@ class Workload:
         pairs_fp64, pairs_mixed : pair energies in that precision, the certificate's sample in float64
         """
         n, p = self.nao, self.naux_scf
-        builds = CYCLES + 1
-        single = SINGLE_BUILDS if self.single_exchange else 0
+        single = self.starts * SINGLE_BUILDS if self.single_exchange else 0
         if p:
             # Half transformation 2 p n^2 nocc over the pairs kept, symmetric product p n^2 nocc, Coulomb 4 p npair.
             per_orbital = p * n * n + 2 * p * n * n * self.kept_pairs // self.pairs_of_functions
@@ -102,10 +112,10 @@ class Workload:
         ]
         exact = self.precision == "fp64"
         return {
-            "exchange": (builds - single) * per_build,
+            "exchange": (self.scf_builds - single) * per_build,
             "exchange_single": single * per_build,
             "scf_fit": p * p * self.kept_pairs,
-            "eigen": builds * len(self.spins) * n**3,
+            "eigen": self.starts * (CYCLES + 1) * len(self.spins) * n**3,
             "transform": sum(2 * self.naux * s.nocc * n * (n + s.nvir) for s in self.spins),
             "fit": self.naux**2 * self.elements,
             "pairs_fp64": sum(per_channel) if exact else sum(sampled),

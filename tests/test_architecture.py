@@ -15,7 +15,7 @@ ORDER = (
     {"deferred", "errors", "untransformed"},
     {"units", "elements", "extrapolation", "disk"},
     {"point_charges"},
-    {"basis", "molecule", "covalent_radii", "options", "progress"},
+    {"basis", "molecule", "covalent_radii", "options", "progress", "solutions"},
     {"resources", "threads", "blas", "host_cache", "counting"},
     {"scratch"},
     {"frozen_core", "orbitals", "record", "product_rates"},

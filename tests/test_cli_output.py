@@ -17,6 +17,7 @@ import pytest
 
 from dfmp2.io import hdf5
 from dfmp2.io.schema import SCHEMA_VERSION
+from dfmp2.solutions import Solutions
 from tests.conftest import COMMAND, Runner, Stored, listing, run_command, succeed
 
 # --- JSON -------------------------------------------------------------------------------------------
@@ -204,8 +205,8 @@ LAYOUT = {
         ("bohr", "coordinates"),
     ),
     "dfmp2/input/options": layout(
-        ("", "allow_poor_fit allow_small_gap backend basis check frozen_core frozen_virtual precision reference"),
-        ("", "relativity scf scf_conv_tol scf_max_cycles stability tolerance transform"),
+        ("", "allow_poor_fit allow_small_gap backend basis check frozen_core frozen_virtual guess precision"),
+        ("", "reference relativity scf scf_conv_tol scf_max_cycles scf_starts stability tolerance transform"),
     ),
     "dfmp2/memory": layout(("byte", "budget measured_peak predicted_peak")),
     "dfmp2/pairs": layout(("hartree", "opposite_spin same_spin")),
@@ -251,7 +252,7 @@ def test_every_dataset_is_described_and_a_number_or_text(water: Stored, radical:
             assert dtype.kind in "iufb" or h5py.check_string_dtype(dtype).encoding == "utf-8", name
 
 
-def test_unrestricted_layout_differs_in_the_pairs_only(water: Stored, radical: Stored) -> None:
+def test_unrestricted_layout_differs_in_pairs_and_solutions(water: Stored, radical: Stored) -> None:
     rhf, uhf = (set(datasets(stored.path)) for stored in (water, radical))
     assert uhf - rhf == {
         "dfmp2/pairs/same_spin_alpha",
@@ -259,6 +260,7 @@ def test_unrestricted_layout_differs_in_the_pairs_only(water: Stored, radical: S
         "dfmp2/energies/scaled_mp2_correlation_energy",
         "dfmp2/input/options/os_scale",
         "dfmp2/input/options/memory",
+        *(f"dfmp2/solutions/{field.name}" for field in fields(Solutions)),
     }
     assert rhf - uhf == {"dfmp2/pairs/same_spin"}
 

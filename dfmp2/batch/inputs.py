@@ -70,7 +70,8 @@ def fingerprint(molecule: Molecule, options: Options, start: str) -> str:
     ----------
     start : SHA-256 of the file with start orbitals, "" for none
     """
-    values = {name: value for name, value in asdict(options).items() if name not in NOT_COMPARED}
+    settled = options.settled(molecule.multiplicity)
+    values = {name: value for name, value in asdict(settled).items() if name not in NOT_COMPARED}
     text = json.dumps([molecule.fingerprint, values, start], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -85,7 +86,7 @@ def differences(result: MP2Result, wanted: Input, options: Options) -> str:
     """What of the input has changed since a result was made, for people."""
     changed = [
         name
-        for name, value in asdict(options).items()
+        for name, value in asdict(options.settled(wanted.molecule.multiplicity)).items()
         if name not in NOT_COMPARED and getattr(result.options, name) != value
     ]
     old, new = result.molecule, wanted.molecule

@@ -71,7 +71,7 @@ def workload(molecule: Molecule, options: Options, table: SizeTable) -> Workload
     try:
         electrons = molecule.check_electrons(ecp)
         core = frozen_core_count(molecule, options.frozen_core, ecp, *electrons).orbitals
-        kind = reference_kind(options.reference, molecule.multiplicity)
+        kind = reference_kind(options, molecule.multiplicity)
     except Dfmp2Error:
         return None
     nao = sum(atom.orbital for atom in atoms)
@@ -86,6 +86,8 @@ def workload(molecule: Molecule, options: Options, table: SizeTable) -> Workload
         precision=options.precision,
         block_functions=1,
         single_exchange=uses_single(options.precision, nao),
+        starts=options.scf_starts,
+        examined=options.settled(molecule.multiplicity).stability in ("full", "follow"),
     )
 
 

@@ -250,9 +250,10 @@ def _need(task: Mapping[str, Any]) -> dict[str, Any]:
 
     try:
         molecule, options = read_task(task)
+        options = options.settled(molecule.multiplicity)
         setup = prepare(options, "")
         system = resolve(molecule, setup, Quiet())
-        kind = reference_kind(options.reference, molecule.multiplicity)
+        kind = reference_kind(options, molecule.multiplicity)
         plan = make_plan(system, setup, frozen_core(system, options, Quiet()), kind).memory
     except Dfmp2Error:
         return {"least": None, "most": None}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from dfmp2.checkpoint.encoding import Section
 from dfmp2.record import Reference, Stability
+from dfmp2.solutions import Solutions
+
+PARTS = {"stability": Stability, "solutions": Solutions}  # of a reference, each a record of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +39,20 @@ def from_reference(reference: Reference) -> Section:
     """A converged reference as it is saved."""
     values: dict[str, Any] = {field.name: getattr(reference, field.name) for field in fields(reference)}
     arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-    if reference.stability is not None:
-        found = reference.stability
-        values["stability"] = [found.verdict, found.method, found.lowest_eigenvalue]
+    for name in PARTS:
+        values[name] = None if values[name] is None else asdict(values[name])
     return Section({name: value for name, value in values.items() if name not in arrays}, arrays)
 
 
 def to_reference(section: Section) -> Reference:
     """The reference that was saved."""
     values: dict[str, Any] = {**section.values, **section.arrays}
-    stability = values.pop("stability")
     values["ladder"] = tuple(values["ladder"])
-    return Reference(**values, stability=None if stability is None else Stability(*stability))
+    for name, kind in PARTS.items():
+        if values[name] is not None:
+            columns = {key: tuple(part) if isinstance(part, list) else part for key, part in values[name].items()}
+            values[name] = kind(**columns)
+    return Reference(**values)
 
 
 def from_kept(kept: Kept) -> Section:

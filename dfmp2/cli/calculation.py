@@ -60,14 +60,30 @@ OPTIONS = (
         metavar="EH",
         help="SCF energy change; the gradient must fall below 0.1 sqrt of it.",
     ),
-    click.option("--scf-max-cycles", type=int, default=100, show_default=True, help="Limit on all SCF iterations."),
+    click.option(
+        "--scf-max-cycles", type=int, default=100, show_default=True, help="Limit on the iterations of one SCF."
+    ),
+    click.option(
+        "--guess",
+        type=click.Choice(["atoms", "mix", "core"]),
+        default="atoms",
+        show_default=True,
+        help="Start of the SCF (mix: HOMO and LUMO mixed, UHF only).",
+    ),
     click.option("--scf-from", metavar="FILE", help="Start orbitals: PySCF chkfile or earlier result."),
     click.option(
-        "--stability",
-        type=click.Choice(["auto", "full", "off"]),
-        default="auto",
+        "--scf-starts",
+        type=int,
+        default=1,
         show_default=True,
-        help="Check that the SCF solution is a minimum (auto: frontier orbitals).",
+        metavar="N",
+        help="Starts of which the lowest SCF solution is kept.",
+    ),
+    click.option(
+        "--stability",
+        type=click.Choice(["auto", "full", "follow", "off"]),
+        help="Is the SCF solution a minimum? auto: frontier orbitals; full: all rotations; follow: along an "
+        "instability to a lower one.  [default: follow for UHF, auto for RHF]",
     ),
     click.option(
         "--auxbasis", metavar="NAME", help="MP2 fitting set, or auto (even-tempered).  [default: partner of --basis]"

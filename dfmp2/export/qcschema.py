@@ -39,7 +39,7 @@ def qcschema(result: MP2Result, version: int = 1) -> bytes:
 
 def atomic_input(result: MP2Result, version: int) -> dict[str, Any]:
     """The AtomicInput that asks for this result: its molecule, and the options that differ from the defaults."""
-    defaults = Options(basis=result.options.basis)
+    defaults = Options(basis=result.options.basis).settled(result.molecule.multiplicity)
     keywords = {
         field.name: getattr(result.options, field.name)
         for field in fields(Options)

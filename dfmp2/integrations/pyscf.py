@@ -25,7 +25,10 @@ from pyscf import lib  # noqa: E402 - after the shield, which is what must impor
 
 SETTINGS = ("frozen", "auxbasis", "options")
 OF_THE_SCF = dict.fromkeys(
-    ("basis", "reference", "relativity", "scf", "scf_auxbasis", "scf_from", "scf_max_cycles", "scf_conv_tol"),
+    (
+        *("basis", "reference", "relativity", "scf", "scf_auxbasis", "guess", "scf_from", "scf_starts"),
+        *("scf_max_cycles", "scf_conv_tol"),
+    ),
     "the SCF has already been done",
 )
 ELSEWHERE = {**OF_THE_SCF, "auxbasis": "it is auxbasis=", "frozen_core": "it is frozen="}

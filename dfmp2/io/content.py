@@ -11,7 +11,16 @@ import h5py
 import numpy as np
 
 from dfmp2.basis import BasisSet
-from dfmp2.io.schema import OPTIONAL_RECORDS, Item, basis_from, basis_items, option_values, record_items, record_values
+from dfmp2.io.schema import (
+    OF_REFERENCE,
+    OPTIONAL_RECORDS,
+    Item,
+    basis_from,
+    basis_items,
+    option_values,
+    record_items,
+    record_values,
+)
 from dfmp2.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.record import Reference, Sizes
@@ -76,7 +85,8 @@ def calculation_items(source: Calculation) -> dict[str, Item]:
     for place, basis in places:
         if basis is not None:
             items |= basis_items(place, basis)
-    for name, record in (("reference", reference), ("stability", reference.stability)):
+    parts = {name: getattr(reference, name) for name in OF_REFERENCE}
+    for name, record in {"reference": reference, **parts}.items():
         if record is not None:
             items |= record_items(name, record)
     return items
@@ -97,7 +107,7 @@ def read_calculation(handle: h5py.File, records: dict[str, Any]) -> dict[str, An
 
     Parameters
     ----------
-    records : as `read_records` found them; "reference" and "stability" are taken out, "sizes" is compared with
+    records : as `read_records` found them; "reference" and its parts are taken out, "sizes" is compared with
 
     Raises
     ------
@@ -139,7 +149,9 @@ def read_calculation(handle: h5py.File, records: dict[str, Any]) -> dict[str, An
         "orbital_basis": bases["orbital"],
         "scf_fitting": bases["scf_fitting"],
         "mp2_fitting": bases["mp2_fitting"],
-        "reference": Reference(**records.pop("reference"), **orbitals, stability=records.pop("stability")),
+        "reference": Reference(
+            **records.pop("reference"), **orbitals, **{name: records.pop(name) for name in OF_REFERENCE}
+        ),
         "mole_json": handle["mol"].asstr()[()],
     }
 

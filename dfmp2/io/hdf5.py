@@ -26,7 +26,7 @@ from dfmp2.io.content import (
 )
 from dfmp2.io.files import write_atomically
 from dfmp2.io.safe_hdf5 import open_checked, read_attribute
-from dfmp2.io.schema import ENERGIES, PREPARED, RECORDS, SCHEMA_VERSION, Item, record_items
+from dfmp2.io.schema import ENERGIES, OF_REFERENCE, PREPARED, RECORDS, SCHEMA_VERSION, Item, record_items
 from dfmp2.record import PairEnergies
 from dfmp2.result import MP2Result
 
@@ -123,7 +123,7 @@ def _items(result: MP2Result) -> dict[str, Item]:
     for name, description in RUN_FIELDS.items():
         items[f"dfmp2/run/{name}"] = Item(getattr(result, name), "", description)
     for name in RECORDS:
-        record = None if name in ("reference", "stability") else getattr(result, name)
+        record = None if name in ("reference", *OF_REFERENCE) else getattr(result, name)
         if record is not None:
             items |= record_items(name, record)
     for name, matrix in result.pairs.channels().items():

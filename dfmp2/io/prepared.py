@@ -34,7 +34,7 @@ from dfmp2.io.content import (
     write_items,
 )
 from dfmp2.io.safe_hdf5 import open_checked, read_attribute
-from dfmp2.io.schema import PREPARED, RECORDS, Item, record_items
+from dfmp2.io.schema import OF_REFERENCE, PREPARED, RECORDS, Item, record_items
 from dfmp2.prepared import Prepared
 from dfmp2.scratch.region import Region
 from dfmp2.scratch.tensor import StoredTensor
@@ -43,7 +43,7 @@ VERSION = 1
 SPINS = ("alpha", "beta")
 KINDS = {
     name: RECORDS[name]
-    for name in ("reference", "stability", "sizes", "diagnostics", "timings", "predicted", "memory", "storage")
+    for name in ("reference", *OF_REFERENCE, "sizes", "diagnostics", "timings", "predicted", "memory", "storage")
 } | {"provenance": RECORDS["provenance"]}
 NOTE = "dfmp2/run/frozen_core_note"
 
@@ -151,7 +151,7 @@ def store(handle: h5py.File, prepared: Prepared, digests: list[list[Group]]) -> 
         NOTE: Item(prepared.frozen_core_note, "", "how the frozen core was counted"),
     }
     for name in KINDS:
-        if name not in ("reference", "stability"):
+        if name not in ("reference", *OF_REFERENCE):
             items |= record_items(name, getattr(prepared, name))
     for name, groups in zip(SPINS, digests, strict=False):
         ends = np.array([group.i1 for group in groups], dtype=np.int64)

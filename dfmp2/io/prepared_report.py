@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shlex
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from typing import Any
 from dfmp2.io.report import fitting_errors
 from dfmp2.io.text import printable
 from dfmp2.prepared import Prepared
-from dfmp2.summary import describe, describe_field, fitting_error, say_field
+from dfmp2.summary import describe, describe_field, fitting_error, plain, say_field, scf_solution
 from dfmp2.units import format_bytes
 
 STAGES = ("scf", "integrals", "transform", "fit", "total")
@@ -21,7 +20,6 @@ STAGES = ("scf", "integrals", "transform", "fit", "total")
 def to_dict(prepared: Prepared) -> dict[str, Any]:
     """The object that `dfmp2 prepare --json` prints; energies in hartree, times in s."""
     reference, molecule = prepared.reference, prepared.molecule
-    diagnostics = {k: _finite(v) for k, v in asdict(prepared.diagnostics).items()}
     return {
         "name": molecule.name,
         "formula": molecule.formula,
@@ -38,12 +36,10 @@ def to_dict(prepared: Prepared) -> dict[str, Any]:
         "mp2_fitting_error": fitting_error(prepared.mp2_fitting, molecule),
         "scf_total_energy": reference.scf_total_energy,
         "scf_iterations": reference.cycles,
-        "stability": None
-        if reference.stability is None
-        else {k: _finite(v) for k, v in asdict(reference.stability).items()},
+        **plain(scf_solution(reference)),
         "sizes": asdict(prepared.sizes),
         "fitted_tensor": {"shapes": [list(shape) for shape in prepared.shapes], "bytes": prepared.tensor_bytes},
-        "diagnostics": diagnostics,
+        "diagnostics": plain(asdict(prepared.diagnostics)),
         "timings": {k: v for k, v in asdict(prepared.timings).items() if k in STAGES},
         "memory": asdict(prepared.memory),
         "storage": asdict(prepared.storage),
@@ -95,7 +91,3 @@ def last_line(prepared: Prepared, path: str) -> str:
 def go_on(path: str) -> str:
     """The command that computes the pair energies."""
     return shlex.join(["dfmp2", "energy", "--from", os.fspath(path)])
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from dfmp2.basis import BasisSet
@@ -9,6 +10,7 @@ from dfmp2.io.text import printable
 from dfmp2.molecule import Molecule
 from dfmp2.mp2 import scaling
 from dfmp2.result import MP2Result
+from dfmp2.solutions import Solutions
 from dfmp2.summary import say_field
 from dfmp2.units import ANGSTROM_PER_BOHR, format_bytes
 
@@ -144,10 +146,21 @@ def _reference(result: MP2Result) -> list[str]:
         lines.append(f"<S^2> = {reference.spin_square:.6f} (pure spin state: {spin * (spin + 1):.2f})")
     if reference.stability is not None:
         found = reference.stability
-        value = (
-            "" if found.lowest_eigenvalue != found.lowest_eigenvalue else f", lowest {found.lowest_eigenvalue:.4f} Eh"
-        )
+        value = f", lowest {found.lowest_eigenvalue:.4f} Eh" if math.isfinite(found.lowest_eigenvalue) else ""
         lines.append(f"orbital stability: {found.verdict} ({found.method}{value})")
+    return [*lines, *_solutions(reference.solutions)]
+
+
+def _solutions(found: Solutions | None) -> list[str]:
+    """Every SCF solution, when there was more than one."""
+    if found is None or len(found.energy) == 1:
+        return []
+    lines = [f"{'start':>7}{'E(SCF) / Eh':>20}{'<S^2>':>10}{'lowest eigenvalue':>20}  kind"]
+    for number, row in enumerate(found.rows(), start=1):
+        energy, spin, lowest = row["energy"], row["spin_square"], row["lowest_eigenvalue"]
+        values = f"{energy:>20.10f}{spin:>10.4f}" if math.isfinite(energy) else f"{'not converged':>20}{'':>10}"
+        examined = f"{lowest:>20.4f}  {row['kind']}" if math.isfinite(lowest) else ""
+        lines.append(f"{row['start']:>7}{values}{examined}{'  <- used' if number == found.chosen else ''}")
     return lines
 
 

@@ -3,7 +3,7 @@
     /mol, /scf/{e_tot, mo_energy, mo_occ, mo_coeff}   PySCF's checkpoint layout, loadable by PySCF
     /dfmp2/input/...                                  molecule and options
     /dfmp2/bases/{orbital, scf_fitting, mp2_fitting}  exponents, origin, hashes
-    /dfmp2/{run, reference, stability, sizes, diagnostics, certificate, check, timings, memory,
+    /dfmp2/{run, reference, stability, solutions, sizes, diagnostics, certificate, check, timings, memory,
             storage, provenance, preparation}/...              the records of `dfmp2.record`, field by field
     /dfmp2/pairs/...                                  unscaled pair energies
     /dfmp2/energies/...                               totals, derived from the above for other readers
@@ -37,6 +37,7 @@ from dfmp2.record import (
     Storage,
     Timings,
 )
+from dfmp2.solutions import Solutions
 
 SCHEMA_VERSION = 1
 PREPARED = "dfmp2_prepared_version"  # attribute of a file of `dfmp2 prepare` (dfmp2.io.prepared)
@@ -46,6 +47,7 @@ HIGHEST_MOMENTUM = 12  # of a shell; what PySCF's integral library can take
 RECORDS: dict[str, type] = {
     "reference": Reference,
     "stability": Stability,
+    "solutions": Solutions,
     "sizes": Sizes,
     "diagnostics": Diagnostics,
     "certificate": Certificate,
@@ -58,8 +60,9 @@ RECORDS: dict[str, type] = {
     "provenance": Provenance,
     "preparation": Preparation,
 }
-OPTIONAL_RECORDS = ("stability", "certificate", "check", "storage", "ranks", "preparation")
-ELSEWHERE = ("mo_coeff", "mo_energy", "mo_occ", "stability")  # fields of Reference with a place of their own
+OPTIONAL_RECORDS = ("stability", "solutions", "certificate", "check", "storage", "ranks", "preparation")
+OF_REFERENCE = ("stability", "solutions")  # records that belong to that of the reference
+ELSEWHERE = ("mo_coeff", "mo_energy", "mo_occ", *OF_REFERENCE)  # fields of Reference with a place of their own
 
 ENERGIES = (
     "scf_total_energy",
@@ -199,7 +202,8 @@ def _as_type(hint: Any, value: Any) -> Any:
     """A stored value as the annotated type of its field."""
     text = str(hint)
     if text.startswith("tuple"):
-        return tuple(str(x) for x in value) if "str" in text else tuple(int(x) for x in value)
+        kind = next(kind for kind in (str, float, int) if kind.__name__ in text)
+        return tuple(kind(x) for x in value)
     for kind in (bool, int, float, str):
         if hint is kind or text.startswith(f"{kind.__name__} |"):
             return kind(value)

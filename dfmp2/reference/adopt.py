@@ -21,6 +21,7 @@ from dfmp2.reference import hamiltonian
 from dfmp2.reference.mean_field import record
 from dfmp2.reference.shield import shielded
 
+GIVEN = ("given",)  # the ladder of a mean field that was converged elsewhere
 # Attributes of PySCF's decorated mean fields whose effect neither a result nor `compare` can hold.
 ADDITIONS = {
     "with_solvent": "an implicit solvent",
@@ -92,7 +93,7 @@ def adopt(mf: Any) -> Adopted:
                 fitting.build()
             jk = _basis("jk", fitting.auxmol, fitting.auxbasis, {})
         cycles = int(getattr(mf, "cycles", 0) or 0)
-        reference = record(mf, kind, jk is not None, ["given"], cycles, "python")
+        reference = record(mf, kind, jk is not None, list(GIVEN), cycles, "python")
         return Adopted(molecule, orbital, jk, _relativity(mf), reference)
 
 

@@ -1,21 +1,69 @@
-"""Start density: atomic natural orbitals with the occupations of the spherical ground state atoms.
+"""Start densities of the SCF.
 
-The recipe of PySCF's default guess on data taken from PySCF's own file: PySCF itself looks for a
-file called `ano` in the working directory first. Core shells inside an effective core potential are
-left out; elements without ANO data get PySCF's atomic-SCF guess.
+atoms : atomic natural orbitals with the occupations of the spherical ground state atoms, the recipe of PySCF's default
+    guess on data taken from PySCF's own file: PySCF itself looks for a file called `ano` in the working directory
+    first. Core shells inside an effective core potential are left out; elements without ANO data get PySCF's
+    atomic-SCF guess.
+mix : HOMO and LUMO of the Fock matrix of the atoms, mixed by 45 degrees in alpha and by -45 degrees in beta
+core : the orbitals of the core Hamiltonian
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.reference.basis import load_pyscf_element
+from dfmp2.reference.rotations import orbital_spins, rotated, with_orbitals
 from dfmp2.reference.shield import shielded
 
 LAST_ANO_ELEMENT = 96  # Cm: the ANO-RCC data of PySCF end here
+ORIGINS = {
+    "atoms": "atomic densities",
+    "mix": "atomic densities, HOMO and LUMO mixed",
+    "core": "core Hamiltonian",
+}
+RANDOM_OCCUPIED, RANDOM_VIRTUAL = 10, 10  # frontier orbitals that a random start mixes, per spin
+RANDOM_ANGLE = 1.0  # rad, about the angle by which each of them is turned
+
+
+def guess_density(guess: str, mf: Any, kind: str) -> Any:
+    """Start density of `--guess`, for PySCF's RHF or UHF object `mf`."""
+    if guess == "core":
+        core = mf.get_hcore()
+        return _diagonalised(mf, core if kind == "rhf" else np.stack([core, core])).make_rdm1()
+    density = start_density(mf.mol, kind)
+    if guess == "atoms":
+        return density
+    of_atoms = _diagonalised(mf, mf.get_fock(dm=density))
+    turned = []
+    for spin, sign in zip(orbital_spins(of_atoms), (1.0, -1.0), strict=True):
+        x = np.zeros_like(spin.differences)
+        x[:1, -1:] = sign  # the lowest virtual and the highest occupied orbital
+        turned.append(rotated(spin, x, math.pi / 4))
+    return mf.make_rdm1(*with_orbitals(of_atoms, turned))
+
+
+def random_density(mf: Any, density: Any, number: int) -> Any:
+    """A start density of its own for each number: the orbitals of another density's Fock matrix, turned at random."""
+    found, rng, turned = _diagonalised(mf, mf.get_fock(dm=density)), np.random.default_rng(number), []
+    for spin in orbital_spins(found):
+        x = np.zeros_like(spin.differences)
+        window = x[:RANDOM_VIRTUAL, -RANDOM_OCCUPIED:]
+        window += rng.standard_normal(window.shape) * RANDOM_ANGLE / math.sqrt(max(1, window.shape[0]))
+        turned.append(rotated(spin, x, 1.0))
+    return mf.make_rdm1(*with_orbitals(found, turned))
+
+
+def _diagonalised(mf: Any, fock: NDArray[np.float64]) -> Any:
+    """A copy of `mf` with the orbitals of a Fock matrix."""
+    found = mf.copy()
+    found.mo_energy, found.mo_coeff = found.eig(fock, found.get_ovlp())
+    found.mo_occ = found.get_occ(found.mo_energy, found.mo_coeff)
+    return found
 
 
 def start_density(mole: Any, kind: str) -> NDArray[np.float64]:

@@ -2,7 +2,8 @@
 
 DIIS first; when it has not converged after its share of the cycle limit, a level shift, then the
 second-order solver, all within the same limit. Whoever converges is recorded. What does not
-converge gives no MP2 energy: the error says what the last iteration looked like.
+converge gives no MP2 energy: the error says what the last iteration looked like. Which of several
+solutions is used says `dfmp2.reference.following`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from dfmp2.reference import hamiltonian
 from dfmp2.reference.continuation import Continuation
 from dfmp2.reference.conventional import reproducible
 from dfmp2.reference.exchange_schedule import ExchangeSchedule, uses_single
-from dfmp2.reference.guess import start_density
+from dfmp2.reference.following import find_solution
+from dfmp2.reference.guess import ORIGINS, guess_density
 from dfmp2.reference.shield import shielded
 
 Array = NDArray[np.float64]
@@ -34,21 +36,25 @@ SPIN_ROUNDING = 1e-10  # of <S^2>, to either side of that of a pure spin state
 ORTHONORMAL = 1e-6  # deviation of C^T S C from 1 up to which start orbitals count as orthonormal
 
 
-def reference_kind(asked: str, multiplicity: int) -> str:
+def reference_kind(options: Options, multiplicity: int) -> str:
     """ "rhf" or "uhf": restricted for singlets unless asked otherwise.
 
     Raises
     ------
-    InputError : a restricted reference for an open shell
+    InputError : a restricted reference for an open shell, or a start that a restricted reference cannot have
     """
-    if asked == "rhf" and multiplicity != 1:
+    if options.reference == "rhf" and multiplicity != 1:
         raise InputError(
             f"--reference rhf needs multiplicity 1, but the molecule has multiplicity {multiplicity}: "
             "use --reference uhf (or auto)"
         )
-    if asked == "auto":
-        return "rhf" if multiplicity == 1 else "uhf"
-    return asked
+    kind = "uhf" if options.unrestricted(multiplicity) else "rhf"
+    if kind == "rhf" and options.guess == "mix":
+        raise InputError(
+            "--guess mix turns alpha and beta orbitals apart, and RHF has the same for both: add --reference uhf, or "
+            "leave it out"
+        )
+    return kind
 
 
 def run_scf(
@@ -71,7 +77,7 @@ def run_scf(
     ----------
     mole : PySCF molecule; kind : "rhf" or "uhf"
     auxmole : PySCF molecule carrying the Coulomb-exchange fitting set, None for a conventional SCF
-    start : start orbitals, None for atomic densities
+    start : start orbitals, None for those of options.guess
     threads : workers of our own Coulomb and exchange builder
     integrals : of a density-fitted SCF: "memory" or "disk" with our builder, "pyscf" for PySCF's own, which then also
         makes the potential of the charges
@@ -81,7 +87,7 @@ def run_scf(
 
     Returns
     -------
-    the converged PySCF object (for the stability analysis) and its record
+    the converged PySCF object and its record, which has its stability where options.stability looks at all rotations
 
     Raises
     ------
@@ -106,17 +112,31 @@ def run_scf(
         mf.conv_tol = options.scf_conv_tol
         mf.conv_tol_grad = options.scf_gradient_tol
         mf.conv_check = False  # `_climb` diagonalises the last Fock matrix without building another
-        density = start_density(mole, kind) if start is None else _from_orbitals(start, mole, mf, kind)
         try:
-            mf, ladder, history = _climb(mf, density, options, listener, journal)
+            if start is None:
+                density, origin = guess_density(options.guess, mf, kind), ORIGINS[options.guess]
+            else:
+                density, origin = _from_orbitals(start, mole, mf, kind), start.origin
+
+            def solve(density: Any, *, orbitals: Any = None, first: bool = False) -> Any:
+                copy = mf.copy()
+                if orbitals is not None:
+                    copy.mo_coeff, copy.mo_occ = orbitals
+                kept = journal if first else None  # a run that was stopped goes on with its first SCF
+                try:
+                    return _climb(copy, density, options, listener, kept, second_order=orbitals is not None)
+                finally:
+                    mf._eri = copy._eri  # four-centre integrals in memory serve the next SCF too
+
+            found, solutions = find_solution(mf, density, origin, options, listener, solve)
         except np.linalg.LinAlgError as error:
             raise NumericalError(
                 f"the SCF equations cannot be solved in this basis ({error}): its functions are linearly dependent; "
                 "check --basis and the geometry"
             ) from error
-        origin = "atomic densities" if start is None else start.origin
-        reference = record(mf, kind, auxmole is not None, ladder, len(history), origin)
-        return mf, replace(reference, history=np.array(history).reshape(-1, 3))
+        history = np.array(found.history).reshape(-1, 3)
+        reference = record(found.mf, kind, auxmole is not None, found.ladder, len(history), found.origin)
+        return found.mf, replace(reference, history=history, stability=found.stability, solutions=solutions)
 
 
 def release(mf: Any) -> None:
@@ -160,17 +180,23 @@ def spin_square(mf: Any) -> float:
 
 
 def _climb(
-    mf: Any, density: Any, options: Options, listener: Listener, journal: Journal | None = None
+    mf: Any,
+    density: Any,
+    options: Options,
+    listener: Listener,
+    journal: Journal | None = None,
+    *,
+    second_order: bool = False,
 ) -> tuple[Any, list[str], list[tuple[float, float, float]]]:
-    """Run the rungs of the ladder until one converges; record every iteration."""
+    """Run the rungs of the ladder until one converges, or the last one alone; record every iteration."""
     limit = options.scf_max_cycles
-    diis = min(limit, max(DIIS_LEAST, int(limit * DIIS_SHARE)))
-    shift = min(limit - diis, int(limit * SHIFT_SHARE))
+    diis = 0 if second_order else min(limit, max(DIIS_LEAST, int(limit * DIIS_SHARE)))
+    shift = 0 if second_order else min(limit - diis, int(limit * SHIFT_SHARE))
     journal = journal or Journal()
     last: dict[str, Any] = {}
     fitted = getattr(mf, "with_df", None)
     schedule = None
-    if hasattr(fitted, "single") and uses_single(options.precision, int(mf.mol.nao)):
+    if hasattr(fitted, "single") and not second_order and uses_single(options.precision, int(mf.mol.nao)):
         schedule = ExchangeSchedule(fitted)
     course = Continuation(journal, mf, schedule)
     history, ladder = course.history, course.ladder

@@ -8,12 +8,15 @@ With a in the virtual and i in the occupied orbitals, D = (e_a - e_i) delta_ij d
 
 Method "auto" diagonalises the block of the frontier orbitals with fitted integrals: all rotations of
 a small molecule, the most likely ones of a large one (its lowest eigenvalue is an upper bound, so a
-negative one proves an instability). "full" runs PySCF's iterative analysis over all rotations.
+negative one proves an instability). "full" and "follow" find the lowest eigenvector of all rotations
+iteratively (`dfmp2.reference.rotations`). Of an instability the energy that falls along its
+eigenvector is recorded: the least that a lower solution gains.
 Source: Seeger and Pople, J. Chem. Phys. 66, 3045 (1977).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,13 +25,15 @@ from numpy.typing import NDArray
 
 from dfmp2.orbitals import ActiveSpace
 from dfmp2.record import Reference, Stability
-from dfmp2.reference.shield import shielded
+from dfmp2.reference import rotations
+from dfmp2.reference.rotations import BROKEN, RHF, UHF, Rotation, Spin
 
 Array = NDArray[np.float64]
 
 EXACT_ROTATIONS = 600  # per spin; up to here the block is the whole Hessian
 FRONTIER_OCCUPIED, FRONTIER_VIRTUAL = 16, 32
 THRESHOLD = -1e-4  # Eh; a symmetry-broken direction has exactly zero curvature, so zero is not unstable
+CHUNK = 4 * 10**6  # elements of B at a time along a rotation
 
 
 def frontier_spaces(reference: Reference) -> list[ActiveSpace]:
@@ -60,29 +65,43 @@ def frontier_stability(reference: Reference, tensors: list[Array]) -> Stability:
     covered = "all rotations" if exact else f"{sum(w.nocc * w.nvir for w in windows)} frontier rotations"
     if reference.kind == "rhf":
         coulomb, exchange = _blocks(windows[0], *tensors)
-        lowest = {"RHF to RHF": _lowest(exchange + 4 * coulomb), "RHF to UHF": _lowest(exchange)}
+        hessians = {RHF: exchange + 4 * coulomb, BROKEN: exchange}
     else:
         (ja, xa), (jb, xb) = (_blocks(w, *tensors[3 * s : 3 * s + 3]) for s, w in enumerate(windows))
         ba, bb = (tensors[3 * s].reshape(-1, tensors[0].shape[2]) for s in (0, 1))
         mixed = 2 * ba @ bb.T
-        lowest = {"UHF to UHF": _lowest(np.block([[xa + 2 * ja, mixed], [mixed.T, xb + 2 * jb]]))}
-    kind, eigenvalue = min(lowest.items(), key=lambda item: item[1])
-    verdict = f"unstable ({kind})" if eigenvalue < THRESHOLD else "stable" if exact else "no instability found"
-    return Stability(verdict, f"{', '.join(lowest)}; {covered}", eigenvalue)
+        hessians = {UHF: np.block([[xa + 2 * ja, mixed], [mixed.T, xb + 2 * jb]])}
+    kind, eigenvalue = min(((kind, _lowest(matrix)) for kind, matrix in hessians.items()), key=lambda item: item[1])
+    gain = None
+    if eigenvalue < THRESHOLD:
+        gain = -rotations.deepest(_energy_along(kind, hessians[kind], windows, tensors))[1]
+    verdict = f"unstable ({kind})" if gain is not None else "stable" if exact else "no instability found"
+    return Stability(verdict, f"{', '.join(hessians)}; {covered}", eigenvalue, gain)
 
 
 def full_stability(mf: Any) -> Stability:
-    """Stability from PySCF's iterative analysis over all real rotations (and RHF to UHF)."""
-    with shielded():
-        if mf.istype("UHF"):
-            _, _, internal, _ = mf.stability(internal=True, external=False, return_status=True, verbose=0)
-            findings = {"UHF to UHF": internal}
-        else:
-            _, _, internal, external = mf.stability(internal=True, external=True, return_status=True, verbose=0)
-            findings = {"RHF to RHF": internal, "RHF to UHF or complex": external}
-    broken = [kind for kind, stable in findings.items() if not stable]
-    verdict = f"unstable ({', '.join(broken)})" if broken else "stable"
-    return Stability(verdict, f"{', '.join(findings)}; all rotations, PySCF's iterative solver", float("nan"))
+    """Stability of a converged mean field, from the lowest eigenvectors over all rotations."""
+    return judged(mf, lowest_rotations(mf))[0]
+
+
+def lowest_rotations(mf: Any) -> list[Rotation]:
+    """The lowest rotation of each kind, the lowest of them first."""
+    kinds = (RHF, BROKEN) if np.ndim(mf.mo_occ) == 1 else (UHF,)
+    found = [rotation for kind in kinds if (rotation := rotations.lowest_rotation(mf, kind)) is not None]
+    return sorted(found, key=lambda rotation: rotation.eigenvalue)
+
+
+def judged(mf: Any, found: list[Rotation]) -> tuple[Stability, float]:
+    """What the lowest rotations of a solution say of it, and the angle of the lowest energy along the first of them."""
+    if not found:
+        return Stability("stable", "nothing to rotate", float("inf")), 0.0
+    lowest = found[0]
+    method = f"{', '.join(sorted(rotation.kind for rotation in found))}; all rotations, iterative"
+    if lowest.eigenvalue < THRESHOLD:
+        angle, change = rotations.deepest(rotations.energy_along(mf, lowest))
+        return Stability(f"unstable ({lowest.kind})", method, lowest.eigenvalue, -change), angle
+    certain = all(rotation.converged for rotation in found)
+    return Stability("stable" if certain else "no instability found", method, lowest.eigenvalue), 0.0
 
 
 def _rotations(occ: Array) -> int:
@@ -122,3 +141,52 @@ def _lowest(hessian: Array) -> float:
     if not hessian.size:
         return float("inf")
     return float(scipy.linalg.eigh(hessian, eigvals_only=True, subset_by_index=[0, 0])[0])
+
+
+def _energy_along(
+    kind: str, hessian: Array, windows: list[ActiveSpace], tensors: list[Array]
+) -> Callable[[float], float]:
+    """E(angle) - E(0) of the determinant turned along the lowest eigenvector of the windows' Hessian, Eh.
+
+    With Delta the change of a spin's density among its window's orbitals and v_P = sum_pq B_pq,P Delta_pq
+
+        E(angle) - E(0) = sum_s [sum_p e_p Delta_pp - tr(B_P Delta B_P Delta) / 2] + |v_alpha + v_beta|^2 / 2
+    """
+    vector = scipy.linalg.eigh(hessian, subset_by_index=[0, 0])[1][:, 0]
+    parts = np.split(vector, [windows[0].nocc * windows[0].nvir]) if len(windows) == 2 else [vector, vector]
+    signs = (1.0, -1.0 if kind == BROKEN else 1.0)
+    scale = 1 / max(np.linalg.norm(part) for part in parts)
+    spins = [(windows[s], tensors[3 * s : 3 * s + 3]) for s in ((0, 1) if len(windows) == 2 else (0, 0))]
+
+    def change(angle: float) -> float:
+        energy, potential = 0.0, np.zeros(tensors[0].shape[2])
+        for (window, b), part, sign in zip(spins, parts, signs, strict=True):
+            x = sign * scale * part.reshape(window.nocc, window.nvir).T
+            one = np.eye(window.nocc + window.nvir)
+            turned, _ = rotations.rotated(Spin(one[:, : window.nocc], one[:, window.nocc :], x), x, angle)
+            delta = turned @ turned.T - np.diag(np.arange(len(one)) < window.nocc)
+            energy += float(np.concatenate([window.eps_occ, window.eps_vir]) @ delta.diagonal())
+            v, exchange = _fields(b, delta)
+            potential += v
+            energy -= exchange / 2
+        return energy + float(potential @ potential) / 2
+
+    return change
+
+
+def _fields(b: list[Array], delta: Array) -> tuple[Array, float]:
+    """sum_pq B_pq,P Delta_pq, shape (naux,), and sum_P tr(B_P Delta B_P Delta), of a window's B: (ia), (ij), (ab)."""
+    b_ov, b_oo, b_vv = b
+    nocc, nvir, naux = b_ov.shape
+    potential, exchange = np.empty(naux), 0.0
+    step = max(1, CHUNK // (nocc + nvir) ** 2)
+    for start in range(0, naux, step):
+        cut = slice(start, min(start + step, naux))
+        ov = b_ov[:, :, cut].transpose(2, 0, 1)
+        whole = np.block(
+            [[b_oo[:, :, cut].transpose(2, 0, 1), ov], [ov.transpose(0, 2, 1), b_vv[:, :, cut].transpose(2, 0, 1)]]
+        )
+        product = whole @ delta
+        potential[cut] = product.trace(axis1=1, axis2=2)
+        exchange += float(np.einsum("pij,pji->", product, product))
+    return potential, exchange

@@ -23,7 +23,7 @@ def reference_blocks(result: MP2Result) -> tuple[Block, ...]:
     facts = [
         ("reference", f"{reference.kind.upper()}, {_scf_type(reference.scf_type)}"),
         ("relativity", RELATIVITY[options.relativity]),
-        ("SCF iterations", f"{reference.cycles} of at most {options.scf_max_cycles}"),
+        ("SCF iterations", f"{reference.cycles}, at most {options.scf_max_cycles} in each SCF"),
         ("convergence methods", ", ".join(reference.ladder) or ABSENT),
         ("start orbitals", reference.start),
         (
@@ -42,8 +42,35 @@ def reference_blocks(result: MP2Result) -> tuple[Block, ...]:
         value = f", lowest eigenvalue {lowest:.4f} Eh" if math.isfinite(lowest) else ""
         facts.append(("orbital stability", f"{reference.stability.verdict} ({reference.stability.method}{value})"))
         if reference.stability.verdict.startswith("unstable"):
-            notes.append(Note("warning", "A lower SCF solution exists: MP2 on this one may be meaningless."))
-    return (*notes, Facts(tuple(facts)), *_convergence(reference))
+            gain = reference.stability.energy_gain
+            least = "" if gain is None else f", at least {size(gain)} Eh below this one"
+            notes.append(Note("warning", f"A lower SCF solution exists{least}."))
+    return (*notes, Facts(tuple(facts)), *_solutions(reference), *_convergence(reference))
+
+
+def _solutions(reference: Reference) -> tuple[Block, ...]:
+    """Every SCF solution, when there was more than one."""
+    found = reference.solutions
+    if found is None or len(found.energy) == 1:
+        return ()
+    rows = tuple(
+        (
+            Cell(str(row["start"]), float(row["start"])),
+            Cell(row["origin"]),
+            energy_cell(row["energy"]) if math.isfinite(row["energy"]) else Cell("not converged"),
+            _finite_cell(row["spin_square"], ".6f"),
+            _finite_cell(row["lowest_eigenvalue"], ".4f"),
+            Cell(row["kind"]),
+            Cell("used" if number == found.chosen else ""),
+        )
+        for number, row in enumerate(found.rows(), start=1)
+    )
+    heads = columns("#start", "start orbitals", "#E(SCF)", "#<S²>", "#lowest eigenvalue", "kind", "")
+    return (Table("SCF solutions in the order in which they were found, Eh", heads, rows),)
+
+
+def _finite_cell(value: float, form: str) -> Cell:
+    return Cell(format(value, form), value) if math.isfinite(value) else Cell(ABSENT)
 
 
 def _convergence(reference: Reference) -> tuple[Block, ...]:

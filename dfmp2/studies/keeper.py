@@ -174,7 +174,8 @@ class Keeper:
 
 def _changed(found: MP2Result, step: Step, *, alone: bool) -> list[str]:
     """What makes a step another calculation than a stored one; `alone` where nothing is computed beside it."""
-    changed = [name for name in Options.__slots__ if getattr(found.options, name) != getattr(step.options, name)]
+    wanted = step.options.settled(step.molecule.multiplicity)
+    changed = [name for name in Options.__slots__ if getattr(found.options, name) != getattr(wanted, name)]
     changed = [name for name in changed if name not in FREE]
     threads = step.options.threads or usable_cores()
     if not alone and found.provenance.threads != threads:

@@ -46,10 +46,11 @@ def examine(step: Step) -> int:
     Dfmp2Error : what `dfmp2 run` would say, with the step's name in front
     """
     try:
-        setup = system.prepare(step.options, "")
+        options = step.options.settled(step.molecule.multiplicity)
+        setup = system.prepare(options, "")
         found = system.resolve(step.molecule, setup, Quiet())
-        kind = reference_kind(step.options.reference, step.molecule.multiplicity)
-        core = system.frozen_core(found, step.options, Quiet())
+        kind = reference_kind(options, step.molecule.multiplicity)
+        core = system.frozen_core(found, options, Quiet())
         planning.make_plan(found, setup, core, kind).memory.require()
     except Dfmp2Error as error:
         raise named(error, step.who) from error
