@@ -167,7 +167,8 @@ def test_frames_chain_and_a_failing_point(call: Runner, folder: Path) -> None:
     """H2 at 28 angstrom from the orbitals at 12 has a refused gap (code 5); the next point is computed all the same."""
     text = "".join(MOLECULES[name] for name in ("h2-far", "h2-apart", "h2"))
     (folder / "f.xyz").write_text(text)
-    done = call("scan", "f.xyz", "--basis", "sto-3g", "--json", "--output", "x.h5")
+    scan = ("scan", "f.xyz", "--basis", "sto-3g", "--threads", "1", "--json", "--output", "x.h5")
+    done = call(*scan)
     assert done.code == 9 and "1 of 3 points failed" in done.message
     assert done.json["failed"] == 1 and done.json["table"]["exit_code"] == [0, 5, 0]
     assert done.json["table"]["mp2_total_energy"][1] is None
@@ -177,19 +178,7 @@ def test_frames_chain_and_a_failing_point(call: Runner, folder: Path) -> None:
     assert rows[2].startswith("2,,,") and rows[2].endswith(",5")
     study = read_study("x.h5")
     assert study.runs["frame-003"].reference.start == "orbitals of frame-001" and study.complete
-    again = call(
-        "scan",
-        "f.xyz",
-        "--basis",
-        "sto-3g",
-        "--threads",
-        "1",
-        "--output",
-        "x.h5",
-        "--resume",
-        "--allow-small-gap",
-        "--json",
-    )
+    again = call(*scan, "--resume", "--allow-small-gap")
     assert succeed(again).json["failed"] == 0 and again.err.count("finished before") == 2
     alone = succeed(call("run", "h2.xyz", "--basis", "sto-3g", "--json")).json
     assert again.json["table"]["mp2_total_energy"][2] == pytest.approx(alone["mp2_total_energy"], abs=1e-9)
