@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dfmp2 import pipeline
 from dfmp2.checkpoint.journal import Journal
-from dfmp2.errors import InputError
+from dfmp2.errors import InputError, ResultExists
+from dfmp2.io import hdf5
 from dfmp2.io.checkpoint import checkpointing
-from dfmp2.io.hdf5 import read, write
+from dfmp2.io.hdf5 import read
 from dfmp2.io.point_charges import read_point_charges
 from dfmp2.io.start_orbitals import read_start_orbitals
 from dfmp2.io.xyz import read_xyz
@@ -138,6 +140,23 @@ def run_options(
     """The same with options already made (the command line's way in), and over ranks."""
     start = None if options.scf_from is None or team.rank else read_start_orbitals(options.scf_from)
     return pipeline.run(molecule, options, start=start, listener=listener, command=command, journal=journal, team=team)
+
+
+def write(result: MP2Result, path: str | Path, *, overwrite: bool = False) -> None:
+    """Write a result, all or nothing.
+
+    Parameters
+    ----------
+    overwrite : replace a file that is there, at once and as a whole
+
+    Raises
+    ------
+    ResultExists : the file exists and `overwrite` is false
+    ResourceError : the disk is full or the folder cannot be written
+    """
+    if os.path.lexists(path) and not overwrite:
+        raise ResultExists(f"{path} already exists: overwrite=True replaces it, another name keeps it")
+    hdf5.write(result, path, overwrite=overwrite)
 
 
 def prepare(

@@ -156,7 +156,7 @@ def test_check_ends_with_8_for_a_backend_that_does_not(call, monkeypatch, broken
 def test_plan_predicts_time_and_memory_with_the_dispatch_apart(call, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(calibration, "measure", lambda backend, count: forecast.Rates())
-    arguments = ("plan", "nh2.xyz", "--basis", "cc-pvdz", "--threads", "1")
+    arguments = ("plan", "nh2.xyz", "--basis", "cc-pvdz", "--threads", "1", "--backend", "nki-interpreter")
     facts = succeed(call(*arguments, "--json")).json["trainium"]
     assert "predicted, not measured" in facts["label"]
     trn1 = facts["trn1"]

@@ -385,15 +385,15 @@ def test_a_failed_first_write_leaves_nothing(call: Runner, folder: Path, monkeyp
 def test_a_file_that_appears_meanwhile_is_not_replaced(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dfmp2 import api
+    from dfmp2 import pipeline
 
-    run = api.run_options
+    correlated = pipeline.correlated
 
     def slow(*given: Any, **named: Any) -> Any:
         (folder / "h2.dfmp2.h5").write_text("precious")
-        return run(*given, **named)
+        return correlated(*given, **named)
 
-    monkeypatch.setattr(api, "run_options", slow)
+    monkeypatch.setattr(pipeline, "correlated", slow)
     done = call("run", "h2.xyz", "--basis", "sto-3g")
     assert done.code == 3 and "meanwhile" in done.message
     assert (folder / "h2.dfmp2.h5").read_text() == "precious"

@@ -439,7 +439,8 @@ def test_b_on_disk(machine, visible):
     machine.patch.setenv("NEURON_RT_VISIBLE_CORES", visible)
     machine.patch.setattr(cores, "CoreProcess", InProcess)
     (machine.folder / "o2.xyz").write_text(MOLECULES["o2"])
-    given = {"backend": "nki", "threads": 1, "listener": Quiet(), "check": True}
+    # The solution that follows breaks the symmetry of O2, and turns about the axis without a change of energy.
+    given = {"backend": "nki", "threads": 1, "listener": Quiet(), "check": True, "stability": "off"}
     held, stored = both(machine.patch, lambda: api.run(machine.folder / "o2.xyz", "sto-3g", **given))
     assert (held.storage.fitted_tensor, stored.storage.fitted_tensor) == ("memory", "disk")
     assert abs(stored.check.correlation_difference) < 1e-7

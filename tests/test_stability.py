@@ -179,13 +179,16 @@ def test_starts_that_all_fail_end_the_run() -> None:
 # --- the eigenvector --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "distance"), [("RHF", 0.9), ("UHF", 0.9), ("RHF", 3.0), ("UHF", 3.0)])
+@pytest.mark.parametrize(("kind", "distance"), [("RHF", 0.9), ("UHF", 0.9), ("RHF", 2.0), ("UHF", 2.0)])
 def test_lowest_eigenvalue_is_that_of_the_whole_hessian(kind: str, distance: float) -> None:
     """PySCF's own Hessian products on every unit vector, in four-centre integrals."""
     from pyscf.scf import stability as theirs
     from pyscf.soscf import newton_ah
 
-    mf = getattr(scf, kind)(gto.M(atom=f"H 0 0 0; F 0 0 {distance}", basis="6-31g", verbose=0)).run(conv_tol=1e-12)
+    mf = getattr(scf, kind)(gto.M(atom=f"H 0 0 0; F 0 0 {distance}", basis="6-31g", verbose=0)).run(
+        conv_tol=1e-12, max_cycle=200
+    )
+    assert mf.converged
     if kind == "RHF":
         _, hop, diagonal = newton_ah.gen_g_hop_rhf(mf, mf.mo_coeff, mf.mo_occ)
         external = theirs._gen_hop_rhf_external(mf)

@@ -6,14 +6,13 @@ result. It carries a hash of its content, and is a valid PySCF checkpoint at the
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from dfmp2.errors import InputError, ResultExists, ResultFileError
+from dfmp2.errors import InputError, ResultFileError
 from dfmp2.io.content import (
     calculation_items,
     content_hash,
@@ -50,10 +49,7 @@ def write(result: MP2Result, path: str | Path, *, overwrite: bool = False) -> No
     ResultExists : the file exists and `overwrite` is false
     ResourceError : the disk is full or the folder cannot be written
     """
-    target = Path(path)
-    if os.path.lexists(target) and not overwrite:
-        raise ResultExists(f"{target} already exists: overwrite=True replaces it, another name keeps it")
-    write_atomically(target, to_bytes(result), overwrite=overwrite)
+    write_atomically(Path(path), to_bytes(result), overwrite=overwrite)
 
 
 def to_bytes(result: MP2Result) -> bytes:

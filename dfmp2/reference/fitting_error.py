@@ -54,7 +54,7 @@ def fitting_error(role: str, orbital: ElementBasis, fitting: ElementBasis) -> fl
     known = surveyed().get(name)
     if known is not None:
         return known
-    entry = f"fitting error {name}"
+    entry = f"fitting error of the converged atom {name}"
     stored = host_cache.load(entry)
     if stored is not None and isinstance(stored.get("error"), float):
         return float(stored["error"])

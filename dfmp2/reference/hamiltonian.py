@@ -52,7 +52,7 @@ def mean_field(mole: Any, kind: str, relativity: str, charges: Array | None, *, 
     charges : (n, 4) x, y, z in bohr and charge in e, None for none
     native : leave the potential of the charges to PySCF's own code
     """
-    from pyscf import lib, qmmm, scf
+    from pyscf import lib, scf
 
     mf = (scf.RHF if kind == "rhf" else scf.UHF)(mole)
     if relativity == "x2c":
@@ -60,6 +60,8 @@ def mean_field(mole: Any, kind: str, relativity: str, charges: Array | None, *, 
     if charges is None:
         return mf
     if native:
+        from pyscf import qmmm
+
         return qmmm.mm_charge(mf, charges[:, :3], charges[:, 3], unit="Bohr")
     one_electron, nuclear = mf.get_hcore() + potential(mole, charges), _nuclear(mole, charges)
     mf = lib.set_class(mf, (OwnHamiltonian, type(mf)))
