@@ -23,7 +23,8 @@ from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.provenance import versions
 from dfmp2.record import Reference
-from dfmp2.reference.basis import resolve_fitting, resolve_orbital
+from dfmp2.reference.basis import resolve_orbital
+from dfmp2.reference.fitting_sets import resolve_fitting
 from dfmp2.reference.mean_field import run_scf
 from dfmp2.reference.mole import build_auxiliary, build_mole
 from dfmp2.units import BOHR_PER_ANGSTROM
@@ -105,7 +106,7 @@ def solve(atoms: list[tuple[str, float, float, float]], multiplicity: int, basis
     mole = build_mole(molecule, orbital, 4 * 10**9)
     jk = build_auxiliary(mole, molecule, resolve_fitting("jk", None, orbital, molecule.elements))
     options = Options(basis=basis, reference="uhf", scf_starts=starts, scf_max_cycles=300).settled(multiplicity)
-    return run_scf(mole, "uhf", options, jk, None, Quiet(), threads=1, integrals="memory")[1]
+    return run_scf(mole, "uhf", options, jk, None, Quiet(), threads=1, integrals="memory", charges=None)[1]
 
 
 def compared(case: tuple[str, list[tuple[str, float, float, float]], int, str]) -> str:

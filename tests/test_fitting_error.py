@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import dfmp2
+from dfmp2.elements import SYMBOLS
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.io.schema import basis_from, basis_items
 from dfmp2.reference import fitting_error
 from dfmp2.reference.basis import resolve_orbital
 from dfmp2.reference.basis_shells import to_pyscf
-from dfmp2.reference.fitting_error import LARGEST, LEAST_GAP, measure
+from dfmp2.reference.fitting_error import LARGEST, LEAST_GAP, key, measure
 from dfmp2.reference.fitting_sets import resolve_fitting
 from dfmp2.reference.shield import import_pyscf
 from tests.conftest import Runner
@@ -185,10 +187,50 @@ def test_bases_of_older_files_are_read_without_errors():
 
 def test_a_measured_error_is_kept(monkeypatch):
     orbital, fitting = pair("ri", "H", "sto-3g")
-    monkeypatch.setattr(fitting_error, "surveyed", dict)
+    monkeypatch.setattr(fitting_error, "surveyed", lambda name: None)
     fitting_error.fitting_error.cache_clear()
     first = fitting_error.fitting_error("ri", orbital, fitting)
     fitting_error.fitting_error.cache_clear()
     monkeypatch.setattr(fitting_error, "measure", None)  # would fail
     assert fitting_error.fitting_error("ri", orbital, fitting) == first
     fitting_error.fitting_error.cache_clear()
+
+
+def test_the_survey_spares_the_measurement(monkeypatch):
+    fitting_error.fitting_error.cache_clear()
+    monkeypatch.setattr(fitting_error, "measure", None)  # would fail
+    for basis in ("cc-pvdz", "aug-cc-pvtz", "def2-tzvp", "6-31g*"):
+        orbital = resolve_orbital(basis, ["H", "C", "N", "O", "F", "S", "Cl", "Br"])
+        for role in ("jk", "ri"):
+            assert len(resolve_fitting(role, None, orbital, list(orbital.elements)).errors) == 8
+
+
+def survey_rows():
+    return [line.split("\t") for line in fitting_error.SURVEY.read_text().splitlines()[1:]]
+
+
+def test_every_surveyed_element_has_a_sound_set():
+    rows = survey_rows()
+    assert len({row[-1] for row in rows}) == len(rows) > 4000
+    best: dict[tuple[str, str, str], list[float]] = {}
+    for symbol, orbital, role, _, error, _ in rows:
+        place = best.setdefault((symbol, orbital, role), [])
+        place.append(abs(float(error)))
+    assert {symbol for symbol, _, _ in best} >= set(SYMBOLS[:57]) | set(SYMBOLS[70:86])
+    for symbol, name, role in sorted(place for place, errors in best.items() if min(errors) > LARGEST):
+        orbital = resolve_orbital(name, [symbol])  # rows of equal numbers stand once, under the first name
+        if "ma-def2" in name and symbol in SYMBOLS[56:71]:
+            with pytest.raises(NumericalError, match=f"is good enough for {symbol} in {name}"):
+                resolve_fitting(role, None, orbital, [symbol])
+        else:
+            assert abs(resolve_fitting(role, None, orbital, [symbol]).errors[symbol]) <= LARGEST
+
+
+def test_surveyed_errors_are_those_of_the_numbers_in_use():
+    light = [
+        row for row in survey_rows() if row[0] in SYMBOLS[:10] and row[1] in ("cc-pvdz", "def2-svp", "6-31g", "3-21g")
+    ]
+    for symbol, basis, role, fitting, error, known in random.Random(7).sample(light, 6):
+        orbital, found = pair(role, symbol, basis, "auto" if fitting.startswith("auto") else fitting)
+        assert key(role, orbital, found) == known
+        assert measure(role, orbital, found) == pytest.approx(float(error), rel=1e-3, abs=1e-9)

@@ -51,7 +51,7 @@ def fitting_error(role: str, orbital: ElementBasis, fitting: ElementBasis) -> fl
     orbital, fitting : of the same element
     """
     name = key(role, orbital, fitting)
-    known = surveyed().get(name)
+    known = surveyed(name)
     if known is not None:
         return known
     entry = f"fitting error of the converged atom {name}"
@@ -69,11 +69,16 @@ def key(role: str, orbital: ElementBasis, fitting: ElementBasis) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
+def surveyed(name: str) -> float | None:
+    """Error that the survey has under a key, Eh; rows are element, orbital set, role, fitting set, error, key."""
+    text = _survey()
+    end = text.find(f"\t{name}\n")
+    return None if end < 0 else float(text[text.rindex("\t", 0, end) + 1 : end])
+
+
 @cache
-def surveyed() -> dict[str, float]:
-    """Errors of the survey by key, Eh; rows are element, orbital set, role, fitting set, error, key."""
-    rows = (line.rsplit("\t", 2) for line in SURVEY.read_text(encoding="ascii").splitlines()[1:])
-    return {name: float(error) for _, error, name in rows}
+def _survey() -> str:
+    return SURVEY.read_text(encoding="ascii")
 
 
 def measure(role: str, orbital: ElementBasis, fitting: ElementBasis) -> float:

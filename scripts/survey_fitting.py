@@ -1,0 +1,184 @@
+"""Measure the fitting error of every element in every basis of the fitting table.
+
+    python scripts/survey_fitting.py measure [--processes N] [--orbital NAME ...]
+    python scripts/survey_fitting.py page > docs/validation/fitting-errors.md
+
+`measure` adds what is missing to dfmp2/reference/fitting_errors.tsv. An error that exceeds the limit is kept too, with
+that of the set which takes its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from dfmp2.elements import SYMBOLS
+from dfmp2.errors import InputError
+from dfmp2.reference import fitting_error
+from dfmp2.reference.basis import resolve_orbital
+from dfmp2.reference.fitting_sets import TABLE, candidates, objection
+from dfmp2.reference.shield import import_pyscf, shielded
+
+HEAVIEST = 86  # Rn
+POPLE = ("*", "**", "(d,p)", "(2d,2p)", "(2df,p)", "(2df,2pd)", "(3df,3pd)")  # for each row of Pople sets
+ROLES = {"jk": "SCF", "ri": "MP2"}
+HEADER = "element\torbital\trole\tfitting\terror\tkey"
+
+
+def orbital_sets() -> Iterator[str]:
+    """Names of all orbital sets of the table, Pople sets with their polarisation functions."""
+    for row in TABLE.strip().splitlines():
+        for name in row.split("|")[0].split():
+            yield name
+            if name.startswith("6-31"):
+                yield from (name + polarisation for polarisation in POPLE)
+
+
+def measured(task: tuple[str, str]) -> list[str]:
+    """Rows of an element in an orbital set: every candidate up to the first that passes."""
+    name, symbol = task
+    try:
+        orbital = resolve_orbital(name, [symbol]).elements[symbol]
+    except InputError:
+        return []
+    rows = []
+    for role in ("jk", "ri"):
+        try:
+            with shielded():
+                for fitting in candidates(role, orbital):
+                    known = fitting_error.fitting_error(role, orbital, fitting)
+                    key = fitting_error.key(role, orbital, fitting)
+                    rows.append(f"{symbol}\t{orbital.name}\t{role}\t{fitting.name}\t{known:.3e}\t{key}")
+                    if not objection(role, orbital, fitting):
+                        break
+        except InputError:
+            continue
+    return rows
+
+
+def _own_cache(folder: str) -> None:
+    os.environ["XDG_CACHE_HOME"] = os.path.join(folder, str(os.getpid()))
+
+
+def measure(names: list[str], processes: int) -> None:
+    """Add the rows that are missing."""
+    import_pyscf()
+    path = fitting_error.SURVEY
+    rows = {line.rsplit("\t", 1)[1]: line for line in path.read_text().splitlines()[1:]}
+    tasks = [(name, symbol) for name in names for symbol in SYMBOLS[:HEAVIEST]]
+    tasks.sort(key=lambda task: (any(big in task[0] for big in ("q", "5", "6z")), SYMBOLS.index(task[1])))  # large last
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        multiprocessing.get_context("spawn").Pool(processes, _own_cache, (folder,), maxtasksperchild=200) as pool,
+    ):
+        for number, found in enumerate(pool.imap_unordered(measured, tasks, chunksize=4)):
+            rows.update((row.rsplit("\t", 1)[1], row) for row in found if row.rsplit("\t", 1)[1] not in rows)
+            if number % 200 == 0:
+                print(f"{number} of {len(tasks)}, {len(rows)} rows", file=sys.stderr, flush=True)
+                save(path, rows)
+    save(path, rows)
+
+
+def save(path: Path, rows: dict[str, str]) -> None:
+    """Write the rows, sorted by orbital set and element."""
+    order = sorted(rows.values(), key=lambda row: (row.split("\t")[1], SYMBOLS.index(row.split("\t")[0]), row))
+    path.write_text("\n".join([HEADER, *order]) + "\n", encoding="ascii")
+
+
+INTRODUCTION = """# Fitting error of every element
+
+What the fitting sets miss of exact four-centre integrals, measured on single neutral atoms with all electrons
+correlated (`dfmp2/reference/fitting_error.py` gives the equations): {rows} pairs of sets, H to Rn, with PySCF {pyscf}
+and Basis Set Exchange {exchange}. `python scripts/survey_fitting.py measure` made the figures, which are in
+`dfmp2/reference/fitting_errors.tsv`, `python scripts/survey_fitting.py page` this page. {missing} defaults are not
+surveyed yet (large sets of heavy elements): they are measured when they are first used, in seconds.
+
+A set that is off by more than {limit:.0e} Eh per atom, or was made for the core potential that an all-electron basis
+does not have (or the reverse), is not used by default: the next of its row is, in the end an even-tempered one
+generated from the orbital exponents (`auto`). {replaced} defaults are replaced so. A set named with
+`--scf-auxbasis` or `--auxbasis` that is off by more is refused (exit code 5) unless `--allow-poor-fit` is given.
+"""
+
+
+def page() -> str:
+    """The table of the documentation: the largest errors of each orbital set, and every set that is not used."""
+    import_pyscf()
+    rows, gone, replaced, missing = [], [], 0, 0
+    for orbital in orbital_sets():
+        errors: dict[str, list[tuple[float, str]]] = {"jk": [], "ri": []}
+        for symbol in SYMBOLS[:HEAVIEST]:
+            for role, found in errors.items():
+                try:
+                    used, lost = chosen(role, orbital, symbol)
+                except InputError:  # no such element, or no fitting set for it
+                    continue
+                except LookupError:
+                    missing += 1
+                    continue
+                if used:
+                    found.append((used[1], symbol))
+                instead = f"{used[0]} | {used[1]:+.1e}" if used else "refused |"
+                gone += [f"| {orbital} | {ROLES[role]} | {symbol} | {name} | {why} | {instead} |" for name, why in lost]
+                replaced += bool(lost and used)
+        counts = f"{len(errors['jk'])}, {len(errors['ri'])}"
+        rows.append(f"| {orbital} | {counts} | {_largest(errors['jk'])} | {_largest(errors['ri'])} |")
+    text = INTRODUCTION.format(
+        rows=len(fitting_error.SURVEY.read_text(encoding="ascii").splitlines()) - 1,
+        pyscf=metadata.version("pyscf"),
+        exchange=metadata.version("basis-set-exchange"),
+        limit=fitting_error.LARGEST,
+        replaced=replaced,
+        missing=missing,
+    )
+    table = [
+        "| orbital set | elements (SCF, MP2) | largest error of SCF sets, Eh | of MP2 sets, Eh |",
+        "|" + "---|" * 4,
+    ]
+    columns = ("orbital set", "for", "element", "set of the table", "why not", "used instead", "its error, Eh")
+    head = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    return "\n".join([text, "## Sets in use", "", *table, *rows, "", "## Sets not used", "", *head, *gone]) + "\n"
+
+
+def chosen(role: str, orbital: str, symbol: str) -> tuple[tuple[str, float] | None, list[tuple[str, str]]]:
+    """Default set of an element and its error, None where none will do; and the sets before it with what is wrong.
+
+    Raises
+    ------
+    InputError : there is no such element, or no set for it
+    LookupError : the survey lacks it
+    """
+    basis = resolve_orbital(orbital, [symbol]).elements[symbol]
+    lost = []
+    with shielded():
+        for fitting in candidates(role, basis):
+            error = fitting_error.surveyed(fitting_error.key(role, basis, fitting))
+            if error is None:
+                raise LookupError(f"{symbol} {orbital} {fitting.name}")
+            reason = objection(role, basis, fitting)
+            if not reason:
+                return (fitting.name, error), lost
+            lost.append((fitting.name, reason.removesuffix(" per atom")))
+    return None, lost
+
+
+def _largest(errors: list[tuple[float, str]]) -> str:
+    error, symbol = max(errors, key=lambda one: abs(one[0]), default=(0.0, ""))
+    return f"{error:+.1e} ({symbol})" if errors else ""
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["measure", "page"])
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--orbital", nargs="*")
+    given = parser.parse_args()
+    if given.what == "measure":
+        measure(given.orbital or list(orbital_sets()), given.processes)
+    else:
+        print(page(), end="")
