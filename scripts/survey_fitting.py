@@ -100,7 +100,7 @@ and Basis Set Exchange {exchange}. `python scripts/survey_fitting.py measure` ma
 surveyed yet (large sets of heavy elements): they are measured when they are first used, in seconds.
 
 A set that is off by more than {limit:.0e} Eh per atom, or was made for the core potential that an all-electron basis
-does not have (or the reverse), is not used by default: the next of its row is, in the end an even-tempered one
+does not have, is not used by default: the next of its row is, in the end an even-tempered one
 generated from the orbital exponents (`auto`). {replaced} defaults are replaced so. A set named with
 `--scf-auxbasis` or `--auxbasis` that is off by more is refused (exit code 5) unless `--allow-poor-fit` is given.
 """

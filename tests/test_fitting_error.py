@@ -113,6 +113,13 @@ def test_all_electron_bases_never_get_sets_made_for_core_potentials(symbol, basi
         resolve_fitting("jk", "def2-universal-jkfit", orbital, [symbol])
 
 
+def test_the_figure_decides_where_a_core_potential_meets_an_all_electron_set():
+    """def2-universal-jkfit has all electrons of Br; a generated set is off by +7.5e-4 Eh in aug-cc-pVDZ-PP."""
+    orbital = resolve_orbital("aug-cc-pvdz-pp", ["Br"])
+    found = resolve_fitting("jk", None, orbital, ["Br"])
+    assert found.elements["Br"].name == "def2-universal-jkfit" and abs(found.errors["Br"]) < 1e-5
+
+
 def test_a_poor_set_of_mp2_is_replaced_too():
     """E(corr) of HBr and GeH4 in 6-31G* is off by 2.1 mEh with cc-pvdz-ri (PySCF, four-centre MP2)."""
     orbital = resolve_orbital("6-31g*", ["Br"])
