@@ -34,7 +34,7 @@ from dfmp2.reference.shield import shielded
 
 Array = NDArray[np.float64]
 
-LARGEST = 1e-3  # Eh per atom; sound sets stay below 2e-4
+LARGEST = 1e-3  # Eh per atom; most sets stay below 2e-4
 LEAST_GAP = 0.4  # Eh; orbital energies of a spherical open-shell atom may cross, those of molecules stay apart
 MEMORY = 10**9  # bytes for PySCF to plan with; integrals of up to 160 functions fit
 SURVEY = Path(__file__).with_name("fitting_errors.tsv")
