@@ -97,7 +97,7 @@ What the fitting sets miss of exact four-centre integrals, measured on single ne
 correlated (`dfmp2/reference/fitting_error.py` gives the equations): {rows} pairs of sets, H to Rn, with PySCF {pyscf}
 and Basis Set Exchange {exchange}. `python scripts/survey_fitting.py measure` made the figures, which are in
 `dfmp2/reference/fitting_errors.tsv`, `python scripts/survey_fitting.py page` this page. {missing} defaults are not
-surveyed yet (large sets of heavy elements): they are measured when they are first used, in seconds.
+surveyed yet (large sets, most of them of heavy elements): they are measured when first used, in up to a minute.
 
 A set that is off by more than {limit:.0e} Eh per atom, or was made for the core potential that an all-electron basis
 does not have, is not used by default: the next of its row is, in the end an even-tempered one
