@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+
 from dfmp2.errors import ConvergenceError
 from dfmp2.options import Options
 from dfmp2.progress import Listener
@@ -22,6 +24,7 @@ from dfmp2.reference.stability import THRESHOLD, judged, lowest_rotations
 from dfmp2.solutions import Solutions
 
 MOST_STEPS = 5
+SPIN_ROUNDING = 1e-10  # of <S^2>, to either side of that of a pure spin state
 LOWER = 1e-7  # Eh; what is not lower by this is the same solution
 
 History = list[tuple[float, float, float]]
@@ -68,7 +71,7 @@ class Log:
 
     def add(self, start: int, origin: str, mf: Any, lowest: Rotation | None) -> int:
         """Note a solution, or None for a start that did not converge; returns its number."""
-        energy, spin = (math.nan, math.nan) if mf is None else (float(mf.e_tot), _spin_square(mf))
+        energy, spin = (math.nan, math.nan) if mf is None else (float(mf.e_tot), spin_square(mf))
         eigenvalue, kind = (math.nan, "") if lowest is None else (lowest.eigenvalue, lowest.kind)
         self.rows.append((start, origin, energy, spin, eigenvalue, kind))
         return len(self.rows)
@@ -161,5 +164,14 @@ def _lower(mf: Any, way: Rotation, angle: float, solve: Solve) -> tuple[Any, lis
     return solved if solved[0].e_tot < mf.e_tot - LOWER else None
 
 
-def _spin_square(mf: Any) -> float:
-    return max(0.0, float(mf.spin_square()[0])) if mf.istype("UHF") else 0.0
+def spin_square(mf: Any) -> float:
+    """<S^2> of a determinant; without contamination exactly S(S+1), which it cannot fall below.
+
+    Source: Szabo and Ostlund, Modern Quantum Chemistry (1996), equation 2.271.
+    """
+    if np.ndim(mf.mo_occ) == 1:  # RHF
+        return 0.0
+    spin = 0.5 * abs(int(mf.mol.spin))
+    pure = spin * (spin + 1)
+    contamination = float(mf.spin_square()[0]) - pure
+    return pure + (contamination if contamination > SPIN_ROUNDING else 0.0)

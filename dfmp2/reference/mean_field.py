@@ -23,7 +23,7 @@ from dfmp2.reference import hamiltonian
 from dfmp2.reference.continuation import Continuation
 from dfmp2.reference.conventional import reproducible
 from dfmp2.reference.exchange_schedule import ExchangeSchedule, uses_single
-from dfmp2.reference.following import find_solution
+from dfmp2.reference.following import find_solution, spin_square
 from dfmp2.reference.guess import ORIGINS, guess_density
 from dfmp2.reference.shield import shielded
 
@@ -32,7 +32,6 @@ Array = NDArray[np.float64]
 LEVEL_SHIFT = 0.3  # Eh, added to the virtual orbital energies on the second rung
 DIIS_LEAST = 40  # cycles DIIS always gets before the ladder starts
 DIIS_SHARE, SHIFT_SHARE = 0.6, 0.2  # of the cycle limit; the second-order solver has the rest
-SPIN_ROUNDING = 1e-10  # of <S^2>, to either side of that of a pure spin state
 ORTHONORMAL = 1e-6  # deviation of C^T S C from 1 up to which start orbitals count as orthonormal
 
 
@@ -161,22 +160,11 @@ def record(mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, sta
             cycles=cycles,
             ladder=tuple(ladder),
             start=start,
-            spin_square=spin_square(mf) if kind == "uhf" else 0.0,
+            spin_square=spin_square(mf),
             mo_coeff=coeff,
             mo_energy=energy,
             mo_occ=occ,
         )
-
-
-def spin_square(mf: Any) -> float:
-    """<S^2> of a UHF determinant; without contamination exactly S(S+1), which it cannot fall below.
-
-    Source: Szabo and Ostlund, Modern Quantum Chemistry (1996), equation 2.271.
-    """
-    spin = 0.5 * abs(int(mf.mol.spin))
-    pure = spin * (spin + 1)
-    contamination = float(mf.spin_square()[0]) - pure
-    return pure + (contamination if contamination > SPIN_ROUNDING else 0.0)
 
 
 def _climb(
