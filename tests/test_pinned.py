@@ -1,0 +1,333 @@
+"""What dfmp2 0.1 wrote and said, held fixed: its files are read, its JSON keys, options and exit codes are still there.
+
+`tests/data/written_by_0.1` holds one file of every kind (`commands.sh` says how each was made) and what 0.1 said:
+`shown.json.xz` what `show` printed of each, `json_keys.txt` the keys of every command that prints JSON,
+`options.txt` every option of every command with its choices. What is dropped on purpose is named here.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import lzma
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import pytest
+
+import dfmp2
+from tests.conftest import COMMAND, Runner, run_command
+
+WRITTEN = Path(__file__).parent / "data" / "written_by_0.1"
+SHOWN: dict[str, dict[str, Any]] = json.loads(lzma.decompress((WRITTEN / "shown.json.xz").read_bytes()))
+DROPPED_KEYS: frozenset[str] = frozenset()  # lines of json_keys.txt
+DROPPED_OPTIONS: frozenset[str] = frozenset()  # lines of options.txt
+
+# E(SCF), same spin, opposite spin, total; hartree
+ENERGIES = {
+    "rhf": (-1.1267569307195444, 0.0, -0.017364097759127617, -1.144121028478672),
+    "uhf": (-54.83706447011026, -0.0010939423841307416, -0.02948024631791668, -54.86763865881231),
+    "frozen": (-74.9631099110079, 0.0, -0.010339960223063827, -74.97344987123097),
+    "core-potential": (-297.23151798468723, -0.039672716089356456, -0.10372650663969754, -297.3749172074163),
+    "ghosts": (-2.809020375308263, 0.0, -0.00028771234792657197, -2.8093080876561896),
+    "point-charges": (-1.1263824827255997, 0.0, -0.017375514842569828, -1.1437579975681695),
+    "x2c": (-1.1267650632293744, 0.0, -0.017365986481308937, -1.1441310497106834),
+    "scaled": (-1.1267569307195444, 0.0, -0.017364097759127617, -1.144121028478672),
+    "conventional": (-1.1267553171965672, 0.0, -0.01736412150785327, -1.1441194387044205),
+    "checked": (-1.1267569307195444, 0.0, -0.017364097759127617, -1.144121028478672),
+    "broken-symmetry": (-1.0009361015045453, 0.0, -0.0006569894976564683, -1.0015930910022017),
+    "fp64": (-74.9631099110079, -0.0020294934950432584, -0.033504824682482656, -74.99864422918543),
+    "from-prepared": (-74.9631099110079, -0.0020294936745131054, -0.03350482329387372, -74.99864422797629),
+    "derived": (-74.9631099110079, -0.0020188678135389868, -0.033415785277983015, -74.99854456409943),
+}
+STUDIES = {  # key of `show --json` and its value, hartree
+    "interaction": ("cp_corrected_interaction_energy", 1.759554592251078e-05, "complex"),
+    "cbs": ("cbs_mp2_total_energy", -2.897377185491725, "cc-pvdz"),
+    "scan": ("minimum_parabola_energy", -1.1440864278248501, "point-001"),
+}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the files of 0.1, unpacked; nothing in it may change."""
+    folder = tmp_path_factory.mktemp("pinned") / "written"
+    shutil.copytree(WRITTEN, folder)
+    for packed in folder.rglob("*.h5.xz"):
+        packed.with_suffix("").write_bytes(lzma.decompress(packed.read_bytes()))
+    return folder
+
+
+def key_paths(value: Any, path: str = "") -> Iterator[str]:
+    """Every key of a JSON value, as a.b[].c."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield f"{path}.{key}".lstrip(".")
+            yield from key_paths(inner, f"{path}.{key}".lstrip("."))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from key_paths(inner, f"{path}[]")
+
+
+def missing_parts(old: Any, new: Any, path: str = "") -> Iterator[str]:
+    """Where `new` lacks a key of `old`, or holds another value."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key, value in old.items():
+            if key in new:
+                yield from missing_parts(value, new[key], f"{path}.{key}")
+            else:
+                yield f"{path}.{key} is gone"
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for number, (value, other) in enumerate(zip(old, new, strict=True)):
+            yield from missing_parts(value, other, f"{path}[{number}]")
+    elif isinstance(old, float) and isinstance(new, float | int):
+        if new != pytest.approx(old, rel=1e-13, abs=1e-15):
+            yield f"{path}: {old} became {new}"
+    elif old != new:
+        yield f"{path}: {old!r} became {new!r}"
+
+
+def rows_of(table: str) -> list[dict[str, str]]:
+    """Rows of a CSV table, by column."""
+    return list(csv.DictReader(table.splitlines()))
+
+
+def numbers(text: str) -> set[str]:
+    """Every number with a decimal point that a text holds."""
+    return set(re.findall(r"-?\d+\.\d+(?:e[-+]\d+)?", text))
+
+
+# What 0.1 wrote
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_show_prints_what_it_printed(name: str, written: Path, call: Runner) -> None:
+    """Same keys and values with --json, same numbers in the report, hash intact."""
+    shown = call("show", str(written / name), "--json", "--verify")
+    assert shown.code == 0, shown.err
+    assert not list(missing_parts(SHOWN[name]["json"], shown.json))
+    pairs = ["--pairs"] if name.removesuffix(".h5") in ENERGIES else []
+    report = call("show", str(written / name), *pairs)
+    assert report.code == 0, report.err
+    assert numbers(SHOWN[name]["text"]) <= numbers(report.out)
+
+
+@pytest.mark.parametrize("name", ENERGIES)
+def test_a_result_is_read_everywhere(name: str, written: Path, call: Runner) -> None:
+    """Python, show, derive, report and export give the energies of the table."""
+    path, (scf, same, opposite, total) = str(written / f"{name}.h5"), ENERGIES[name]
+    result = dfmp2.read(path)
+    read = (
+        result.scf_total_energy,
+        result.mp2_same_spin_correlation_energy,
+        result.mp2_opposite_spin_correlation_energy,
+        result.mp2_total_energy,
+    )
+    assert read == pytest.approx((scf, same, opposite, total), rel=0, abs=1e-12)
+
+    derived = call("derive", path, "--os-scale", "1.3", "--json")
+    assert derived.code == 0, derived.err
+    assert derived.json["mp2_total_energy"] == pytest.approx(total, rel=0, abs=1e-12)
+    assert derived.json["scaled_mp2_correlation_energy"] == pytest.approx(1.3 * opposite + same, rel=0, abs=1e-12)
+
+    page = Path("page.html")
+    assert call("report", path, "-o", str(page)).code == 0
+    assert {f"{scf:.10f}", f"{total:.10f}"} <= numbers(page.read_text().replace("\N{MINUS SIGN}", "-"))
+
+    for form in ("molden", "xyz", "qcschema"):
+        exported = call("export", path, "--to", form, "-o", f"exported.{form}")
+        assert exported.code == 0, exported.err
+    properties = json.loads(Path("exported.qcschema").read_text())["properties"]
+    assert properties["mp2_total_energy"] == pytest.approx(total, rel=0, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in ENERGIES if name != "derived"])
+def test_a_result_is_computed_again_by_pyscf(name: str, written: Path, call: Runner) -> None:
+    """The stored input, bases and options still describe the whole calculation."""
+    done = call("compare", str(written / f"{name}.h5"), "--json")
+    assert done.code == 0, done.err
+    assert done.json["passed"]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_is_read_everywhere(name: str, written: Path, call: Runner) -> None:
+    """Its value, its table, one of its runs, its page, and the export of a run."""
+    path, (key, value, run) = str(written / f"{name}.h5"), STUDIES[name]
+    assert call("show", path, "--json").json[key] == pytest.approx(value, rel=0, abs=1e-12)
+    table = call("show", path, "--csv")
+    assert table.code == 0, table.err
+    if name == "scan":
+        assert not list(missing_parts(rows_of((WRITTEN / "scan.csv").read_text()), rows_of(table.out)))
+    assert call("show", path, "--run", run, "--json").json["mp2_total_energy"] < 0
+    assert call("report", path, "-o", "page.html").code == 0
+    assert call("export", path, "--run", run, "--to", "xyz", "-o", "run.xyz").code == 0
+
+
+def test_a_prepared_file_is_computed(written: Path, call: Runner) -> None:
+    """The pair energies of a B that 0.1 fitted are those of 0.1."""
+    done = call("energy", "--from", str(written / "prepared.h5"), "--precision", "fp64", "--output", "e.h5", "--json")
+    assert done.code == 0, done.err
+    assert done.json["mp2_total_energy"] == pytest.approx(ENERGIES["fp64"][3], rel=0, abs=1e-11)
+
+
+def test_orbitals_of_a_result_start_an_scf(written: Path, call: Runner) -> None:
+    """And the SCF is converged at once."""
+    start = str(written / "rhf.h5")
+    done = call("run", "h2.xyz", "--basis", "6-31g", "--scf-from", start, "--output", "again.h5", "--json")
+    assert done.code == 0, done.err
+    assert done.json["scf_total_energy"] == pytest.approx(ENERGIES["rhf"][0], rel=0, abs=1e-9)
+    assert done.json["scf_iterations"] <= 3
+
+
+def test_a_batch_goes_on(written: Path, call: Runner, tmp_path: Path) -> None:
+    """Complete items of 0.1 are complete, its failed item fails again, and its table is the same."""
+    shutil.copytree(written, tmp_path / "old")
+    before = (tmp_path / "old/batch/h2.h5").stat().st_mtime_ns
+    status = call("batch", "status", "old/batch.toml", "--json").json
+    assert [item["status"] for item in status["items"]] == ["complete", "complete", "failed"]
+    assert call("batch", "run", "old/batch.toml", "--quiet").code == 9
+    assert (tmp_path / "old/batch/h2.h5").stat().st_mtime_ns == before
+    assert call("batch", "collect", "old/batch.toml", "-o", "table.csv").code == 0
+    tables = [rows_of(path.read_text()) for path in (WRITTEN / "collected.csv", Path("table.csv"))]
+    assert not list(missing_parts(*tables))
+    assert call("report", "old/batch", "-o", "batch.html").code == 0
+
+
+def test_tables_are_what_they_were(written: Path, call: Runner) -> None:
+    """`batch collect` and `validate` write the columns of 0.1, to be read without dfmp2."""
+    assert call("batch", "collect", str(written / "batch.toml"), "-o", "collected.h5").code == 0
+    only = ("--only", "h2o-sto-3g-weigend", "--table", "trnsci", "--quiet")
+    assert call("validate", *only, "--output", "validation.h5").code == 0
+    for name in ("collected.h5", "validation.h5"):
+        with h5py.File(written / name) as old, h5py.File(name) as new:
+            datasets: list[str] = []
+            old.visititems(lambda path, value, found=datasets: found.append(path))
+            assert datasets
+            assert all(path in new for path in datasets), name
+            assert set(old.attrs) <= set(new.attrs)
+
+
+# What 0.1 said
+
+CHARGED = ("--point-charges", "charges.txt")
+JSON_COMMANDS = {
+    "run": ("run", "h2.xyz", "--basis", "6-31g", "--check", "--os-scale", "1.1", *CHARGED, "--json"),
+    "run uhf": ("run", "nh2.xyz", "--basis", "sto-3g", "--scf-starts", "2", "--overwrite", "--json"),
+    "prepare": ("prepare", "h2.xyz", "--basis", "6-31g", "--json"),
+    "energy": ("energy", "--from", "prepared.h5", "--output", "energy.h5", "--json"),
+    "plan": ("plan", "h2.xyz", "--basis", "6-31g", "--json"),
+    "derive": ("derive", "rhf.h5", "--json"),
+    "compare": ("compare", "rhf.h5", "--json"),
+    "compare exact": ("compare", "rhf.h5", "--exact", "--json"),
+    "interaction": ("interaction", "he2.xyz", "--fragments", "1,2", "--basis", "cc-pvdz", "--output", "i.h5", "--json"),
+    "cbs": ("cbs", "he.xyz", "--basis", "cc-pv[dt]z", "--output", "c.h5", "--json"),
+    "scan": ("scan", "h2.xyz", "--bond", "1,2", "0.7:0.8:3", "--basis", "6-31g", "--output", "s.h5", "--json"),
+    "batch run": ("batch", "run", "batch.toml", "--json"),
+    "batch status": ("batch", "status", "batch.toml", "--json"),
+    "batch submit slurm": ("batch", "submit", "batch.toml", "--slurm", "--shards", "2", "--json"),
+    "validate": ("validate", "--only", "h2o-sto-3g-weigend", "--table", "trnsci", "--json"),
+    "doctor": ("doctor", "--json"),
+    "backends": ("backends", "--json"),
+    "kernels list": ("kernels", "list", "--shape", "small", "--json"),
+    "kernels cost": ("kernels", "cost", "--kernel", "K3", "--shape", "small", "--json"),
+    "qcschema": ("qcschema", "input.json"),
+}
+CODES = {"batch run": 9}
+NAMED_BY_FOLDER = re.compile(r"(files)\.[^\[\]]*/")  # keys that are paths
+
+
+def keys_of(name: str, run: Runner) -> list[str]:
+    """Lines of json_keys.txt: the command and a key it prints."""
+    done = run(*JSON_COMMANDS[name])
+    assert done.code == CODES.get(name, 0), done.err
+    found = (NAMED_BY_FOLDER.sub(r"\1.", key) for key in key_paths(json.loads(done.out)))
+    return sorted({f"{name}: {key}" for key in found})
+
+
+@pytest.mark.parametrize("name", JSON_COMMANDS)
+def test_json_keys_are_still_there(name: str, written: Path, call: Runner, tmp_path: Path) -> None:
+    """New keys may come; a key goes only by being named in DROPPED_KEYS."""
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    pinned = [line for line in (WRITTEN / "json_keys.txt").read_text().splitlines() if line.startswith(f"{name}: ")]
+    assert pinned
+    assert set(pinned) - set(keys_of(name, call)) <= DROPPED_KEYS
+
+
+def options_of(command: str, run: Runner) -> list[str]:
+    """Lines of options.txt: the command, and its options with each of their choices."""
+    done = run(*command.split()[1:], "--help")
+    assert done.code == 0, done.err
+    found = []
+    for line in re.findall(r"^  (-\S.*)$", done.out, re.MULTILINE):
+        names = re.findall(r"(?<![^\s/,])--?[a-zA-Z][\w-]*", re.split(r"  +", line)[0])
+        found += [f"{command} {name}" for name in names]
+        for choices in re.findall(r"^[^ ].*? \[([\w.|-]+\|[\w.|-]+)\]", line):
+            found += [f"{command} {names[-1]}={choice}" for choice in choices.split("|")]
+    return found
+
+
+def commands(run: Runner, command: str = "dfmp2") -> Iterator[str]:
+    """All commands, those of groups too."""
+    yield command
+    listed = run(*command.split()[1:], "--help").out.partition("\nCommands:\n")[2]
+    for name in re.findall(r"^  (\w[\w-]*)  ", listed, re.MULTILINE):
+        yield from commands(run, f"{command} {name}")
+
+
+def test_options_are_still_there(call: Runner) -> None:
+    """Every command, option and choice of 0.1, but for DROPPED_OPTIONS."""
+    found = {line for command in commands(call) for line in (command, *options_of(command, call))}
+    assert set((WRITTEN / "options.txt").read_text().splitlines()) - found <= DROPPED_OPTIONS
+
+
+SMALL = ("h2.xyz", "--basis", "sto-3g")
+EXIT_CODES = {
+    0: ("backends",),
+    2: ("run",),
+    3: ("show", "missing.h5"),
+    4: ("run", "h2o.xyz", "--basis", "sto-3g", "--scf-max-cycles", "1"),
+    5: ("run", *SMALL, "--precision", "mixed", "--tolerance", "1e-30"),
+    6: ("run", *SMALL, "--precision", "fp64", "--backend", "nki-interpreter"),
+    7: ("run", *SMALL, "--memory", "1MB"),
+    8: ("compare", "rhf.h5", "--exact", "--tolerance", "1e-12"),
+    9: ("batch", "run", "broken.xyz", "--basis", "sto-3g", "--output", "results"),
+}
+
+
+@pytest.mark.parametrize("code", EXIT_CODES)
+def test_exit_codes(code: int, written: Path, call: Runner, tmp_path: Path) -> None:
+    """One line on stderr says what is wrong; the code says what to do."""
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    done = call(*EXIT_CODES[code])
+    assert done.code == code, done.err
+    if code:
+        assert done.message.startswith("dfmp2: ")
+
+
+def test_a_fault_in_dfmp2_is_exit_code_1(folder: Path) -> None:
+    """And Python's traceback, by which it can be found."""
+    broken = (
+        "import sys, importlib.metadata as m, h5py; h5py.File = None; sys.argv = ['dfmp2', 'show', 'h2.xyz'];"
+        "sys.exit(next(iter(m.entry_points(group='console_scripts', name='dfmp2'))).load()())"
+    )
+    done = run_command(cwd=folder, program=(sys.executable, "-c", broken))
+    assert (done.code, "Traceback" in done.err) == (1, True)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_run(number: int, code: int, folder: Path) -> None:
+    """Before there is a checkpoint nothing is written."""
+    arguments = [str(COMMAND), "run", "o2.xyz", "--basis", "cc-pvqz"]
+    with subprocess.Popen(arguments, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        assert run.stderr.readline()
+        run.send_signal(number)
+        out, err = run.communicate(timeout=60)
+    assert (run.returncode, out) == (code, ""), err
+    assert not list(folder.glob("*.h5*"))
