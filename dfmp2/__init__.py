@@ -14,26 +14,26 @@ from importlib import import_module
 # Nothing but what the interpreter has loaded already: with -m the working directory is still on the path here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dfmp2.api import energy, from_mean_field, prepare, read, run, write
-    from dfmp2.derivation import derive
     from dfmp2.errors import Dfmp2Error
-    from dfmp2.molecule import Molecule
+    from dfmp2.interop.python import energy, from_mean_field, prepare, read, run, write
+    from dfmp2.molecule.molecule import Molecule
+    from dfmp2.mp2.derive import derive
+    from dfmp2.mp2.result import MP2Result
     from dfmp2.options import Options
-    from dfmp2.result import MP2Result
 
 _HOMES = {
-    "run": "dfmp2.api",
-    "prepare": "dfmp2.api",
-    "energy": "dfmp2.api",
-    "from_mean_field": "dfmp2.api",
-    "read": "dfmp2.api",
-    "write": "dfmp2.api",
-    "derive": "dfmp2.derivation",
-    "Molecule": "dfmp2.molecule",
+    "run": "dfmp2.interop.python",
+    "prepare": "dfmp2.interop.python",
+    "energy": "dfmp2.interop.python",
+    "from_mean_field": "dfmp2.interop.python",
+    "read": "dfmp2.interop.python",
+    "write": "dfmp2.interop.python",
+    "derive": "dfmp2.mp2.derive",
+    "Molecule": "dfmp2.molecule.molecule",
     "Options": "dfmp2.options",
-    "MP2Result": "dfmp2.result",
+    "MP2Result": "dfmp2.mp2.result",
     "Dfmp2Error": "dfmp2.errors",
-    "__version__": "dfmp2.provenance",
+    "__version__": "dfmp2.host.provenance",
 }
 
 __all__ = [

@@ -1,28 +1,19 @@
 """What the user may choose, checked when it is built.
 
-Every field is a command line option of the same name (`--scf-conv-tol` is `scf_conv_tol`); the
-Python interface takes the same names as keyword arguments.
+Every field is declared once, here: it is a command line option of the same name (`--scf-conv-tol` is
+`scf_conv_tol`), a key of a manifest, and a keyword argument of the Python interface.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, fields, replace
+import re
+from dataclasses import Field, dataclass, field, fields, replace
+from decimal import Decimal
 from typing import Any
 
 from dfmp2.errors import InputError
-from dfmp2.units import parse_bytes
-
-CHOICES = {
-    "reference": ("auto", "rhf", "uhf"),
-    "scf": ("df", "conventional"),
-    "relativity": ("none", "x2c"),
-    "precision": ("auto", "fp64", "mixed"),
-    "guess": ("atoms", "mix", "core"),
-    "stability": (None, "auto", "full", "follow", "off"),
-    "transform": ("auto", "host", "device"),
-}
 
 # Which part of a run an option concerns: everything up to B (dfmp2 prepare), the pair energies (dfmp2 energy), or both.
 BEFORE_PAIRS = (
@@ -34,80 +25,91 @@ PAIRS = ("os_scale", "ss_scale", "backend", "tolerance", "check")
 BOTH_PARTS = ("precision", "memory", "scratch", "threads")
 
 
+def _option(
+    says: str,
+    default: Any = None,
+    *,
+    choices: tuple[str, ...] = (),
+    shown: str = "",
+    metavar: str | None = None,
+    least: int | None = None,
+    positive: bool = False,
+) -> Any:
+    """A field of `Options`: its help on the command line, its default, and what its values are held to.
+
+    Parameters
+    ----------
+    choices : all values allowed
+    shown : the default in words, where None stands for it
+    least : of a whole number
+    positive : whether a number must be above zero
+    """
+    return field(
+        default=default,
+        metadata={
+            "help": says,
+            "choices": choices,
+            "shown": shown,
+            "metavar": metavar,
+            "least": least,
+            "positive": positive,
+        },
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of one DF-MP2 calculation.
+    """Options of one DF-MP2 calculation, refused with an InputError where a value is not allowed."""
 
-    Attributes
-    ----------
-    basis : orbital basis name
-    reference : "auto" (RHF for singlets, else UHF), "rhf" or "uhf"
-    relativity : "none", or "x2c" for the spin-free one-electron X2C Hamiltonian, for all-electron bases
-    scf : "df" (density-fitted Coulomb and exchange) or "conventional" (four-index integrals)
-    scf_auxbasis : Coulomb-exchange fitting set of the SCF, None for the partner of `basis`
-    scf_conv_tol : SCF energy change at convergence, Eh; the orbital gradient must also fall below
-        0.1 sqrt(scf_conv_tol), because E(corr) is of first order in the orbital error
-    scf_max_cycles : limit on the iterations of one SCF, the rescue ladder included
-    guess : start of the SCF: "atoms" (their densities), "mix" (UHF: HOMO and LUMO mixed, oppositely in alpha and
-        beta) or "core" (core Hamiltonian)
-    scf_from : file with start orbitals (PySCF chkfile or dfmp2 result), or None
-    scf_starts : starts of the SCF, of which the lowest solution is kept: the first as asked for, the others turned at
-        random from it
-    stability : "auto" (orbital Hessian of the frontier orbitals, exact for small molecules), "full" (all rotations,
-        iterative), "follow" (full, and an instability is followed to a minimum) or "off"; None is auto for RHF and
-        follow for UHF
-    auxbasis : MP2 fitting set, None for the partner of `basis`, "auto" for an even-tempered one
-    frozen_core : "none", "auto", "psi4", "orca", "pyscf" or a number of orbitals per spin
-    frozen_virtual : number of highest virtual orbitals left out per spin
-    os_scale, ss_scale : factors of the custom scaled MP2 energy; None = not asked for
-    backend : name of a row of the backend registry, or "auto"
-    precision : "auto", "fp64" or "mixed"
-    tolerance : largest estimated precision error accepted in mixed precision, Eh
-    transform : where B is made of the fitted integrals: "host", "device" (backends that can), or "auto" for the one
-        predicted to be faster
-    memory : peak resident memory allowed for the process, bytes (text such as "8GB" is converted);
-        None for what the machine has free
-    scratch : folder for what does not fit into memory, None for $DFMP2_SCRATCH, else $TMPDIR or the
-        system's temporary folder
-    threads : number of threads, None for the number of usable cores
-    allow_small_gap : go on below the refused HOMO-LUMO gap
-    allow_poor_fit : take a fitting set that was named whatever its error on the atoms
-    check : also run PySCF's own DF-MP2 on the same orbitals and fitting set
-    """
-
-    basis: str
-    reference: str = "auto"
-    relativity: str = "none"
-    scf: str = "df"
-    scf_auxbasis: str | None = None
-    scf_conv_tol: float = 1e-10
-    scf_max_cycles: int = 100
-    guess: str = "atoms"
-    scf_from: str | None = None
-    scf_starts: int = 1
-    stability: str | None = None
-    auxbasis: str | None = None
-    frozen_core: str = "none"
-    frozen_virtual: int = 0
-    os_scale: float | None = None
-    ss_scale: float | None = None
-    backend: str = "auto"
-    precision: str = "auto"
-    tolerance: float = 1e-7
-    transform: str = "auto"
-    memory: int | None = None
-    scratch: str | None = None
-    threads: int | None = None
-    allow_small_gap: bool = False
-    allow_poor_fit: bool = False
-    check: bool = False
+    basis: str = field(metadata={"help": "Orbital basis, e.g. cc-pvdz.", "metavar": "NAME"})
+    reference: str = _option("auto: RHF for singlets, UHF otherwise.", "auto", choices=("auto", "rhf", "uhf"))
+    relativity: str = _option(
+        "x2c: spin-free one-electron X2C Hamiltonian, for all-electron bases.", "none", choices=("none", "x2c")
+    )
+    scf: str = _option("Density-fitted or four-centre integrals in the SCF.", "df", choices=("df", "conventional"))
+    scf_auxbasis: str | None = _option("Coulomb-exchange fitting set.", shown="partner of --basis", metavar="NAME")
+    scf_conv_tol: float = _option(  # E(corr) is of first order in the orbital error, hence the gradient
+        "SCF energy change; the gradient must fall below 0.1 sqrt of it.", 1e-10, metavar="EH", positive=True
+    )
+    scf_max_cycles: int = _option("Limit on the iterations of one SCF.", 100, least=1)
+    guess: str = _option(
+        "Start of the SCF (mix: HOMO and LUMO mixed, UHF only).", "atoms", choices=("atoms", "mix", "core")
+    )
+    scf_from: str | None = _option("Start orbitals: PySCF chkfile or earlier result.", metavar="FILE")
+    scf_starts: int = _option("Starts of which the lowest SCF solution is kept.", 1, metavar="N", least=1)
+    stability: str | None = _option(
+        "Is the SCF solution a minimum? auto: frontier orbitals; full: all rotations; follow: along an instability to "
+        "a lower one.",
+        choices=("auto", "full", "follow", "off"),
+        shown="follow for UHF, auto for RHF",
+    )
+    auxbasis: str | None = _option(
+        "MP2 fitting set, or auto (even-tempered).", shown="partner of --basis", metavar="NAME"
+    )
+    frozen_core: str = _option("Orbitals left uncorrelated.", "none", metavar="none|auto|psi4|orca|pyscf|N")
+    frozen_virtual: int = _option("Highest virtuals left out.", 0, metavar="N", least=0)
+    os_scale: float | None = _option("Opposite-spin factor of a custom scaled energy.")
+    ss_scale: float | None = _option("Same-spin factor of a custom scaled energy.")
+    backend: str = _option("See dfmp2 backends.  [env: DFMP2_BACKEND]", "auto")
+    precision: str = _option("Of the pair energies.", "auto", choices=("auto", "fp64", "mixed"))
+    tolerance: float = _option("Largest estimated precision error accepted.", 1e-7, metavar="EH", positive=True)
+    transform: str = _option(
+        "Where B is made of the integrals: device on Trainium lanes only (auto: host).",
+        "auto",
+        choices=("auto", "host", "device"),
+    )
+    memory: int | None = _option(
+        "Peak memory of the process, e.g. 8GB (8G) or 8GiB.", shown="what is free", metavar="SIZE", least=1
+    )
+    scratch: str | None = _option(
+        "Folder for what does not fit into memory.", shown="$DFMP2_SCRATCH, else $TMPDIR, else /tmp", metavar="DIR"
+    )
+    threads: int | None = _option("Threads of this process.", shown="usable cores", least=1)
+    allow_small_gap: bool = _option("Go on with a HOMO-LUMO gap below 0.02 Eh.", False)
+    allow_poor_fit: bool = _option("Take a named fitting set that is off by over 1 mEh an atom.", False)
+    check: bool = _option("Also run PySCF's own DF-MP2 on the same orbitals and fitting set.", False)
 
     def __post_init__(self) -> None:
-        for name, allowed in CHOICES.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                names = ", ".join(one for one in allowed if one is not None)
-                raise InputError(f"--{name} {value!r}: expected one of {names}")
         object.__setattr__(self, "frozen_core", str(self.frozen_core).strip().lower())
         if isinstance(self.memory, str):
             object.__setattr__(self, "memory", parse_bytes(self.memory))
@@ -115,10 +117,8 @@ class Options:
             object.__setattr__(self, "scratch", os.fspath(self.scratch))
             if not self.scratch:
                 raise InputError("--scratch is empty: name a folder")
-        _require_finite(self, "scf_conv_tol", "tolerance", positive=True)
-        _require_finite(self, "os_scale", "ss_scale", positive=False)
-        _require_whole(self, "scf_max_cycles", "scf_starts", "threads", "memory", least=1)
-        _require_whole(self, "frozen_virtual", least=0)
+        for option in fields(self):
+            _require_allowed(_flag(option.name), getattr(self, option.name), option)
         if not self.basis.strip():
             raise InputError("--basis is empty: name an orbital basis such as cc-pvdz")
         if self.scf == "conventional" and self.scf_auxbasis is not None:
@@ -126,7 +126,6 @@ class Options:
                 f"--scf conventional uses no fitting set, but --scf-auxbasis {self.scf_auxbasis} was given: "
                 "drop one of the two (the MP2 fitting set is --auxbasis)"
             )
-
         if self.guess != "atoms" and self.scf_from is not None:
             raise InputError(
                 f"--guess {self.guess} and --scf-from {self.scf_from} both name the start of the SCF: drop one of them"
@@ -148,6 +147,11 @@ class Options:
         return 0.1 * math.sqrt(self.scf_conv_tol)
 
 
+Options.__doc__ = f"{Options.__doc__}\n\nAttributes\n----------\n" + "\n".join(
+    f"{option.name} : {option.metadata['help']}" for option in fields(Options)
+)
+
+
 def make_options(**given: Any) -> Options:
     """Options from keyword arguments, with an error naming an unknown one; $DFMP2_BACKEND where no backend is given."""
     known = {field.name for field in fields(Options)}
@@ -164,25 +168,68 @@ def default_backend() -> str:
     return os.environ.get("DFMP2_BACKEND") or "auto"
 
 
-def _require_finite(options: Options, *names: str, positive: bool) -> None:
-    for name in names:
-        value = getattr(options, name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise InputError(f"{_flag(name)} {value!r}: expected a finite number")
-        if positive and value <= 0:
-            raise InputError(f"{_flag(name)} {value!r}: expected a number above zero")
-
-
-def _require_whole(options: Options, *names: str, least: int) -> None:
-    for name in names:
-        value = getattr(options, name)
-        if value is None:
-            continue
+def _require_allowed(flag: str, value: Any, option: Field[Any]) -> None:
+    """Refuse a value of another kind than that of the option, or beyond its bounds."""
+    choices, least, kind = option.metadata.get("choices"), option.metadata.get("least"), str(option.type)
+    if choices:
+        if value not in choices and (value is not None or "None" not in kind):
+            raise InputError(f"{flag} {value!r}: expected one of {', '.join(choices)}")
+    elif value is None:
+        return
+    elif least is not None:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(f"{_flag(name)} {value!r}: expected a whole number, {least} or more")
+            raise InputError(f"{flag} {value!r}: expected a whole number, {least} or more")
+    elif kind.startswith("float"):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise InputError(f"{flag} {value!r}: expected a finite number")
+        if option.metadata["positive"] and value <= 0:
+            raise InputError(f"{flag} {value!r}: expected a number above zero")
 
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+BYTE_UNITS = {
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+BYTE_UNITS |= {unit.removesuffix("b"): size for unit, size in BYTE_UNITS.items() if unit != "b"}  # 4G is 4GB, 4Gi 4GiB
+_BYTES = re.compile(r"([+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30}))\s*([A-Za-z]{0,8})")
+
+
+_LARGEST = 2**63 - 1  # what a signed 64-bit size can hold; no machine has more
+
+
+def parse_bytes(text: str) -> int:
+    """Number of bytes named by a text such as "8GB" or "8G" (10^9), "8 GiB" or "8Gi" (2^30); units in any case.
+
+    Where other programs take G for 2^30, 10^9 is the smaller one and keeps within what was meant. A number without a
+    unit is refused: 8 could mean 8 bytes, 8 MB (PySCF) or 8 GB.
+
+    Raises
+    ------
+    InputError : not a number with a unit, unknown unit, zero, negative or absurdly large
+    """
+    shown = repr(text[:40])
+    match = _BYTES.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"memory {shown}: expected a number with a unit, such as 8GB or 7.5GiB")
+    number, unit = Decimal(match[1]), match[2].lower()
+    if number <= 0:
+        raise InputError(f"memory {shown}: expected more than zero bytes, such as 8GB")
+    if not unit:
+        raise InputError(f"memory {shown} has no unit: write for example {match[1]}GB or {match[1]}GiB")
+    if unit not in BYTE_UNITS:
+        raise InputError(f"memory {shown}: unknown unit {match[2]!r}; use B, kB, MB, GB, TB, KiB, MiB, GiB or TiB")
+    size = int(number * BYTE_UNITS[unit])
+    if not 1 <= size <= _LARGEST:
+        raise InputError(f"memory {shown}: expected 1 byte to 9 million TB, such as 8GB")
+    return size

@@ -18,15 +18,15 @@ from pathlib import Path
 
 import numpy as np
 
-from dfmp2.molecule import Molecule
+from dfmp2.host.provenance import versions
+from dfmp2.molecule.mole import build_auxiliary, build_mole
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.resolve_basis import resolve_orbital
 from dfmp2.options import Options
 from dfmp2.progress import Listener
-from dfmp2.provenance import versions
-from dfmp2.record import Reference
-from dfmp2.reference.basis import resolve_orbital
-from dfmp2.reference.fitting_sets import resolve_fitting
-from dfmp2.reference.mean_field import run_scf
-from dfmp2.reference.mole import build_auxiliary, build_mole
+from dfmp2.scf.fitting_sets import resolve_fitting
+from dfmp2.scf.hartree_fock import run_scf
+from dfmp2.scf.reference import Reference
 from dfmp2.units import BOHR_PER_ANGSTROM
 
 STARTS = 20

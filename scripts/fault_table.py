@@ -40,7 +40,9 @@ def main() -> None:
 def kills(count: int, seed: int) -> None:
     """kill -9 and resume."""
     heads = ("kills", "kills with a checkpoint", "resumed", "chains", "different", "unreadable")
-    print("| run | kill -9 | of them with a checkpoint on disk | resumed runs | finished | other bits | unreadable |")
+    print(
+        "| run | kill -9 | of them with a checkpoint on disk | resumed runs | finished | other energies | unreadable |"
+    )
     print("|---|---|---|---|---|---|---|")
     server, total = Server(), Counter[str]()
     try:

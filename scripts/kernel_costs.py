@@ -5,10 +5,12 @@ python scripts/kernel_costs.py
 
 from __future__ import annotations
 
-from dfmp2.backends.nki.costs import catalogue, published
-from dfmp2.backends.nki.costs.chips import CHIPS, Assumptions
-from dfmp2.backends.nki.costs.pricing import Price
-from dfmp2.backends.nki.costs.shapes import SHAPES
+import published_kernels as published
+
+from dfmp2.trainium.calls import SHAPES
+from dfmp2.trainium.costs import catalogue
+from dfmp2.trainium.costs.chips import CHIPS, Assumptions
+from dfmp2.trainium.costs.pricing import Price
 
 MS, GB = 1e6, 1e9
 MEASURED = {

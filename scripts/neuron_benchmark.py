@@ -22,18 +22,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dfmp2 import threads
-from dfmp2.backends.nki import environment, lanes
-from dfmp2.backends.nki.backend import NkiBackend
-from dfmp2.backends.nki.costs import catalogue, dispatch
-from dfmp2.backends.nki.costs.chips import CHIPS, Assumptions
-from dfmp2.backends.nki.costs.shapes import Shape
-from dfmp2.bench import machine, shapes
+from dfmp2.backends.base import Shape
 from dfmp2.errors import BackendUnavailable, ComparisonFailed, Dfmp2Error, InputError, KernelFailed
+from dfmp2.host import threads
+from dfmp2.host.resources import usable_cores
 from dfmp2.mp2.pairs import pair_energies
-from dfmp2.resources import usable_cores
-from dfmp2.validation import synthetic
-from dfmp2.validation.session import KERNEL_CERTIFICATE
+from dfmp2.trainium import entry
+from dfmp2.trainium.backend import NkiBackend
+from dfmp2.trainium.costs import catalogue, prediction
+from dfmp2.trainium.costs.chips import CHIPS, Assumptions
+from dfmp2.trainium.launch import environment
+from dfmp2.trainium.launch.executors import executor
+from dfmp2.validation import bench as shapes
+from dfmp2.validation import machine, synthetic
+from dfmp2.validation.synthetic import KERNEL_CERTIFICATE
 
 LANES = ("nki", "nki-xla")
 REHEARSAL = "nki-interpreter"
@@ -86,7 +88,7 @@ def refuse(lane: str) -> None:
     ------
     BackendUnavailable : the reason, and what to do
     """
-    reason = None if lane == REHEARSAL else lanes.refusal(lane)
+    reason = None if lane == REHEARSAL else entry.refusal(lane)
     if reason is not None:
         raise BackendUnavailable(f"lane {lane} cannot be used: {reason}; --dry-run shows what would be timed")
 
@@ -96,7 +98,7 @@ def predict(problem: shapes.Problem) -> Found:
     shape, chip = Shape(problem.kernel.nocc, problem.kernel.nvir, problem.kernel.naux), CHIPS["trn1"]
     row = catalogue.find("pair_energy")
     price, _ = catalogue.best(row, shape, chip, Assumptions())
-    launched = dispatch.dispatch("neff", price.calls, *catalogue.host_bytes(row, shape, price))
+    launched = prediction.dispatch("neff", price.calls, *catalogue.host_bytes(row, shape, price))
     return {
         "device": price.makespan / 1e9,
         "floor": price.floor / 1e9,
@@ -159,7 +161,7 @@ def phase(lane: str, name: str, repeats: int) -> Found:
     """
     problem = shapes.problem(name)
     begin = time.perf_counter()
-    backend = lanes.backend(lane) if lane != REHEARSAL else NkiBackend(lane, lanes.executor("interpreter"))
+    backend = entry.make(lane, 1) if lane != REHEARSAL else NkiBackend(lane, executor("interpreter"))
     opened = time.perf_counter() - begin
     with threads.limited(usable_cores()):
         b, space = synthetic.make(problem.kernel, usable_cores())

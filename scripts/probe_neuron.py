@@ -36,8 +36,8 @@ from neuron_probes.bench import LANES, DeviceBench, ModelBench  # noqa: E402
 from neuron_probes.probe import Answer, Numbers, Probe, ProbeError  # noqa: E402
 from neuron_probes.questions import PROBES  # noqa: E402
 
-from dfmp2.backends.nki import lanes, toolchain  # noqa: E402
 from dfmp2.errors import BackendUnavailable, Dfmp2Error  # noqa: E402
+from dfmp2.trainium.launch import executors, toolchain  # noqa: E402
 
 LONGEST = 3600.0  # s for one probe or one compilation; 85 thousand statements may take that
 GRACE = 30.0  # s that a process gets to end what it has started
@@ -189,7 +189,7 @@ def answer_of(arguments: Sequence[str], variables: dict[str, str], limit: float)
 
 def ask_here(probe: Probe, lane: str) -> Numbers:
     """The numbers of a probe, measured in this process."""
-    return probe.ask(DeviceBench(lanes.executor(lane), compile_apart))
+    return probe.ask(DeviceBench(executors.executor(lane), compile_apart))
 
 
 def compile_apart(shape: tuple[int, int, int], edge: int) -> tuple[float, float]:
@@ -207,10 +207,11 @@ def compile_apart(shape: tuple[int, int, int], edge: int) -> tuple[float, float]
 
 def compile_here(nocc: int, nvir: int, naux: int, edge: int) -> dict[str, float]:
     """Compile the off-diagonal pair block of a shape in child processes, and read their peak memory."""
-    from dfmp2.backends.nki import calls, compiler, environment
-    from dfmp2.backends.nki.neff_cache import NeffCache
-    from dfmp2.backends.nki.programs import program_of
-    from dfmp2.backends.nki.proof import Proof
+    from dfmp2.trainium import calls
+    from dfmp2.trainium.calls import program_of
+    from dfmp2.trainium.launch import compiler, environment
+    from dfmp2.trainium.launch.compiler import NeffCache
+    from dfmp2.trainium.launch.proof import Proof
 
     call = calls.pair_energy_calls(nocc, nvir, naux, edge=edge)[0]
     program = program_of(call.source, call.kernel, call.arguments)

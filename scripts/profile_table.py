@@ -16,14 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dfmp2.backends.nki import calls, compiler, environment, programs, toolchain
-from dfmp2.backends.nki.calls import Call
-from dfmp2.backends.nki.costs.account import Account
-from dfmp2.backends.nki.costs.chips import CHIPS, Assumptions
-from dfmp2.backends.nki.costs.pricing import schedule_call
-from dfmp2.backends.nki.costs.shapes import parse_shape
-from dfmp2.backends.nki.neff_cache import NeffCache
 from dfmp2.errors import Dfmp2Error, InputError
+from dfmp2.trainium import calls
+from dfmp2.trainium.calls import Call, parse_shape
+from dfmp2.trainium.costs.chips import CHIPS, Assumptions
+from dfmp2.trainium.costs.pricing import Account, schedule_call
+from dfmp2.trainium.launch import compiler, environment, toolchain
+from dfmp2.trainium.launch.compiler import NeffCache
 
 ENGINES = ("tensor", "vector", "scalar", "gpsimd")
 LEAST_USE = 0.85  # of the Tensor Engine, below which the schedule has gaps
@@ -52,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def calls_of(shape: str) -> tuple[Call, ...]:
     """The pair calls that the backend makes for a shape on this chip."""
     size = parse_shape(shape)
-    generation = programs.GENERATION[toolchain.device_target() or "trn1"]
+    generation = calls.GENERATION[toolchain.device_target() or "trn1"]
     return calls.pair_energy_calls(*size, generation, calls.variants(size.nvir, size.naux)[-1])
 
 
@@ -66,7 +65,7 @@ def compiled(shape: str) -> list[str]:
     cache, versions = NeffCache(environment.cache_folder()), compiler.compiler_versions()
     files = []
     for call in calls_of(shape):
-        program = programs.program_of(call.source, call.kernel, call.arguments)
+        program = calls.program_of(call.source, call.kernel, call.arguments)
         found = cache.find(program, toolchain.device_target() or "trn1", versions)
         if found is None:
             raise InputError(f"{program.label} is not in {cache.folder}: dfmp2 kernels warmup --shape {shape}")

@@ -37,7 +37,7 @@ done
 require_device
 if [[ "$DRY_RUN" != 1 ]]; then
   prepare_host
-  reason="$("$PYTHON" -c "from dfmp2.backends.nki.lanes import refusal; print(refusal('$lane') or '')")"
+  reason="$("$PYTHON" -c "from dfmp2.trainium.entry import refusal; print(refusal('$lane') or '')")"
   [[ -z "$reason" ]] || fail 6 "lane $lane cannot be used: $reason"
 fi
 results="$(results_folder "$results")"

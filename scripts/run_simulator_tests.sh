@@ -46,7 +46,7 @@ fi
 [[ "$DRY_RUN" == 1 ]] || prepare_host
 require_dfmp2
 if [[ "$DRY_RUN" != 1 ]]; then
-  reason="$("$PYTHON" -c 'from dfmp2.backends.nki.lanes import refusal; print(refusal("nki-simulator") or "")')"
+  reason="$("$PYTHON" -c 'from dfmp2.trainium.entry import refusal; print(refusal("nki-simulator") or "")')"
   [[ -z "$reason" ]] || fail 6 "the simulator cannot be used: $reason"
 fi
 export NEURON_PLATFORM_TARGET_OVERRIDE=trn1 # the simulator models trn3 otherwise

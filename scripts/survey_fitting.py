@@ -3,7 +3,7 @@
     python scripts/survey_fitting.py measure [--processes N] [--orbital NAME ...]
     python scripts/survey_fitting.py page > docs/validation/fitting-errors.md
 
-`measure` adds what is missing to dfmp2/reference/fitting_errors.tsv. An error that exceeds the limit is kept too, with
+`measure` adds what is missing to dfmp2/scf/fitting_errors.tsv. An error that exceeds the limit is kept too, with
 that of the set which takes its place.
 """
 
@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from dfmp2.elements import SYMBOLS
 from dfmp2.errors import InputError
-from dfmp2.reference import fitting_error
-from dfmp2.reference.basis import resolve_orbital
-from dfmp2.reference.fitting_sets import TABLE, candidates, objection
-from dfmp2.reference.shield import import_pyscf, shielded
+from dfmp2.molecule.elements import SYMBOLS
+from dfmp2.molecule.pyscf_shield import import_pyscf, shielded
+from dfmp2.molecule.resolve_basis import resolve_orbital
+from dfmp2.scf import fitting_error
+from dfmp2.scf.fitting_sets import TABLE, candidates, objection
 
 HEAVIEST = 86  # Rn
 POPLE = ("*", "**", "(d,p)", "(2d,2p)", "(2df,p)", "(2df,2pd)", "(3df,3pd)")  # for each row of Pople sets
@@ -94,9 +94,9 @@ def save(path: Path, rows: dict[str, str]) -> None:
 INTRODUCTION = """# Fitting error of every element
 
 What the fitting sets miss of exact four-centre integrals, measured on single neutral atoms with all electrons
-correlated (`dfmp2/reference/fitting_error.py` gives the equations): {rows} pairs of sets, H to Rn, with PySCF {pyscf}
+correlated (`dfmp2/scf/fitting_error.py` gives the equations): {rows} pairs of sets, H to Rn, with PySCF {pyscf}
 and Basis Set Exchange {exchange}. `python scripts/survey_fitting.py measure` made the figures, which are in
-`dfmp2/reference/fitting_errors.tsv`, `python scripts/survey_fitting.py page` this page. {missing} defaults are not
+`dfmp2/scf/fitting_errors.tsv`, `python scripts/survey_fitting.py page` this page. {missing} defaults are not
 surveyed yet (large sets, most of them of heavy elements): they are measured when first used, in up to a minute.
 
 A set that is off by more than {limit:.0e} Eh per atom, or was made for the core potential that an all-electron basis

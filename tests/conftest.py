@@ -30,6 +30,8 @@ SETTINGS = (
 )
 for variable in [name for name in os.environ if name.startswith(SETTINGS) and name != "PYTHONPATH"]:
     del os.environ[variable]
+# As `dfmp2` itself has it: threads that wait in PySCF or BLAS sleep, instead of taking the cores from those that work.
+os.environ |= {"OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,6 +49,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     return report
 
 
+from dfmp2.progress import Listener  # noqa: E402 - after the variables are gone
+
 COMMAND = Path(sys.executable).with_name("dfmp2")
 
 MOLECULES = {
@@ -60,6 +64,24 @@ MOLECULES = {
     "nah": "2\n\nNa 0 0 0\nH 0 0 1.8874\n",
     "o2": "2\nmultiplicity=3\nO 0 0 0\nO 0 0 1.2075\n",
 }
+
+
+class Heard(Listener):
+    """What a run told."""
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+        self.stages: list[str] = []
+        self.energies: list[float] = []
+
+    def warning(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def stage(self, text: str) -> None:
+        self.stages.append(text)
+
+    def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
+        self.energies.append(energy)
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,14 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 
-from dfmp2.io import hdf5
-from dfmp2.record import PairEnergies
-from dfmp2.report import build
-from dfmp2.report.cost import Speed
-from dfmp2.report.html import to_html
-from dfmp2.report.kinship import Entry
-from dfmp2.result import MP2Result
+from dfmp2.mp2.result import MP2Result, PairEnergies
+from dfmp2.output.html.several import comparison_page, result_page
+from dfmp2.output.series import Entry
 
+CELLS = {"td", "th", "dt", "dd"}
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 
@@ -34,13 +30,12 @@ class Elements(HTMLParser):
         super().__init__(convert_charrefs=True)
 
     def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        self.handle_startendtag(tag, attrs)
         if tag not in VOID:
             self._open.append(tag)
-        if tag == "tr":
+        if tag in ("tr", "dt"):
             self.rows.append([])
-        if tag in ("td", "th"):
+        if tag in CELLS:
             self.rows[-1].append("")
 
     def handle_startendtag(self, tag, attrs):
@@ -54,7 +49,7 @@ class Elements(HTMLParser):
     def handle_data(self, data):
         if not {"style", "script"} & set(self._open):
             self.text += data
-        if {"td", "th"} & set(self._open):
+        if CELLS & set(self._open):
             self.rows[-1][-1] += data
 
     def values(self, name: str) -> list[str]:
@@ -62,7 +57,7 @@ class Elements(HTMLParser):
         return [value for _, key, value in self.attributes if key == name]
 
     def row(self, *start: str) -> list[str]:
-        """The first row of a table that starts with these cells."""
+        """The first row of a table, or label with its value, that starts with these texts."""
         return next(row for row in self.rows if tuple(row[: len(start)]) == start)
 
 
@@ -75,22 +70,15 @@ def parse(page: str) -> Elements:
     return elements
 
 
-def entry(result: MP2Result, name: str = "a.h5") -> Entry:
-    """A result as it stands on a page."""
-    return Entry(name, result, "0" * 64)
+def entries(*results: MP2Result, folder: str = "") -> list[Entry]:
+    """Results as they stand on a page."""
+    return [Entry(f"{folder}{place}.h5", result, "0" * 64) for place, result in enumerate(results, start=1)]
 
 
-def page_of(*results: MP2Result, title: str | None = None) -> str:
+def page_of(*results: MP2Result, title: str | None = None, folder: str = "") -> str:
     """The HTML page of results that need not be in files."""
-    if len(results) == 1:
-        return to_html(build.single_page(entry(results[0]), Speed(), title))
-    entries = [entry(result, f"{place}.h5") for place, result in enumerate(results, start=1)]
-    return to_html(build.several_page(entries, [Speed()] * len(entries), title))
-
-
-def stored(path: Path) -> MP2Result:
-    """A result from its file."""
-    return hdf5.read(path)
+    given = entries(*results, folder=folder)
+    return result_page(given[0], title) if len(given) == 1 else comparison_page(given, title)
 
 
 def open_shell(result: MP2Result, nocc: int) -> MP2Result:

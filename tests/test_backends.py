@@ -7,11 +7,13 @@ import pytest
 
 from dfmp2.backends import registry
 from dfmp2.backends.base import Operand, Tile
-from dfmp2.cli.calculation import BACKENDS
+from dfmp2.cli.options import BACKENDS
 from dfmp2.errors import BackendUnavailable
 from dfmp2.mp2.pairs import pair_energies
 
-AVAILABLE = [row.name for row in registry.BACKENDS if row.make is not None and row.probe() is None]
+AVAILABLE = {row.name: row.make(2) for row in registry.BACKENDS if row.probe() is None}
+OFFERED = [(name, precision) for name, backend in AVAILABLE.items() for precision in backend.limits.precisions]
+TOLERANCE = {"fp64": 1e-12, "mixed": 3e-6}  # relative
 SIZES = (1, 127, 128, 129)
 
 
@@ -32,21 +34,20 @@ def oracle(left, right):
 
 
 def put(backend, space, precision):
-    if precision not in backend.limits.precisions:
-        pytest.skip(f"{backend.name} has no {precision}")
     return backend.put(*space, precision)
 
 
-@pytest.fixture(params=AVAILABLE)
-def backend(request):
-    return registry.select(request.param, "auto", 2)[0]
+@pytest.fixture(params=OFFERED, ids="-".join)
+def offered(request):
+    """A backend and a precision that it offers."""
+    return AVAILABLE[request.param[0]], request.param[1]
 
 
 @pytest.mark.parametrize("nvir", SIZES)
 @pytest.mark.parametrize("naux", [1, 129])
-@pytest.mark.parametrize(("precision", "tolerance"), [("fp64", 1e-12), ("mixed", 3e-6)])
-def test_same_space_tile_equals_the_oracle(backend, nvir, naux, precision, tolerance):
-    space = fitted(3, nvir, naux)
+def test_same_space_tile_equals_the_oracle(offered, nvir, naux):
+    (backend, precision), space = offered, fitted(3, nvir, naux)
+    tolerance = TOLERANCE[precision]
     direct, exchange = oracle(space, space)
     operand = put(backend, space, precision)
     terms = backend.pair_terms(operand, operand, Tile(0, 2, 1, 3, False))
@@ -57,16 +58,21 @@ def test_same_space_tile_equals_the_oracle(backend, nvir, naux, precision, toler
 
 
 @pytest.mark.parametrize("nocc", SIZES)
-def test_all_pairs_of_many_occupied_orbitals(backend, nocc):
-    space = fitted(nocc, 5, 7)
+def test_all_pairs_of_many_occupied_orbitals(offered, nocc):
+    backend, precision = offered
+    if backend.name == "nki-interpreter":
+        nocc %= 120  # one less and one more than its block of eight
+    space, tolerance = fitted(nocc, 5, 7), TOLERANCE[precision]
     direct, exchange = oracle(space, space)
-    pairs = pair_energies([put(backend, space, "fp64")], backend)
-    np.testing.assert_allclose(pairs.opposite_spin, direct, rtol=1e-12, atol=1e-20)
-    np.testing.assert_allclose(pairs.same_spin[0], direct - exchange, rtol=1e-10, atol=1e-18)
+    pairs = pair_energies([put(backend, space, precision)], backend)
+    least = tolerance * np.abs(direct).max()
+    np.testing.assert_allclose(pairs.opposite_spin, direct, rtol=tolerance, atol=least)
+    np.testing.assert_allclose(pairs.same_spin[0], direct - exchange, rtol=100 * tolerance, atol=least)
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("fp64", 1e-12), ("mixed", 3e-6)])
-def test_two_spin_spaces_of_different_size(backend, precision, tolerance):
+def test_two_spin_spaces_of_different_size(offered):
+    backend, precision = offered
+    tolerance = TOLERANCE[precision]
     alpha, beta = fitted(5, 17, 33, seed=1), fitted(3, 19, 33, seed=2)
     pairs = pair_energies([put(backend, s, precision) for s in (alpha, beta)], backend)
     np.testing.assert_allclose(pairs.opposite_spin, oracle(alpha, beta)[0], rtol=tolerance)
@@ -76,25 +82,25 @@ def test_two_spin_spaces_of_different_size(backend, precision, tolerance):
         np.testing.assert_allclose(matrix, expected, rtol=10 * tolerance, atol=tolerance * np.abs(direct).max())
 
 
-def test_a_spin_without_electrons_contributes_nothing(backend):
-    alpha, beta = fitted(2, 4, 5), fitted(0, 6, 5)
-    pairs = pair_energies([put(backend, s, "fp64") for s in (alpha, beta)], backend)
+def test_a_spin_without_electrons_contributes_nothing(offered):
+    (backend, precision), (alpha, beta) = offered, (fitted(2, 4, 5), fitted(0, 6, 5))
+    pairs = pair_energies([put(backend, s, precision) for s in (alpha, beta)], backend)
     assert pairs.opposite_spin.shape == (2, 0)
     assert pairs.opposite_spin_energy == 0.0
     assert pairs.same_spin_energy < 0.0
 
 
-def test_diagonal_tile_leaves_the_lower_triangle_zero(backend):
-    space = fitted(4, 3, 6)
-    operand = put(backend, space, "fp64")
+def test_diagonal_tile_leaves_the_lower_triangle_zero(offered):
+    backend, precision = offered
+    operand = put(backend, fitted(4, 3, 6), precision)
     terms = backend.pair_terms(operand, operand, Tile(0, 4, 0, 4, True))
     assert (np.tril(terms.direct, -1) == 0).all()
     assert (terms.direct[np.triu_indices(4)] < 0).all()
 
 
-@pytest.mark.parametrize("precision", ["fp64", "mixed"])
-def test_an_orbital_has_no_same_spin_pair_with_itself(backend, precision):
+def test_an_orbital_has_no_same_spin_pair_with_itself(offered):
     """direct_ii = sum_ab (ia|ib)^2 / D = exchange_ii: 0 to the last bit, and without a sign."""
+    backend, precision = offered
     spaces = [fitted(5, 7, 12, seed) for seed in (1, 2)]
     for operands in ([put(backend, s, precision) for s in spaces], [put(backend, spaces[0], precision)]):
         for same in pair_energies(operands, backend).same_spin:
@@ -102,17 +108,18 @@ def test_an_orbital_has_no_same_spin_pair_with_itself(backend, precision):
             assert np.triu(same, 1).any()
 
 
-def test_mixed_precision_really_uses_float32_products(backend):
-    space = fitted(4, 40, 200)
-    exact, mixed = (pair_energies([put(backend, space, p)], backend) for p in ("fp64", "mixed"))
+@pytest.mark.parametrize("name", AVAILABLE)
+def test_mixed_precision_really_uses_float32_products(name):
+    space, (host, backend) = fitted(4, 40, 200), (AVAILABLE["cpu"], AVAILABLE[name])
+    exact, mixed = (pair_energies([put(b, space, p)], b) for b, p in ((host, "fp64"), (backend, "mixed")))
     error = np.abs(exact.opposite_spin - mixed.opposite_spin).max() / np.abs(exact.opposite_spin).max()
     assert 1e-10 < error < 3e-6
 
 
-def test_operands_are_put_once_and_not_modified(backend):
-    space = fitted(4, 6, 8)
+def test_operands_are_put_once_and_not_modified(offered):
+    (backend, precision), space = offered, fitted(4, 6, 8)
     before = space[0].copy()
-    operand = put(backend, space, "fp64")
+    operand = put(backend, space, precision)
     assert isinstance(operand, Operand)
     pair_energies([operand], backend)
     np.testing.assert_array_equal(space[0], before)
@@ -143,7 +150,7 @@ def test_auto_is_the_host_without_an_accelerator(monkeypatch):
 
 def test_auto_takes_cuda_where_a_device_is(monkeypatch):
     """The choice, with the probe and the factory of the table replaced: no device is needed."""
-    made = registry.Row("cuda", "stand-in", lambda: None, lambda threads: registry._make_cpu(threads))
+    made = registry.Row("cuda", "stand-in", "dfmp2.backends.cpu")
     monkeypatch.setattr(registry, "BACKENDS", (*(r for r in registry.BACKENDS if r.name != "cuda"), made))
     monkeypatch.setattr("os.path.exists", lambda path: path == "/proc/driver/nvidia/version")
     assert registry.select("auto", "auto", 1)[1] == "auto: a CUDA device is present"

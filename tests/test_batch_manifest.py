@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import lists, sampled_from, tuples
 
-from dfmp2.batch.inputs import fingerprint, read_input
-from dfmp2.batch.manifest import make_batch, read_manifest, slug
 from dfmp2.errors import InputError
+from dfmp2.execution.manifest import make_batch, read_manifest, slug
+from dfmp2.execution.state import fingerprint, read_input
 from tests.conftest import listing, succeed
 
 HEAD = 'basis = "sto-3g"\noutput = "out"\n'
@@ -73,11 +73,11 @@ def test_options_of_an_item_win_and_paths_are_the_manifests(folder):
     first, second = batch.items
     assert batch.output == folder / "sub" / "res"
     assert (first.name, first.path) == ("w", folder / "sub" / "w.xyz")
-    assert (first.settings.options.basis, first.settings.options.frozen_core) == ("sto-3g", "1")
-    assert (second.settings.options.basis, second.settings.options.frozen_core) == ("cc-pvdz", "none")
-    assert second.settings.charge == -2 and first.settings.charge is None
+    assert (first.options.basis, first.options.frozen_core) == ("sto-3g", "1")
+    assert (second.options.basis, second.options.frozen_core) == ("cc-pvdz", "none")
+    assert second.charge == -2 and first.charge is None
     assert second.name == slug("水/b wasser") == "_b_wasser"
-    assert repr(first.settings.options.os_scale) == "2.0"
+    assert repr(first.options.os_scale) == "2.0"
     other = read_manifest(folder / "sub" / "m.toml", root=folder, output=Path("there"))
     assert other.items[0].path == folder / "w.xyz" and other.output == Path("there")
 
@@ -124,6 +124,8 @@ def test_only_what_decides_a_result_is_in_its_fingerprint(folder):
         of(text, basis="cc-pvdz"),
         of(text, charge=2),
         of(text, frozen_core="1"),
+        of(text, precision="fp64"),
+        of(text, scf_conv_tol=1e-9),
         of(text, check=True),
     ]
     assert len({plain, *changed}) == len(changed) + 1
@@ -135,7 +137,7 @@ def test_start_orbitals_count_by_their_content(folder):
     before = read_input(item)
     (folder / "a.chk").write_bytes(b"second")
     assert read_input(item).fingerprint != before.fingerprint
-    assert fingerprint(before.molecule, item.settings.options, before.start) == before.fingerprint
+    assert fingerprint(before.molecule, item.options, before.start) == before.fingerprint
     (folder / "a.chk").unlink()
     with pytest.raises(InputError, match="scf-from"):
         read_input(item)

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from dfmp2.batch.accelerators import pinning
-from dfmp2.batch.casualty import Casualty
-from dfmp2.batch.order import Work, arrange, read_shard, shard_of_job, shards
-from dfmp2.batch.sizes import ElementSize, cost, element_sizes, workload
 from dfmp2.errors import InputError
-from dfmp2.io.lock import FORGOTTEN, Holder, acquire, discard, holder, lock_file, release
-from dfmp2.io.xyz import parse_xyz
+from dfmp2.execution.arrays import Work, arrange, read_shard, shard_of_job, shards
+from dfmp2.execution.costs import ElementSize, cost, element_sizes, workload
+from dfmp2.execution.devices import pinning
+from dfmp2.execution.pool import Death
+from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.options import Options
 from tests.conftest import MOLECULES
 
@@ -92,73 +86,31 @@ def test_sizes_are_those_of_the_molecule(water, radical):
         molecule = parse_xyz(MOLECULES[name], file=name).molecule
         options = Options("sto-3g", frozen_core=str(stored.json["sizes"]["frozen_core"]))
         key = ("sto-3g", "df", "", "")
-        found = workload(molecule, options, {key: element_sizes(key, molecule.elements)})
+        found = workload(molecule, options, element_sizes([(key, molecule.elements)]))
         sizes = stored.json["sizes"]
         assert found is not None
         assert (found.nao, found.naux_scf, found.naux) == (sizes["nao"], sizes["naux_scf"], sizes["naux"])
         spins = 1 if name == "h2o" else 2
         assert [s.nocc for s in found.spins] == sizes["nocc"][:spins]
         assert [s.nvir for s in found.spins] == sizes["nvir"][:spins]
-    assert element_sizes(("no-such-basis", "df", "", ""), ["H"]) == {}
+    assert element_sizes([(bad := ("no-such-basis", "df", "", ""), ["H"])]) == {bad: {}}
     assert cost(None) == 0.0
 
 
 def test_core_potentials_count():
     """Iodine in def2-SVP: 28 electrons in the potential, [4s4p2d]: 4 + 12 + 10 functions (Weigend, Ahlrichs 2005)."""
-    found = element_sizes(("def2-svp", "conventional", "", "auto"), ["I"])["I"]
+    found = element_sizes([(key := ("def2-svp", "conventional", "", "auto"), ["I"])])[key]["I"]
     assert isinstance(found, ElementSize) and (found.core, found.scf_fitting, found.orbital) == (28, 0, 26)
 
 
-DEAD = Casualty(-signal.SIGKILL, 3 * 10**9, 10**9, True, "")
+DEAD = Death(-signal.SIGKILL, 3 * 10**9, 10**9, True, "")
 
 
 def test_a_killed_worker_says_what_would_fit():
-    text = DEAD.message({"least": 5 * 10**8, "most": 2 * 10**9})
+    text = DEAD.message((5 * 10**8, 2 * 10**9))
     assert "out-of-memory killer" in text and "3.00 GB per worker would fit (500.00 MB with large" in text
     assert DEAD.exit_code == 7 and "fewer --workers or more --memory" in text
-    crash = Casualty(-signal.SIGSEGV, 10**8, 10**9, False, "Fatal Python error")
-    assert crash.exit_code == 1 and "crashed (SIGSEGV)" in crash.message({})
-    failed = Casualty(1, 10**8, 10**9, False, "Traceback ...\nValueError: what?\n\n")
-    assert failed.exit_code == 1 and "exit code 1): ValueError: what?" in failed.message({"least": None, "most": None})
-
-
-SLEEPER = "from dfmp2.io.lock import acquire; import sys, time; print(acquire(sys.argv[1]), flush=True); time.sleep(60)"
-
-
-def test_one_process_holds_a_lock_and_a_dead_one_does_not(tmp_path):
-    target = tmp_path / "h2o.h5"
-    code = SLEEPER.replace("acquire(sys", "acquire(__import__('pathlib').Path(sys").replace("[1])", "[1]))")
-    other = subprocess.Popen([sys.executable, "-c", code, str(target)], stdout=subprocess.PIPE, text=True)
-    assert other.stdout is not None and other.stdout.readline() == "None\n"
-    found = acquire(target)
-    assert found is not None and found.pid == other.pid and f"process {other.pid} on" in str(found)
-    release(target)
-    discard(target)
-    assert holder(target) == found  # it is not ours to give up
-    other.kill()
-    other.wait()
-    other.stdout.close()
-    assert holder(target) is None and acquire(target) is None
-    mine = holder(target)
-    assert mine is not None and mine.pid == os.getpid()
-    release(target)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_locks_of_reused_numbers_other_machines_and_nonsense(tmp_path):
-    target = tmp_path / "h2o.h5"
-    assert acquire(target) is None
-    value = json.loads(lock_file(target).read_text())
-    lock_file(target).write_text(json.dumps({**value, "started": "1"}))  # the number belongs to another process now
-    assert holder(target) is None and acquire(target) is None
-    foreign = {**value, "host": "elsewhere", "pid": 1}
-    lock_file(target).write_text(json.dumps(foreign))
-    assert holder(target) == Holder(**foreign)
-    assert acquire(target) == Holder(**foreign)
-    old = lock_file(target).stat().st_mtime - FORGOTTEN - 1
-    os.utime(lock_file(target), (old, old))
-    assert holder(target) is None and acquire(target) is None
-    for nonsense in ("", "[" * 2000, "{}", '{"pid": "x"}', json.dumps({**value, "pid": 10**30})):
-        lock_file(target).write_text(nonsense)
-        assert holder(target) is None
-    assert sorted(path.name for path in tmp_path.iterdir()) == [Path(lock_file(target)).name]
+    crash = Death(-signal.SIGSEGV, 10**8, 10**9, False, "Fatal Python error")
+    assert crash.exit_code == 1 and "crashed (SIGSEGV)" in crash.message(None)
+    failed = Death(1, 10**8, 10**9, False, "Traceback ...\nValueError: what?\n\n")
+    assert failed.exit_code == 1 and "exit code 1): ValueError: what?" in failed.message(None)

@@ -1,159 +1,199 @@
-"""Stopped at any safe point and resumed, a run gives the bits of one that was never stopped."""
+"""A run that was stopped goes on: after its SCF to the same bits, within its SCF to the same convergence."""
 
 from __future__ import annotations
 
+import io
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dfmp2 import memory, pipeline
-from dfmp2.checkpoint import journal as journals
-from dfmp2.checkpoint.encoding import HEAD, Section, assemble, encode, newest
-from dfmp2.checkpoint.journal import Journal
+import dfmp2
+from dfmp2.backends.base import PairTerms, Tile
 from dfmp2.errors import InputError, Interrupted
-from dfmp2.io import hdf5
-from dfmp2.io.checkpoint import VARIABLE, checkpointing
-from dfmp2.io.xyz import read_xyz
+from dfmp2.host import locks
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.xyz import parse_xyz, read_xyz
+from dfmp2.mp2 import energy
+from dfmp2.mp2.checkpoint import NOTHING, Checkpoint, StoredB
+from dfmp2.mp2.identity import FREE, fingerprint
 from dfmp2.options import Options
+from dfmp2.output import checkpoint as files
+from dfmp2.output import hdf5
+from dfmp2.output.checkpoint import VARIABLE, FileCheckpoint, State, checkpointing, decode, encode
+from dfmp2.planning import memory
 from dfmp2.progress import Listener
-from dfmp2.reference import exchange_schedule, mean_field
-from dfmp2.scratch.space import Space
+from dfmp2.scf import hartree_fock
+from dfmp2.scf.reference import StartOrbitals
 from tests.conftest import Runner, listing, succeed
-from tests.faults import numbers
+from tests.faults import Stopping, close, numbers, recorded
 
 INPUTS = Path(__file__).parent.parent / "inputs"
+SMALL = Options(basis="sto-3g", threads=1, backend="cpu")
+Bits = dict[str, bytes]
 
 
-class InMemory:
-    """A file that keeps every version of itself."""
-
-    path = "in memory"
+class Heard(Listener):
+    """What was said."""
 
     def __init__(self) -> None:
-        self.contents: list[bytes] = []
-
-    def save(self, content: bytes) -> None:
-        self.contents.append(content)
-
-
-class Quiet(Listener):
-    def __init__(self) -> None:
-        self.stages: list[str] = []
+        self.said: list[str] = []
 
     def stage(self, text: str) -> None:
-        self.stages.append(text)
+        self.said.append(text)
 
     def warning(self, text: str) -> None:
-        self.stages.append(text)
+        self.said.append(text)
 
 
-def compute(name: str, options: Options, journal: Journal | None = None) -> dict[str, bytes]:
+def compute(name: str, options: Options, checkpoint: Checkpoint = NOTHING, **more: Any) -> Bits:
     molecule = read_xyz(INPUTS / f"{name}.xyz").molecule
-    return numbers(hdf5.to_bytes(pipeline.run(molecule, options, listener=Quiet(), journal=journal)))
+    listener = more.pop("listener", None) or Heard()
+    return numbers(
+        hdf5.to_bytes(energy.mp2_energy(molecule, options, listener=listener, checkpoint=checkpoint, **more))
+    )
+
+
+@pytest.fixture
+def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Bits, list[State]]]:
+    """The numbers of a run, and all states it has passed through."""
+    monkeypatch.setenv(VARIABLE, "0")
+
+    def run(name: str, options: Options) -> tuple[Bits, list[State]]:
+        with recorded() as passed:
+            return compute(name, options, FileCheckpoint(tmp_path / "x.h5")), passed
+
+    return run
 
 
 def small_ladder(patch: pytest.MonkeyPatch) -> None:
     """All three rungs on an easy molecule."""
     for name, value in {"DIIS_LEAST": 3, "DIIS_SHARE": 0.15, "SHIFT_SHARE": 0.2}.items():
-        patch.setattr(mean_field, name, value)
+        patch.setattr(hartree_fock, name, value)
 
 
 def early_single(patch: pytest.MonkeyPatch) -> None:
     """Float32 exchange in a molecule of any size."""
-    patch.setattr(exchange_schedule, "SINGLE_LEAST", 1)
-    patch.setattr(exchange_schedule, "SINGLE_UNTIL", 1e-2)
-
-
-def unchanged(patch: pytest.MonkeyPatch) -> None:
-    pass
+    patch.setattr(hartree_fock, "SINGLE_LEAST", 1)
+    patch.setattr(hartree_fock, "SINGLE_UNTIL", 1e-2)
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "prepare", "step"),
+    ("name", "options", "prepare"),
     [
-        ("h2o", {}, early_single, 9),
-        ("h2o", {"scf": "conventional"}, unchanged, 12),
-        ("nh2", {"scf_max_cycles": 30}, small_ladder, 17),
-        pytest.param("nh2", {"tolerance": 1e-12}, unchanged, 40, marks=pytest.mark.slow),  # repeated in float64
-        ("nh2", {"stability": "full", "precision": "fp64"}, unchanged, 23),
+        ("h2o", {}, early_single),
+        ("h2o", {"scf": "conventional"}, lambda _: None),
+        ("nh2", {"scf_max_cycles": 30}, small_ladder),
+        ("nh2", {"tolerance": 1e-12}, lambda _: None),  # pair energies repeated in float64
+        ("nh2", {"stability": "full", "precision": "fp64"}, lambda _: None),
     ],
     ids=["float32 exchange", "conventional", "ladder", "repeated", "full stability"],
 )
-def test_resumed_from_any_saved_state(
-    name: str, options: dict[str, Any], prepare: Any, step: int, monkeypatch: pytest.MonkeyPatch
+def test_resumed_from_any_state(
+    name: str, options: dict[str, Any], prepare: Any, states: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare(monkeypatch)
     chosen = Options(basis="cc-pvdz", threads=1, **options)
-    whole, file = compute(name, chosen), InMemory()
-    assert compute(name, chosen, Journal(file, every=0.0)) == whole  # saving changes nothing
-    states = [newest(content) for content in file.contents]
-    assert [state.serial for state in states] == list(range(1, len(states) + 1))
-    assert {"scf", "reference", "pairs 0"} <= {section for state in states for section in state.sections}
-    for state in states[::step]:
-        assert compute(name, chosen, Journal(InMemory(), state, every=0.0)) == whole, state.serial
+    whole, (found, passed) = compute(name, chosen), states(name, chosen)
+    assert found == whole  # saving changes nothing
+    within = [state for state in passed if state.reference is None]
+    after = [state for state in passed if state.reference is not None]
+    assert all(state.orbitals is not None for state in within) and len(within) > 5 and len(after) > 5
+    for state in after[:: len(after) // 3]:
+        assert compute(name, chosen, FileCheckpoint(tmp_path / "y.h5", state)) == whole
+    said = Heard()
+    found = compute(name, chosen, FileCheckpoint(tmp_path / "y.h5", within[-2]), listener=said)
+    assert close(found, whole)
+    assert any("going on from" in text for text in said.said)
+    again = FileCheckpoint(tmp_path / "y.h5", within[-2], same_bits=True)
+    assert compute(name, chosen, again) == whole
 
 
-@pytest.mark.slow
-def test_stopped_again_and_again_with_everything_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B is taken over from the run before, and nothing is left in the end."""
+def test_orbitals_of_the_last_iteration_shorten_the_scf(states: Any, tmp_path: Path) -> None:
+    chosen = Options(basis="cc-pvdz", threads=1)
+    whole, passed = states("h2o", chosen)
+    last = [state for state in passed if state.reference is None][-1]
+    found = compute("h2o", chosen, FileCheckpoint(tmp_path / "y.h5", last))
+    cycles = [int(np.frombuffer(bits["dfmp2/reference/cycles"], dtype=np.int64)[0]) for bits in (found, whole)]
+    assert cycles[0] <= cycles[1] // 2
+
+
+def test_tiles_of_another_cut_are_not_taken(states: Any, tmp_path: Path) -> None:
+    """A tile counts by its place: one of another width is computed again, as is one of the repetition in float64."""
+    whole, passed = states("nh2", SMALL)
+    state = passed[-1]
+    assert state.tiles
+    for (number, left, right, tile), terms in list(state.tiles.items()):
+        wrong = PairTerms(*(None if part is None else part + 1.0 for part in terms))
+        del state.tiles[number, left, right, tile]
+        for key in ((number, left, right, tile._replace(i1=tile.i1 + 1)), (number + 1, left, right, tile)):
+            state.tiles[key] = wrong
+        state.tiles[number, left, right, tile._replace(diagonal=not tile.diagonal)] = wrong
+    assert compute("nh2", SMALL, FileCheckpoint(tmp_path / "y.h5", state)) == whole
+
+
+# --- B on disk ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
+    """Options of a run with everything on disk, in `scratch`; its checkpoint is saved wherever it can be."""
     for name in ("scf_fits_in_core", "mp2_fits_in_core"):
         monkeypatch.setattr(memory.MemoryPlan, name, property(lambda _: False))
     monkeypatch.setenv(VARIABLE, "0")
-    scratch, target = tmp_path / "scratch", tmp_path / "x.h5"
-    scratch.mkdir()
-    options = Options(basis="cc-pvdz", threads=1, scratch=str(scratch))
-    whole, adopted, points = compute("nh2", options), [], [0]
-    safe_point, adopt = Journal.safe_point, Space.adopt
-
-    def stopping(journal: Journal) -> None:
-        points[0] += 1
-        journal.stop_asked = points[0] % 13 == 0
-        safe_point(journal)
-
-    monkeypatch.setattr(Journal, "safe_point", stopping)
-    monkeypatch.setattr(Space, "adopt", lambda space, folder: adopted.append(adopt(space, folder)) or adopted[-1])
-    stops = 0
-    while True:
-        try:
-            with checkpointing(target, resume=True, note=lambda _: None, warn=pytest.fail) as kept:
-                found = compute("nh2", options, kept.journal)
-                kept.complete()
-            break
-        except Interrupted:
-            stops += 1
-            assert [path.name for path in tmp_path.iterdir() if path != scratch] == ["x.h5.checkpoint"]
-    assert found == whole and stops > 3 and adopted.count(True) > 1
-    assert list(tmp_path.iterdir()) == [scratch] and list(scratch.iterdir()) == []
+    (tmp_path / "scratch").mkdir()
+    return Options(basis="cc-pvdz", threads=1, scratch=str(tmp_path / "scratch"))
 
 
-def test_integrals_that_changed_on_disk_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory.MemoryPlan, "mp2_fits_in_core", property(lambda _: False))
-    monkeypatch.setenv(VARIABLE, "0")
-    target, options = tmp_path / "x.h5", Options(basis="cc-pvdz", threads=1, scratch=str(tmp_path))
-    whole, safe_point = compute("h2o", options), Journal.safe_point
+def test_stopped_again_and_again_with_everything_on_disk(on_disk: Options, tmp_path: Path) -> None:
+    whole, target, stops = compute("nh2", on_disk), tmp_path / "x.h5", 0
+    with Stopping(every=13):
+        while True:
+            said = Heard()
+            try:
+                with checkpointing(target, resume=True, note=said.stage, warn=pytest.fail, same_bits=True) as kept:
+                    found = compute("nh2", on_disk, kept, listener=said)
+                    kept.complete()
+                break
+            except Interrupted:
+                stops += 1
+                assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["x.h5.checkpoint"]
+    assert found == whole and stops > 2
+    assert any("checking the fitted integrals" in text for text in said.said)
+    assert [path.name for path in tmp_path.iterdir()] == ["scratch"] and not list((tmp_path / "scratch").iterdir())
 
-    def stopping(journal: Journal) -> None:
-        journal.stop_asked = "scratch" in journal._sections and "pairs 0" in journal._sections
-        safe_point(journal)
 
-    said: list[str] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "safe_point", stopping)
-        with (
-            pytest.raises(Interrupted),
-            checkpointing(target, resume=False, note=said.append, warn=pytest.fail) as kept,
-        ):
-            compute("h2o", options, kept.journal)
-    (file,) = tmp_path.glob("*/b-0.h5")
+@pytest.mark.parametrize("damage", ["changed", "short", "gone"])
+def test_b_that_is_not_what_it_was_is_made_again(damage: str, on_disk: Options, tmp_path: Path) -> None:
+    whole, target, said = compute("h2o", on_disk), tmp_path / "x.h5", Heard()
+    with (
+        Stopping(at_tile=1),
+        pytest.raises(Interrupted),
+        checkpointing(target, resume=False, note=said.stage, warn=pytest.fail) as kept,
+    ):
+        compute("h2o", on_disk, kept)
+    (file,) = tmp_path.glob("scratch/*/b-0.h5")
     content = bytearray(file.read_bytes())
     content[-5] ^= 1
-    file.write_bytes(content)
-    with checkpointing(target, resume=True, note=said.append, warn=pytest.fail) as kept:
-        assert compute("h2o", options, kept.journal) == whole
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(content if damage == "changed" else content[: len(content) // 2])
+    with checkpointing(target, resume=True, note=said.stage, warn=pytest.fail) as kept:
+        assert compute("h2o", on_disk, kept, listener=said) == whole
         kept.complete()
-    assert list(tmp_path.iterdir()) == []
+    assert any("are not used" in text for text in said.said)
+    assert [path.name for path in tmp_path.iterdir()] == ["scratch"] and not list((tmp_path / "scratch").iterdir())
+
+
+# --- which run it belongs to ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -162,101 +202,184 @@ def test_integrals_that_changed_on_disk_are_not_used(tmp_path: Path, monkeypatch
         ({"threads": 2}, r"--threads \(1 there, 2 here\)"),
         ({"basis": "6-31g"}, "orbital basis differs"),
         ({"auxbasis": "weigend"}, "MP2 fitting set differs"),
+        ({"scf_auxbasis": "cc-pvdz-jkfit"}, "SCF fitting set differs"),
         ({"precision": "fp64"}, r"--precision \(auto there, fp64 here\)"),
         ({"frozen_core": "auto"}, r"frozen core \(0 there, 1 here\)"),
         ({"backend": "torch"}, r"--backend \(cpu there, torch here\)"),
+        ({"guess": "core"}, r"--guess \(atoms there, core here\)"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_foreign_checkpoint_is_refused(change: dict[str, Any], named: str) -> None:
-    options = {"basis": "sto-3g", "threads": 1, "backend": "cpu"}
-    file = InMemory()
-    compute("h2o", Options(**options), Journal(file, every=0.0))
-    with pytest.raises(InputError, match=f"in memory belongs to another calculation: .*{named}"):
-        compute("h2o", Options(**{**options, **change}), Journal(InMemory(), newest(file.contents[-1]), every=0.0))
+def test_a_foreign_checkpoint_is_refused(change: dict[str, Any], named: str, states: Any, tmp_path: Path) -> None:
+    _, passed = states("h2o", SMALL)
+    with pytest.raises(InputError, match=f"x.h5.checkpoint belongs to another calculation: .*{named}"):
+        compute("h2o", replace(SMALL, **change), FileCheckpoint(tmp_path / "x.h5", passed[-1]))
 
 
-def test_bases_count_by_their_numbers() -> None:
-    """Two spellings of one name are one basis."""
-    file = InMemory()
-    whole = compute("h2o", Options(basis="cc-pvdz", threads=1), Journal(file, every=0.0))
-    found = compute("h2o", Options(basis="CC-PVDZ", threads=1), Journal(InMemory(), newest(file.contents[-1])))
-    assert found["scf/e_tot"] == whole["scf/e_tot"]
+def test_start_orbitals_and_spellings(states: Any, tmp_path: Path) -> None:
+    """Start orbitals count by their numbers, and so do bases: two spellings of a name are one basis."""
+    whole, passed = states("h2o", SMALL)
+    same = compute("h2o", replace(SMALL, basis="STO-3G"), FileCheckpoint(tmp_path / "x.h5", passed[-1]))
+    assert same["scf/e_tot"] == whole["scf/e_tot"]
+    start = StartOrbitals(np.eye(7)[None], np.array([[2.0] * 5 + [0.0] * 2]), None, "a file")
+    with pytest.raises(InputError, match="start orbitals differs"):
+        compute("h2o", SMALL, FileCheckpoint(tmp_path / "x.h5", passed[-1]), start=start)
 
 
-# --- when it is saved -------------------------------------------------------------------------------------------
+def molecule(text: str) -> Molecule:
+    return parse_xyz(f"2\n\n{text}\n", file="a.xyz", units="angstrom", charge=None, multiplicity=None).molecule
 
 
-def test_what_is_quick_leaves_no_checkpoint() -> None:
-    file = InMemory()
-    compute("h2o", Options(basis="sto-3g", threads=1), Journal(file))
-    assert file.contents == []
+def test_what_makes_two_runs_the_same() -> None:
+    """One function decides for results, studies and batches."""
+    first = molecule("He 0 0 0\nHe 0 0 3")
+    asked = fingerprint(first, SMALL)
+    others = [
+        (molecule("He 0 0 0\n@He 0 0 3"), SMALL, ""),
+        (molecule("@He 0 0 0\nHe 0 0 3"), SMALL, ""),
+        (molecule("He 0 0 0\nHe 0 0 3.0000001"), SMALL, ""),
+        (first.with_state(2, 1), SMALL, ""),
+        (first.with_state(0, 3), SMALL, ""),
+        (first.in_field(np.array([[0.0, 0.0, 9.0, 0.5]])), SMALL, ""),
+        (first, SMALL, "hash of start orbitals"),
+    ]
+    different = {
+        **{"basis": "6-31g", "reference": "uhf", "relativity": "x2c", "scf": "conventional", "stability": "full"},
+        **{"scf_auxbasis": "a", "guess": "core", "auxbasis": "a", "frozen_core": "auto", "backend": "torch"},
+        **{"precision": "fp64", "transform": "host", "check": True, "scf_conv_tol": 1e-9, "tolerance": 1e-8},
+        **{"scf_starts": 2, "frozen_virtual": 1, "os_scale": 1.1, "ss_scale": 1.1},
+    }
+    assert {field.name for field in fields(Options)} == {*different, *FREE}
+    others += [(first, replace(SMALL, **{name: value}), "") for name, value in different.items()]
+    found = {fingerprint(*other) for other in others}
+    assert len(found) == len(others) and asked not in found
+    free = {"memory": 10**9, "threads": 2, "scratch": "/tmp", "scf_max_cycles": 7, "scf_from": "x.h5"}
+    assert fingerprint(first, replace(SMALL, **free, allow_small_gap=True, allow_poor_fit=True)) == asked
 
 
-def test_saving_takes_one_percent_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+# --- when it is saved -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_quick_leaves_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "write_atomically", pytest.fail)
+    compute("h2o", SMALL, FileCheckpoint(tmp_path / "x.h5"))
+
+
+def test_saving_takes_one_percent_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk on which a save takes 2 s is asked every 200 s, whatever the clock on the wall does."""
-    now = [0.0]
-    monkeypatch.setattr(journals.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(journals.time, "time", lambda: -now[0])
+    now, saves = [0.0], [0]
+    monkeypatch.setattr(files.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(files.time, "time", lambda: -now[0])
 
-    class Slow(InMemory):
-        def save(self, content: bytes) -> None:
-            now[0] += 2.0
-            super().save(content)
+    def slow(*_: Any, **__: Any) -> None:
+        now[0] += 2.0
+        saves[0] += 1
 
-    file = Slow()
-    journal = Journal(file)
-    journal.begin({}, Quiet())
+    monkeypatch.setattr(files, "write_atomically", slow)
+    checkpoint = FileCheckpoint(tmp_path / "x.h5")
+    checkpoint.begin({}, Heard())
     while now[0] < 10_000:
         now[0] += 1.0
-        journal.safe_point()
-    assert len(file.contents) == pytest.approx(10_000 / 202, abs=2)
+        checkpoint.add_orbitals(np.eye(1)[None], np.ones((1, 1)))
+    assert saves[0] == pytest.approx(10_000 / 202, abs=2)
 
 
 # --- the file -------------------------------------------------------------------------------------------------------
 
 
-def two_generations() -> tuple[bytes, int]:
-    """A file, and where its newest generation begins."""
+def example() -> State:
     rng = np.random.default_rng(0)
-    blocks = [
-        encode(k, {"part": Section({"k": k}, {"a": rng.random((3, 4)), "b": rng.random(5) > 0.5})}) for k in (6, 7)
-    ]
-    return assemble(blocks[0], blocks[1], "/scratch/here"), len(assemble(blocks[0], b"", "/scratch/here"))
+    return State(
+        {"geometry": "a"},
+        (10, 20),
+        StartOrbitals(rng.random((2, 3, 3)), rng.random((2, 3)), None, "the checkpoint"),
+        None,
+        StoredB("/scratch/here", ((2, 3, 4),), (("ab",),), 1.5, 0, 0.0),
+        {
+            (0, 0, 0, Tile(0, 2, 0, 2, True)): PairTerms(rng.random((2, 2)), rng.random((2, 2))),
+            (0, 0, 0, Tile(0, 2, 2, 3, False)): PairTerms(rng.random((2, 1)), rng.random((2, 1))),
+            (1, 0, 1, Tile(0, 1, 0, 3, False)): PairTerms(rng.random((1, 3)), None),
+        },
+    )
 
 
 def test_file_gives_back_what_was_written() -> None:
-    content, _ = two_generations()
-    rng = np.random.default_rng(0)
-    rng.random((3, 4)), rng.random(5)
-    state = newest(content)
-    assert (state.serial, state.damaged, state.sections["part"].values) == (7, False, {"k": 7})
-    np.testing.assert_array_equal(state.sections["part"].arrays["a"], rng.random((3, 4)))
-    np.testing.assert_array_equal(state.sections["part"].arrays["b"], rng.random(5) > 0.5)
+    state, found = example(), decode(encode(example()))
+    assert (found.identity, found.layout, found.b, found.reference) == (state.identity, state.layout, state.b, None)
+    assert found.orbitals is not None and state.orbitals is not None and found.tiles and state.tiles
+    np.testing.assert_array_equal(found.orbitals.mo_coeff, state.orbitals.mo_coeff)
+    np.testing.assert_array_equal(found.orbitals.mo_occ, state.orbitals.mo_occ)
+    assert list(found.tiles) == list(state.tiles)
+    for key, terms in state.tiles.items():
+        np.testing.assert_array_equal(found.tiles[key].direct, terms.direct)
+        np.testing.assert_array_equal(np.array(found.tiles[key].exchange), np.array(terms.exchange))
 
 
 def test_damage_of_any_byte_is_found() -> None:
-    content, second = two_generations()
-    head = content.index(b"\n", len(HEAD)) + 1
-    for place in range(len(content)):
+    """Of a number, and of the name, type or shape of an array."""
+    content = encode(example())
+    begin = content.index(b"sha256 ")
+    for place in range(begin, len(content)):
         damaged = bytearray(content)
         damaged[place] ^= 0x10
-        if place < len(HEAD):
-            with pytest.raises(ValueError, match=r"begin|version"):
-                newest(bytes(damaged))
-        elif place >= head:
-            state = newest(bytes(damaged))
-            assert (state.serial, state.damaged) == ((6, True) if place >= second else (7, True)), place
+        with pytest.raises(ValueError, match="does not have the stored hash"):
+            decode(bytes(damaged))
+    for length in range(begin, len(content), 7):
+        with pytest.raises(ValueError, match="does not have the stored hash"):
+            decode(content[:length])
 
 
-def test_a_file_cut_short_holds_the_older_generation_or_none() -> None:
-    content, second = two_generations()
-    for length in range(len(content)):
-        if length < second:
-            with pytest.raises(ValueError, match=r"begin|version|hash"):
-                newest(content[:length])
-        else:
-            assert newest(content[:length]).serial == 6
+def test_the_hash_covers_names_types_and_shapes() -> None:
+    """Arrays of another shape or type, or in each other's place, with the old hash."""
+    content = encode(example())
+    head, _, payload = content.partition(b"\nPK")
+    with np.load(io.BytesIO(b"PK" + payload)) as archive:
+        text, *arrays = (archive[name] for name in archive.files)
+    assert decode(head + b"\nPK" + payload).tiles and arrays[1].shape == (2, 3)
+    for changed in ([arrays[0], arrays[1].reshape(3, 2)], [arrays[0], arrays[1].view(np.int64)], arrays[1::-1]):
+        made = io.BytesIO()
+        np.savez(made, text, *changed, *arrays[2:])
+        with pytest.raises(ValueError, match="does not have the stored hash"):
+            decode(head + b"\n" + made.getvalue())
+
+
+# --- one process at a time ------------------------------------------------------------------------------------------
+
+SLEEPER = "import sys, time; from pathlib import Path; from dfmp2.host import locks as lock; "
+SLEEPER += "print(lock.acquire(Path(sys.argv[1])), flush=True); time.sleep(60)"
+
+
+def test_one_process_holds_a_lock_and_a_dead_one_does_not(tmp_path: Path) -> None:
+    target = tmp_path / "h2o.h5"
+    other = subprocess.Popen([sys.executable, "-c", SLEEPER, str(target)], stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None and other.stdout.readline() == "None\n"
+    found = locks.acquire(target)
+    assert found is not None and found.pid == other.pid and f"process {other.pid} on" in str(found)
+    locks.release(target)
+    locks.discard(target)
+    assert locks.holder(target) == found  # it is not ours to give up
+    other.kill()
+    other.wait()
+    other.stdout.close()
+    assert locks.holder(target) is None and locks.acquire(target) is None
+    assert locks.acquire(target) is None  # a process may take it twice
+    locks.release(target)
+    mine = locks.holder(target)
+    assert mine is not None and mine.pid == os.getpid()
+    locks.release(target)
+    assert locks.holder(target) is None and list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_file_that_holds_nonsense_is_a_lock_all_the_same(tmp_path: Path) -> None:
+    target = tmp_path / "h2o.h5"
+    code = SLEEPER.replace("time.sleep", "Path(sys.argv[1]).with_name('.h2o.lock').write_text('[' * 9000); time.sleep")
+    with subprocess.Popen([sys.executable, "-c", code, str(target)], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "None\n"
+        time.sleep(0.2)
+        assert str(locks.acquire(target)) == "another process"
+        other.kill()
+    assert locks.acquire(target) is None
+    locks.release(target)
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
@@ -267,16 +390,8 @@ RUN = ("run", "h2o.xyz", "--basis", "sto-3g", "--threads", "1", "--output", "x.h
 @pytest.fixture
 def stopped(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """`x.h5.checkpoint` of a run that was stopped among its tiles."""
-    safe_point, points = Journal.safe_point, [0]
-
-    def stopping(journal: Journal) -> None:
-        points[0] += 1
-        journal.stop_asked = points[0] == 15
-        safe_point(journal)
-
     monkeypatch.setenv(VARIABLE, "0")
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "safe_point", stopping)
+    with Stopping(at_tile=2):
         done = call(*RUN)
     assert done.code == 75 and done.out == "" and "x.h5.checkpoint" in done.message
 
@@ -285,7 +400,7 @@ def stopped(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_resume_goes_on_and_then_prints(call: Runner, folder: Path) -> None:
     first = succeed(call(*RUN, "--resume"))
     assert "going on from x.h5.checkpoint" in first.err and "SCF   1" not in first.err
-    assert not (folder / "x.h5.checkpoint").exists()
+    assert not (folder / "x.h5.checkpoint").exists() and not list(folder.glob(".*"))
     before = listing(folder)
     again = succeed(call(*RUN, "--resume"))
     assert "is complete: nothing is computed" in again.err and again.out == first.out and listing(folder) == before
@@ -312,55 +427,63 @@ def test_resume_of_something_else(call: Runner, folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("stopped")
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (lambda c: c[:-7] + bytes([c[-7] ^ 1]) + c[-6:], "damaged in part: going on from the state saved before"),
-        (lambda c: c[: len(c) // 3], "is damaged: its content does not have the stored hash: it is not used"),
-        (lambda c: b"", "is damaged: it does not begin like a checkpoint of dfmp2: it is not used"),
-    ],
-    ids=["newest", "both", "empty"],
-)
-def test_damaged_checkpoint_is_named_and_not_used(damage: Any, said: str, call: Runner, folder: Path) -> None:
+def test_damaged_checkpoint_is_named_and_not_used(call: Runner, folder: Path) -> None:
     path = folder / "x.h5.checkpoint"
-    path.write_bytes(damage(path.read_bytes()))
+    path.write_bytes(path.read_bytes()[:-100])
     done = succeed(call(*RUN, "--resume"))
-    assert f"warning: x.h5.checkpoint {'' if 'in part' not in said else 'is '}{said}" in done.err
+    assert "warning: x.h5.checkpoint is damaged: its content does not have the stored hash: it is not used" in done.err
     succeed(call(*RUN[:-1], "y.h5"))
     assert numbers(folder / "x.h5") == numbers(folder / "y.h5")
+
+
+PLANTED: dict[str, Callable[[Path], object]] = {
+    "empty file": lambda path: path.write_bytes(b""),
+    "somebody's notes": lambda path: path.write_bytes(b"do not lose this"),
+    "FIFO": os.mkfifo,
+    "link": lambda path: path.symlink_to("h2o.xyz"),
+    "folder": Path.mkdir,
+}
+
+
+@pytest.mark.parametrize("resume", [(), ("--resume",)], ids=["anew", "resume"])
+@pytest.mark.parametrize("planted", PLANTED)
+def test_what_is_no_checkpoint_is_left_alone(
+    planted: str, resume: tuple[str, ...], call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "0")
+    PLANTED[planted](folder / "x.h5.checkpoint")
+    before = listing(folder)
+    done = call(*RUN, *resume)
+    assert done.code == 3 and "x.h5.checkpoint is no" in done.message and "move it away" in done.message
+    assert listing(folder) == before
+
+
+def test_a_checkpoint_of_an_earlier_version(call: Runner, folder: Path) -> None:
+    (folder / "x.h5.checkpoint").write_bytes(b"dfmp2 checkpoint 1\nscratch -\n\x89dfmp2 generation")
+    before = listing(folder)
+    done = call(*RUN, "--resume")
+    assert done.code == 3 and "was written by an earlier version of dfmp2: delete it and start again" in done.message
+    assert listing(folder) == before
+    succeed(call(*RUN))
+    assert not (folder / "x.h5.checkpoint").exists()
 
 
 def test_damaged_result_is_named_and_not_used(call: Runner, folder: Path) -> None:
     succeed(call(*RUN))
     content = bytearray((folder / "x.h5").read_bytes())
-    place = content.index(np.float64(numbers_energy(folder / "x.h5")).tobytes())
-    content[place] ^= 1
+    content[content.index(np.frombuffer(numbers(folder / "x.h5")["scf/e_tot"]).tobytes())] ^= 1
     (folder / "x.h5").write_bytes(content)
     done = call(*RUN, "--resume")
     assert done.code == 3 and "x.h5: the content does not have its stored hash" in done.message
     assert (folder / "x.h5").read_bytes() == bytes(content)
     done = succeed(call(*RUN, "--resume", "--overwrite"))
-    assert "does not have its stored hash: compute it again: it will be replaced" in done.err
-
-
-def numbers_energy(path: Path) -> float:
-    return float(np.frombuffer(numbers(path)["scf/e_tot"])[0])
+    assert "does not have its stored hash" in done.err and "compute it again: it will be replaced" in done.err
 
 
 def test_python_interface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import dfmp2
-
     monkeypatch.setenv(VARIABLE, "0")
-    given: dict[str, Any] = {"basis": "sto-3g", "threads": 1, "checkpoint": tmp_path / "x.h5", "listener": Quiet()}
-    safe_point, points = Journal.safe_point, [0]
-
-    def stopping(journal: Journal) -> None:
-        points[0] += 1
-        journal.stop_asked = points[0] == 4
-        safe_point(journal)
-
-    monkeypatch.setattr(Journal, "safe_point", stopping)
-    with pytest.raises(Interrupted, match=r"x\.h5\.checkpoint holds what was done"):
+    given: dict[str, Any] = {"basis": "sto-3g", "threads": 1, "checkpoint": tmp_path / "x.h5", "listener": Heard()}
+    with Stopping(at_tile=1), pytest.raises(Interrupted, match=r"x\.h5\.checkpoint holds what was done"):
         dfmp2.run(INPUTS / "h2o.xyz", **given)
     assert [path.name for path in tmp_path.iterdir()] == ["x.h5.checkpoint"]
     result = dfmp2.run(INPUTS / "h2o.xyz", **given, resume=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dfmp2.io import hdf5
+from dfmp2.output import hdf5
 from tests.conftest import COMMAND, Finished, Runner, Stored, listing, run_command, succeed, write_molecules
 
 H2, H2O, STO3G = "h2.xyz", "h2o.xyz", ("--basis", "sto-3g")
@@ -58,6 +58,15 @@ COMMAND_LINE = (
     Case("unknown command", ("compute",), 2, ("No such command 'compute'",)),
     Case("unknown option", ("run", H2, *STO3G, "--nonsense"), 2, ("--nonsense", "dfmp2 run --help")),
     Case("no molecule", ("run", *STO3G), 2, ("MOLECULE",)),
+    Case("ranks", ("run", H2, *STO3G, "--ranks", "2"), 2, ("--ranks", "dfmp2 prepare and dfmp2 energy", "dfmp2 batch")),
+    Case("restarts", ("run", H2, *STO3G, "--max-restarts", "1"), 2, ("--max-restarts", "dfmp2 batch")),
+    Case(
+        "torchrun",
+        ("run", H2, *STO3G),
+        2,
+        ("2 processes", "dfmp2 prepare and dfmp2 energy", "dfmp2 batch"),
+        env=(("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500")),
+    ),
     Case("no basis", ("run", H2), 2, ("--basis",)),
     Case("option without value", ("run", H2, "--basis"), 2, ("--basis",)),
     Case("charge no integer", ("run", H2, *STO3G, "--charge", "x"), 2, ("--charge", "'x'")),
@@ -345,7 +354,7 @@ def test_without_permission(call: Runner, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_full_disk(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfmp2.io import files
+    from dfmp2.host import files
 
     before = listing(folder)
     monkeypatch.setattr(files, "free_disk", lambda folder: 1000)
@@ -405,7 +414,7 @@ def test_no_partner_set_names_the_option(call: Runner) -> None:
 
 
 def test_failed_check_exits_8_and_keeps_the_result(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfmp2 import check
+    from dfmp2.mp2 import check
 
     monkeypatch.setattr(check, "SAME_ORBITALS", 1e-30)
     done = call("run", H2O, *STO3G, "--check", "--precision", "fp64")
@@ -414,22 +423,22 @@ def test_failed_check_exits_8_and_keeps_the_result(call: Runner, folder: Path, m
 
 
 def test_a_fault_in_the_program_keeps_its_traceback(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfmp2 import api
+    from dfmp2.interop import python
 
     def fail(*_given: Any, **_named: Any) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(api, "run_options", fail)
+    monkeypatch.setattr(python, "run_options", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         call("run", H2, *STO3G)
 
 
 def test_machine_out_of_memory(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfmp2 import api
+    from dfmp2.interop import python
 
     def fail(*_given: Any, **_named: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(api, "run_options", fail)
+    monkeypatch.setattr(python, "run_options", fail)
     done = call("run", H2, *STO3G)
     assert done.code == 7 and "--memory" in done.message

@@ -7,12 +7,12 @@ import re
 import numpy as np
 import pytest
 
-from dfmp2 import calibration, forecast
 from dfmp2.backends import contract, registry
 from dfmp2.backends.base import PairTerms
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.backends.nki.costs import dispatch
 from dfmp2.cli.kernels import LANES
+from dfmp2.planning import rates, time
+from dfmp2.trainium.costs import prediction
 
 from .conftest import succeed
 
@@ -48,13 +48,13 @@ def test_cost_table_is_labelled_and_names_the_lane(call):
 
 
 def test_numpy_lane_pays_for_every_call():
-    once = dispatch.dispatch("neff", 36, 201 * 10**6, 1_800 * 10**6, 10**6)
-    anew = dispatch.dispatch("numpy", 36, 201 * 10**6, 1_800 * 10**6, 10**6, recompile=1500.0)
+    once = prediction.dispatch("neff", 36, 201 * 10**6, 1_800 * 10**6, 10**6)
+    anew = prediction.dispatch("numpy", 36, 201 * 10**6, 1_800 * 10**6, 10**6, recompile=1500.0)
     assert once.calls == pytest.approx(36 * 0.67 + 1.3)
     assert once.link == pytest.approx(201 / 4.6 + 1 / 5.6)
     assert anew.link == pytest.approx(1800 / 4.6 + 1 / 5.6)
     assert anew.compile == 36 * 1500.0 and once.compile == 0.0
-    assert LANES == dispatch.LANES
+    assert LANES == prediction.LANES
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_check_ends_with_8_for_a_backend_that_does_not(call, monkeypatch, broken
 
 def test_plan_predicts_time_and_memory_with_the_dispatch_apart(call, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(calibration, "measure", lambda backend, count: forecast.Rates())
+    monkeypatch.setattr(rates, "measure", lambda backend, count: time.Rates())
     arguments = ("plan", "nh2.xyz", "--basis", "cc-pvdz", "--threads", "1", "--backend", "nki-interpreter")
     facts = succeed(call(*arguments, "--json")).json["trainium"]
     assert "predicted, not measured" in facts["label"]

@@ -95,7 +95,7 @@ def test_reference(json_of: Any) -> None:
 
 
 def test_scf_type(json_of: Any) -> None:
-    from dfmp2.reference.shield import import_pyscf
+    from dfmp2.molecule.pyscf_shield import import_pyscf
 
     import_pyscf()
     from pyscf import gto, scf
@@ -134,7 +134,7 @@ def test_scf_max_cycles_limits_the_whole_ladder(call: Runner, limit: int, rungs:
 
 
 def test_scf_from_earlier_result_and_pyscf_checkpoint_saves_cycles(call: Runner, folder: Path, water: Stored) -> None:
-    from dfmp2.reference.shield import import_pyscf
+    from dfmp2.molecule.pyscf_shield import import_pyscf
 
     import_pyscf()
     from pyscf import gto, scf
@@ -277,21 +277,21 @@ def test_threads(dfmp2: Runner) -> None:
 
 
 def test_threads_reach_openmp_and_are_given_back(json_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfmp2.reference.shield import import_pyscf
+    from dfmp2.molecule.pyscf_shield import import_pyscf
 
     import_pyscf()
     from pyscf import lib
 
-    from dfmp2.reference import mean_field
+    from dfmp2.mp2 import energy
 
-    seen, run_scf, before = [], mean_field.run_scf, lib.num_threads()
+    seen, run_scf, before = [], energy.run_scf, lib.num_threads()
 
     def watched(*given: Any, **named: Any) -> Any:
         seen.append(lib.num_threads())
         return run_scf(*given, **named)
 
-    monkeypatch.setattr(mean_field, "run_scf", watched)
-    monkeypatch.setattr("dfmp2.system.SINGLE_THREADED", 0)  # H2 would run on one thread otherwise
+    monkeypatch.setattr(energy, "run_scf", watched)
+    monkeypatch.setattr("dfmp2.planning.system.SINGLE_THREADED", 0)  # H2 would run on one thread otherwise
     json_of("h2.xyz", *STO3G, "--threads", "3")
     json_of("h2.xyz", *STO3G, "--threads", "1")
     assert (seen, lib.num_threads()) == ([3, 1], before)

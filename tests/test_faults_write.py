@@ -5,16 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import h5py
 import pytest
 
-from dfmp2 import memory
-from dfmp2.errors import ResourceError
-from dfmp2.io.checkpoint import VARIABLE
+from dfmp2.errors import ResourceError, ResultExists
+from dfmp2.host.files import write_atomically
+from dfmp2.output.checkpoint import VARIABLE
+from dfmp2.planning import memory
 from tests.conftest import Finished, Runner, listing, run_command, succeed, write_molecules
 from tests.faults import numbers
 from tests.writers import FAULTS, H2, SECOND, WRITERS, Fault, failing, intact, named, prepare, remembered
@@ -94,6 +97,32 @@ def test_result_that_cannot_be_written_leaves_its_checkpoint(
     assert "going on from x.h5.checkpoint" in done.err and not (folder / "x.h5.checkpoint").exists()
 
 
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_file_and_folder_are_on_disk_when_it_is_written(
+    overwrite: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes before the name, and then the folder: a power cut leaves the old file or the new one."""
+    done: list[str] = []
+
+    def noted(step: Callable[..., Any], name: Callable[..., str]) -> Callable[..., Any]:
+        def taken(*given: Any, **named: Any) -> Any:
+            done.append(name(*given))
+            return step(*given, **named)
+
+        return taken
+
+    kind = {True: "sync folder", False: "sync file"}
+    monkeypatch.setattr(os, "fsync", noted(os.fsync, lambda number: kind[stat.S_ISDIR(os.fstat(number).st_mode)]))
+    for name in ("replace", "link"):
+        monkeypatch.setattr(os, name, noted(getattr(os, name), lambda *_: "name"))
+    write_atomically(tmp_path / "x.h5", b"content", overwrite=overwrite)
+    assert done == ["sync file", "name", "sync folder"] and (tmp_path / "x.h5").read_bytes() == b"content"
+    if not overwrite:
+        with pytest.raises(ResultExists, match="was written by another process meanwhile"):
+            write_atomically(tmp_path / "x.h5", b"other", overwrite=False)
+        assert (tmp_path / "x.h5").read_bytes() == b"content" and len(list(tmp_path.iterdir())) == 1
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("after", [0, 2])
 def test_scratch(number: int, after: int, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +163,7 @@ def test_real_file_system(options: str, call: Runner, folder: Path, monkeypatch:
         pytest.skip("mount is not allowed here")
     try:
         monkeypatch.setenv(VARIABLE, "0")
-        monkeypatch.setattr("dfmp2.io.files.free_disk", lambda _: 10**9)  # as if somebody else had filled it since
+        monkeypatch.setattr("dfmp2.host.files.free_disk", lambda _: 10**9)  # as if somebody else had filled it since
         done = call("run", "h2.xyz", *H2, "--output", "small/x.h5")
         said = "No space left on device" if options != "ro" else "Read-only file system"
         assert done.code == 7 and said in done.message

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import dfmp2
-from dfmp2.covalent_radii import unit_doubt
 from dfmp2.errors import Dfmp2Error, InputError
-from dfmp2.molecule import Molecule
+from dfmp2.molecule.elements import unit_doubt
+from dfmp2.molecule.molecule import Molecule
 from tests.conftest import MOLECULES, listing, succeed
 
 STO3G = ("--basis", "sto-3g", "--threads", "1")

@@ -15,13 +15,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dfmp2.backends.nki import calls, compiler, toolchain
-from dfmp2.backends.nki.costs.chips import CHIPS, Assumptions
-from dfmp2.backends.nki.costs.pricing import schedule_call
-from dfmp2.backends.nki.costs.shapes import SHAPES
-from dfmp2.backends.nki.interpreter.lint import lint
-from dfmp2.backends.nki.interpreter.run import Settings
 from dfmp2.errors import BackendUnavailable, ComparisonFailed, InputError
+from dfmp2.trainium import calls
+from dfmp2.trainium.calls import SHAPES
+from dfmp2.trainium.costs.chips import CHIPS, Assumptions
+from dfmp2.trainium.costs.pricing import schedule_call
+from dfmp2.trainium.interpreter.lint import lint
+from dfmp2.trainium.interpreter.run import Settings
+from dfmp2.trainium.launch import compiler, toolchain
 from tests.stand_in_nki.site import planted
 
 ROOT = Path(__file__).parent.parent
@@ -279,13 +280,13 @@ def test_a_device_is_asked_what_the_model_is_asked(machine, lane):
     """The stand-in computes like the interpreter, so that numbers agree and times are all that differs."""
     for name in ("P1", "P9"):
         assert probe_neuron.ask_here(BY_NAME[name], lane) == BY_NAME[name].ask(ModelBench())
-    device = DeviceBench(probe_neuron.lanes.executor(lane), probe_neuron.compile_apart)
+    device = DeviceBench(probe_neuron.executors.executor(lane), probe_neuron.compile_apart)
     assert math.isfinite(device.nanoseconds(*CHAIN))
     assert device.calls(*CHAIN[:2], {**CHAIN[2], "rounds": 1}, 3) > 0.0
 
 
 def test_programs_are_counted_as_they_are_loaded(machine):
-    device = DeviceBench(probe_neuron.lanes.executor("nki"), probe_neuron.compile_apart)
+    device = DeviceBench(probe_neuron.executors.executor("nki"), probe_neuron.compile_apart)
     machine.patch.setattr(bench, "EDGE", 9)  # nine orbitals in each of `blocks`: two blocks of the kernels
     assert device.programs(1) == 2.0
     assert device.programs(1) == 0.0
@@ -294,7 +295,7 @@ def test_programs_are_counted_as_they_are_loaded(machine):
 def test_wrong_numbers_make_a_time_worthless(machine):
     machine.fault("wrong-numbers")
     with pytest.raises(ProbeError, match="the device did not compute what the kernel says"):
-        DeviceBench(probe_neuron.lanes.executor("nki"), probe_neuron.compile_apart).nanoseconds(*CHAIN)
+        DeviceBench(probe_neuron.executors.executor("nki"), probe_neuron.compile_apart).nanoseconds(*CHAIN)
 
 
 def test_compile_time_and_memory_are_those_of_the_compiler_process(machine):
@@ -344,8 +345,8 @@ def test_files_that_are_no_profile_are_refused(tmp_path, capsys):
 
 
 def test_the_profile_takes_the_programs_that_runs_launch(machine):
-    from dfmp2.backends.nki.lanes import compile_ahead
-    from dfmp2.backends.nki.neff_cache import NeffCache
+    from dfmp2.trainium.entry import compile_ahead
+    from dfmp2.trainium.launch.compiler import NeffCache
 
     compile_ahead((SHAPES["small"],), "trn1")
     files = profile_table.compiled("small")

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dfmp2.backends.nki.interpreter.run import Settings, Shape, run_kernel
-from dfmp2.backends.nki.interpreter.violations import RULES, NotInSubset, Violation
 from dfmp2.errors import InputError, KernelError
+from dfmp2.trainium.interpreter.rules import RULES, NotInSubset, Violation
+from dfmp2.trainium.interpreter.run import Settings, Shape, run_kernel
 from tests.test_nki_lint import BODY, MODULE_LEVEL
 
 KERNEL = """\
@@ -576,7 +576,7 @@ def test_wrong_calls_say_what_is_there(tmp_path):
     with pytest.raises(InputError, match=r"arithmetic=False"):
         run_kernel(path, "kernel", {**arguments(), "a": Shape((128, 64))})
     with pytest.raises(InputError, match=r"no file .*missing\.py"):
-        run_kernel("dfmp2.backends.nki.missing", "kernel", {})
+        run_kernel("dfmp2.trainium.missing", "kernel", {})
     with pytest.raises(InputError, match=r"compiler_sbuf=-1"):
         Settings(compiler_sbuf=-1)
     with pytest.raises(InputError, match=r"release='1\.0'; choose one of 0\.3\.0"):

@@ -1,4 +1,4 @@
-"""K3 against the definition, its plain twins, its documented counts, and faults planted in its source."""
+"""The kernels against definitions, plain twins and documented counts, and faults planted in their sources."""
 
 from __future__ import annotations
 
@@ -7,15 +7,28 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from scipy.linalg import solve_triangular
 
-from dfmp2.backends.nki import calls, executor, layout
-from dfmp2.backends.nki.costs.chips import find_chip
-from dfmp2.backends.nki.costs.pricing import trace
-from dfmp2.backends.nki.interpreter.run import Settings, run_kernel
-from dfmp2.backends.nki.interpreter.violations import Violation
-from dfmp2.backends.nki.kernels.pair_energy_twin import pair_energy_twin
+from dfmp2.backends.untransformed import UntransformedTensor
+from dfmp2.trainium import calls, layout
+from dfmp2.trainium.backend import transform
+from dfmp2.trainium.costs.chips import find_chip
+from dfmp2.trainium.costs.pricing import trace
+from dfmp2.trainium.interpreter.rules import Violation
+from dfmp2.trainium.interpreter.run import Settings, run_kernel
+from dfmp2.trainium.interpreter.settings import RELEASES
+from dfmp2.trainium.kernels.twins import (
+    gemm_batch_twin,
+    gemm_twin,
+    mp2_energy_twin,
+    pair_energy_twin,
+    syrk_twin,
+    transform_twin,
+    trsm_twin,
+)
+from dfmp2.trainium.launch.executors import InterpreterExecutor
 
-SIZES = (1, 8, 16, 64, 112, 127, 128, 129, 256, 448, 600)
+SIZES = (1, 16, 64, 127, 128, 129, 256, 448, 600)
 PLAIN = f"{calls.KERNELS}.pair_energy"
 ALGEBRA = Settings(pe_model="exact", row_sum="float64", storage="float64")
 MEDIUM, LARGE = (64, 448, 1536), (96, 672, 2304)
@@ -92,7 +105,7 @@ CASES += [(288, "packed", False), (185, "packed", True)]
 def shape_of(nvir, variant):
     """Block edge and residents: as many residents as the kernel allows, and a second block of rows."""
     if variant == "packed":
-        return (8, 4) if layout.padded_nvir(nvir) % 128 == 32 else (4, 2)
+        return (4, 4) if layout.padded_nvir(nvir) % 128 == 32 else (4, 2)
     return (3, 1) if nvir > 512 else (4, 2)
 
 
@@ -163,8 +176,8 @@ def test_arithmetic_of_the_engines(variant, settings):
 def planted(tmp_path, old, new):
     """A copy of the kernel files with one change."""
     found = 0
-    for path in executor.KERNEL_FOLDER.glob("*.py"):
-        text = path.read_text().replace("from dfmp2.backends.nki.kernels.", "from ")
+    for path in calls.KERNEL_FOLDER.glob("*.py"):
+        text = path.read_text().replace("from dfmp2.trainium.kernels.", "from ")
         found += text.count(old)
         (tmp_path / path.name).write_text(text.replace(old, new))
     assert found == 1
@@ -193,16 +206,33 @@ def test_planted_faults_change_the_sums(tmp_path, fault):
     assert deviations(found, exact)[1] > 1e-5
 
 
-def test_a_lower_block_that_is_never_stored_is_refused(tmp_path):
-    fault = planted(tmp_path, "0, left)\n\n\ndef transposes", "left, left)\n\n\ndef transposes")
-    with pytest.raises(Violation, match="never written"):
-        evaluate(space(4, 300, 40), 2, 1, False, source=fault)
+CONTRACTION = "moving=moving[:, k, 0:width],\n            accumulate="
+LAST_PRODUCT = ", data2=y, op=nl.multiply)\n    row_sums"
+REFUSED = {  # planted fault -> what replaces what, and the rule that it breaks
+    "a lower block never stored": ("0, left)\n\n\ndef trans", "left, left)\n\n\ndef trans", "uninitialised-read"),
+    "an identity not cut with its segment": ("first - start : last - start]", "0:height]", "matmul-dst"),
+    "padding not cleared": ("nisa.memset(dst=last_blocks[turn], value=0.0)", "pass", "uninitialised-read"),
+    "the first product accumulates": (f"{CONTRACTION}k > 0", f"{CONTRACTION}True", "matmul-group"),
+    "every product overwrites": (f"{CONTRACTION}k > 0", f"{CONTRACTION}False", "lost-write"),
+    "two operands in PSUM": (f"data1=w{LAST_PRODUCT}", f"data1=r{LAST_PRODUCT}", "both-psum"),
+}
 
 
-def test_an_identity_that_is_not_cut_with_its_segment_is_refused(tmp_path):
-    cut = "identity[0:height, first - start : last - start]"
-    with pytest.raises(Violation, match="dst"):
-        evaluate(space(4, 448, 40), 2, 1, False, source=planted(tmp_path, cut, "identity[0:height, 0:height]"))
+@pytest.mark.parametrize("fault", REFUSED)
+def test_planted_faults_that_break_a_rule_are_refused(tmp_path, fault):
+    old, new, rule = REFUSED[fault]
+    with pytest.raises(Violation) as caught:
+        evaluate(space(4, 440, 140), 2, 1, False, settings=Settings(fuzz=1), source=planted(tmp_path, old, new))
+    assert caught.value.rule == rule
+
+
+@pytest.mark.parametrize("target", ["gen2", "gen3"])
+@pytest.mark.parametrize("release", RELEASES)
+def test_one_source_for_all_releases_and_chips(target, release):
+    s = space(2, 32, 64)
+    settings = Settings(target=target, release=release)
+    found = evaluate(s, 2, 2, True, settings=settings, transpose=target == "gen3")
+    assert (deviations(found, oracle(s, 2, True))[0] < 3e-7).all()
 
 
 ENGINES = {"nc_matmul": "TE", "activation": "ACT", "reciprocal": "VE", "tensor_tensor": "VE"}
@@ -241,3 +271,119 @@ def test_compiled_programs_do_not_depend_on_the_number_of_occupied_orbitals():
     cross = {c.neff for c in calls.cross_calls((60, 50), (450, 500), 1500)}
     assert len(restricted) <= 4
     assert len(restricted | beta | cross) <= 7
+
+
+ARITHMETIC = pytest.mark.parametrize(
+    ("settings", "tolerance"), [(Settings(), 2e-6), (ALGEBRA, 1e-12)], ids=["float32", "exact"]
+)
+
+
+def launch(settings, module, kernel, **arguments):
+    executor = InterpreterExecutor(settings)
+    given = {name: executor.upload(v) if isinstance(v, np.ndarray) else v for name, v in arguments.items()}
+    return executor.launch(f"{calls.KERNELS}.{module}", kernel, given)
+
+
+def assert_close(found, expected, tolerance):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * np.abs(expected).max())
+
+
+@ARITHMETIC
+def test_matrix_products(settings, tolerance):
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((256, 256)), rng.standard_normal((256, 1100))
+    assert_close(launch(settings, "products", "gemm", a=a, b=b), gemm_twin(a, b), tolerance)
+    assert_close(launch(settings, "products", "gemm_batch", a=a, b=b, batches=2), gemm_batch_twin(a, b, 2), tolerance)
+    assert_close(launch(settings, "products", "syrk", a=a, identity=np.eye(128)), syrk_twin(a), tolerance)
+
+
+@ARITHMETIC
+def test_blocked_triangular_solve(settings, tolerance):
+    rng = np.random.default_rng(2)
+    lower = np.tril(rng.standard_normal((384, 384))) * 0.02 + np.eye(384)
+    b = rng.standard_normal((384, 300))
+    tiles = [lower[k : k + 128, k : k + 128] for k in range(0, 384, 128)]
+    inverse = np.vstack([solve_triangular(tile, np.eye(128), lower=True).T for tile in tiles])
+    found = launch(settings, "products", "trsm", l_t=np.ascontiguousarray(lower.T), inverse_t=inverse, b=b)
+    assert_close(found, trsm_twin(lower, b), tolerance)
+
+
+@ARITHMETIC
+@pytest.mark.parametrize(("nvir", "rows"), [(150, 75), (127, 127), (134, 67), (8, 8)])
+def test_energy_of_given_integrals(settings, tolerance, nvir, rows):
+    rng = np.random.default_rng(3)
+    t = rng.standard_normal((2, 1, nvir, nvir)) * 0.01
+    vir, occ = rng.uniform(0.1, 20, nvir), -rng.uniform(0.5, 20, (2, 1))
+    eu = vir[:, None] + vir[None, :]
+    neg = np.broadcast_to(-occ.ravel(), (rows, 2)).copy()
+    tables = {"t": t.reshape(-1, nvir), "eu": eu, "neg": neg, "identity": np.eye(rows)}
+    out = launch(settings, "pair_checks", "mp2_energy", **tables, ic=2, nocc=1)
+    assert out.shape == (rows, 2, 1)
+    assert_close(out.sum(axis=0), mp2_energy_twin(t, eu, occ, np.float64), tolerance)
+
+
+@pytest.mark.parametrize("nvir", [20, 129, 448])
+def test_three_kernels_give_one_pair_energy(nvir):
+    s = space(2, nvir, 140)
+    n = layout.padded_nvir(nvir)
+    b_i, b_j = layout.pack_b(s.b, 1, np.float64)
+    neg = np.full((128, 1), -(s.occ[0] + s.occ[1]))
+    eu = layout.cross_table(s.vir, s.vir)
+    out = launch(ALGEBRA, "pair_checks", "pair_fused", b_i=b_i, b_j=b_j, eu=eu, neg=neg, nvir=n)
+    fused = out[:, 0::2].sum(), out[:, 1::2].sum()
+    block = [float(matrix[0, 0]) for matrix in evaluate(s, 1, 1, False, settings=ALGEBRA)]
+    twin = pair_energy_twin(s.b[:1], s.b[1:], s.occ[:1], s.occ[1:], s.vir, s.vir, np.float64)
+    np.testing.assert_allclose(fused, block, rtol=1e-12)
+    np.testing.assert_allclose(fused, np.ravel(twin), rtol=1e-12)
+    rows = max(size for size in range(1, 129) if nvir % size == 0)
+    sums = s.vir[:, None] + s.vir[None, :]
+    given = {"t": s.b[0] @ s.b[1].T, "eu": sums, "neg": neg[:rows].copy(), "identity": np.eye(rows)}
+    energy = launch(ALGEBRA, "pair_checks", "mp2_energy", **given, ic=1, nocc=1).sum()
+    assert energy == pytest.approx(2 * fused[0] - fused[1], rel=1e-12)
+
+
+def fitted_problem(seed=4, naux=20, nao=150):
+    rng = np.random.default_rng(seed)
+    raw = rng.standard_normal((naux, nao, nao))
+    return raw + raw.transpose(0, 2, 1), rng.standard_normal((nao, 11)), rng.standard_normal((nao, 40))
+
+
+def untransformed(a, c_occ, c_vir):
+    """Whole symmetric matrices as the packed triangles that a run holds."""
+    return UntransformedTensor(a[:, *np.tril_indices(a.shape[1])], c_occ, c_vir)
+
+
+@ARITHMETIC
+def test_transform_makes_the_blocks_that_the_host_packs(settings, tolerance):
+    a, c_occ, c_vir = fitted_problem()
+    (blocks,) = transform([untransformed(a, c_occ, c_vir)], InterpreterExecutor(settings))
+    expected = list(layout.pack_b(transform_twin(a, c_occ, c_vir, np.float64), dtype=np.float64))
+    assert len(blocks) == len(expected) == 2
+    for found, block in zip(blocks, expected, strict=True):
+        assert_close(found, block, tolerance)
+
+
+def test_the_metric_must_come_before_the_float32_transform():
+    # A metric with condition number 1e10, as diffuse fitting sets have: the order decides, not the kernels.
+    rng = np.random.default_rng(5)
+    naux, nao = 60, 40
+    vectors = np.linalg.qr(rng.standard_normal((naux, naux)))[0]
+    spectrum = np.logspace(-10, 0, naux)
+    smooth = rng.standard_normal((naux, nao, nao)) * np.sqrt(spectrum)[:, None, None]
+    raw = np.einsum("pq,qmn->pmn", vectors, smooth + smooth.transpose(0, 2, 1))
+    inverse = (vectors / np.sqrt(spectrum)) @ vectors.T
+    c_occ, c_vir = np.split(np.linalg.qr(rng.standard_normal((nao, nao)))[0], [8], axis=1)
+
+    def on_device(a):
+        ((block,),) = transform([untransformed(a, c_occ, c_vir)], InterpreterExecutor())
+        return block.reshape(8, 128, -1)[:, :naux, : c_vir.shape[1]].transpose(0, 2, 1).astype(np.float64)
+
+    def energy(b):
+        direct, exchange = pair_energy_twin(b, b, -np.ones(8), -np.ones(8), np.ones(32), np.ones(32), np.float64)
+        return -2 * direct.sum() + exchange.sum()
+
+    exact = energy(transform_twin(np.einsum("pq,qmn->pmn", inverse, raw), c_occ, c_vir, np.float64))
+    fitted_first = energy(on_device(np.einsum("pq,qmn->pmn", inverse, raw)))
+    fitted_last = energy(np.einsum("pq,iaq->iap", inverse, on_device(raw)))
+    assert abs(fitted_first / exact - 1) < 1e-6
+    assert abs(fitted_last / exact - 1) > 100 * abs(fitted_first / exact - 1)

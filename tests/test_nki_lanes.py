@@ -13,29 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dfmp2 import api
 from dfmp2.backends import registry
-from dfmp2.backends.base import Tile
-from dfmp2.backends.nki import (
-    assignment,
-    choice,
-    compiler,
-    core_process,
-    cores,
-    environment,
-    faults,
-    lanes,
-    proof,
-    toolchain,
-)
-from dfmp2.backends.nki.backend import NkiBackend
-from dfmp2.backends.nki.costs import prediction
-from dfmp2.backends.nki.costs.shapes import Shape
-from dfmp2.backends.nki.executor import InterpreterExecutor, source_hash
-from dfmp2.backends.nki.guard import GuardedBackend, redo
-from dfmp2.backends.nki.interpreter.run import Settings
-from dfmp2.backends.nki.neff_cache import NeffCache
-from dfmp2.backends.nki.programs import pair_programs, program_of
+from dfmp2.backends.base import Shape, Tile
 from dfmp2.cli.main import main
 from dfmp2.errors import (
     BackendUnavailable,
@@ -46,12 +25,31 @@ from dfmp2.errors import (
     NumericalError,
     ResourceError,
 )
+from dfmp2.interop import python
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.progress import Listener
+from dfmp2.trainium import assignment, entry
+from dfmp2.trainium.backend import NkiBackend
+from dfmp2.trainium.calls import pair_programs, program_of
+from dfmp2.trainium.costs import prediction
+from dfmp2.trainium.interpreter.run import Settings
+from dfmp2.trainium.launch import (
+    compiler,
+    core_process,
+    cores,
+    environment,
+    executors,
+    faults,
+    proof,
+    toolchain,
+)
+from dfmp2.trainium.launch.compiler import NeffCache
+from dfmp2.trainium.launch.executors import InterpreterExecutor, source_hash
+from dfmp2.trainium.launch.guard import GuardedBackend, redo
 from tests.conftest import MOLECULES
 from tests.stand_in_nki.site import planted
 from tests.test_backends import fitted, oracle
-from tests.test_out_of_core import both
+from tests.test_disk import both
 
 LANES = ("nki", "nki-xla", "nki-simulator")
 
@@ -71,7 +69,7 @@ class Quiet(Listener):
 
 def water(machine, lane, **more):
     (machine.folder / "h2o.xyz").write_text(MOLECULES["h2o"])
-    return api.run(machine.folder / "h2o.xyz", "sto-3g", backend=lane, threads=1, listener=Quiet(), **more)
+    return python.run(machine.folder / "h2o.xyz", "sto-3g", backend=lane, threads=1, listener=Quiet(), **more)
 
 
 def block(lane):
@@ -139,7 +137,7 @@ def test_a_host_without_a_compiler_runs_what_was_compiled_before_and_refuses_the
             stages.append(text)
 
     with pytest.raises(BackendUnavailable, match="cannot be compiled here: nki is not installed"):
-        api.run(machine.folder / "o2.xyz", "cc-pvdz", backend="nki", threads=1, listener=Stages())
+        python.run(machine.folder / "o2.xyz", "cc-pvdz", backend="nki", threads=1, listener=Stages())
     assert stages == ["compiled kernels of nki"]
 
 
@@ -337,14 +335,14 @@ def test_sigterm_waits_for_the_end_of_a_compilation():
 def test_auto_weighs_predicted_times_on_a_trainium_host(machine):
     machine.sound()
     shape = (Shape(16, 112, 384),)
-    lane, reason = choice.weigh(shape, 3.0, True)
+    lane, reason = entry.weigh(shape, 3.0, True)
     assert lane is None and "compiling 2 programs 60" in reason and "the host is faster" in reason
-    lanes.compile_ahead(shape, "trn1")
-    lane, reason = choice.weigh(shape, 3.0, True)
+    entry.compile_ahead(shape, "trn1")
+    lane, reason = entry.weigh(shape, 3.0, True)
     assert lane == "nki" and "compiling 0 programs" in reason and "3.00 s on the host (rates measured here)" in reason
-    assert choice.weigh(shape, 1e-4, False)[0] is None
+    assert entry.weigh(shape, 1e-4, False)[0] is None
     machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0-1")
-    assert "on 2 trn1 cores" in choice.weigh(shape, 3.0, True)[1]
+    assert "on 2 trn1 cores" in entry.weigh(shape, 3.0, True)[1]
 
 
 def test_auto_runs_a_small_molecule_on_the_host_and_says_why(machine):
@@ -441,7 +439,7 @@ def test_b_on_disk(machine, visible):
     (machine.folder / "o2.xyz").write_text(MOLECULES["o2"])
     # The solution that follows breaks the symmetry of O2, and turns about the axis without a change of energy.
     given = {"backend": "nki", "threads": 1, "listener": Quiet(), "check": True, "stability": "off"}
-    held, stored = both(machine.patch, lambda: api.run(machine.folder / "o2.xyz", "sto-3g", **given))
+    held, stored = both(machine.patch, lambda: python.run(machine.folder / "o2.xyz", "sto-3g", **given))
     assert (held.storage.fitted_tensor, stored.storage.fitted_tensor) == ("memory", "disk")
     assert abs(stored.check.correlation_difference) < 1e-7
     assert stored.mp2_correlation_energy == pytest.approx(held.mp2_correlation_energy, abs=1e-8)
@@ -453,12 +451,12 @@ def test_a_core_that_does_not_answer_is_named(machine):
     machine.sound()
     machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0,1")  # real processes, which find no device on this machine
     with pytest.raises(BackendUnavailable, match="NeuronCore 0: --backend nki cannot be used: there is no Neuron"):
-        lanes.backend("nki")
+        entry.make("nki", 1)
 
 
 def test_the_plain_call_is_a_lane_for_probes_and_no_backend(machine):
     machine.sound()
-    executor = lanes.executor("nki-call")
+    executor = executors.executor("nki-call")
     backend, space = NkiBackend("probe", executor), fitted(3, 8, 12)
     operand = backend.put(*space, "mixed")
     np.testing.assert_allclose(
@@ -466,7 +464,7 @@ def test_the_plain_call_is_a_lane_for_probes_and_no_backend(machine):
     )
     assert executor.launches == 1 and "nki-call" not in registry.names()
     with pytest.raises(BackendUnavailable, match="lane 'gpu' is unknown"):
-        lanes.executor("gpu")
+        executors.executor("gpu")
 
 
 def test_the_stand_in_is_no_part_of_dfmp2():

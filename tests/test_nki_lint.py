@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from dfmp2.backends.nki import kernels
-from dfmp2.backends.nki.interpreter.isa import INSTRUCTIONS as SEMANTICS
-from dfmp2.backends.nki.interpreter.isa import NOT_TAKEN
-from dfmp2.backends.nki.interpreter.lint import lint
-from dfmp2.backends.nki.interpreter.settings import RELEASES
-from dfmp2.backends.nki.interpreter.signatures import INSTRUCTIONS, parameters
-from dfmp2.backends.nki.interpreter.violations import NotInSubset, Violation
+from dfmp2.trainium import kernels
+from dfmp2.trainium.interpreter.language import INSTRUCTIONS as SEMANTICS
+from dfmp2.trainium.interpreter.language import NOT_TAKEN
+from dfmp2.trainium.interpreter.lint import lint
+from dfmp2.trainium.interpreter.rules import NotInSubset, Violation
+from dfmp2.trainium.interpreter.settings import RELEASES
+from dfmp2.trainium.interpreter.signatures import INSTRUCTIONS, parameters
 
 MODULE = """\
 import nki
@@ -169,7 +169,7 @@ def test_file_with_dynamic_loops_is_exempt_for_its_loops_only():
 
 def test_kernel_files_of_the_package_pass():
     folder = Path(kernels.__file__).parent
-    files = [path for path in folder.glob("*.py") if not path.stem.endswith("_twin") and path.stem != "__init__"]
+    files = [path for path in folder.glob("*.py") if path.stem not in ("twins", "__init__")]
     assert len(files) > 2
     for path in files:
         lint(path.read_text(), path.name)

@@ -12,24 +12,21 @@ import numpy as np
 import pytest
 from scipy.linalg import solve_triangular
 
-from dfmp2 import api
 from dfmp2.backends import contract, registry
 from dfmp2.backends.base import Tile
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.backends.nki import calls, layout
-from dfmp2.backends.nki.backend import NkiBackend
-from dfmp2.backends.nki.executor import source_hash
-from dfmp2.backends.nki.kernels.products_twin import gemm_twin, syrk_twin, trsm_twin
-from dfmp2.backends.nki.kernels.transform_twin import transform_twin
-from dfmp2.backends.nki.lanes import executor as launch_lane
-from dfmp2.backends.nki.lanes import refusal
-from dfmp2.backends.nki.transform import transform
+from dfmp2.backends.untransformed import UntransformedTensor
+from dfmp2.interop import python
 from dfmp2.mp2.pairs import pair_energies
-from dfmp2.untransformed import UntransformedTensor
+from dfmp2.trainium import calls, layout
+from dfmp2.trainium.backend import NkiBackend, transform
+from dfmp2.trainium.entry import refusal
+from dfmp2.trainium.kernels.twins import gemm_twin, syrk_twin, transform_twin, trsm_twin
+from dfmp2.trainium.launch.executors import executor as launch_lane
+from dfmp2.trainium.launch.executors import source_hash
 from tests.conftest import MOLECULES
 from tests.test_nki_backend import Quiet
-from tests.test_nki_kernels import oracle, space
-from tests.test_nki_kernels_products import untransformed
+from tests.test_nki_kernels import oracle, space, untransformed
 
 TWIN = "xla-cpu-twin"
 MARKS = {
@@ -73,7 +70,7 @@ def opened(lane):
     """The executor of a lane, one per test run because a process can hold a device once."""
     require(lane)
     if lane not in _OPEN:
-        _OPEN[lane] = launch_lane(lane)
+        _OPEN[lane] = launch_lane("tests.xla_twin:XlaTwinExecutor" if lane == TWIN else lane)
     return _OPEN[lane]
 
 
@@ -193,7 +190,7 @@ def test_pair_terms_of_what_was_transformed(lane):
 def test_a_molecule_equals_pyscf(tmp_path, lane, molecule):
     require(lane)
     (tmp_path / "m.xyz").write_text(MOLECULES[molecule])
-    result = api.run(tmp_path / "m.xyz", "cc-pvdz", backend=ROWS[lane], check=True, threads=1, listener=Quiet())
+    result = python.run(tmp_path / "m.xyz", "cc-pvdz", backend=ROWS[lane], check=True, threads=1, listener=Quiet())
     assert abs(result.check.same_spin_difference) < 1e-7
     assert abs(result.check.opposite_spin_difference) < 1e-7
     details = dict(detail.split(": ", 1) for detail in result.provenance.backend_details)

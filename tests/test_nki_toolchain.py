@@ -7,11 +7,12 @@ import time
 import pytest
 
 from dfmp2.backends import registry
-from dfmp2.backends.nki import choice, environment, toolchain
-from dfmp2.backends.nki.environment import Host
 from dfmp2.cli.main import main
 from dfmp2.errors import BackendUnavailable, InputError
-from dfmp2.reference import mean_field
+from dfmp2.scf import hartree_fock
+from dfmp2.trainium import entry
+from dfmp2.trainium.launch import environment, toolchain
+from dfmp2.trainium.launch.environment import Host
 from tests.conftest import MOLECULES
 from tests.stand_in_nki.site import planted
 
@@ -126,7 +127,7 @@ def test_a_lane_that_cannot_run_ends_before_the_scf_with_reason_and_fix(machine,
 def refuse(machine, capsys, *options):
     """Exit code, last line and time of a run that must not reach the SCF."""
     (machine.folder / "h2o.xyz").write_text(MOLECULES["h2o"])
-    machine.patch.setattr(mean_field, "run_scf", reached)
+    machine.patch.setattr(hartree_fock, "run_scf", reached)
     machine.patch.chdir(machine.folder)
     begin = time.perf_counter()
     code = main(["run", "h2o.xyz", "--basis", "sto-3g", "--threads", "1", *options])
@@ -180,7 +181,7 @@ def test_requiring_nki_allows_the_interpreter_and_takes_xla_where_only_that_runs
     machine.patch.setenv("DFMP2_REQUIRE_NKI", "1")
     assert registry.select("nki-interpreter", "auto", 1)[0].name == "nki-interpreter"
     machine.sound(nrtpy=None)
-    assert choice.named_lane("auto") == ("nki-xla", "DFMP2_REQUIRE_NKI=1")
+    assert entry.named_lane("auto") == ("nki-xla", "DFMP2_REQUIRE_NKI=1")
 
 
 def test_a_variable_that_is_neither_yes_nor_no_is_an_error(machine):
@@ -190,7 +191,7 @@ def test_a_variable_that_is_neither_yes_nor_no_is_an_error(machine):
 
 
 def test_the_launcher_sets_what_keeps_numbers_and_tools_right(tmp_path):
-    given = {"PATH": "/usr/bin", "NEURON_CC_FLAGS": "--verbose=35 --auto-cast matmult", "TORCHELASTIC_RUN_ID": "j"}
+    given = {"PATH": "/usr/bin", "NEURON_CC_FLAGS": "--verbose=35 --auto-cast matmult"}
     host = Host(given, tmp_path, tmp_path / "venv")
     found = environment.settings("nki-xla", "trn1", host, core=3)
     assert found["NEURON_CC_FLAGS"] == "--verbose=35 --auto-cast=none --retry_failed_compilation"
@@ -205,8 +206,6 @@ def test_the_launcher_sets_what_keeps_numbers_and_tools_right(tmp_path):
         "HOME",
         "NEURON_PLATFORM_TARGET_OVERRIDE",
     }
-    environment.apply(found, given)
-    assert "TORCHELASTIC_RUN_ID" not in given
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,16 @@ from math import prod
 import numpy as np
 import pytest
 
-from dfmp2.backends.base import Tile
-from dfmp2.backends.nki import calls, layout, xla_twin
-from dfmp2.backends.nki.backend import NkiBackend
-from dfmp2.backends.nki.cores import CoresBackend
-from dfmp2.backends.nki.costs import catalogue
-from dfmp2.backends.nki.costs.chips import CHIPS, Assumptions
-from dfmp2.backends.nki.costs.shapes import Shape
-from dfmp2.backends.nki.interpreter.run import Settings, run_kernel
+from dfmp2.backends.base import Shape, Tile
 from dfmp2.errors import UnsupportedByBackend
 from dfmp2.mp2.pairs import pair_energies
+from dfmp2.trainium import calls, layout
+from dfmp2.trainium.backend import NkiBackend
+from dfmp2.trainium.costs import catalogue
+from dfmp2.trainium.costs.chips import CHIPS, Assumptions
+from dfmp2.trainium.interpreter.run import Settings, run_kernel
+from dfmp2.trainium.launch.cores import CoresBackend
+from tests import xla_twin
 from tests.test_backends import fitted, oracle
 from tests.test_nki_kernels import arguments, space
 
@@ -36,9 +36,7 @@ NVIR, NAUX = 40, 100
 def executor():
     if find_spec("torch_xla") is None:
         pytest.skip("torch-xla is not installed, see scripts/run_xla_tests.sh")
-    from dfmp2.backends.nki.xla_twin_executor import XlaTwinExecutor
-
-    return XlaTwinExecutor()
+    return xla_twin.XlaTwinExecutor()
 
 
 def metric(name):
@@ -104,7 +102,7 @@ def test_b_stays_on_the_device(executor):
 def test_two_processes_give_the_bits_of_one(executor):
     space = fitted(20, NVIR, NAUX)
     single = NkiBackend(TWIN, executor, "plain")
-    cores = CoresBackend(TWIN, TWIN, (0, 1), single.limits)
+    cores = CoresBackend(TWIN, "tests.xla_twin:XlaTwinExecutor", (0, 1), single.limits)
     try:
         one, two = (pair_energies([b.put(*space, "mixed")], b) for b in (single, cores))
         told = cores.describe()

@@ -20,18 +20,17 @@ import pytest
 from hypothesis import given
 
 import dfmp2
-from dfmp2 import memory
-from dfmp2.checkpoint.journal import Journal
 from dfmp2.errors import InputError, ResourceError, ResultFileError
-from dfmp2.io import hdf5
-from dfmp2.io.checkpoint import VARIABLE
-from dfmp2.io.prepared import is_prepared, opened
+from dfmp2.host import disk_region
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS, Options
+from dfmp2.output import hdf5
+from dfmp2.output.checkpoint import VARIABLE
+from dfmp2.output.prepared import is_prepared, opened
+from dfmp2.planning import memory
 from dfmp2.progress import Listener
-from dfmp2.scratch import region
 from tests.conftest import COMMAND, Runner, Stored, listing, succeed, write_molecules
-from tests.faults import numbers
-from tests.test_hdf5_fuzz import FILES, Change, changes, mutate
+from tests.faults import Stopping, numbers
+from tests.test_result_files import FILES, Change, changes, mutate
 
 INPUTS = Path(__file__).parent.parent / "inputs"
 PREPARE = ("prepare", "h2o.xyz", "--basis", "sto-3g", "--threads", "1", "--output", "x.prepared.h5")
@@ -116,9 +115,9 @@ def test_core_potentials(tmp_path: Path) -> None:
 
 def test_float32_exchange_of_the_scf_belongs_to_the_first_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without --precision fp64 the SCF begins in float32, which an energy in fp64 must not keep to itself."""
-    from dfmp2.reference import exchange_schedule
+    from dfmp2.scf import hartree_fock
 
-    monkeypatch.setattr(exchange_schedule, "SINGLE_LEAST", 1)
+    monkeypatch.setattr(hartree_fock, "SINGLE_LEAST", 1)
     path, said = tmp_path / "x.prepared.h5", Quiet()
     dfmp2.prepare(INPUTS / "h2o.xyz", "sto-3g", path, listener=Quiet())
     result = dfmp2.energy(path, precision="fp64", listener=said)
@@ -150,11 +149,12 @@ def test_a_trainium_lane_takes_what_a_host_prepared(tmp_path: Path) -> None:
 
 
 def test_energy_makes_no_integrals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfmp2.reference import integrals, mean_field
+    from dfmp2.integrals import three_center
+    from dfmp2.scf import hartree_fock
 
     path = tmp_path / "x.prepared.h5"
     prepared = dfmp2.prepare(INPUTS / "h2o.xyz", "cc-pvdz", path, listener=Quiet())
-    for module, name in ((integrals, "packed_blocks"), (integrals, "coulomb_metric"), (mean_field, "run_scf")):
+    for module, name in ((three_center, "packed_blocks"), (three_center, "coulomb_metric"), (hartree_fock, "run_scf")):
         monkeypatch.setattr(module, name, lambda *_given, **_named: pytest.fail("computed again"))
     result = dfmp2.energy(path, listener=Quiet())
     assert result.timings.scf == prepared.timings.scf and result.timings.total > prepared.timings.total
@@ -227,7 +227,7 @@ def test_start_orbitals_come_from_it(radical_file: Path) -> None:
 
 def changed(path: Path, source: Path, change: Any) -> Path:
     """A copy, changed with h5py and with its hash made right again."""
-    from dfmp2.io.prepared import _hash
+    from dfmp2.output.prepared import _hash
 
     shutil.copy(source, path)
     with h5py.File(path, "r+") as handle:
@@ -434,21 +434,9 @@ def test_python_refuses_options_of_the_other_part(radical_file: Path) -> None:
 # --- stopped and gone on with -----------------------------------------------------------------------------------------
 
 
-def stopping_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    safe_point, points = Journal.safe_point, [0]
-
-    def stopping(journal: Journal) -> None:
-        points[0] += 1
-        journal.stop_asked = points[0] == number
-        safe_point(journal)
-
-    monkeypatch.setattr(Journal, "safe_point", stopping)
-
-
 def test_prepare_goes_on_from_its_checkpoint(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "0")
-    with monkeypatch.context() as patch:
-        stopping_at(4, patch)
+    with Stopping(after_scf=True):
         done = call(*PREPARE)
     assert done.code == 75 and "x.prepared.h5.checkpoint" in done.message
     assert [name for name in listing(folder) if "prepared" in name] == ["x.prepared.h5.checkpoint"]
@@ -467,8 +455,7 @@ def test_prepare_goes_on_from_its_checkpoint(call: Runner, folder: Path, monkeyp
 def test_energy_goes_on_from_its_checkpoint(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "0")
     succeed(call(*PREPARE))
-    with monkeypatch.context() as patch:
-        stopping_at(4, patch)
+    with Stopping(at_tile=2):
         done = call(*ENERGY)
     assert done.code == 75 and "x.h5.checkpoint" in done.message
     succeed(call("prepare", "h2.xyz", "--basis", "sto-3g", "--output", "other.h5"))
@@ -489,7 +476,7 @@ def test_a_full_disk_leaves_nothing(call: Runner, folder: Path, monkeypatch: pyt
     def full(*_given: Any) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    for module, name in ((region.os, "pwrite"), (os, "fsync"), (os, "replace")):
+    for module, name in ((disk_region.os, "pwrite"), (os, "fsync"), (os, "replace")):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, full)
             done = call(*PREPARE, "--overwrite")
@@ -498,7 +485,7 @@ def test_a_full_disk_leaves_nothing(call: Runner, folder: Path, monkeypatch: pyt
 
 
 def test_too_little_space_is_refused_before_the_scf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfmp2.io import files
+    from dfmp2.host import files
 
     monkeypatch.setattr(files, "free_disk", lambda _: 1000)
     said = Quiet()
@@ -510,7 +497,7 @@ def test_too_little_space_is_refused_before_the_scf(tmp_path: Path, monkeypatch:
 SLOW = """
 import sys, time
 from dfmp2.cli.main import main
-from dfmp2.io.preparation import PreparedFile
+from dfmp2.output.prepared import PreparedFile
 
 def seal(file, prepared):
     print("B is there", flush=True)
@@ -532,8 +519,8 @@ def test_a_signal_while_it_is_written(number: signal.Signals, folder: Path, call
         [sys.executable, "-c", SLOW, *PREPARE], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == b"B is there\n"
-        succeed(call(*PREPARE))
-        (folder / "x.prepared.h5").unlink()
+        other = call(*PREPARE)
+        assert other.code == 3 and f"x.prepared.h5 is being computed by process {process.pid} on" in other.message
         assert len(parts()) == 1
         process.send_signal(number)
         assert process.wait(20) == {signal.SIGTERM: 75, signal.SIGINT: 130, signal.SIGKILL: -9}[number]

@@ -13,17 +13,17 @@ def ended(code: str, **options) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **options)
 
 
-PROGRAM = "import atexit, sys; from dfmp2.cli import program as p; "
+PROGRAM = "import atexit, sys; from dfmp2.cli import main as p; "
 
 
 @pytest.mark.parametrize("code", [0, 3, 75])
 def test_the_exit_code_is_that_of_the_command_line(code):
-    done = ended(f"{PROGRAM} p.main = lambda: {code}; sys.exit(p.program())")
+    done = ended(f"{PROGRAM} p.main = lambda **_: {code}; sys.exit(p.program())")
     assert done.returncode == code
 
 
 def test_what_is_buffered_is_written_and_handlers_are_called():
-    work = "lambda: (atexit.register(print, 'handler', end=''), sys.stdout.write('work '), 0)[-1]"
+    work = "lambda **_: (atexit.register(print, 'handler', end=''), sys.stdout.write('work '), 0)[-1]"
     done = ended(f"{PROGRAM} p.main = {work}; sys.exit(p.program())")
     assert (done.returncode, done.stdout) == (0, "work handler")
 
@@ -33,19 +33,19 @@ def test_what_is_buffered_is_written_and_handlers_are_called():
 def test_progress_that_cannot_be_written_is_no_failure_and_a_report_is(stream, code):
     """120 is the interpreter's own: https://docs.python.org/3/library/sys.html#sys.exit."""
     with open("/dev/full", "w") as full:
-        work = f"{PROGRAM} p.main = lambda: sys.{stream}.write('said') and 0; sys.exit(p.program())"
+        work = f"{PROGRAM} p.main = lambda **_: sys.{stream}.write('said') and 0; sys.exit(p.program())"
         done = subprocess.run([sys.executable, "-c", work], **{stream: full}, env={}, timeout=60)
     assert done.returncode == code
 
 
 def test_threads_are_waited_for():
     thread = "threading.Thread(target=lambda: (time.sleep(0.3), print('thread'))).start()"
-    done = ended(f"{PROGRAM} import threading, time; p.main = lambda: {thread} or 0; sys.exit(p.program())")
+    done = ended(f"{PROGRAM} import threading, time; p.main = lambda **_: {thread} or 0; sys.exit(p.program())")
     assert (done.returncode, done.stdout) == (0, "thread\n")
 
 
 def test_a_fault_keeps_its_traceback():
-    done = ended(f"{PROGRAM} p.main = lambda: 1 / 0; sys.exit(p.program())")
+    done = ended(f"{PROGRAM} p.main = lambda **_: 1 / 0; sys.exit(p.program())")
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr
 
@@ -54,5 +54,5 @@ def test_the_interpreter_is_not_taken_apart():
     held = "class Held:\n    def __del__(self): print('taken apart')\n"
     usual = ended(f"{held}held = Held()")
     assert usual.stdout == "taken apart\n"
-    done = ended(f"{held}{PROGRAM}\nheld = Held(); p.main = lambda: 0; sys.exit(p.program())")
+    done = ended(f"{held}{PROGRAM}\nheld = Held(); p.main = lambda **_: 0; sys.exit(p.program())")
     assert (done.returncode, done.stdout) == (0, "")

@@ -1,19 +1,29 @@
-"""SIGTERM and Ctrl-C, wherever they hit: one line, the documented exit code, nothing at or beside the output path."""
+"""SIGTERM and Ctrl-C, wherever they hit: one line, the documented exit code, and nothing left, or just a checkpoint."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
+from dfmp2.backends.cpu import CpuBackend
+from dfmp2.cli import signals
+from dfmp2.cli.main import main
 from dfmp2.errors import InputError, Interrupted
-from tests.conftest import COMMAND, Runner, Stored, listing, succeed
+from dfmp2.molecule.xyz import read_xyz
+from dfmp2.mp2 import energy
+from dfmp2.options import Options
+from dfmp2.output.checkpoint import FileCheckpoint
+from tests.conftest import COMMAND, Runner, listing, run_command, succeed
+from tests.faults import EACH, close, numbers, recorded
 
 CODES = {signal.SIGTERM: 75, signal.SIGINT: 130}
 LINES = {
@@ -28,12 +38,12 @@ LONG = (str(INPUTS / "water-8.xyz"), "--basis", "cc-pvdz", "--output", "x.h5")
 LOOSE = ("--scf-conv-tol", "1e-1", "--stability", "off", "--precision", "fp64", "--threads", "1")
 
 
-def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
-    """The command, running; like a shell's foreground job it listens to Ctrl-C."""
+def start(*arguments: str, cwd: Path, every: str = "1000") -> subprocess.Popen[str]:
+    """The command, running; like a shell's foreground job it listens to Ctrl-C. A checkpoint comes `every` seconds."""
     return subprocess.Popen(
         [COMMAND, *arguments],
         cwd=cwd,
-        env={**os.environ, "DFMP2_CHECKPOINT_SECONDS": "1000"},  # with a checkpoint: test_checkpoint_signals.py
+        env={**os.environ, EACH: every},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -106,13 +116,6 @@ def test_stopped_while_waiting_for_standard_input(number: signal.Signals, folder
     assert listing(folder) == before
 
 
-def test_stopped_in_compare(water: Stored, folder: Path) -> None:
-    with start("compare", str(water.path), cwd=folder) as process:
-        wait_for(process, "RHF with PySCF")
-        process.send_signal(signal.SIGTERM)
-        stopped(process, signal.SIGTERM)
-
-
 def test_any_moment(folder: Path) -> None:
     """From the first line to the last: stopped, or finished with a whole file; nothing in between."""
     for step in range(8):
@@ -131,18 +134,131 @@ def test_any_moment(folder: Path) -> None:
         assert not (folder / "x.h5").exists() and not list(folder.glob(".*"))
 
 
-def test_both_at_once(folder: Path) -> None:
-    """Impatience is no error: the first signal counts, or the second, but never both and never a traceback."""
-    for pause in (0.0, 0.005):
-        with start("run", *LONG, cwd=folder) as process:
-            wait_for(process, "RHF")
-            process.send_signal(signal.SIGTERM)
-            time.sleep(pause)
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=60)
-        assert process.returncode in CODES.values() and out == ""
-        assert "Traceback" not in err and sum(line.startswith("dfmp2: ") for line in err.splitlines()) == 1
-        assert not (folder / "x.h5").exists() and not list(folder.glob(".*"))
+# --- with a checkpoint on disk ----------------------------------------------------------------------------------------
+
+GLYCINE = ("run", str(INPUTS / "glycine.xyz"), "--basis", "cc-pvdz", "--threads", "1", "--output", "x.h5")
+SAVED = "x.h5.checkpoint holds what was done; the same command with --resume goes on"
+
+
+def saved(folder: Path) -> subprocess.Popen[str]:
+    """A run that has just saved its first checkpoint."""
+    process = start(*GLYCINE, cwd=folder, every="0")
+    deadline = time.monotonic() + 60
+    while not (folder / "x.h5.checkpoint").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.002)
+    return process
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("whole")
+    succeed(run_command(*GLYCINE, cwd=folder))
+    return numbers(folder / "x.h5")
+
+
+@pytest.mark.parametrize(("number", "pause"), [(signal.SIGTERM, 0.0), (signal.SIGINT, 0.05), (signal.SIGTERM, 0.1)])
+def test_what_is_done_is_saved(number: signal.Signals, pause: float, tmp_path: Path, whole: dict[str, bytes]) -> None:
+    process = saved(tmp_path)
+    time.sleep(pause)
+    process.send_signal(number)
+    begun = time.monotonic()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75 and time.monotonic() - begun < SECONDS
+    assert out == "" and "Traceback" not in err
+    assert err.splitlines()[-1] == f"{LINES[number].partition(': nothing')[0]}: {SAVED}"
+    assert list(listing(tmp_path)) == ["x.h5.checkpoint"]
+    succeed(run_command(*GLYCINE, "--resume", cwd=tmp_path, env={EACH: "0"}))
+    assert list(listing(tmp_path)) == ["x.h5"] and close(numbers(tmp_path / "x.h5"), whole)
+
+
+def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+    process = saved(tmp_path)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    begun = time.monotonic()
+    out, err = process.communicate(timeout=60)
+    assert time.monotonic() - begun < SECONDS and out == "" and "Traceback" not in err
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == (
+        "dfmp2: stopped at once by a second signal: x.h5.checkpoint holds what was saved before"
+    )
+    assert list(listing(tmp_path)) == ["x.h5.checkpoint"]
+
+
+@pytest.fixture
+def listening() -> Iterator[None]:
+    """The handlers of the command line, in this process."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
+    hook = sys.unraisablehook
+    signals.listen()
+    yield
+    signals.settle()
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    sys.unraisablehook = hook
+
+
+class Slow:
+    """A run that takes a while to its next tile."""
+
+    saved, saving, path = True, False, "x.h5.checkpoint"
+
+    def ask_to_stop(self) -> bool:
+        return True
+
+
+@pytest.mark.usefixtures("listening")
+def test_a_study_does_not_begin_another_run() -> None:
+    """Where the run ends before its next tile, the study stops there."""
+    signals.finish_first(Slow())
+    os.kill(os.getpid(), signal.SIGTERM)
+    signals.check()  # nothing is raised yet
+    with pytest.raises(Interrupted):
+        signals.finish_first(Slow())
+
+
+@pytest.mark.usefixtures("listening")
+def test_an_iteration_that_takes_too_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handler's patience ends, and what was saved before stays."""
+    monkeypatch.setattr(signals, "PATIENCE", 0.2)
+    signals.finish_first(Slow())
+    begun = time.monotonic()
+    os.kill(os.getpid(), signal.SIGTERM)
+    signals.check()  # nothing is raised yet
+    with pytest.raises(Interrupted, match=r"x\.h5\.checkpoint holds what was done"):
+        time.sleep(5)
+    assert 0.15 < time.monotonic() - begun < 3
+    assert signals.received() == (f"terminated (SIGTERM): {SAVED}", 75)
+
+
+@pytest.mark.usefixtures("listening")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_tile_is_begun_after_a_signal(workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiles under way are finished, and no more."""
+    begun, pair_terms, make = [0], CpuBackend.pair_terms, CpuBackend.__init__
+    options = Options(basis="cc-pvdz", threads=workers, precision="fp64", backend="cpu")
+
+    def small_tiles(backend: CpuBackend, threads: int) -> None:
+        make(backend, threads)
+        backend.limits = replace(backend.limits, tile_edge=1)
+
+    def counted(*given: Any) -> Any:
+        begun[0] += 1
+        if begun[0] == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)  # in which the main thread hears of it
+        return pair_terms(*given)
+
+    monkeypatch.setattr(CpuBackend, "__init__", small_tiles)
+    monkeypatch.setattr(CpuBackend, "pair_terms", counted)
+    with recorded() as passed:
+        checkpoint = FileCheckpoint(tmp_path / "x.h5")
+        signals.finish_first(checkpoint)
+        with pytest.raises(Interrupted, match="holds what was done"):
+            energy.mp2_energy(read_xyz(INPUTS / "h2o.xyz").molecule, options, checkpoint=checkpoint)
+        time.sleep(0.3)
+    assert begun[0] <= 3 + 2 * workers < 15 and passed[-1].tiles
 
 
 # --- the interpreter's blind spots, one by one, in this process --------------------------------------
@@ -153,15 +269,15 @@ def stop(call: Runner, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[]
     """The command line with something else in place of the calculation's first step."""
 
     def plan(step: Callable[[], object]) -> Runner:
-        from dfmp2 import api
+        from dfmp2.interop import python
 
-        run = api.run_options
+        run = python.run_options
 
         def run_options(*given: object, **named: object) -> object:
             step()
             return run(*given, **named)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(api, "run_options", run_options)
+        monkeypatch.setattr(python, "run_options", run_options)
         return call
 
     return plan
@@ -223,3 +339,11 @@ def test_from_the_writing_on_a_signal_changes_nothing(
 
 def test_exit_code_of_the_error_tree() -> None:
     assert Interrupted.exit_code == CODES[signal.SIGTERM] == os.EX_TEMPFAIL  # sysexits.h: try again later
+
+
+def test_a_program_that_calls_the_command_line_keeps_its_handlers(folder: Path) -> None:
+    """Also when it fails: children of the program would inherit an ignored signal, and could not listen to it."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    before = [signal.getsignal(number) for number in numbers]
+    assert main(["show", str(folder / "nowhere.h5")]) == 3
+    assert [signal.getsignal(number) for number in numbers] == before

@@ -168,7 +168,7 @@ class Writer:
 H2 = ("--basis", "sto-3g", "--threads", "1")
 SCAN = ("scan", "h2.xyz", "--bond", "1,2", "0.7:0.8:2", *H2, "--output", "new.h5", "--overwrite")
 EACH = {"DFMP2_CHECKPOINT_SECONDS": "0"}  # a checkpoint at every safe point
-RUN = "dfmp2.pipeline", "run"
+RUN = "dfmp2.mp2.energy", "mp2_energy"
 ROW = {"name": "a", "seconds": 1.0}
 
 
@@ -178,7 +178,7 @@ def _export(kind: str, ending: str) -> Writer:
 
 def _collected(ending: str) -> Writer:
     def write(folder: Path) -> None:
-        from dfmp2.io.batch import write_rows
+        from dfmp2.execution.index import write_rows
 
         write_rows(folder / f"new.{ending}", [ROW], {"basis": "sto-3g"}, overwrite=True)
 
@@ -186,40 +186,34 @@ def _collected(ending: str) -> Writer:
 
 
 def _error_file(folder: Path) -> None:
-    from dfmp2.io.batch import write_failure
+    from dfmp2.execution.index import write_failure
 
     write_failure(folder / "a.error.json", 3, "wrong", "trace")
 
 
 def _ledger(folder: Path) -> None:
-    from dfmp2.batch.ledger import write_ledger
-    from dfmp2.batch.manifest import make_batch
-    from dfmp2.batch.state import Row
+    from dfmp2.execution.index import write_index
+    from dfmp2.execution.manifest import make_batch
+    from dfmp2.execution.state import Row
 
-    write_ledger(make_batch(["h2.xyz"], {"basis": "sto-3g"}, folder), [Row("h2", "h2.xyz", "pending")])
+    write_index(make_batch(["h2.xyz"], {"basis": "sto-3g"}, folder), [Row("h2", "h2.xyz", "pending")])
 
 
 def _measured(folder: Path) -> None:
-    from dfmp2 import host_cache
+    from dfmp2.host import cache
 
     with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": str(folder)}):
-        host_cache.store("rates", {"eigen": 1.0})
+        cache.store("rates", {"eigen": 1.0})
 
 
 def _compiled(folder: Path) -> None:
-    from dfmp2.backends.nki.neff_cache import NeffCache
-    from dfmp2.backends.nki.programs import Program
+    from dfmp2.trainium.calls import Program
+    from dfmp2.trainium.launch.compiler import NeffCache
 
     made = folder / "h2.xyz"  # any bytes will do
     program = Program("pair_energy", "k", (("b", (1, 1)),), ())
     with mock.patch.object(Program, "fingerprint", return_value="neff"):
         NeffCache(folder).add(program, "trn1", {"nki": "0.5.0"}, made, "standalone", 1.0)
-
-
-def _lock(folder: Path) -> None:
-    from dfmp2.io.lock import acquire
-
-    acquire(folder / "new.h5")
 
 
 def _ends_with(*endings: str) -> Callable[[str], bool]:
@@ -231,7 +225,6 @@ WRITERS: dict[str, Writer] = {
     "result": Writer("new.h5", ("run", "h2.xyz", *H2, "--output", "new.h5", "--overwrite"), once=RUN),
     "derived result": Writer("new.h5", ("derive", "h2.h5", "--os-scale", "1", "--output", "new.h5", "--overwrite")),
     "report, HTML": Writer("new.html", ("report", "h2.h5", "--output", "new.html", "--overwrite")),
-    "report, Markdown": Writer("new.md", ("report", "h2.h5", "--output", "new.md", "--overwrite")),
     "export, Molden": _export("molden", "molden"),
     "export, QCSchema": _export("qcschema", "json"),
     "export, xyz": _export("xyz", "xyz"),
@@ -253,7 +246,7 @@ WRITERS: dict[str, Writer] = {
     "validation": Writer(
         "new.h5",
         ("validate", "--only", "psi4-dfmp2-2-h2-cc-pvdz", "--threads", "1", "--output", "new.h5", "--overwrite"),
-        once=("dfmp2.validation.run", "validate"),
+        once=("dfmp2.validation.validate", "validate"),
     ),
     "measurement (`bench --json`)": Writer(
         "new.json",
@@ -261,7 +254,7 @@ WRITERS: dict[str, Writer] = {
             *("bench", "--shape", "12/128/256", "--backend", "cpu", "--precision", "fp64", "--repeats", "1"),
             *("--threads", "1", "--json", "new.json", "--overwrite"),
         ),
-        once=("dfmp2.bench.shapes", "measure"),
+        once=("dfmp2.validation.bench", "measure"),
     ),
     "rates of this host": Writer("dfmp2/calibration.json", _measured, True),
     "compiled kernel": Writer("neff/nki_0.5.0.neff", _compiled, only=_ends_with(".neff")),
@@ -274,7 +267,6 @@ WRITERS: dict[str, Writer] = {
     "collected table, CSV": _collected("csv"),
     "collected table, HDF5": _collected("h5"),
     "collected table, JSON": _collected("json"),
-    "lock": Writer(".new.lock", _lock, steps=("open", "write", "short write", "flush", "rename")),
     "log": Writer(
         *("new.log", ("run", "h2.xyz", *H2, "--output", "new.h5", "--log", "new.log")),
         steps=("open", "write", "short write", "flush"),
@@ -288,7 +280,7 @@ def prepare(writer: Writer, folder: Path) -> None:
     """Put the old files there."""
     for name in {writer.target, *(name for name in writer.allowed if name != writer.target)}:
         (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(OLD)
+        (folder / name).write_text(f"dfmp2 checkpoint 2\n{OLD}" if name.endswith(".checkpoint") else OLD)
 
 
 def intact(writer: Writer, folder: Path, before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> bool:
@@ -323,5 +315,5 @@ def remembered(writer: Writer) -> Iterator[None]:
         return _answers[key]
 
     # A product of that size is only a yardstick, and takes seconds.
-    with mock.patch.object(module, name, answer), mock.patch("dfmp2.bench.products.SQUARE_HOST", 64):
+    with mock.patch.object(module, name, answer), mock.patch("dfmp2.validation.products.SQUARE_HOST", 64):
         yield

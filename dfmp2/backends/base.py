@@ -10,11 +10,34 @@ and (ia|jb) = sum_P B_iaP B_jbP. RHF, UHF, SCS and frozen core are arithmetic ab
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dfmp2.errors import UnsupportedByBackend
+
+
+class Shape(NamedTuple):
+    """Sizes of the pair step of one spin: correlated occupied and virtual orbitals, and fitting functions."""
+
+    nocc: int
+    nvir: int
+    naux: int
+
+    @property
+    def pairs(self) -> int:
+        """Pairs i <= j."""
+        return self.nocc * (self.nocc + 1) // 2
+
+    @property
+    def nao(self) -> int:
+        """Orbital basis functions, if nothing is frozen."""
+        return self.nocc + self.nvir
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +52,11 @@ class Limits:
     workers : number of tiles that may run at the same time
     memory : bytes of device memory for operands and work space, None where it is the host's
     least_edge : occupied orbitals that a device pads a shorter edge of a tile to, 1 where it does not pad
-    transforms : chip that makes B itself (`put_untransformed`), "" where B comes from the host
+    transforms : whether the device can make B itself (`put_untransformed`)
     work_elements : elements of work space for one tile beside them; None for twice as many
     square : whether one product takes a block of i and j, rather than one i and several j
+    divided : whether each worker holds a part of an operand, so that `owners` says which tiles it takes
+    compiles : whether programs have to be compiled before they run (`prepare`)
     """
 
     precisions: tuple[str, ...]
@@ -40,9 +65,11 @@ class Limits:
     workers: int
     memory: int | None = None
     least_edge: int = 1
-    transforms: str = ""
+    transforms: bool = False
     work_elements: int | None = None
     square: bool = False
+    divided: bool = False
+    compiles: bool = False
 
 
 class Tile(NamedTuple):
@@ -84,27 +111,124 @@ class Operand:
     precision: str
 
 
-class Backend(Protocol):
-    """A device that evaluates pair terms.
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Predicted pair energies on one core of an accelerator or several, programs compiled and loaded before.
 
-    Two verbs that not every backend has: `put_untransformed(tensors, energies)`, where `limits.transforms` names a
-    chip, gives operands of all spins made on the device; `owners(left, right, tiles)`, where workers hold different
-    parts of an operand, gives the worker of each tile.
+    Attributes
+    ----------
+    chip, lane : which core, and how calls are launched
+    device : s of the core, in-order schedule; dispatch : s of submissions if none overlaps; link : s of uploads and
+        downloads
+    calls, neffs : kernel calls and compiled programs
+    memory, available : bytes of device memory needed and there, of the fullest core
+    cores : that share the pairs; uploaded : bytes of B to all of them
+    obstacle : why it cannot run, "" if it can
     """
+
+    chip: str
+    lane: str
+    device: float = 0.0
+    dispatch: float = 0.0
+    link: float = 0.0
+    calls: int = 0
+    neffs: int = 0
+    memory: int = 0
+    available: int = 0
+    obstacle: str = ""
+    cores: int = 1
+    uploaded: int = 0
+
+
+class Backend(ABC):
+    """A device that evaluates pair terms: three verbs that every backend has, the others with answers for a host."""
 
     name: str
     limits: Limits
 
+    @abstractmethod
     def put(
         self, b: NDArray[Any], eps_occ: NDArray[np.float64], eps_vir: NDArray[np.float64], precision: str
     ) -> Operand:
         """Make (nocc, nvir, naux) B resident in the given precision; for "mixed" it comes in float32 or float64."""
-        ...
 
+    @abstractmethod
     def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
         """Direct and exchange terms of a tile; exchange only when `left is right`."""
-        ...
 
+    @abstractmethod
     def describe(self) -> dict[str, str]:
         """Device and library versions, for the result's provenance."""
+
+    def owners(self, left: Operand, right: Operand, tiles: list[Tile]) -> list[int]:
+        """The worker, from 0, that takes each tile; asked only where `limits.divided`."""
+        return [number % self.limits.workers for number in range(len(tiles))]
+
+    def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:  # noqa: B027 - nothing to do on a host
+        """Have compiled what these shapes need; `nao` basis functions where the device makes B, else 0.
+
+        Raises
+        ------
+        BackendUnavailable : it is not compiled and cannot be compiled here
+        """
+
+    def put_untransformed(
+        self, tensors: Sequence[Any], energies: Sequence[tuple[NDArray[np.float64], NDArray[np.float64]]]
+    ) -> list[Operand]:
+        """Operands of all spins, B made on the device; only where `limits.transforms`.
+
+        Parameters
+        ----------
+        tensors : `dfmp2.backends.untransformed.UntransformedTensor` of each spin, of the same fitted integrals
+        energies : (eps_occ, eps_vir) of each spin, Eh
+        """
+        raise UnsupportedByBackend(f"--backend {self.name} takes B from the host")
+
+    def transform_seconds(self, spins: Sequence[Shape], nao: int) -> float:
+        """Predicted seconds of `put_untransformed` for these shapes and `nao` basis functions.
+
+        Raises
+        ------
+        KernelError : it cannot run at these sizes
+        """
+        raise UnsupportedByBackend(f"--backend {self.name} takes B from the host")
+
+    def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...] | None:
+        """Predicted pair energies on the accelerator that this backend is for; None where it is for none."""
+        return None
+
+
+class Accelerator(Protocol):
+    """What a kind of accelerator answers before a backend is made: a module that the registry names."""
+
+    def refusal(self, name: str) -> str | None:
+        """Why a backend cannot be used here, None if it can."""
+        ...
+
+    def make(self, name: str, threads: int) -> Backend:
+        """The backend of that name."""
+        ...
+
+    def named_lane(self, name: str) -> tuple[str, str]:
+        """The backend that a name stands for under the environment variables, and a note for the reason."""
+        ...
+
+    def weigh(self, spins: tuple[Shape, ...], host_seconds: float, measured: bool) -> tuple[str | None, str]:
+        """The backend that `auto` takes, None for the host, and the reason."""
+        ...
+
+    def predict(self, spins: Sequence[Shape], chips: tuple[str, ...] = ...) -> tuple[Prediction, ...]:
+        """Predicted pair energies on one core of each chip; none where there is nothing to correlate."""
+        ...
+
+    def bucket(self, spins: Sequence[Shape]) -> tuple[tuple[int, int], ...]:
+        """What compiled programs of these shapes depend on: equal buckets are served by the same programs."""
+        ...
+
+    def cache_folder(self) -> Path:
+        """Where compiled programs are kept."""
+        ...
+
+    def container_variables(self, target: str, own: Mapping[str, str], prefix: str) -> dict[str, str]:
+        """Environment variables of a container with dfmp2 in `prefix`, beside its `own`; device cores left out."""
         ...

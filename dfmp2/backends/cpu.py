@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.backends.base import Limits, Operand, PairTerms, Tile
+from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile
 
 PRODUCT_ELEMENTS = 1 << 21  # of G: 16 MB in float64; larger products are no faster, and leave the last-level cache
 RUN = 64  # terms added up in float32 before float64 takes over: in longer sums the small terms get lost
@@ -28,7 +28,17 @@ QUOTIENT_ELEMENTS = 1 << 17  # of G divided at a time: 1 MB in float64, so that 
 _DTYPES: dict[str, type[np.float32] | type[np.float64]] = {"fp64": np.float64, "mixed": np.float32}
 
 
-class CpuBackend:
+def refusal(name: str) -> str | None:
+    """None: the host is always there."""
+    return None
+
+
+def make(name: str, threads: int) -> Backend:
+    """The backend for the registry."""
+    return CpuBackend(threads)
+
+
+class CpuBackend(Backend):
     """NumPy on the host's BLAS."""
 
     name = "cpu"

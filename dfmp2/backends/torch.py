@@ -15,18 +15,41 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.backends.base import Limits, Operand, PairTerms, Tile
+from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile
 from dfmp2.errors import ResourceError
 
 CUDA_RESERVE = 0.85  # fraction of the free device memory used; the rest is for the allocator and cuBLAS
 
 
-class TorchBackend:
+def refusal(name: str) -> str | None:
+    """Why "torch" or "cuda" cannot be used, None if it can."""
+    try:
+        import torch
+    except ImportError as error:
+        return f"PyTorch does not import ({error}): pip install 'dfmp2[torch]'"
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version < (2, 9):
+        return f"PyTorch {torch.__version__} is too old: 2.9 or newer is needed"
+    if name == "torch":
+        return None
+    if torch.version.cuda is None:
+        return f"PyTorch {torch.__version__} is built without CUDA: install a CUDA build of torch"
+    return None if torch.cuda.is_available() else "PyTorch finds no CUDA device: check nvidia-smi and the driver"
+
+
+def make(name: str, threads: int) -> Backend:
+    """The backend for the registry: "torch" is the CPU."""
+    import torch
+
+    return TorchBackend(torch, "cpu" if name == "torch" else name, threads)
+
+
+class TorchBackend(Backend):
     """PyTorch on one device.
 
     Parameters
     ----------
-    torch : the imported module (the registry imports it, so that nobody else has to)
+    torch : the imported module (imported where it is used, since it takes seconds)
     device : "cpu" or "cuda"
     threads : CPU threads of the intra-operator pool (only for device "cpu")
     """

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
+import shlex
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from dfmp2.cli.batch_manifest import load_manifest, manifest_arguments
-from dfmp2.cli.batch_plan import plan
-from dfmp2.cli.batch_run import run
-from dfmp2.cli.batch_submit import submit
-from dfmp2.cli.console import Console
-from dfmp2.errors import InputError
-from dfmp2.io.text import printable
+from dfmp2.cli.batch_submit import duration, submit
+from dfmp2.cli.console import Console, open_log
+from dfmp2.cli.options import calculation_options
+from dfmp2.errors import DeviceFault, InputError, Interrupted, SomeFailed
+from dfmp2.host.resources import available_memory, usable_cores
+from dfmp2.molecule.text import printable
+from dfmp2.options import Options
+
+if TYPE_CHECKING:
+    from dfmp2.execution.batch import Orders, Outcome
+    from dfmp2.execution.manifest import Batch
+    from dfmp2.execution.state import Row
+
+OF_THE_MACHINE = ("memory", "threads", "scratch")  # may be given beside a manifest
+SHARE_OF_FREE = 0.9  # of the memory that is free
+STOPPED_TWICE = 130
+MOST_SHOWN = 20
+EVERY_LINE = 100  # items up to which each has its line
+LINE_EVERY = 5.0  # s between lines of complete items in a larger batch
+LONGEST_MESSAGE = 300
+TOGETHER = 1.0  # s within which two SIGTERM are one: a scheduler sends it to all processes, and its script passes it on
 
 
 @click.group("batch", short_help="Run many molecules, restart them, see where they stand, collect their energies.")
@@ -24,9 +50,280 @@ def command() -> None:
     """
 
 
-command.add_command(run)
-command.add_command(plan)
 command.add_command(submit)
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+
+@command.command("run", short_help="Compute what is not complete.")
+@click.argument("sources", nargs=-1, required=True, metavar="MANIFEST.toml | FILE.xyz...")
+@click.option("--output", metavar="DIR", help="Folder of the results.  [default: that of the manifest]")
+@click.option("--root", metavar="DIR", help="Folder that the manifest's paths are relative to, and confined to.")
+@click.option("--workers", type=click.IntRange(1, 4096), default=1, show_default=True, help="Processes.")
+@click.option("--shard", metavar="I/N", help="Part I (from 0) of N.  [default: of the Slurm or AWS Batch array job]")
+@click.option("--scf-chain", is_flag=True, help="Start the SCF from the item before, of the same atoms.")
+@click.option("--json", "as_json", is_flag=True, help="Print the status as one JSON object.")
+@click.option("--quiet", is_flag=True, help="Print only the last line, and warnings.")
+@click.option("--log", metavar="FILE", help="Append progress to a file.")
+@click.option("--check", is_flag=True, help="Also run PySCF's own DF-MP2; an item that differs fails.")
+@click.option("--copy-every", type=click.FloatRange(1, 3600), default=60.0, hidden=True)
+@click.option("--programs", hidden=True)
+@click.option("--warm-up", hidden=True)
+@calculation_options
+@click.pass_context
+def run(
+    ctx: click.Context,
+    /,
+    sources: tuple[str, ...],
+    output: str | None,
+    root: str | None,
+    workers: int,
+    shard: str | None,
+    scf_chain: bool,
+    as_json: bool,
+    quiet: bool,
+    log: str | None,
+    copy_every: float,
+    programs: str | None,
+    warm_up: str | None,
+    **options: Any,
+) -> int:
+    """Compute every item of MANIFEST.toml, or every FILE.xyz with the same options, that is not complete.
+
+    Results are OUTPUT/NAME.h5, errors OUTPUT/NAME.error.json, the overview OUTPUT/batch.json and batch.csv. --threads
+    are those of each worker, --memory is shared by all of them. Ctrl-C or SIGTERM stops within 10 s; the same command
+    goes on. Exit code 0 when all is complete, 9 when items failed, 75 when it was stopped, 7 when
+    a device failed and none is left.
+    """
+    given = {name: value for name, value in options.items() if _from_command_line(ctx, name)}
+    from dfmp2.execution.arrays import read_shard, shard_of_job
+
+    part = shard_of_job() if shard is None else read_shard(shard)
+    with contextlib.ExitStack() as stack:
+        handle = open_log(log)
+        console = Console(quiet=quiet or as_json, log=stack.enter_context(handle) if handle else None)
+        display = stack.enter_context(Display(console))
+        copies = None
+        if sources[0].startswith("s3://"):  # in a container of AWS Batch: its job is that of `batch submit --aws-batch`
+            from dfmp2.execution.s3 import unpacked
+
+            label = "warm-up" if warm_up else "{}-of-{}".format(*(part or (0, 1)))
+            batch, copies = stack.enter_context(unpacked(sources[0], programs, label, copy_every))
+        else:
+            batch = load(sources, given, output, root)
+        if warm_up is not None:
+            from dfmp2.execution.s3 import compile_programs
+
+            return compile_programs(batch, warm_up, copies, display.stop_asked)
+        orders = _make_orders(batch, workers, part, scf_chain, given)
+        from dfmp2.execution.batch import run_batch
+
+        shown = "" if part is None else f", shard {part[0]} of {part[1]}"
+        console.note(
+            f"{_count(len(batch.items), 'item')}{shown}, {_count(workers, 'worker')} x "
+            f"{_count(orders.threads, 'thread')}, {orders.memory / 1e9:.1f} GB each -> {batch.output}"
+        )
+        if part is not None and part[1] > len(batch.items):
+            console.warning(f"more shards ({part[1]}) than items: some of them have nothing to do")
+        outcome = run_batch(batch, orders, display, copies)
+        _report(batch, outcome, as_json=as_json, quiet=quiet)
+        code = _conclude(batch, outcome)
+        if copies is not None:
+            copies.exit_code = code
+    return code
+
+
+for _parameter in run.params:
+    if _parameter.name == "basis":
+        _parameter.required = False  # a manifest names it
+
+
+class Display:
+    """Lines on stderr; the first signal asks the batch to stop, as `stop_asked` says, the second to stop at once."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._signals = 0
+        self._signalled = -math.inf
+        self._last = 0.0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Display:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._count)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def stop_asked(self) -> int:
+        """Number of signals so far."""
+        return self._signals
+
+    def note(self, text: str) -> None:
+        """A line."""
+        self._console.note(text)
+
+    def item(self, row: Row, done: int, total: int, left: float | None) -> None:
+        """An item has ended."""
+        place = f"[{done}/{total}] {row.name}"
+        if row.status == "failed":
+            message = (row.error or "")[:LONGEST_MESSAGE]
+            self._console.warning(f"{place}: failed with code {row.exit_code}: {message}")
+            return
+        now = time.monotonic()
+        if total > EVERY_LINE and done != total and now - self._last < LINE_EVERY:
+            return
+        self._last = now
+        energy = row.numbers.get("mp2_total_energy")
+        result = row.status if energy is None else f"E(MP2) = {energy:.10f} Eh"
+        remaining = "" if left is None or done == total else f"; {duration(left)} left"
+        self._console.note(f"{place}: {result}, {row.seconds or 0.0:.1f} s{remaining}")
+
+    def _count(self, number: int, _frame: FrameType | None) -> None:
+        before, self._signalled = self._signalled, time.monotonic()
+        if number != signal.SIGTERM or self._signalled - before > TOGETHER:
+            self._signals += 1
+
+
+def load(sources: Sequence[str], given: Mapping[str, Any], output: str | None, root: str | None) -> Batch:
+    """The batch that the command line names.
+
+    Parameters
+    ----------
+    given : options of the calculation that were given there
+    """
+    from dfmp2.execution.manifest import make_batch, read_manifest
+
+    target = None if output is None else Path(output)
+    manifests = [source for source in sources if source.endswith(".toml")]
+    if not manifests:
+        if target is None:
+            raise InputError("no --output: name the folder of the results")
+        if root is not None:
+            raise InputError("--root belongs to a manifest: leave it out, files are named as they are")
+        if "basis" not in given:
+            raise InputError("no --basis: name an orbital basis such as cc-pvdz")
+        folders = [source for source in sources if os.path.isdir(source)]
+        if folders:
+            raise InputError(f"{folders[0]} is a folder: name its files, for example {folders[0].rstrip('/')}/*.xyz")
+        return make_batch(sources, given, target)
+    if len(sources) > 1:
+        raise InputError(
+            f"{len(sources)} arguments with {manifests[0]} among them: expected one manifest, or xyz files"
+        )
+    foreign = [name for name in given if name not in OF_THE_MACHINE]
+    if foreign:
+        option = foreign[0].replace("_", "-")
+        raise InputError(f"--{option} beside a manifest: write {foreign[0]} = ... into {manifests[0]}")
+    return read_manifest(manifests[0], root=None if root is None else Path(root), output=target)
+
+
+def _from_command_line(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+
+
+def _make_orders(
+    batch: Batch, workers: int, shard: tuple[int, int] | None, chained: bool, given: Mapping[str, Any]
+) -> Orders:
+    """Divide the machine."""
+    from dfmp2.execution.batch import Orders
+
+    common = batch.items[0].options
+    own = Options("-", **{name: given[name] for name in OF_THE_MACHINE if name in given})
+    threads = own.threads or common.threads or max(1, usable_cores() // workers)
+    memory = own.memory or common.memory or int(SHARE_OF_FREE * available_memory())
+    return Orders(
+        workers=workers,
+        threads=threads,
+        memory=memory // workers,
+        scratch=own.scratch or common.scratch,
+        shard=shard,
+        chained=chained,
+        command=printable(shlex.join(["dfmp2", *sys.argv[1:]]))[:4000],
+    )
+
+
+def _report(batch: Batch, outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
+    from dfmp2.execution.index import status, to_json
+
+    if as_json:
+        click.echo(to_json(status(outcome.rows)), nl=False)
+        return
+    failed = outcome.own("failed")
+    if not quiet:
+        for row in failed[:MOST_SHOWN]:
+            click.echo(printable(f"failed ({row.exit_code}) {row.name}: {(row.error or '')[:200]}"))
+        if len(failed) > MOST_SHOWN:
+            click.echo(f"... and {len(failed) - MOST_SHOWN} more; see {printable(str(batch.output / 'batch.csv'))}")
+    parts = [f"{len(outcome.own('complete'))} of {len(outcome.mine)} items complete ({outcome.found} of them before)"]
+    parts += [f"{len(outcome.own(state))} {state}" for state in ("failed", "running", "pending") if outcome.own(state)]
+    state = f"{'stopped' if outcome.stopped else 'finished'}: {', '.join(parts)}"
+    click.echo(f"dfmp2 batch {state} -> {printable(str(batch.output))}")
+
+
+def _conclude(batch: Batch, outcome: Outcome) -> int:
+    """The exit code, or the error that stands for it."""
+    failed, left = len(outcome.own("failed")), len(outcome.own("pending"))
+    running = outcome.own("running")
+    if outcome.stopped > 1:
+        click.echo(f"dfmp2: stopped at once: {_items(left)} not complete; the same command goes on", err=True)
+        return STOPPED_TWICE
+    if outcome.barred and left and not outcome.stopped:
+        raise DeviceFault(
+            f"{_items(left)} not begun: {', '.join(outcome.barred)} of host {socket.gethostname()} reported a hardware "
+            "fault, and no other device was left: take this host out of use; the same command on another one goes on"
+        )
+    if (outcome.stopped and running) or left:
+        raise Interrupted(f"stopped: {_items(left + len(running))} not complete; the same command goes on")
+    if running:
+        raise Interrupted(
+            f"{_items(len(running))} being computed by another process ({running[0].name}: {running[0].remark}); the "
+            "same command says later what became of that"
+        )
+    if failed:
+        raise SomeFailed(
+            f"{failed} of {len(outcome.mine)} items failed: see NAME.error.json in {batch.output}; the same command "
+            f"tries them again"
+        )
+    return os.EX_OK
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _items(number: int) -> str:
+    return f"{number} item{'s are' if number != 1 else ' is'}"
+
+
+# --- status, plan, collect --------------------------------------------------------------------------------------------
+
+
+def manifest_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --output, --root and MANIFEST."""
+    for option in (
+        click.option("--output", metavar="DIR", help="Folder of the results.  [default: that of the manifest]"),
+        click.option("--root", metavar="DIR", help="Folder that the manifest's paths are relative to."),
+        click.argument("manifest", metavar="MANIFEST.toml | OUTPUT"),
+    ):
+        function = option(function)
+    return function
+
+
+def _look_up(manifest: str, root: str | None, output: str | None) -> Batch:
+    """The batch of a manifest, or the one recorded in a folder of results."""
+    from dfmp2.execution.index import read_recorded
+    from dfmp2.execution.manifest import read_manifest
+
+    if Path(manifest).is_dir():
+        if root is not None or output is not None:
+            raise InputError(f"--root and --output belong to a manifest, and {manifest} is a folder: leave them out")
+        return read_recorded(Path(manifest))
+    folder = None if root is None else Path(root)
+    return read_manifest(manifest, root=folder, output=None if output is None else Path(output))
 
 
 @command.command("status", short_help="Where every item stands.")
@@ -34,22 +331,51 @@ command.add_command(submit)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(manifest: str, root: str | None, output: str | None, as_json: bool) -> None:
     """Say which items are complete, failed, pending or running, at any time, also while the batch runs."""
-    from dfmp2.batch import ledger
-    from dfmp2.batch.state import counts, look
-    from dfmp2.io.batch import to_json
+    from dfmp2.execution import index
+    from dfmp2.execution.state import counts, look
 
-    batch = load_manifest(manifest, root, output)
-    rows = look(batch, ledger.read_ledger(batch))
+    batch = _look_up(manifest, root, output)
+    rows = look(batch, index.read_index(batch))
     if as_json:
-        click.echo(to_json(ledger.status(rows)), nl=False)
+        click.echo(index.to_json(index.status(rows)), nl=False)
         return
     for row in rows:
-        said = "" if row.exit_code is None else f" ({row.exit_code})" if row.exit_code else ""
+        code = f" ({row.exit_code})" if row.exit_code else ""
         more = row.error or row.remark
         if row.status == "complete":
             more = f"E(MP2) = {row.numbers['mp2_total_energy']:.10f} Eh, {row.seconds or 0.0:.1f} s"
-        click.echo(printable(f"{row.status + said:12s} {row.name:24s} {more[:200]}").rstrip())
+        click.echo(printable(f"{row.status + code:12s} {row.name:24s} {more[:200]}").rstrip())
     click.echo(", ".join(f"{number} {state}" for state, number in counts(rows).items()) + f"; {len(rows)} in all")
+
+
+@command.command("plan", short_help="Predict the time of every item and of every shard.")
+@manifest_arguments
+@click.option("--shards", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Parts of the batch.")
+@click.option("--scf-chain", is_flag=True, help="Keep pieces of a series together, as batch run --scf-chain does.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def plan(manifest: str, root: str | None, output: str | None, shards: int, scf_chain: bool, as_json: bool) -> None:
+    """Predict what every item costs and show the shards that `batch run --shard I/N` computes.
+
+    The shards depend on manifest and molecules only. Times are those of this machine when `dfmp2 plan` or `dfmp2 run`
+    has measured its rates, else of the machine the forecast was written on; one process, its default threads.
+    """
+    from dfmp2.execution.costs import foresee
+    from dfmp2.execution.index import to_json
+
+    outlook = foresee(_look_up(manifest, root, output), shards, chained=scf_chain)
+    if as_json:
+        click.echo(to_json(outlook.to_dict()), nl=False)
+        return
+    for row in outlook.items:
+        sizes = "will be refused" if row.nao is None else f"{row.nao} functions, {duration(row.seconds)}"
+        error = f": {row.error}" if row.error else ""
+        click.echo(printable(f"shard {row.shard:<5d} {row.name:24s} {sizes}{error}"))
+    loads = outlook.loads
+    click.echo(
+        f"{len(outlook.items)} items in {shards} shard{'s' * (shards != 1)}: {duration(sum(loads))} in all, the "
+        f"longest shard {duration(max(loads))}, the shortest {duration(min(loads))}"
+        f"{'' if outlook.measured else ' (at built-in rates; dfmp2 plan MOLECULE measures those of this machine)'}"
+    )
 
 
 @command.command("collect", short_help="One table of all complete results.")
@@ -65,11 +391,11 @@ def collect(
     Results of different methods (basis, fitting sets, frozen core, precision, ...) are refused unless --allow-mixed is
     given, because their energies cannot be compared.
     """
-    from dfmp2.batch.collection import collect_results
-    from dfmp2.io.batch import write_rows
-    from dfmp2.io.files import require_writable
+    from dfmp2.execution.collect import collect_results
+    from dfmp2.execution.index import write_rows
+    from dfmp2.host.files import require_writable
 
-    batch, target = load_manifest(manifest, root, output), Path(table)
+    batch, target = _look_up(manifest, root, output), Path(table)
     if target.suffix not in (".h5", ".csv", ".json"):
         raise InputError(f"-o {table}: expected a name ending in .h5, .csv or .json")
     if target.suffix == ".h5" and target.parent.resolve() == batch.output.resolve():

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dfmp2 import threads as thread_settings
 from dfmp2.cli.console import Console
 from dfmp2.errors import ComparisonFailed, InputError
-from dfmp2.resources import usable_cores
+from dfmp2.host import threads as thread_settings
+from dfmp2.host.resources import usable_cores
 
 if TYPE_CHECKING:
-    from dfmp2.record import Check
-    from dfmp2.result import MP2Result
+    from dfmp2.mp2.result import Check, MP2Result
 
 
 @click.command("compare", short_help="Recompute a stored result with PySCF or Psi4 and print the differences.")
@@ -67,8 +66,8 @@ def command(
         raise InputError(f"--exact is computed by PySCF only: leave out --with {program}")
     count = threads or usable_cores()
     thread_settings.set_environment(count)
-    from dfmp2.io import hdf5
-    from dfmp2.recompute import FITTING_TOLERANCE, TOLERANCE, recompute, recompute_exact
+    from dfmp2.output import hdf5
+    from dfmp2.validation.compare import FITTING_TOLERANCE, TOLERANCE, recompute, recompute_exact
 
     stored = hdf5.read(result)
     console = Console(quiet=quiet, log=None)
@@ -91,38 +90,27 @@ def command(
 
 def _show(stored: MP2Result, check: Check, column: str, tolerance: float, *, as_json: bool) -> None:
     """The energies side by side, a table or one JSON object."""
-    correlation = check.same_spin + check.opposite_spin
-    rows = (
-        ("scf_total_energy", stored.scf_total_energy, check.scf_total_energy, check.scf_difference),
-        (
-            "mp2_same_spin_correlation_energy",
-            stored.mp2_same_spin_correlation_energy,
-            check.same_spin,
-            check.same_spin_difference,
-        ),
-        (
-            "mp2_opposite_spin_correlation_energy",
-            stored.mp2_opposite_spin_correlation_energy,
-            check.opposite_spin,
-            check.opposite_spin_difference,
-        ),
-        ("mp2_correlation_energy", stored.mp2_correlation_energy, correlation, check.correlation_difference),
-    )
+    rows = {  # theirs, difference
+        "scf_total_energy": (check.scf_total_energy, check.scf_difference),
+        "mp2_same_spin_correlation_energy": (check.same_spin, check.same_spin_difference),
+        "mp2_opposite_spin_correlation_energy": (check.opposite_spin, check.opposite_spin_difference),
+        "mp2_correlation_energy": (check.same_spin + check.opposite_spin, check.correlation_difference),
+    }
+    energies = {name: {"stored": getattr(stored, name), column: x, "difference": d} for name, (x, d) in rows.items()}
     if as_json:
-        table = {name: {"stored": ours, column: theirs, "difference": d} for name, ours, theirs, d in rows}
         payload = {
             "program": check.program,
             "tolerance": tolerance,
             "allowed": check.allowed,
             "passed": check.passed,
-            "energies": table,
+            "energies": energies,
         }
         click.echo(json.dumps(payload, indent=2))
         return
     head = column if column == "exact" else check.program.split()[0]
     click.echo(f"{'energy / Eh':<38}{'stored':>20}{head:>20}{'difference':>12}")
-    for name, ours, theirs, difference in rows:
-        click.echo(f"{name:<38}{ours:>20.10f}{theirs:>20.10f}{difference:>12.1e}")
+    for name, found in energies.items():
+        click.echo(f"{name:<38}{found['stored']:>20.10f}{found[column]:>20.10f}{found['difference']:>12.1e}")
 
 
 def _agreement(stored: MP2Result, check: Check, tolerance: float, *, exact: bool) -> str:
@@ -139,7 +127,7 @@ def _agreement(stored: MP2Result, check: Check, tolerance: float, *, exact: bool
 
 def _suspect(stored: MP2Result, check: Check) -> str:
     """Which energy is off without fitting sets, and which set is to blame."""
-    from dfmp2.summary import describe
+    from dfmp2.mp2.result import describe
 
     if not abs(check.scf_difference) <= check.allowed:
         energy = f"; E(SCF) is off by {_per_atom(stored, check.scf_difference)} Eh per atom"
@@ -159,7 +147,7 @@ def _suspect(stored: MP2Result, check: Check) -> str:
 
 def _reason(stored: MP2Result, check: Check, program: str) -> str:
     """What a difference of the SCF energies says."""
-    from dfmp2.recompute import TOLERANCE
+    from dfmp2.validation.compare import TOLERANCE
 
     if abs(check.scf_difference) <= max(check.allowed, TOLERANCE):
         return ""

@@ -13,7 +13,7 @@ import click
 
 from dfmp2.cli import signals
 from dfmp2.errors import InputError, ResourceError
-from dfmp2.io.text import printable
+from dfmp2.molecule.text import printable
 from dfmp2.progress import Listener
 
 BAR_WIDTH = 30

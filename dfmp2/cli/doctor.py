@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
 
 import click
 
-from dfmp2 import threads as thread_settings
-from dfmp2.io.text import printable
-from dfmp2.resources import usable_cores
+from dfmp2.host import threads as thread_settings
+from dfmp2.host.resources import usable_cores
+from dfmp2.molecule.text import printable
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -23,15 +22,14 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
     Ends with a real run of a tiny molecule. Exit code 0 when the default run works, else the one it would have.
     """
-    from dfmp2.doctor.examination import examine, exit_code
-    from dfmp2.doctor.finding import observe
+    from dfmp2.validation.doctor import examine, exit_code, observe
 
     surroundings = observe()
     thread_settings.set_environment(usable_cores())  # as a run does, before NumPy and PySCF are loaded
     findings = examine(surroundings)
     code = exit_code(findings)
     if as_json:
-        checks = [{name: value for name, value in asdict(f).items() if name != "exit_code"} for f in findings]
+        checks = [{name: getattr(found, name) for name in ("name", "status", "detail", "fix")} for found in findings]
         click.echo(json.dumps({"works": code == 0, "exit_code": code, "checks": checks}, indent=2))
         ctx.exit(code)
     for finding in findings:

@@ -3,10 +3,14 @@
 Exit codes: 0 done; 1 a fault in dfmp2; 2 command line not understood; 3 something named is wrong;
 4 SCF; 5 numerical guard; 6 backend; 7 memory, disk, permissions; 8 comparison failed; 9 batch with
 failed items; 75 terminated; 130 Ctrl-C.
+
+The program `dfmp2` leaves its process once threads, exit handlers and buffers are done with: Python would take apart
+every module and object it holds, which after a small molecule takes a tenth of the whole run.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import os
@@ -18,33 +22,37 @@ from typing import Any
 
 import click
 
-from dfmp2.cli import ranks, signals
-from dfmp2.deferred import defer_unused
+from dfmp2.cli import signals
 from dfmp2.errors import Dfmp2Error
-from dfmp2.io.text import printable
+from dfmp2.host.deferred import defer_unused
+from dfmp2.molecule.text import printable
 
-COMMANDS = {  # name -> (module, one line); modules are loaded when called, so that --help stays fast
-    "run": ("dfmp2.cli.run", "Compute the DF-MP2 energy of a molecule."),
-    "prepare": ("dfmp2.cli.prepare", "SCF, integrals and B of a molecule into a file, without pair energies."),
-    "energy": ("dfmp2.cli.energy", "Pair energies of a file that prepare has written, here or on another machine."),
-    "plan": ("dfmp2.cli.plan", "Predict memory, operations and time of a run."),
-    "show": ("dfmp2.cli.show", "Print a stored result."),
-    "report": ("dfmp2.cli.report", "Write stored results as an HTML or Markdown page."),
+COMMANDS = {  # name -> (module:function, one line); modules are loaded when called, so that --help stays fast
+    "run": ("dfmp2.cli.run:run", "Compute the DF-MP2 energy of a molecule."),
+    "prepare": ("dfmp2.cli.run:prepare", "SCF, integrals and B of a molecule into a file, without pair energies."),
+    "energy": ("dfmp2.cli.run:energy", "Pair energies of a file that prepare has written, here or on another machine."),
+    "plan": ("dfmp2.cli.run:plan", "Predict memory, operations and time of a run."),
+    "show": ("dfmp2.cli.results:show", "Print a stored result."),
+    "report": ("dfmp2.cli.results:report", "Write stored results as an HTML page."),
     "compare": ("dfmp2.cli.compare", "Recompute a stored result with PySCF or Psi4 and print the differences."),
-    "derive": ("dfmp2.cli.derive", "Energies with a larger frozen core or other scaling, without a new run."),
-    "interaction": ("dfmp2.cli.interaction", "Interaction energy of fragments, with counterpoise correction."),
-    "cbs": ("dfmp2.cli.cbs", "Energy at the basis set limit from two basis sets."),
+    "derive": ("dfmp2.cli.results:derive", "Energies with a larger frozen core or other scaling, without a new run."),
+    "interaction": ("dfmp2.cli.studies:interaction", "Interaction energy of fragments, with counterpoise correction."),
+    "cbs": ("dfmp2.cli.studies:cbs", "Energy at the basis set limit from two basis sets."),
     "batch": ("dfmp2.cli.batch", "Run many molecules, restart them, see where they stand, collect their energies."),
-    "scan": ("dfmp2.cli.scan", "Energies along a bond, an angle, a dihedral, or the frames of a file."),
+    "scan": ("dfmp2.cli.studies:scan", "Energies along a bond, an angle, a dihedral, or the frames of a file."),
     "doctor": ("dfmp2.cli.doctor", "Check installation, machine and folder; one fix line per problem."),
     "validate": ("dfmp2.cli.validate", "Check this installation against energies of other programs."),
-    "export": ("dfmp2.cli.export", "Write a stored result for another program (Molden, TREXIO, QCSchema, xyz)."),
+    "export": (
+        "dfmp2.cli.results:export",
+        "Write a stored result for another program (Molden, TREXIO, QCSchema, xyz).",
+    ),
     "qcschema": ("dfmp2.cli.qcschema", "Compute what a QCSchema AtomicInput asks for; JSON in, JSON out."),
-    "bench": ("dfmp2.cli.bench", "Time dfmp2 against PySCF and Psi4, and against what the machine can do."),
+    "bench": ("dfmp2.cli.bench", "Time the pair step and matrix products."),
     "kernels": ("dfmp2.cli.kernels", "Trainium kernels: list, predicted cost, timeline, contract check."),
     "backends": ("dfmp2.cli.backends", "List the backends and why they can or cannot be used."),
 }
 NO_RESOURCES = 7
+TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # variables it sets
 
 
 class LazyGroup(click.Group):
@@ -58,7 +66,8 @@ class LazyGroup(click.Group):
         """The command, imported now."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(COMMANDS[cmd_name][0]).command
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), name or "command")
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -98,9 +107,15 @@ def cli() -> None:
     """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
-    return ranks.leave(_main(arguments))
+def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
+    """Run the command line and return the exit code.
+
+    Parameters
+    ----------
+    last : the process ends with it, so that signals stay ignored once all is said; else they are handled as before
+    """
+    with contextlib.nullcontext() if last else signals.as_before():
+        return _main(arguments)
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -121,7 +136,7 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     try:
-        ranks.require_run(sys.argv[1:] if arguments is None else arguments)
+        _require_one_process()
         code = cli.main(args=arguments, prog_name="dfmp2", standalone_mode=False)
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
@@ -141,13 +156,25 @@ def _run(arguments: Sequence[str] | None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _require_one_process() -> None:
+    """Refuse what torchrun starts: each of its processes would compute everything.
+
+    Raises
+    ------
+    click.UsageError : this process is one of several
+    """
+    if all(os.environ.get(name) for name in TORCHRUN) and os.environ["WORLD_SIZE"] != "1":
+        raise click.UsageError(
+            f"torchrun has started {os.environ['WORLD_SIZE']} processes, and each would compute everything. For one "
+            "molecule on several hosts use dfmp2 prepare and dfmp2 energy, for many molecules dfmp2 batch"
+        )
+
+
 def _fail(message: str, code: int) -> int:
     signals.settle()
     message, code = signals.received() or (message, code)  # a signal may look like an import that failed
-    said, code = ranks.verdict(message, code)
-    if said is not None:
-        with contextlib.suppress(OSError):  # nobody can read it; the exit code tells
-            click.echo(f"dfmp2: {printable(said)}", err=True)
+    with contextlib.suppress(OSError):  # nobody can read it; the exit code tells
+        click.echo(f"dfmp2: {printable(message)}", err=True)
     return code
 
 
@@ -162,3 +189,26 @@ def _drop_stdout() -> None:
     """Send what is still buffered to nowhere, so that the interpreter does not fail on it at its end."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def program() -> int:
+    """Run the command line and return the exit code, with which the process is about to end."""
+    codes: list[int] = []
+    atexit.register(_leave, codes)  # the first to be registered is the last to be called
+    codes.append(main(last=True))
+    return codes[0]
+
+
+def _leave(codes: list[int]) -> None:
+    """End the process; the interpreter does it in its own way after a fault, or where stdout cannot be written.
+
+    What stderr still holds is progress: nobody may be able to read it, and the exit code tells how the work ended.
+    """
+    if codes:
+        with contextlib.suppress(OSError, ValueError):
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            with contextlib.suppress(OSError, ValueError):
+                if sys.stderr is not None:
+                    sys.stderr.flush()
+            os._exit(codes[0])

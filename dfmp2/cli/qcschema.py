@@ -9,10 +9,9 @@ import click
 
 from dfmp2.cli import signals
 from dfmp2.cli.console import Console
-from dfmp2.cli.libraries import prepare_libraries
+from dfmp2.cli.options import prepare_libraries
 from dfmp2.errors import Dfmp2Error
-from dfmp2.io.text_file import read_text
-from dfmp2.resources import usable_cores
+from dfmp2.molecule.text import read_text
 
 MOST_BYTES = 64 * 10**6
 TOO_LARGE = f"more than {MOST_BYTES // 10**6} MB: expected the QCSchema AtomicInput of one molecule"
@@ -26,8 +25,8 @@ def command(document: str) -> None:
     Prints an AtomicResult on stdout, or a FailedOperation when the exit code is 3 to 8; nothing else. Warnings and the
     message of a failure go to stderr.
     """
-    prepare_libraries(usable_cores())
-    from dfmp2.integrations import qcschema
+    prepare_libraries(None)
+    from dfmp2.interop import qcschema
 
     given: Any = None
     version = 1

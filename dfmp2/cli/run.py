@@ -1,118 +1,342 @@
-"""`dfmp2 run`: from an xyz file to a checked DF-MP2 energy in an HDF5 file."""
+"""`dfmp2 run`, `prepare` and `energy`, one molecule in one part or in two, and `dfmp2 plan`, what it would need."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from dfmp2.cli import ranks as membership
-from dfmp2.cli.calculation import calculation_options
+from dfmp2.cli import signals
 from dfmp2.cli.console import Console
-from dfmp2.cli.delivery import (
-    Shown,
-    answer,
-    command_line,
-    deliver,
-    introduction,
-    require_distinct,
-    require_place,
-    show,
-    unfinished,
+from dfmp2.cli.options import (
+    OF_THE_MOLECULE,
+    Display,
+    Given,
+    one_molecule,
+    options_of,
+    output_options,
+    prepare_libraries,
+    refused,
+    shown_by,
 )
-from dfmp2.cli.libraries import prepare_libraries
-from dfmp2.cli.output import Display, output_options, shown_by
-from dfmp2.errors import Dfmp2Error
-from dfmp2.ranks.place import here
-from dfmp2.ranks.team import ALONE, Team
-from dfmp2.resources import usable_cores
+from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, ResultFileError
+from dfmp2.molecule.text import printable
+from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS
+
+if TYPE_CHECKING:
+    from dfmp2.molecule.molecule import Molecule
+    from dfmp2.molecule.xyz import XyzFile
+    from dfmp2.mp2.result import MP2Result
+    from dfmp2.options import Options
+
+CHECK = click.option("--check", is_flag=True, help="Also run PySCF's own DF-MP2 on the same orbitals and fitting set.")
+
+
+def _refuse(_ctx: click.Context, option: click.Parameter, value: object) -> None:
+    """Refuse an option of earlier versions.
+
+    Raises
+    ------
+    click.UsageError : it was given
+    """
+    if value is not None:
+        raise click.UsageError(
+            f"{option.opts[0]} has gone: one process computes a molecule, with --threads. For one molecule on several "
+            "hosts use dfmp2 prepare and dfmp2 energy, for many molecules dfmp2 batch"
+        )
 
 
 @click.command("run", short_help="Compute the DF-MP2 energy of a molecule.")
-@click.argument("molecule")
-@calculation_options
+@one_molecule()
 @output_options("Result file", "STEM.dfmp2.h5")
-@click.option("--check", is_flag=True, help="Also run PySCF's own DF-MP2 on the same orbitals and fitting set.")
-@click.option("--ranks", type=int, metavar="N", help="Processes on this host; torchrun starts them, also on others.")
-@click.option(
-    "--max-restarts", type=int, default=0, metavar="K", help="Start the ranks again when one dies.  [default: 0]"
-)
-def command(
-    molecule: str,
-    charge: int | None,
-    multiplicity: int | None,
-    units: str,
-    point_charges: str | None,
-    point_charge_units: str,
-    display: Display,
-    ranks: int | None,
-    max_restarts: int,
-    **options: Any,
-) -> None:
+@CHECK
+@click.option("--ranks", hidden=True, expose_value=False, callback=_refuse)
+@click.option("--max-restarts", hidden=True, expose_value=False, callback=_refuse)
+def run(given: Given, display: Display, check: bool) -> None:
     """Compute the DF-MP2 energy of MOLECULE, an xyz file or - for standard input.
 
     The report goes to stdout, progress and warnings to stderr, everything to an HDF5 file.
     """
-    from dfmp2.options import Options
-
-    chosen = Options(**options)
-    code = membership.launched(ranks, max_restarts, molecule)
-    if code is not None:
-        raise click.exceptions.Exit(code)
-    place = here()
-    prepare_libraries(chosen.threads or (place.threads if place else usable_cores()))
-    team = membership.enlist(place, chosen.backend) if place else ALONE
-    if team.rank:
-        _follow(chosen, team)
-        return
-    restarted = membership.restarted()
-    from dfmp2.io.point_charges import read_point_charges
-    from dfmp2.io.xyz import read_xyz
-
-    read = read_xyz(molecule, units=units, charge=charge, multiplicity=multiplicity)
-    read = replace(read, molecule=read.molecule.in_field(read_point_charges(point_charges, point_charge_units)))
+    given.options["check"] = check
+    chosen, read = given.chosen(), given.read()
     target = Path(f"{read.molecule.name}.dfmp2.h5" if display.output is None else display.output)
-    require_distinct({"MOLECULE": molecule, "--output": str(target), "--log": display.log})
-    require_distinct({"--scf-from": chosen.scf_from, "--log": display.log})
-    require_distinct({"--point-charges": point_charges, "--output": str(target), "--log": display.log})
+    _require_distinct_files(given, target, display)
+
+    def compute(console: Console, checkpoint: Any) -> MP2Result:
+        from dfmp2.interop.python import run_options
+
+        return run_options(read.molecule, chosen, listener=console, command=command_line(), checkpoint=checkpoint)
+
+    with _logged(display) as (console, log):
+        _result(target, display, console, log, (read.molecule, chosen), introduction(read), compute)
+
+
+@click.command("prepare", short_help="SCF, integrals and B of a molecule into a file, without pair energies.")
+@one_molecule(*BEFORE_PAIRS, *BOTH_PARTS)
+@refused(PAIRS, "belongs to dfmp2 energy, which computes the pair energies: leave it out here")
+@refused(["transform"], "is no choice here: dfmp2 prepare makes B on the host")
+@output_options(
+    "Prepared file", "STEM.prepared.h5", "Go on from OUTPUT.checkpoint; leave a file that is complete as it is."
+)
+def prepare(given: Given, display: Display) -> None:
+    """SCF, integrals and fitted tensor B of MOLECULE (an xyz file or - for standard input) into a file.
+
+    dfmp2 energy --from FILE.h5 computes the pair energies, here or on another machine.
+    """
+    chosen, read = given.chosen(), given.read()
+    target = Path(f"{read.molecule.name}.prepared.h5" if display.output is None else display.output)
+    _require_distinct_files(given, target, display)
+    from dfmp2.output.json import prepared_json
+    from dfmp2.output.prepared import PreparedFile, verified
+    from dfmp2.output.text import prepared_last_line, prepared_report
+
+    with _logged(display) as (console, log):
+        found = _completed(target, display, console, verified, (read.molecule, chosen))
+        if found is None:
+            with PreparedFile(target, overwrite=display.overwrite) as file:
+                console.note(introduction(read))
+                from dfmp2.interop.python import prepare_options
+                from dfmp2.output.checkpoint import checkpointing
+
+                with checkpointing(target, resume=display.resume, note=console.note, warn=console.warning) as kept:
+                    signals.finish_first(kept)
+                    found = prepare_options(
+                        read.molecule, chosen, file, listener=console, command=command_line(), checkpoint=kept
+                    )
+                    _publish(file.publish, kept)
+        path = os.fspath(target)
+        _show(display, log, prepared_report(found, path), prepared_last_line(found, path), prepared_json(found))
+
+
+@click.command("energy", short_help="Pair energies of a file that dfmp2 prepare has written.")
+@click.option("--from", "prepared", required=True, metavar="PREPARED.h5", help="File of dfmp2 prepare.")
+@options_of(*PAIRS)
+@click.option(
+    "--precision",
+    type=click.Choice(["auto", "fp64", "mixed"]),
+    help="Of the pair energies.  [default: as it was prepared, auto where nothing was said]",
+)
+@options_of("memory", "scratch", "threads")
+@refused(
+    [*OF_THE_MOLECULE, *BEFORE_PAIRS],
+    "belongs to dfmp2 prepare, which has already been done: leave it out here, or prepare another file with it",
+)
+@refused(["transform"], "is no choice here: dfmp2 prepare has made B on the host")
+@output_options("Result file", "STEM.dfmp2.h5")
+def energy(prepared: str, display: Display, **options: Any) -> None:
+    """Compute the pair energies of a prepared file: no SCF, no integrals, on any backend.
+
+    The result is that of dfmp2 run, in fp64 to the last bit where the number of threads is the same.
+    """
+    prepare_libraries(options["threads"])
+    from dfmp2.mp2.prepared import options_for
+    from dfmp2.output.prepared import opened
+
+    _require_distinct({"--from": prepared, "--log": display.log})
+    with _logged(display) as (console, log), opened(prepared) as source:
+        molecule, made = source.prepared.molecule, source.prepared.provenance
+        chosen = options_for(source.prepared, options)
+        target = Path(f"{molecule.name}.dfmp2.h5" if display.output is None else display.output)
+        _require_distinct({"--from": prepared, "--output": str(target), "--log": display.log})
+        begun = (
+            f"{molecule.name}: {molecule.formula}, charge {molecule.charge}, multiplicity {molecule.multiplicity}; "
+            f"prepared on {made.host}, {made.created}"
+        )
+
+        def compute(console: Console, checkpoint: Any) -> MP2Result:
+            from dfmp2.interop.python import energy_of
+
+            return energy_of(source, chosen, listener=console, command=command_line(), checkpoint=checkpoint)
+
+        _result(target, display, console, log, (molecule, chosen), begun, compute)
+
+
+@click.command("plan", short_help="Predict memory, operations and time of a run.")
+@one_molecule()
+@click.option("--calibrate", is_flag=True, help="Measure this host's rates and the scratch folder's again.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def plan(given: Given, calibrate: bool, as_json: bool) -> None:
+    """Predict what `dfmp2 run MOLECULE` with the same options would need.
+
+    Rates are measured on this host at the first use (a few seconds) and kept. The exit code is 0
+    whether the run fits or not: the verdict is in the output.
+    """
+    chosen = given.chosen()
+    from dfmp2.output import plan as text
+    from dfmp2.planning.plan import foresee
+
+    outlook = foresee(given.read().molecule, chosen, Console(quiet=as_json, log=None), calibrate=calibrate)
+    click.echo(text.to_json(outlook) if as_json else text.to_text(outlook), nl=False)
+
+
+def command_line() -> str:
+    """The command line, for the record."""
+    return printable(shlex.join(["dfmp2", *sys.argv[1:]]))
+
+
+def introduction(read: XyzFile) -> str:
+    """What is about to be computed, and where charge and multiplicity come from."""
+    molecule = read.molecule
+    return (
+        f"{molecule.name}: {molecule.formula}, charge {molecule.charge} ({read.charge_from}), "
+        f"multiplicity {molecule.multiplicity} ({read.multiplicity_from})"
+    )
+
+
+@contextmanager
+def _logged(display: Display) -> Iterator[tuple[Console, TextIO | None]]:
+    """Progress on stderr and in the log; the log also gets the message that the run ends with."""
     with shown_by(display) as (console, log):
         try:
-            shown = Shown(target, replace(display, resume=display.resume or restarted), log)
-            stored, overwrite = None, display.overwrite
-            if (display.resume or (restarted and not overwrite)) and not (overwrite and unfinished(target)):
-                from dfmp2.io.verified import read_verified
-
-                stored = answer(read_verified, read.molecule, chosen, console, shown)
-            if stored is not None:
-                show(stored, shown)
-            else:
-                _compute(read, chosen, console, shown, team)
+            yield console, log
         except Dfmp2Error as error:
-            said, _ = membership.verdict(str(error), error.exit_code)
-            if said is not None:
-                console.error(said)
+            console.error(str(error))
             raise
 
 
-def _follow(options: Any, team: Team) -> None:
-    """What ranks do that neither read nor write."""
-    from dfmp2.api import run_options
-    from dfmp2.ranks import shared_molecule
+def _result(
+    target: Path,
+    display: Display,
+    console: Console,
+    log: TextIO | None,
+    question: tuple[Molecule, Options],
+    begun: str,
+    compute: Callable[[Console, Any], MP2Result],
+) -> None:
+    """Print the result that an earlier run has completed, or compute it with a checkpoint beside it, and write it.
 
-    run_options(shared_molecule.hear(team), options, listener=membership.Silent(), team=team)
+    Parameters
+    ----------
+    question : molecule and options, to which a stored result must be the answer
+    begun : says what is computed
+    compute : console, checkpoint -> result
+
+    Raises
+    ------
+    ComparisonFailed : the check that was asked for; the result is written all the same
+    """
+    from dfmp2.host.files import require_writable
+    from dfmp2.output import hdf5
+    from dfmp2.output.checkpoint import checkpointing
+    from dfmp2.output.json import to_json
+    from dfmp2.output.text import last_line, report
+
+    def show(result: MP2Result) -> None:
+        _show(display, log, report(result), last_line(result, str(target)), to_json(result))
+
+    stored = _completed(target, display, console, hdf5.read_verified, question)
+    if stored is not None:
+        show(stored)
+        return
+    require_writable(target, overwrite=True, expected_bytes=10**6)  # a file that is there: when nothing else is wrong
+    console.note(begun)
+
+    def ready() -> None:
+        require_writable(target, overwrite=display.overwrite, expected_bytes=10**6)
+
+    with checkpointing(target, resume=display.resume, note=console.note, warn=console.warning, ready=ready) as kept:
+        signals.finish_first(kept)
+        result = compute(console, kept)
+        _publish(lambda: hdf5.write(result, target, overwrite=display.overwrite), kept)
+    show(result)
+    if result.check is not None and not result.check.passed:
+        raise ComparisonFailed(
+            f"PySCF's DF-MP2 differs by {result.check.largest_difference:.1e} Eh, more than the allowed "
+            f"{result.check.allowed:.1e} Eh; the result was written to {target}"
+        )
 
 
-def _compute(read: Any, options: Any, console: Console, shown: Shown, team: Team) -> None:
-    require_place(shown.target)
-    molecule = read.molecule
-    console.note(introduction(read))
-    from dfmp2.api import run_options
-    from dfmp2.ranks import shared_molecule
+def _publish(write: Callable[[], Any], kept: Any) -> None:
+    """Write what is complete, whatever signal comes: between rename and message is no way back."""
+    signals.check()
+    signals.settle()
+    try:
+        write()
+    except ResultFileError:  # another process was faster: there is a file, and nothing to go on from
+        kept.complete()
+        raise
+    kept.complete()
 
-    def compute(journal: Any) -> Any:
-        shared_molecule.tell(team, molecule)
-        return run_options(molecule, options, listener=console, command=command_line(), journal=journal, team=team)
 
-    deliver(compute, console, shown)
+def _completed(
+    target: Path,
+    display: Display,
+    console: Console,
+    read: Callable[[Path], Any],
+    question: tuple[Molecule, Options],
+) -> Any:
+    """What an earlier run has completed and --resume asks for, None when it is to be computed.
+
+    Parameters
+    ----------
+    read : reads the target and checks it
+
+    Raises
+    ------
+    ResultFileError, InputError : it is damaged, or of another calculation, and may not be replaced
+    """
+    from dfmp2.host.locks import acquire, release
+    from dfmp2.mp2.identity import require_answer
+    from dfmp2.output.checkpoint import checkpoint_of, remove
+
+    if not display.resume or not os.path.lexists(target):
+        return None
+    unfinished = os.path.lexists(checkpoint_of(target))  # newer than a result that it is about to replace
+    if unfinished and display.overwrite:
+        return None
+    try:
+        found = read(target)
+        require_answer(found, *question, str(target))
+    except (InputError, ResultFileError) as error:
+        if not display.overwrite:
+            raise
+        console.warning(f"{error}: it will be replaced")
+        return None
+    console.note(f"{target} is complete: nothing is computed")
+    if unfinished and acquire(target) is None:
+        try:
+            remove(checkpoint_of(target))  # of a run that was killed between its last two steps
+        finally:
+            release(target)
+    return found
+
+
+def _show(display: Display, log: TextIO | None, report: str, ending: str, json: str) -> None:
+    """Print a report as it was asked for, and put it into the log."""
+    if log is not None:
+        print(report + ending, file=log)
+    if display.as_json:
+        click.echo(json, nl=False)
+    else:
+        click.echo(ending if display.quiet else report + ending)
+
+
+def _require_distinct_files(given: Given, target: Path, display: Display) -> None:
+    """Refuse to write the file or the log over something that is read; --scf-from may be the file that is replaced."""
+    read = dict(given.files)
+    start = read.pop("--scf-from")
+    _require_distinct({"--scf-from": start, "--log": display.log})
+    for option, path in read.items():
+        _require_distinct({option: path, "--output": str(target), "--log": display.log})
+
+
+def _require_distinct(files: Mapping[str, str | None]) -> None:
+    seen: dict[object, str] = {}
+    for option, path in files.items():
+        if path is not None and (other := seen.setdefault(_identity(path), option)) != option:
+            raise InputError(f"{option} {path} is the file given as {other}: name another file")
+
+
+def _identity(path: str) -> object:
+    """The same for two names of one file, links included."""
+    try:
+        status = os.stat(path)
+    except OSError:  # not there yet
+        return os.path.normpath(path)
+    return status.st_dev, status.st_ino

@@ -1,8 +1,9 @@
 """Ctrl-C and SIGTERM: stop the work wherever it is, and say so in one line.
 
-The handler raises in whatever Python code is running. Callbacks of the interpreter (`__del__`, weak
-references) drop an exception, and the creation of a class wraps it in a RuntimeError; so the signal is
-remembered: `check` raises again at the next event of the run, and `dfmp2.cli.main` asks `received`.
+A run that has a checkpoint on disk comes to the end of its SCF iteration or tile first, saves it, and ends with 75.
+The handler raises in whatever Python code is running. Callbacks of the interpreter (`__del__`, weak references) drop
+an exception, and the creation of a class wraps it in a RuntimeError; so the signal is remembered: `check` raises
+again at the next event of the run, and `dfmp2.cli.main` asks `received`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Protocol
 
@@ -20,39 +22,65 @@ LINES = {  # signal -> (message, exit code)
     signal.SIGINT: ("interrupted (Ctrl-C): nothing was written", 130),
     signal.SIGTERM: ("terminated (SIGTERM): nothing was written; run it again", Interrupted.exit_code),
 }
-
-_received: list[signal.Signals] = []
-_kept: list[str] = []  # what a stopped command leaves behind, the last one counts
-_deferred: list[bool] = []
-_journals: list[Stoppable] = []
-_repeated: list[bool] = []
-_finishing: list[bool] = []  # a signal has come, and the run is on its way to a safe point
-PATIENCE = 7.0  # s to come to the next safe point; then the run stops where it is, with what was saved before
+PATIENCE = 7.0  # s to the end of the iteration or tile; then the run stops where it is, with what was saved before
 STOPPED_TWICE = 130
 
 
 class Stoppable(Protocol):
-    """A run that saves its state now and then (`dfmp2.checkpoint.journal`)."""
+    """A run that saves its state now and then (`dfmp2.output.checkpoint.FileCheckpoint`)."""
 
+    path: str
     saved: bool
     saving: bool
 
-    @property
-    def path(self) -> str:
-        """Name of its checkpoint."""
-
     def ask_to_stop(self) -> bool:
-        """Stop at the next safe point; false when there is none."""
+        """Stop after the present iteration or tile; false where nothing could be gone on from."""
+
+
+@dataclass
+class _State:
+    """What has come since `listen`.
+
+    received : signals, in order
+    left : what a stopped command leaves behind beside a checkpoint
+    run : the run that may have a checkpoint
+    deferring : whether a file is being replaced
+    finishing : whether the run is on its way to the end of its iteration or tile
+    """
+
+    received: list[signal.Signals] = field(default_factory=list)
+    left: str = ""
+    run: Stoppable | None = None
+    deferring: bool = False
+    finishing: bool = False
+
+    @property
+    def saving(self) -> bool:
+        """Whether a file is being written that is complete in a moment."""
+        return self.deferring or (self.run is not None and self.run.saving)
+
+
+_state = _State()
+
+
+@contextmanager
+def as_before() -> Iterator[None]:
+    """Put handlers of signals back at the end of the block: the command line may be called by a program of others."""
+    handlers = {number: signal.getsignal(number) for number in (*LINES, signal.SIGALRM)}
+    hook = sys.unraisablehook
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            if handler is not None:  # None: one that Python has not installed and cannot put back
+                signal.signal(number, handler)
+        sys.unraisablehook = hook
 
 
 def listen() -> None:
     """Raise KeyboardInterrupt on Ctrl-C and `Interrupted` on SIGTERM from here on."""
-    _received.clear()
-    _kept.clear()
-    _deferred.clear()
-    _journals.clear()
-    _finishing.clear()
-    _repeated.clear()
+    global _state
+    _state = _State()
     for number in LINES:
         signal.signal(number, _remember)
     signal.signal(signal.SIGALRM, _out_of_patience)
@@ -66,87 +94,84 @@ def settle() -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def finish_first(journal: Stoppable) -> None:
-    """Let a run that has a checkpoint come to its next safe point, from here on; a second signal stops it at once."""
-    _journals.append(journal)
+def finish_first(run: Stoppable) -> None:
+    """Let a run finish its iteration or tile where it has a checkpoint; a second signal stops it at once.
 
-
-def once() -> None:
-    """Take further signals for the same one while the run comes to its safe point: torchrun repeats what it gets."""
-    _repeated.append(True)
-
-
-def check() -> None:
-    """Raise again what the interpreter has dropped."""
-    if _received and not _finishing:
-        _raise(_received[0])
-
-
-def received() -> tuple[str, int] | None:
-    """Message and exit code of the first signal that came, None if there was none."""
-    return _line(_received[0]) if _received else None
+    Raises
+    ------
+    Interrupted, KeyboardInterrupt : a signal has come while the run before ended
+    """
+    if _state.finishing:
+        _state.finishing = False
+        check()
+    _state.run = run
 
 
 def leave(text: str) -> None:
     """Say `text` instead of "nothing was written" when the command is stopped from here on: it can go on from that."""
-    _kept.append(text)
+    _state.left = text
 
 
-@contextmanager
-def deferred() -> Iterator[None]:
-    """Let a file be replaced in the block: what comes meanwhile is raised at its end."""
-    _deferred.append(True)
-    try:
-        yield
-    finally:
-        _deferred.pop()
-    check()
+def check() -> None:
+    """Raise again what the interpreter has dropped."""
+    if _state.received and not _state.finishing:
+        _raise()
 
 
-def _line(number: signal.Signals) -> tuple[str, int]:
-    message, code = LINES[number]
-    left = _kept[-1:]
-    if _journals and _journals[-1].saved:
-        left.append(f"{_journals[-1].path} holds what was {'done' if len(_received) == 1 else 'saved before'}")
+def received() -> tuple[str, int] | None:
+    """Message and exit code of the first signal that came, None if there was none."""
+    if not _state.received:
+        return None
+    twice = len(_state.received) > 1
+    message, code = LINES[_state.received[0]]
+    left = [_state.left] if _state.left else []
+    if _state.run is not None and _state.run.saved:
+        left.append(f"{_state.run.path} holds what was {'saved before' if twice else 'done'}")
     if not left:
         return message, code
-    if len(_received) > 1:
+    if twice:
         return f"stopped at once by a second signal: {' and '.join(left)}", STOPPED_TWICE
     what = message.partition(":")[0]
     return f"{what}: {' and '.join(left)}; the same command with --resume goes on", Interrupted.exit_code
 
 
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Let a file be replaced in the block: what comes meanwhile is raised at its end."""
+    _state.deferring = True
+    try:
+        yield
+    finally:
+        _state.deferring = False
+    check()
+
+
 def _remember(number: int, _frame: FrameType | None) -> None:
-    if _finishing and _repeated:
-        return
-    _received.append(signal.Signals(number))
-    if _deferred or (len(_received) > 1 and _saving()):
+    _state.received.append(signal.Signals(number))
+    first = len(_state.received) == 1
+    if _state.deferring or (not first and _state.saving):
         return  # the file is complete in a moment, and the first signal ends the run then
-    if _journals and len(_received) == 1 and _journals[-1].ask_to_stop():
-        _finishing.append(True)
+    if first and _state.run is not None and _state.run.ask_to_stop():
+        _state.finishing = True
         signal.setitimer(signal.ITIMER_REAL, PATIENCE)
         return
-    _finishing.clear()
-    _raise(_received[0])
+    _state.finishing = False
+    _raise()
 
 
 def _out_of_patience(_number: int, _frame: FrameType | None) -> None:
-    _finishing.clear()
-    if not (_deferred or _saving()):
+    _state.finishing = False
+    if not _state.saving:
         check()
 
 
-def _saving() -> bool:
-    """Whether a checkpoint is being written."""
-    return bool(_journals) and _journals[-1].saving
-
-
-def _raise(number: signal.Signals) -> None:
-    if number == signal.SIGINT and not (_journals and _journals[-1].saved and len(_received) == 1):
-        raise KeyboardInterrupt
-    raise Interrupted(_line(number)[0])
+def _raise() -> None:
+    message, code = received() or ("", 0)
+    if code == Interrupted.exit_code:
+        raise Interrupted(message)
+    raise KeyboardInterrupt
 
 
 def _unraisable(report: Any) -> None:
-    if not _received:
+    if not _state.received:
         sys.__unraisablehook__(report)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from dfmp2 import threads as thread_settings
-from dfmp2.cli.calculation import BACKENDS
 from dfmp2.cli.console import Console
+from dfmp2.cli.options import BACKENDS
 from dfmp2.errors import ComparisonFailed, InputError
-from dfmp2.resources import usable_cores
+from dfmp2.host import threads as thread_settings
+from dfmp2.host.resources import usable_cores
 
 if TYPE_CHECKING:
-    from dfmp2.validation.report import Tally
-    from dfmp2.validation.run import Row
-    from dfmp2.validation.session import Session
+    from dfmp2.validation.tables import Row
 
 
 @click.command("validate", short_help="Check this installation against energies of other programs.")
@@ -84,48 +82,42 @@ def command(
         raise InputError(f"--threads {threads}: expected a whole number, 1 or more")
     # Before NumPy and PySCF start their thread pools.
     thread_settings.set_environment(threads or usable_cores())
-    from dfmp2.io.files import require_writable
-    from dfmp2.units import parse_bytes
-    from dfmp2.validation import entries
-    from dfmp2.validation.report import HEADER, line, markdown, summary, tally, to_dict
-    from dfmp2.validation.run import validate
-    from dfmp2.validation.session import Other, Session, Settings
+    from dfmp2.host.files import require_writable
+    from dfmp2.host.provenance import version
+    from dfmp2.options import parse_bytes
+    from dfmp2.output.study import write_table
+    from dfmp2.validation import entries, tables
+    from dfmp2.validation.validate import Other, Session, validate
 
     chosen = entries.select(entries.load(table), only, tags, slow=slow)
     target = None if output is None else Path(output)
-    session = Session(Settings(backend, precision, None if memory is None else parse_bytes(memory), threads))
-    others = [Other(program, session) for program in _programs(against)]
+    session = Session(backend, precision, None if memory is None else parse_bytes(memory), threads)
+    programs = [] if against is None else [name.strip().lower() for name in against.split(",")]
+    others = [Other(program, session) for program in dict.fromkeys(programs)]
     if target is not None:
         require_writable(target, overwrite=overwrite, expected_bytes=10**6)
     console = Console(quiet=quiet, log=None)
-    console.note(f"{len(chosen)} entries on {session.backend} ({session.reason}), {session.precision}")
+    name = session.backend.name
+    console.note(f"{len(chosen)} entries on {name} ({session.reason}), {session.precision}")
     plain = not (as_json or as_markdown)
     if plain:
-        click.echo(HEADER)
+        click.echo(tables.HEADER)
     rows: list[Row] = []
     for count, found in enumerate(validate(chosen, session, others), start=1):
         rows += found
         if plain:
-            click.echo("\n".join(map(line, found)))
+            click.echo("\n".join(map(tables.line, found)))
         console.note(f"[{count}/{len(chosen)}] {found[0].id}: {', '.join(sorted({row.status for row in found}))}")
     if session.repeated:
         console.warning(f"{session.repeated} calculations were too far off in mixed precision and repeated in float64")
     if as_json:
-        click.echo(json.dumps(to_dict(rows, session.backend, session.precision), indent=2, allow_nan=False))
+        click.echo(json.dumps(tables.to_dict(rows, name, session.precision), indent=2, allow_nan=False))
     else:
-        click.echo(markdown(rows, table) if as_markdown else f"\n{summary(rows)}")
+        click.echo(tables.markdown(rows, table) if as_markdown else f"\n{tables.summary(rows)}")
     if target is not None:
-        _write(target, rows, table, session, overwrite=overwrite)
-    _judge(tally(rows), require_all=require_all)
-
-
-def _judge(counts: Tally, *, require_all: bool) -> None:
-    """Raise when the values do not agree.
-
-    Raises
-    ------
-    ComparisonFailed : a value differs by too much, is missing although all are required, or all are missing
-    """
+        written = {"table": table, "backend": name, "precision": session.precision, "creator_version": version()}
+        write_table(target, "validation", tables.columns(rows), written, overwrite=overwrite)
+    counts = tables.tally(rows)
     if counts.failed:
         raise ComparisonFailed(
             f"{counts.failed} of {counts.total} values differ by more than their entries allow: see those that fail"
@@ -135,33 +127,3 @@ def _judge(counts: Tally, *, require_all: bool) -> None:
         raise ComparisonFailed(
             f"{counts.skipped} of {counts.total} values are skipped ({why}), for the reasons given with them"
         )
-
-
-def _programs(against: str | None) -> list[str]:
-    """Programs to recompute with, each of them there.
-
-    Raises
-    ------
-    InputError : an unknown program
-    BackendUnavailable : Psi4 is asked for and not on PATH
-    """
-    from dfmp2.validation.session import require_program
-
-    names = [name.strip().lower() for name in (against or "").split(",")] if against is not None else []
-    for name in names:
-        require_program(name)
-    return list(dict.fromkeys(names))
-
-
-def _write(target: Path, rows: list[Row], table: str, session: Session, *, overwrite: bool) -> None:
-    from dfmp2.io.table import write_table
-    from dfmp2.provenance import version
-    from dfmp2.validation.report import columns
-
-    attributes: dict[str, Any] = {
-        "table": table,
-        "backend": session.backend,
-        "precision": session.precision,
-        "creator_version": version(),
-    }
-    write_table(target, "validation", columns(rows), attributes, overwrite=overwrite)

@@ -1,9 +1,13 @@
-"""The precision certificate: redo a stratified sample of pairs in float64 and estimate the error.
+"""Pair energies to a tolerance: in mixed precision with a certificate, in float64 where that fails.
 
-The rounding error of a pair grows with its energy. So the pairs of each channel are sorted by the
-size of their energy and cut into strata of equal total energy, and evenly spaced pairs of each are
-recomputed: the large pairs nearly all, the many small ones rarely. With N_h pairs and n_h samples
-in stratum h, and d the weighted difference mixed - float64 of a pair,
+"fp64" uses no float32 anywhere. "mixed" refuses a result whose estimated error exceeds the tolerance;
+"auto" repeats the step in float64 and says so.
+
+The certificate redoes a stratified sample of pairs in float64 and estimates the error. The rounding error of
+a pair grows with its energy. So the pairs of each channel are sorted by the size of their energy and cut into
+strata of equal total energy, and evenly spaced pairs of each are recomputed: the large pairs nearly all, the
+many small ones rarely. With N_h pairs and n_h samples in stratum h, and d the weighted difference mixed -
+float64 of a pair,
 
     bias = sum_h N_h mean_h(d),    variance = sum_h N_h^2 (1 - n_h/N_h) s_h^2 / n_h,
     estimate = |bias| + 2 sqrt(variance)
@@ -17,29 +21,101 @@ in float64 would cost far more.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.backends.base import Backend, Tile
-from dfmp2.checkpoint.encoding import Section
-from dfmp2.mp2.evaluation import AnyOperand, evaluate
-from dfmp2.ranks.team import ALONE, Team
-from dfmp2.record import Certificate, PairEnergies
+from dfmp2.backends import registry
+from dfmp2.backends.base import Backend, PairTerms, Tile
+from dfmp2.backends.untransformed import DeviceTensor
+from dfmp2.errors import NumericalError
+from dfmp2.host.tensor_on_disk import StoredTensor
+from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.mp2.pairs import AnyOperand, OnTile, TileKey, evaluate, pair_energies
+from dfmp2.mp2.result import Array, Certificate, PairEnergies
+from dfmp2.mp2.streaming import StoredOperand, rounded, summation_order
+from dfmp2.planning.sizes import FRACTION, LEAST_SAMPLED
+from dfmp2.progress import Listener
+
+
+def pair_energies_to_tolerance(
+    b: Sequence[Array | StoredTensor | DeviceTensor],
+    spaces: list[ActiveSpace],
+    backend: Backend,
+    precision: str,
+    tolerance: float,
+    listener: Listener,
+    held: int = 0,
+    threads: int = 1,
+    done: Mapping[TileKey, PairTerms] | None = None,
+    on_tile: OnTile = lambda key, terms: None,
+) -> tuple[PairEnergies, str, Certificate | None]:
+    """Pair energies, the precision they were really computed in, and the certificate.
+
+    Parameters
+    ----------
+    b : fitted integrals (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory, all of them on disk, or all on the
+        device in float32 with what they are made of
+    spaces : active space per spin
+    precision : "fp64", "mixed" or "auto"
+    tolerance : largest accepted estimate of the precision error, Eh
+    held : bytes of B on disk that may be in memory at a time
+    threads : for rounding B
+    done, on_tile : as in `dfmp2.mp2.pairs.pair_energies`
+
+    Raises
+    ------
+    NumericalError : the estimate exceeds the tolerance, and the precision is "mixed" or the device has no float64
+    """
+
+    def put(backend: Backend, precision: str) -> list[AnyOperand]:
+        made = any(isinstance(tensor, DeviceTensor) for tensor in b)
+        order = None if made or precision == "fp64" else summation_order(b)  # type: ignore[arg-type]
+
+        def operand(tensor: Array | StoredTensor | DeviceTensor, space: ActiveSpace) -> AnyOperand:
+            energies = space.eps_occ, space.eps_vir
+            if isinstance(tensor, DeviceTensor):
+                return tensor.at(precision)
+            if isinstance(tensor, StoredTensor):
+                return StoredOperand(tensor, *energies, precision, held, order)
+            return backend.put(tensor if order is None else rounded(tensor, order, threads), *energies, precision)
+
+        return [operand(tensor, space) for tensor, space in zip(b, spaces, strict=True)]
+
+    host = registry.exact(backend)  # the backend itself, if it has float64
+    exact = put(host, "fp64")
+    if precision == "fp64":
+        return pair_energies(exact, backend, listener.tiles, 0, done, on_tile), "fp64", None
+    pairs = pair_energies(put(backend, "mixed"), backend, listener.tiles, 0, done, on_tile)
+    certificate = certify(pairs, exact, host, tolerance)
+    if certificate.accepted:
+        return pairs, "mixed", certificate
+    found = (
+        f"the estimated precision error {certificate.correlation_error:.1e} Eh exceeds the tolerance {tolerance:.1e} Eh"
+    )
+    if host is not backend:
+        route = "--transform host, " if any(isinstance(tensor, DeviceTensor) for tensor in b) else ""
+        raise NumericalError(
+            f"{found}, and --backend {backend.name} has no float64: use {route}--backend cpu or a larger --tolerance"
+        )
+    if precision == "mixed":
+        raise NumericalError(
+            f"{found}: use --precision auto (repeats in float64), --precision fp64 or a larger --tolerance"
+        )
+    listener.warning(f"{found}: the pair energies are repeated in float64")
+    pairs = pair_energies(exact, backend, listener.tiles, 1, done, on_tile)
+    return pairs, "fp64", replace(certificate, repeated_in_fp64=True)
+
 
 STRATA = 8
-LEAST_SAMPLED = 48  # pairs per channel; fewer pairs than this are all redone
-FRACTION = 0.02  # of the pairs of a channel: keeps the estimate's own error constant as molecules grow
 SIGMAS = 2.0
 EFFORT = 4
 HOPELESS = 10.0  # times the tolerance: no larger sample will bring the estimate down that far
 
 
-def certify(
-    pairs: PairEnergies, exact: Sequence[AnyOperand], backend: Backend, tolerance: float, team: Team = ALONE
-) -> Certificate:
+def certify(pairs: PairEnergies, exact: Sequence[AnyOperand], backend: Backend, tolerance: float) -> Certificate:
     """Estimate the precision error of `pairs` against float64.
 
     Parameters
@@ -48,20 +124,19 @@ def certify(
     exact : the same spin spaces in float64, resident, on disk or untransformed
     backend : device that redoes the sample in float64
     tolerance : largest accepted estimate of the correlation energy's error, Eh
-    team : ranks that share the sample
 
     Returns
     -------
-    Certificate with estimates per component, Eh, on every rank
+    Certificate with estimates per component, Eh
     """
-    found = _estimated(pairs, exact, backend, tolerance, team, 1)
+    found = _estimated(pairs, exact, backend, tolerance, 1)
     if found.accepted or found.sampled == found.pairs or found.correlation_error > HOPELESS * tolerance:
         return found
-    return _estimated(pairs, exact, backend, tolerance, team, EFFORT)
+    return _estimated(pairs, exact, backend, tolerance, EFFORT)
 
 
 def _estimated(
-    pairs: PairEnergies, exact: Sequence[AnyOperand], backend: Backend, tolerance: float, team: Team, effort: int
+    pairs: PairEnergies, exact: Sequence[AnyOperand], backend: Backend, tolerance: float, effort: int
 ) -> Certificate:
     """As `certify`, from a sample `effort` times the usual one."""
     restricted = len(exact) == 1
@@ -81,7 +156,7 @@ def _estimated(
             for pick in picks
             for k in pick
         ]
-        redone = _redo(backend, exact, channel, tiles, restricted, team)
+        redone = _redo(backend, exact, channel, tiles, restricted)
         for stratum, pick in zip(strata, picks, strict=True):
             if not pick.size:
                 continue
@@ -95,7 +170,7 @@ def _estimated(
             sampled += pick.size
         total += rows.size
     estimates = np.abs(moments[0]) + SIGMAS * np.sqrt(moments[1])
-    certificate = Certificate(
+    return Certificate(
         pairs=int(total),
         sampled=int(sampled),
         correlation_error=float(estimates[2]),
@@ -105,7 +180,6 @@ def _estimated(
         tolerance=tolerance,
         repeated_in_fp64=False,
     )
-    return Certificate(**team.told(lambda: Section(asdict(certificate))).values)  # what follows is one decision
 
 
 def _stored(
@@ -154,12 +228,11 @@ def _redo(
     channel: tuple[int, int],
     tiles: list[Tile],
     restricted: bool,
-    team: Team,
 ) -> dict[tuple[int, int], tuple[float, float]]:
     """(same-spin, opposite-spin) float64 energies of single pairs."""
     left, right = (exact[s] for s in channel)
     redone = {}
-    for tile, terms in evaluate(backend, left, right, tiles, team):
+    for tile, terms in evaluate(backend, left, right, tiles):
         direct = float(terms.direct[0, 0])
         exchange = 0.0 if terms.exchange is None else float(terms.exchange[0, 0])
         same = 0.0 if tile.i0 == tile.j0 else direct - exchange  # as in `dfmp2.mp2.pairs`
@@ -170,9 +243,7 @@ def _redo(
         else:
             energies = (0.0, direct)
         redone[tile.i0, tile.j0] = energies
-    told = team.told(lambda: Section({}, {"energies": np.array([redone[tile.i0, tile.j0] for tile in tiles])}))
-    energies_of = told.arrays["energies"].reshape(-1, 2)
-    return {(tile.i0, tile.j0): (float(e[0]), float(e[1])) for tile, e in zip(tiles, energies_of, strict=True)}
+    return redone
 
 
 def _moments(d: NDArray[np.float64], population: int) -> NDArray[np.float64]:

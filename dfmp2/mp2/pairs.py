@@ -1,4 +1,10 @@
-"""Walk the tiles, collect the pair terms, and turn them into pair energies.
+"""Pair energies: walk the tiles on a backend, collect the pair terms, and turn them into energies.
+
+How tiles are handed out depends on where B is:
+
+    resident        every worker takes the next tile as soon as it is idle
+    on disk         B passes by in batches of rows and columns (`dfmp2.mp2.streaming`)
+    untransformed   the rows of B that the tiles need are made at once (`dfmp2.backends.untransformed`)
 
 Restricted:    e_OS(i,j) = direct_ij                 e_SS(i,j) = direct_ij - exchange_ij
 Unrestricted:  e_OS(i,j) = direct_ij over alpha i, beta j
@@ -12,31 +18,115 @@ Chem. Phys. Lett. 294, 143 (1998).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import closing
+from queue import SimpleQueue
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.backends.base import Backend, PairTerms, Tile
-from dfmp2.checkpoint.encoding import Section
-from dfmp2.checkpoint.journal import Journal
-from dfmp2.checkpoint.tiles import Progress as Known
-from dfmp2.checkpoint.tiles import Tiles
-from dfmp2.errors import Interrupted, NumericalError
-from dfmp2.mp2 import tiling
-from dfmp2.mp2.evaluation import AnyOperand, evaluate
-from dfmp2.ranks.team import ALONE, Team
-from dfmp2.record import PairEnergies
+from dfmp2.backends import tiling
+from dfmp2.backends.base import Backend, Operand, PairTerms, Tile
+from dfmp2.backends.untransformed import UntransformedOperand, gathered
+from dfmp2.errors import NumericalError
+from dfmp2.mp2.result import PairEnergies
+from dfmp2.mp2.streaming import StoredOperand, batches
+
+AnyOperand = Operand | StoredOperand | UntransformedOperand
+
+
+def evaluate(
+    backend: Backend, left: AnyOperand, right: AnyOperand, tiles: list[Tile]
+) -> Generator[tuple[Tile, PairTerms], None, None]:
+    """Tiles with their terms as they finish; every entry has its own place, so the order is free.
+
+    Close it (`contextlib.closing`) where it may be left early: nothing is begun after that.
+    """
+    if not tiles:
+        return
+    if isinstance(left, StoredOperand) and isinstance(right, StoredOperand):
+        batched = batches(backend, left, right, tiles)
+    elif isinstance(left, UntransformedOperand) and isinstance(right, UntransformedOperand):
+        batched = iter([gathered(backend, left, right, tiles)])
+    elif isinstance(left, Operand) and isinstance(right, Operand):
+        batched = iter([(left, right, {tile: tile for tile in tiles})])
+    else:
+        raise TypeError("both operands must be resident, or both on disk, or both untransformed")
+    for near, far, local in batched:
+        with closing(_resident(backend, near, far, list(local))) as results:
+            for tile, terms in results:
+                yield local[tile], terms
+
+
+def _resident(
+    backend: Backend, left: Operand, right: Operand, tiles: list[Tile]
+) -> Generator[tuple[Tile, PairTerms], None, None]:
+    if backend.limits.divided and backend.limits.workers > 1:
+        yield from _owned(backend, left, right, tiles, backend.owners(left, right, tiles))
+        return
+    if backend.limits.workers == 1:
+        for tile in tiles:
+            yield tile, backend.pair_terms(left, right, tile)
+        return
+    waiting = iter(tiles)
+    done: SimpleQueue[tuple[Tile, PairTerms] | Future[None]] = SimpleQueue()
+    lock, cancelled = threading.Lock(), threading.Event()
+
+    def take() -> Tile | None:
+        with lock:
+            return None if cancelled.is_set() else next(waiting, None)
+
+    def serve() -> None:
+        while (tile := take()) is not None:
+            done.put((tile, backend.pair_terms(left, right, tile)))
+
+    with ThreadPoolExecutor(backend.limits.workers) as pool:
+        try:
+            serving = backend.limits.workers
+            for _ in range(serving):
+                pool.submit(serve).add_done_callback(done.put)
+            while serving:
+                item = done.get()
+                if isinstance(item, Future):
+                    item.result()  # its error, if it has one
+                    serving -= 1
+                else:
+                    yield item
+        finally:
+            cancelled.set()  # an error or Ctrl-C must not wait for the rest
+
+
+def _owned(
+    backend: Backend, left: Operand, right: Operand, tiles: list[Tile], owners: list[int]
+) -> Iterator[tuple[Tile, PairTerms]]:
+    """Every tile on the worker that holds its part of the operands."""
+    pools = [ThreadPoolExecutor(1) for _ in range(backend.limits.workers)]
+    try:
+        futures = {
+            pools[owner].submit(backend.pair_terms, left, right, tile): tile
+            for tile, owner in zip(tiles, owners, strict=True)
+        }
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    finally:
+        for pool in pools:
+            pool.shutdown(cancel_futures=True)
+
 
 Progress = Callable[[int, int], None]
+TileKey = tuple[int, int, int, Tile]  # pass (1 repeats all in float64), spins of i and j, tile
+OnTile = Callable[[TileKey, PairTerms], None]
 
 
 def pair_energies(
     operands: Sequence[AnyOperand],
     backend: Backend,
     progress: Progress = lambda done, total: None,
-    course: Tiles | None = None,
-    team: Team = ALONE,
+    number: int = 0,
+    done: Mapping[TileKey, PairTerms] | None = None,
+    on_tile: OnTile = lambda key, terms: None,
 ) -> PairEnergies:
     """Same-spin and opposite-spin pair energies of one (restricted) or two (alpha, beta) spin spaces.
 
@@ -44,12 +134,13 @@ def pair_energies(
     ----------
     operands : one or two spin spaces, resident in `backend`, on disk or untransformed
     progress : called with (pairs done, all pairs) after every tile
-    course : saves finished tiles, and may hold those of a run that was stopped
-    team : ranks that share the tiles
+    number : of the pass over all pairs, part of the keys of tiles
+    done : finished tiles, which are not computed again
+    on_tile : called with every other tile when it is finished; what it raises ends the work
 
     Returns
     -------
-    PairEnergies, float64, Eh, on every rank
+    PairEnergies, float64, Eh
 
     Raises
     ------
@@ -61,67 +152,47 @@ def pair_energies(
     if len(operands) == 2:
         tiles[0, 1] = tiling.rectangle(sizes[0], sizes[1], backend.limits, max(rows))
     total = sum(tiling.pairs_in(tile) for channel in tiles.values() for tile in channel)
-    done = 0
-    course = course or Tiles(Journal(), 0)
+    reached, finished = 0, done or {}
 
-    def walk(channel: tuple[int, int]) -> PairTerms:
-        nonlocal done
-        left, right = (operands[s] for s in channel)
-        listed, shape = tiles[channel], (left.eps_occ.size, right.eps_occ.size)
-        place = {tile: number for number, tile in enumerate(listed)}
-        known = course.channel(channel, shape, len(listed), exchange=left is right)
-        known.done[:] = team.told(lambda: Section({}, {"done": known.done})).arrays["done"]
-        done += sum(tiling.pairs_in(tile) for tile in listed if known.done[place[tile]])
-        missing = [tile for tile in listed if not known.done[place[tile]]]
-        with course.journal.loop():
-            for tile, terms in evaluate(backend, left, right, missing, team, lambda: course.journal.stop_asked):
-                _place(known.direct, terms.direct, tile, mirrored=left is right)
-                if known.exchange is not None and terms.exchange is not None:
-                    _place(known.exchange, terms.exchange, tile, mirrored=True)
-                known.done[place[tile]] = True
-                done += tiling.pairs_in(tile)
-                progress(done, total)
-                if not course.journal.stop_asked:  # else what others have begun is waited for
-                    course.journal.safe_point()
-            course.journal.safe_point()
-        _tell(known, team)
-        return PairTerms(known.direct, known.exchange)
+    def walk(left_spin: int, right_spin: int) -> PairTerms:
+        nonlocal reached
+        left, right = operands[left_spin], operands[right_spin]
+        same, shape = left is right, (left.eps_occ.size, right.eps_occ.size)
+        found = PairTerms(np.zeros(shape), np.zeros(shape) if same else None)
+        missing = []
+        for tile in tiles[left_spin, right_spin]:
+            terms = finished.get((number, left_spin, right_spin, tile))
+            if terms is None:
+                missing.append(tile)
+            else:
+                _place(found, terms, tile)
+                reached += tiling.pairs_in(tile)
+        with closing(evaluate(backend, left, right, missing)) as results:
+            for tile, terms in results:
+                _place(found, terms, tile)
+                reached += tiling.pairs_in(tile)
+                progress(reached, total)
+                on_tile((number, left_spin, right_spin, tile), terms)
+        return found
 
     if len(operands) == 1:
-        closed = walk((0, 0))
+        closed = walk(0, 0)
         return _checked(PairEnergies(_unsigned(closed.direct), (_same_spin(closed, 1.0),)))
-    same = tuple(_same_spin(walk((s, s)), 0.5) for s in (0, 1))
-    return _checked(PairEnergies(_unsigned(walk((0, 1)).direct), same))
+    same = tuple(_same_spin(walk(s, s), 0.5) for s in (0, 1))
+    return _checked(PairEnergies(_unsigned(walk(0, 1).direct), same))
 
 
-def _tell(known: Known, team: Team) -> None:
-    """Give the matrices of a channel to all ranks.
-
-    Raises
-    ------
-    Interrupted : a rank has ended, and tiles are missing
-    """
-
-    def make() -> Section:
-        if not known.done.all():
-            raise Interrupted("a rank has ended before all pair energies were there")
-        return Section({}, {name: array for name, array in named.items() if array is not None})
-
-    named = {"direct": known.direct, "exchange": known.exchange}
-    told = team.told(make).arrays
-    for name, array in named.items():
-        if array is not None:
-            array[:] = told[name]
-
-
-def _place(matrix: NDArray[np.float64], values: NDArray[np.float64], tile: Tile, *, mirrored: bool) -> None:
-    """Put a tile's values where they belong, and below the diagonal when i <= j stands for both."""
+def _place(matrices: PairTerms, terms: PairTerms, tile: Tile) -> None:
+    """Put a tile's values where they belong; within one spin, i <= j stands for both."""
     i0, i1, j0, j1, diagonal = tile
-    if diagonal:
-        values = values + np.triu(values, 1).T
-    elif mirrored:
-        matrix[j0:j1, i0:i1] = values.T
-    matrix[i0:i1, j0:j1] = values
+    for matrix, values in zip(matrices, terms, strict=True):
+        if matrix is None or values is None:
+            continue
+        if diagonal:
+            values = values + np.triu(values, 1).T
+        elif matrices.exchange is not None:
+            matrix[j0:j1, i0:i1] = values.T
+        matrix[i0:i1, j0:j1] = values
 
 
 def _checked(pairs: PairEnergies) -> PairEnergies:

@@ -5,34 +5,34 @@ that fits, tiles within I are done first; then sets of columns J pass by, J + 1 
 tiles I x J are computed:
 
     for I:  read I;  tiles (I, I);  for J > I:  [ read J + 1 | tiles (I, J) ]
+
+Float32 adds up fitting functions in the order of growing weight:
+
+    (ia|jb) = sum_P B_iaP B_jbP
+
+A sum that is large already loses the small contributions that follow, one by one, below its last digit, and the
+integrals come out too small on average. Added in the order of growing sum_ia B_iaP^2, the small ones meet before the
+large ones come. Float64 needs no order. Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed. (2002),
+section 4.2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.backends.base import Backend, Operand, PairTerms, Tile
-from dfmp2.mp2.summation import put_ordered
-from dfmp2.scratch.space import prefetched
-from dfmp2.scratch.tensor import StoredTensor
+from dfmp2.backends.base import Backend, Operand, Tile
+from dfmp2.backends.tiling import Cut, _columns, _widest, visits
+from dfmp2.host.arrays_on_disk import prefetched
+from dfmp2.host.tensor_on_disk import StoredTensor
+from dfmp2.host.workers import each
+from dfmp2.planning.sizes import SAMPLED
 
-Cut = tuple[int, int]
 DTYPES: dict[str, type[np.float32] | type[np.float64]] = {"fp64": np.float64, "mixed": np.float32}
-
-
-class Visit(NamedTuple):
-    """Rows begin:end are read. Some of their tiles, `mine`, lie `inside` them; columns pass for the others."""
-
-    begin: int
-    end: int
-    mine: list[Tile]
-    inside: list[Tile]
-    passing: list[Cut]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,32 +115,6 @@ def batches(
             yield near, far, {_shifted(tile, *shifts): tile for tile in batch}
 
 
-def visits(tiles: list[Tile], held: int, left_row: int, right_row: int, *, same: bool) -> list[Visit]:
-    """In which order B is read.
-
-    Parameters
-    ----------
-    held : bytes of B that may be in memory
-    left_row, right_row : bytes of an occupied orbital of either side
-    same : whether both sides are one spin
-    """
-    room = held - 2 * _widest(tiles) * right_row
-    found = []
-    for rows in _sets(_rows(tiles), room // max(1, left_row)):
-        begin, end = rows[0][0], rows[-1][1]
-        mine = [tile for tile in tiles if begin <= tile.i0 and tile.i1 <= end]
-        inside = [tile for tile in mine if same and begin <= tile.j0 and tile.j1 <= end]
-        passing = sorted({(tile.j0, tile.j1) for tile in mine} - {(tile.j0, tile.j1) for tile in inside})
-        found.append(Visit(begin, end, mine, inside, passing))
-    return found
-
-
-def original(local: dict[Tile, Tile], results: Iterator[tuple[Tile, PairTerms]]) -> Iterator[tuple[Tile, PairTerms]]:
-    """Results of a batch with the tiles they stand for."""
-    for tile, terms in results:
-        yield local[tile], terms
-
-
 def _put(backend: Backend, operand: StoredOperand, b: Any, cuts: list[Cut]) -> Operand:
     """A resident operand of the orbitals in `cuts`, in this order; on the host its B is `b` itself."""
     eps_occ = np.concatenate([operand.eps_occ[start:stop] for start, stop in cuts])
@@ -152,28 +126,37 @@ def _buffer(operand: StoredOperand, rows: int) -> Any:
     return np.zeros((rows, *operand.b.shape[1:]), dtype=DTYPES[operand.precision])
 
 
-def _sets(cuts: list[Cut], most: int) -> list[list[Cut]]:
-    """Neighbouring cuts put together while they span at most `most` orbitals; one cut at least."""
-    sets: list[list[Cut]] = []
-    for cut in cuts:
-        if sets and cut[1] - sets[-1][0][0] <= most:
-            sets[-1].append(cut)
-        else:
-            sets.append([cut])
-    return sets
-
-
-def _widest(tiles: list[Tile]) -> int:
-    return max((cut[1] - cut[0] for cut in _columns(tiles)), default=0)
-
-
-def _rows(tiles: list[Tile]) -> list[Cut]:
-    return sorted({(tile.i0, tile.i1) for tile in tiles})
-
-
-def _columns(tiles: list[Tile]) -> list[Cut]:
-    return sorted({(tile.j0, tile.j1) for tile in tiles})
-
-
 def _shifted(tile: Tile, rows: int, columns: int) -> Tile:
     return Tile(tile.i0 - rows, tile.i1 - rows, tile.j0 - columns, tile.j1 - columns, tile.diagonal)
+
+
+Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+
+def summation_order(b: Sequence[Array | StoredTensor]) -> Index:
+    """Fitting functions by growing weight, the same for all spins; wherever B lies, the same numbers.
+
+    Parameters
+    ----------
+    b : (nocc, nvir, naux) float64 per spin
+    """
+    weights = np.zeros(b[0].shape[2])
+    for tensor in b:
+        nocc = tensor.shape[0]
+        for i in np.unique(np.linspace(0, nocc - 1, min(nocc, SAMPLED)).round().astype(int)):
+            rows = tensor.orbital(i) if isinstance(tensor, StoredTensor) else tensor[i]
+            weights += np.einsum("ap,ap->p", rows, rows)
+    return np.argsort(weights, kind="stable")
+
+
+def rounded(b: Array, order: Index, threads: int) -> NDArray[np.float32]:
+    """B, (nocc, nvir, naux), in float32 with its fitting functions in this order."""
+    single = np.empty(b.shape, np.float32)
+    each(len(b), lambda i: put_ordered(b[i], order, single[i]), threads)
+    return single
+
+
+def put_ordered(rows: Array, order: Index, out: NDArray[np.float32]) -> None:
+    """B of one occupied orbital, (nvir, naux), rounded and in this order, into `out`."""
+    np.take(rows.astype(np.float32), order, axis=1, out=out, mode="clip")

@@ -1,29 +1,28 @@
-"""Energies at the limit of a complete basis set, from runs in two basis sets (`dfmp2.extrapolation`).
+"""Energies at the limit of a complete basis set, from runs in two basis sets (`dfmp2.mp2.extrapolation`).
 
     E(MP2, limit) = E(HF, limit) + E_SS(limit) + E_OS(limit)
 
-By default E(HF) is that of the larger basis and the correlation energy goes as X^-3.
+By default E(HF) is that of the larger basis and the correlation energy goes as X^-3. A pair of
+basis sets is written with brackets: cc-pv[tq]z is cc-pvtz and cc-pvqz, with cardinal numbers 3 and 4.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from dfmp2.errors import InputError
-from dfmp2.extrapolation import Formula, correlation_formula, default_correlation, scf_formula
-from dfmp2.io.study import Column, Study, Value
-from dfmp2.molecule import Molecule
+from dfmp2.host.provenance import version
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import scaling
+from dfmp2.mp2.extrapolation import Formula, correlation_formula, default_correlation, scf_formula
+from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
+from dfmp2.output.study import Column, Study, Value
 from dfmp2.progress import Listener
-from dfmp2.provenance import version
-from dfmp2.result import MP2Result
-from dfmp2.studies.bracket import Bracket, expand, parse_bracket
-from dfmp2.studies.course import Failures, Results, carry_out
-from dfmp2.studies.keeper import Keeper
-from dfmp2.studies.step import Step, examine, hamiltonian_notes
+from dfmp2.studies.runs import Failures, Keeper, Results, Step, carry_out, examine, hamiltonian_notes
 
 COLUMNS: dict[str, Callable[[MP2Result], float]] = {
     "scf_total_energy": lambda r: r.scf_total_energy,
@@ -75,7 +74,7 @@ def basis_set_limit(
     ----------
     molecule : what to compute
     options : how; `basis` is a pair with brackets such as cc-pv[tq]z, fitting sets may be written likewise
-    scf, correlation : names of formulas, see `dfmp2.extrapolation`; None is X^-3, for def2 its own exponent
+    scf, correlation : names of formulas, see `dfmp2.mp2.extrapolation`; None is X^-3, for def2 its own exponent
     keeper : where finished runs go, None for nowhere
 
     Returns
@@ -177,3 +176,84 @@ def _values(task: Limit, results: Results) -> dict[str, Value]:
     if own is not None:
         energies["scaled_mp2_correlation_energy"] = (own.apply(opposite, same), task.correlation.name)
     return {f"cbs_{name}": Value(energy, "hartree", f"limit, {how}") for name, (energy, how) in energies.items()}
+
+
+CARDINALS = {"d": 2, "t": 3, "q": 4, "5": 5, "6": 6}
+_BRACKET = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]([^\[\]]*)")
+# Name with n for the letter -> family whose formulas apply. Sets of another series have no published formula here.
+FAMILIES = (
+    (re.compile(r"cc-pvnz|cc-pv\(n\+d\)z"), "cc-pvnz"),
+    (re.compile(r"aug-cc-pvnz|aug-cc-pv\(n\+d\)z"), "aug-cc-pvnz"),
+    (re.compile(r"(aug-)?cc-pw?cvnz"), "cc-pcvnz"),
+    (re.compile(r"(aug-)?cc-p(wc)?vnz-pp"), "cc-pvnz-pp"),
+    (re.compile(r"def2-nzvpp?d?"), "def2"),
+)
+EXPECTED = "expected two neighbours of d, t, q, 5, 6 in brackets, such as cc-pv[tq]z, aug-cc-pv[dt]z or def2-[tq]zvpp"
+
+
+@dataclass(frozen=True, slots=True)
+class Bracket:
+    """A pair of basis sets of one family.
+
+    Attributes
+    ----------
+    text : as it was written
+    names : of the smaller and the larger set
+    cardinals : their cardinal numbers
+    family : "cc-pvnz", "aug-cc-pvnz", "cc-pcvnz", "cc-pvnz-pp" or "def2"
+    letters : the two letters, for fitting sets written with the same bracket
+    """
+
+    text: str
+    names: tuple[str, str]
+    cardinals: tuple[int, int]
+    family: str
+    letters: str
+
+
+def parse_bracket(text: str) -> Bracket:
+    """The pair of basis sets that `text` names.
+
+    Raises
+    ------
+    InputError : no brackets, other letters than two neighbours, or a family without a published formula
+    """
+    match = _BRACKET.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"--basis {text[:60]!r}: {EXPECTED} (quote it, brackets mean something to the shell)")
+    before, letters, after = (part.lower() for part in match.groups())
+    numbers = [CARDINALS.get(letter) for letter in letters]
+    if len(letters) != 2 or None in numbers:
+        raise InputError(f"--basis {text[:60]!r}: [{letters[:20]}] in brackets: {EXPECTED}")
+    lower, upper = CARDINALS[letters[0]], CARDINALS[letters[1]]
+    if upper != lower + 1:
+        raise InputError(f"--basis {text[:60]!r}: [{letters}] are not neighbours in rising order; {EXPECTED}")
+    pattern = f"{before}n{after}"
+    family = next((name for form, name in FAMILIES if form.fullmatch(pattern)), None)
+    if family is None:
+        raise InputError(
+            f"--basis {text[:60]!r}: no extrapolation formula is published for this series: {EXPECTED} "
+            "(also cc-pcv, cc-pwcv, (n+d) and -pp sets)"
+        )
+    if family == "def2" and (lower, upper) != (3, 4):
+        raise InputError(f"--basis {text[:60]!r}: of the def2 sets only [tq] can be extrapolated: use def2-[tq]zvpp")
+    return Bracket(
+        text, (f"{before}{letters[0]}{after}", f"{before}{letters[1]}{after}"), (lower, upper), family, letters
+    )
+
+
+def expand(name: str | None, bracket: Bracket, option: str) -> tuple[str | None, str | None]:
+    """A fitting set for either basis: one with the same brackets, one name for both, or None.
+
+    Raises
+    ------
+    InputError : other brackets than those of the basis
+    """
+    if name is None or "[" not in name:
+        return name, name
+    match = _BRACKET.fullmatch(name.strip())
+    if match is None or match[2].lower() != bracket.letters:
+        raise InputError(
+            f"{option} {name[:60]!r}: expected [{bracket.letters}] as in --basis {bracket.text}, or no brackets"
+        )
+    return f"{match[1]}{bracket.letters[0]}{match[3]}", f"{match[1]}{bracket.letters[1]}{match[3]}"

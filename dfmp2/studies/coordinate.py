@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.covalent_radii import BOND, radius
 from dfmp2.errors import InputError
-from dfmp2.molecule import Molecule
+from dfmp2.molecule.elements import BOND, internal_coordinate, radius
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.studies.fragments import parse_atoms, show_atoms
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
 
@@ -58,7 +58,7 @@ class Coordinate:
 
     def measure(self, molecule: Molecule) -> float:
         """Its value in a geometry, in `units`."""
-        value = _measure(self.kind, molecule.coordinates[list(self.atoms)])
+        value = internal_coordinate(molecule.coordinates[list(self.atoms)])
         if self.kind != "bond":
             return math.degrees(value)
         return value * (ANGSTROM_PER_BOHR if self.units == "angstrom" else 1.0)
@@ -79,7 +79,7 @@ class Coordinate:
             length = float(np.linalg.norm(line))
             points[moving] += line / length * (value * scale - length)
         else:
-            change = math.radians(value) - _measure(self.kind, points[place])
+            change = math.radians(value) - internal_coordinate(points[place])
             pivot, axis = _axis(self.kind, points[place])
             points[moving] = pivot + (points[moving] - pivot) @ _rotation(axis, change).T
         try:
@@ -185,18 +185,6 @@ def _bonded(molecule: Molecule) -> NDArray[np.bool_]:
     near = gaps < BOND * (reach[:, None] + reach[None])
     bonded: NDArray[np.bool_] = near & (ghost[:, None] == ghost[None]) & ~np.eye(molecule.natom, dtype=bool)
     return bonded
-
-
-def _measure(kind: str, points: Vector) -> float:
-    """Bond length in bohr, angles in radians; a dihedral is positive when, seen from J to K, L is clockwise of I."""
-    if kind == "bond":
-        return float(np.linalg.norm(points[1] - points[0]))
-    if kind == "angle":
-        a, b = points[0] - points[1], points[2] - points[1]
-        return math.atan2(float(np.linalg.norm(np.cross(a, b))), float(a @ b))
-    first, middle, last = (points[i + 1] - points[i] for i in range(3))
-    one, two = np.cross(first, middle), np.cross(middle, last)
-    return math.atan2(float(np.linalg.norm(middle) * (first @ two)), float(one @ two))
 
 
 def _axis(kind: str, points: Vector) -> tuple[Vector, Vector]:

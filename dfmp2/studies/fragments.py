@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dfmp2.errors import InputError
-from dfmp2.molecule import Molecule
+from dfmp2.molecule.molecule import Molecule
 
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,9}")

@@ -16,16 +16,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dfmp2.errors import InputError
-from dfmp2.io.study import Study, Value
-from dfmp2.molecule import Molecule
+from dfmp2.host.provenance import version
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
+from dfmp2.output.study import Study, Value
 from dfmp2.progress import Listener
-from dfmp2.provenance import version
-from dfmp2.result import MP2Result
-from dfmp2.studies.course import Failures, Results, carry_out
 from dfmp2.studies.fragments import Fragment, alone, in_complex, make_fragments
-from dfmp2.studies.keeper import Keeper
-from dfmp2.studies.step import Step, examine, hamiltonian_notes
+from dfmp2.studies.runs import Failures, Keeper, Results, Step, carry_out, examine, hamiltonian_notes
 from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE
 
 PARTS: dict[str, tuple[str, Callable[[MP2Result], float | None]]] = {  # prefix -> (in words, energy of a run)

@@ -1,7 +1,7 @@
 """Energies along a coordinate, or of the frames of a file; every SCF starts from the orbitals of the point before.
 
 A point that fails is recorded with the exit code of its error; the others stay. When the lowest point is not at an end,
-the minimum is estimated from the points around it (`dfmp2.studies.minimum`).
+the minimum is that of the parabola and of the quartic through the points around it.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import numpy as np
+from numpy.polynomial import Polynomial
+
 from dfmp2.errors import InputError
-from dfmp2.io.study import MOST_RUNS, Column, Study, Value
-from dfmp2.molecule import Molecule
+from dfmp2.host.provenance import version
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
+from dfmp2.output.study import MOST_RUNS, Column, Study, Value
 from dfmp2.progress import Listener
-from dfmp2.provenance import version
-from dfmp2.record import StartOrbitals
-from dfmp2.result import MP2Result
+from dfmp2.scf.reference import StartOrbitals
 from dfmp2.studies.coordinate import Coordinate
-from dfmp2.studies.course import Failures, Results, carry_out
 from dfmp2.studies.fragments import show_atoms
-from dfmp2.studies.keeper import Keeper
-from dfmp2.studies.minimum import find_minimum
-from dfmp2.studies.step import Step, examine, hamiltonian_notes
+from dfmp2.studies.runs import Failures, Keeper, Results, Step, carry_out, examine, hamiltonian_notes
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 
 NUMBERS: dict[str, tuple[str, str, Callable[[MP2Result], float]]] = {  # column -> (unit, description, of a run)
@@ -228,3 +228,51 @@ def _gap(position: float, failed: list[float], good: list[float], count: int) ->
     """Whether a failed point lies among the points of the polynomial."""
     used = sorted(good, key=lambda value: abs(value - position))[:count]
     return any(min(used) < value < max(used) for value in failed)
+
+
+@dataclass(frozen=True, slots=True)
+class Minimum:
+    """A minimum by interpolation.
+
+    Attributes
+    ----------
+    points : how many were used, 3 (parabola) or 5 (quartic)
+    position : in the unit of the coordinate
+    energy : Eh
+    curvature : second derivative there, Eh per unit squared
+    """
+
+    points: int
+    position: float
+    energy: float
+    curvature: float
+
+
+def find_minimum(x: Sequence[float], energy: Sequence[float], points: int) -> Minimum | None:
+    """The minimum of the polynomial through `points` neighbours centred on the lowest point.
+
+    Returns None when the lowest point lies too near an end, or the polynomial has no minimum between its outer points.
+
+    Parameters
+    ----------
+    x : different values, in any order
+    energy : Eh
+    points : 3 or 5
+    """
+    order = np.argsort(x)
+    xs, ys = np.array(x, dtype=np.float64)[order], np.array(energy, dtype=np.float64)[order]
+    if xs.size < points:
+        return None
+    lowest, half = int(np.argmin(ys)), points // 2
+    if lowest < half or lowest + half >= xs.size:
+        return None
+    near, low = xs[lowest - half : lowest + half + 1], ys[lowest]
+    # Shifted to the lowest point: energies of 1e2 Eh would cost the digits that matter.
+    curve = Polynomial.fit(near - xs[lowest], ys[lowest - half : lowest + half + 1] - low, points - 1).convert()
+    slope, bend = curve.deriv(), curve.deriv(2)
+    roots = [root.real for root in np.atleast_1d(slope.roots()) if abs(root.imag) < 1e-9]
+    inside = [r for r in roots if near[0] - xs[lowest] < r < near[-1] - xs[lowest] and bend(r) > 0]
+    if not inside:
+        return None
+    best = min(inside, key=lambda r: float(curve(r)))
+    return Minimum(points, float(xs[lowest] + best), float(low + curve(best)), float(bend(best)))

@@ -24,11 +24,10 @@ from typing import Any
 import numpy as np
 
 from dfmp2.errors import InputError
-from dfmp2.molecule import Molecule
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.validation.synthetic import Kernel
 
-TABLES = ("main", "trnsci")
-_FILES = {"main": "cases.json", "trnsci": "trnsci.json"}
+TABLES = {"main": "cases.json", "trnsci": "trnsci.json"}
 TAGS = {
     "rhf": "restricted reference",
     "uhf": "unrestricted reference",
@@ -165,7 +164,7 @@ def load(table: str = "main") -> tuple[Entry, ...]:
     ------
     InputError : no such table
     """
-    if table not in _FILES:
+    if table not in TABLES:
         raise InputError(f"--table {table!r}: expected one of {', '.join(TABLES)}")
     return tuple(_entry(item) for item in _document(table)["entries"])
 
@@ -211,19 +210,16 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _document(table: str) -> dict[str, Any]:
-    text = resources.files("dfmp2.validation").joinpath(_FILES[table]).read_text(encoding="utf-8")
+    text = resources.files("dfmp2.validation").joinpath(TABLES[table]).read_text(encoding="utf-8")
     document: dict[str, Any] = json.loads(text)
     return document
 
 
 def _entry(item: dict[str, Any]) -> Entry:
-    kernel, published = item.get("kernel"), item.get("published")
-    calculations = tuple(Calculation(**calculation) for calculation in item.get("calculations", ()))
-    combine = item.get("combine", {})
+    kernel, published, combine = item.get("kernel"), item.get("published"), item.get("combine", {})
+    plain = ("id", "program", "version", "tolerance", "tolerance_reason")
     return Entry(
-        id=item["id"],
-        program=item["program"],
-        version=item["version"],
+        **{name: item[name] for name in plain},
         source=tuple(item["source"]),
         quantities=tuple(
             Quantity(
@@ -234,11 +230,9 @@ def _entry(item: dict[str, Any]) -> Entry:
             )
             for name, value in item["quantities"].items()
         ),
-        calculations=calculations,
+        calculations=tuple(Calculation(**calculation) for calculation in item.get("calculations", ())),
         kernel=None if kernel is None else Kernel(**kernel),
-        tolerance=item["tolerance"],
         tolerance_mixed=item.get("tolerance_mixed"),
-        tolerance_reason=item["tolerance_reason"],
         tags=frozenset(item["tags"]),
         needs=tuple(item["needs"]),
         published=None if published is None else Published(**published),

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.fitting import factorise, fit
-from dfmp2.orbitals import ActiveSpace
+from dfmp2.integrals.metric import factorise, fit
+from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.progress import Stopwatch
 
 Array = NDArray[np.float64]
@@ -35,6 +35,9 @@ Single = NDArray[np.float32]
 SEED = 42
 DRAWN_AT_ONCE = 1 << 18  # random numbers; a multiple of 16, PyTorch's block of normal deviates
 BLOCK_FUNCTIONS = 128  # fitting functions transformed at a time
+# Largest certificate accepted for a kernel, of its energy: sums of equal numbers round systematically in float32
+# (6e-6 for the arrays of the GAMESS mini-app), which nothing in a molecule does.
+KERNEL_CERTIFICATE = 2e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,12 @@ class Kernel:
     nocc: int
     nvir: int
     naux: int
+
+
+def required_bytes(kernel: Kernel) -> int:
+    """Bytes held while B is made: B, and for "trnblas" the half-transformed integrals."""
+    half = kernel.nocc * (kernel.nocc + kernel.nvir) * kernel.naux if kernel.recipe == "trnblas" else 0
+    return 8 * (kernel.nocc * kernel.nvir * kernel.naux + half)
 
 
 def make(kernel: Kernel, workers: int) -> tuple[Array, ActiveSpace]:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dfmp2.io.xyz import read_xyz
+from dfmp2.molecule.xyz import read_xyz
 from dfmp2.options import Options
 from dfmp2.studies.cbs import basis_set_limit
 

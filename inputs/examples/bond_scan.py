@@ -1,11 +1,10 @@
-"""The O-H bond of water stretched: energies, minimum, a curve in the terminal and one as SVG text."""
+"""The O-H bond of water stretched: energies, minimum, and the curve as SVG text."""
 
 from pathlib import Path
 
-from dfmp2.io.scan_svg import scan_svg
-from dfmp2.io.text_plot import figure
-from dfmp2.io.xyz import read_xyz
+from dfmp2.molecule.xyz import read_xyz
 from dfmp2.options import Options
+from dfmp2.output.html.svg import scan_curve
 from dfmp2.studies.coordinate import make_coordinate
 from dfmp2.studies.scan import along, scan_energies
 
@@ -16,6 +15,5 @@ coordinate = make_coordinate("bond", "1,2", "0.90:1.02:7", water)
 study = scan_energies(along(water, coordinate, Options(basis="cc-pvdz")))
 for distance, energy in zip(study.table["bond_1_2"].values, study.table["mp2_total_energy"].values, strict=True):
     print(f"r(OH) = {distance:.2f} angstrom   E(MP2) = {energy:.8f} Eh")
-print(figure(study))
 minimum = study.values["minimum_quartic"]
-print(f"minimum at {minimum.value:.4f} {minimum.units}; the curve as SVG has {len(scan_svg(study))} characters")
+print(f"minimum at {minimum.value:.4f} {minimum.units}; the curve as SVG has {len(scan_curve(study))} characters")

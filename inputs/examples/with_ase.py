@@ -6,7 +6,7 @@ try:
     import ase.io
     from ase.units import Hartree
 
-    from dfmp2.integrations.ase import DFMP2
+    from dfmp2.interop.ase import DFMP2
 except ImportError as absent:
     print(f"skipped: {absent}")
     raise SystemExit(0) from None

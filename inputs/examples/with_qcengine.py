@@ -3,7 +3,7 @@
 try:
     import qcengine
 
-    from dfmp2.integrations.qcengine import register
+    from dfmp2.interop.qcengine import register
 except ImportError as absent:
     print(f"skipped: {absent}")
     raise SystemExit(0) from None

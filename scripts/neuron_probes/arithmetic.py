@@ -15,7 +15,7 @@ LOW, HIGH = 0.1, 300.0  # Eh: denominators of small and large gaps, deep core or
 ROUNDED = 2.0**-24  # relative error of a correctly rounded float32 operation
 GOOD = 4 * ROUNDED  # what the certificate's estimate allows for each step
 
-PE_MODEL = "dfmp2.backends.nki.interpreter.settings:Settings.pe_model"
+PE_MODEL = "dfmp2.trainium.interpreter.settings:Settings.pe_model"
 
 
 def product_width(bench: Bench) -> Numbers:
@@ -73,7 +73,7 @@ def decide_functions(found: Numbers) -> Decision:
     worst = max(error[name] for name in needed)
     settles = (
         Setting(
-            "dfmp2.backends.nki.kernels.folded:emit_chunk",
+            "dfmp2.trainium.kernels.pair_energy:emit_chunk",
             "as it is" if not bad else "; ".join(needed[name] for name in bad),
         ),
         Setting("dfmp2.backends.contract:PAIR_TOLERANCE", f"{max(2e-6, 8 * worst):.0e}"),
@@ -99,7 +99,7 @@ def counted_loop(bench: Bench) -> Numbers:
 def decide_loop(found: Numbers) -> Decision:
     """P9's rule."""
     works = found["blocks right / blocks"] == 1.0
-    edge = Setting("dfmp2.backends.nki.layout:EDGE", "8, or one dispatch per molecule with a loop" if works else "8")
+    edge = Setting("dfmp2.trainium.layout:EDGE", "8, or one dispatch per molecule with a loop" if works else "8")
     if works:
         return Decision("a hardware loop with a counter works: all blocks of a molecule could be one program", (edge,))
     return Decision("the loop went astray: keep static blocks, one call each", (edge,))

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.backends.nki import calls
-from dfmp2.backends.nki.backend import NkiBackend
-from dfmp2.backends.nki.costs import dispatch
-from dfmp2.backends.nki.costs.account import settle
-from dfmp2.backends.nki.costs.chips import BY_TARGET, Assumptions
-from dfmp2.backends.nki.interpreter.run import Settings, run_kernel
-from dfmp2.backends.nki.layout import EDGE
-from dfmp2.backends.nki.programs import Program, program_of
 from dfmp2.mp2.pairs import pair_energies
+from dfmp2.trainium import calls
+from dfmp2.trainium.backend import NkiBackend
+from dfmp2.trainium.calls import Program, program_of
+from dfmp2.trainium.costs import prediction
+from dfmp2.trainium.costs.chips import BY_TARGET, Assumptions
+from dfmp2.trainium.costs.pricing import settle
+from dfmp2.trainium.interpreter.run import Settings, run_kernel
+from dfmp2.trainium.layout import EDGE
 from neuron_probes.probe import Check, ProbeError
 
 NVIR = 32  # virtual orbitals of a small problem
@@ -147,7 +147,7 @@ class ModelBench:
             _, trace = run_kernel(source, kernel, arguments, self._counting)
             self._spans[program] = settle(trace, self._chip, Assumptions())[0].makespan / 1e9
         own = self._spans[program]
-        return dispatch.ROUND_TRIP / 1e3 + own + (count - 1) * max(own, dispatch.SUBMIT / 1e3)
+        return prediction.ROUND_TRIP / 1e3 + own + (count - 1) * max(own, prediction.SUBMIT / 1e3)
 
     def programs(self, blocks: int) -> float:
         """Programs of the calls that the backend makes; none of those of 3 blocks is new for 5."""
@@ -170,7 +170,7 @@ def queue(executor: Any, source: str, kernel: str, resident: dict[str, Any], cou
     """
     values = {name: getattr(value, "value", value) for name, value in resident.items()}
     if executor.lane == "nki-xla":
-        from dfmp2.backends.nki.native import native_kernel
+        from dfmp2.trainium.launch.executors import native_kernel
 
         function, sync = native_kernel(source, kernel), import_module("torch_xla").sync
 

@@ -14,7 +14,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.backends.nki.kernels.tiles import P, load, psum, sbuf
+from dfmp2.trainium.kernels.tiles import P, load, psum, sbuf
 
 
 @nki.jit

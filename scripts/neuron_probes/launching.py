@@ -7,15 +7,15 @@ from functools import cache
 
 import numpy as np
 
-from dfmp2.backends.nki import calls
-from dfmp2.backends.nki.costs.chips import CHIPS, Assumptions
-from dfmp2.backends.nki.costs.pricing import schedule_call
-from dfmp2.backends.nki.costs.shapes import SHAPES
-from dfmp2.backends.nki.interpreter.settings import Shape
+from dfmp2.trainium import calls
+from dfmp2.trainium.calls import SHAPES
+from dfmp2.trainium.costs.chips import CHIPS, Assumptions
+from dfmp2.trainium.costs.pricing import schedule_call
+from dfmp2.trainium.interpreter.settings import Shape
 from neuron_probes.arithmetic import ELEMENTWISE
 from neuron_probes.probe import Bench, Decision, Numbers, Setting
 
-DISPATCH = "dfmp2.backends.nki.costs.dispatch:"
+DISPATCH = "dfmp2.trainium.costs.prediction:"
 SIZES = (("medium", 8), ("medium", 16), ("large", 16))  # 6, 25 and 85 thousand statements
 QUEUED = 10
 MANY = 100
@@ -59,7 +59,7 @@ def decide_queue(found: Numbers) -> Decision:
         (
             Setting(f"{DISPATCH}SUBMIT", f"{0.0 if hidden else submit:.2f}"),
             Setting(f"{DISPATCH}ROUND_TRIP", f"{trip:.2f}"),
-            Setting("dfmp2.backends.nki.layout:EDGE", "8" if hidden else "16, where P8 allows it"),
+            Setting("dfmp2.trainium.layout:EDGE", "8" if hidden else "16, where P8 allows it"),
         ),
     )
 
@@ -81,7 +81,7 @@ def programs(bench: Bench) -> Numbers:
 def decide_programs(found: Numbers) -> Decision:
     """P7's rule: two programs for the first number of blocks, none for the second."""
     first, second = found["programs for 3 blocks"], found["programs for 5 blocks"]
-    settles = (Setting("dfmp2.backends.nki.calls:pair_energy_calls", "two programs per padded shape"),)
+    settles = (Setting("dfmp2.trainium.calls:pair_energy_calls", "two programs per padded shape"),)
     if math.isnan(first):
         return Decision("this lane does not count its programs", settles)
     if first <= 2 and second == 0:
@@ -119,4 +119,4 @@ def decide_compilation(found: Numbers) -> Decision:
     text = f"within {LONGEST:.0f} s and {MOST_MEMORY // 2**30} GiB: {'; '.join(fits) or 'none'}"
     if "medium, edge 8" not in fits:
         text += "; even the default block is too large: split it, or compile on a larger host and copy the cache folder"
-    return Decision(text, (Setting("dfmp2.backends.nki.layout:EDGE", edge),))
+    return Decision(text, (Setting("dfmp2.trainium.layout:EDGE", edge),))

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.backends.nki.costs.chips import CHIPS, DMA_QUEUES, Assumptions
-from dfmp2.backends.nki.costs.instructions import FLOAT32_PASSES, RECIPROCAL
+from dfmp2.trainium.costs.chips import CHIPS, DMA_QUEUES, FLOAT32_PASSES, RECIPROCAL, Assumptions
 from neuron_probes.arithmetic import ELEMENTWISE, PE_MODEL, PRODUCTS
 from neuron_probes.probe import Bench, Check, Decision, Numbers, Setting
 
@@ -16,7 +15,7 @@ CHIP = CHIPS["trn1"]
 SHORT, LONG = 64, 512
 RUNS = ((512, 512, "24.6 kB"), (672, 336, "1.3 kB"))  # columns of the source, columns loaded, run length
 SLICES = 12
-COSTS = "dfmp2.backends.nki.costs."
+COSTS = "dfmp2.trainium.costs."
 
 
 def _close(expected: np.ndarray, tolerance: float = 1e-4) -> Check:
@@ -60,7 +59,7 @@ def decide_products(found: Numbers) -> Decision:
     return Decision(
         f"{verdict}; the hint for zeros and ones {'halves' if hint else 'does not halve'} the cost; {accurate}",
         (
-            Setting(f"{COSTS}instructions:FLOAT32_PASSES", str(passes)),
+            Setting(f"{COSTS}chips:FLOAT32_PASSES", str(passes)),
             Setting(f"{COSTS}chips:Assumptions.one_zero_hint", str(hint)),
             Setting(f"{COSTS}chips:Chip.fast_transpose", f"{fast} for trn1"),
             Setting(PE_MODEL, model),
@@ -117,10 +116,10 @@ def decide_chains(found: Numbers) -> Decision:
     return Decision(
         text,
         (
-            Setting(f"{COSTS}instructions:RECIPROCAL", f"vector {per['reciprocal']:.1f}"),
+            Setting(f"{COSTS}chips:RECIPROCAL", f"vector {per['reciprocal']:.1f}"),
             Setting(f"{COSTS}chips:Assumptions.vector_overhead", f"{vector:.0f}"),
             Setting(f"{COSTS}chips:Assumptions.scalar_overhead", f"{besides['Scalar copy']:.0f}"),
-            Setting("dfmp2.backends.nki.kernels.folded:emit_chunk", f"r in {'PSUM' if shared else 'SBUF'}"),
+            Setting("dfmp2.trainium.kernels.pair_energy:emit_chunk", f"r in {'PSUM' if shared else 'SBUF'}"),
         ),
     )
 
@@ -154,6 +153,6 @@ def decide_transfers(found: Numbers) -> Decision:
         (
             Setting(f"{COSTS}chips:Chip.dma", f"{top / DMA_QUEUES:.1f} for trn1 (now {CHIP.dma})"),
             Setting(f"{COSTS}chips:Assumptions.dma_half", f"{half:.0f} (now {Assumptions().dma_half})"),
-            Setting("dfmp2.backends.nki.kernels.tiles:DGE", f"nisa.dge_mode.{mode}"),
+            Setting("dfmp2.trainium.kernels.tiles:DGE", f"nisa.dge_mode.{mode}"),
         ),
     )

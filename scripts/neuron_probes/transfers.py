@@ -11,7 +11,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.backends.nki.kernels.tiles import P, load, row_sum, sbuf, sbuf3
+from dfmp2.trainium.kernels.tiles import P, load, row_sum, sbuf, sbuf3
 
 
 @nki.jit

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from dfmp2.backends.nki import toolchain
-from dfmp2.backends.nki.environment import HERE
+from dfmp2.backends import registry
+from dfmp2.trainium.launch import toolchain
+from dfmp2.trainium.launch.environment import HERE
 
 PACKAGES = Path(__file__).parent / "packages"
 SOUND = {
@@ -26,7 +27,7 @@ SOUND = {
     "torch-neuronx": "2.9.0.2.15.32035",
     "libneuronxla": "2.2.16408.0",
 }
-OURS = ("nki", "nrtpy", "spike", "torch_xla", "libneuronxla", "torch_neuronx", "dfmp2.backends.nki.kernels")
+OURS = ("nki", "nrtpy", "spike", "torch_xla", "libneuronxla", "torch_neuronx", "dfmp2.trainium.kernels")
 NEURON = ("NEURON_", "PJRT_", "NKI_", "DFMP2_", "STAND_IN_")
 
 
@@ -103,6 +104,7 @@ def planted(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Site]:
     """A machine without any of it, to which a test adds what it needs."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     hook, environ, root = sys.unraisablehook, dict(os.environ), HERE.root
+    patch.setattr(registry, "NEURON_DEVICES", f"{folder}/root{registry.NEURON_DEVICES}")
     for name in [name for name in os.environ if name.startswith(NEURON)]:
         del os.environ[name]
     os.environ |= {"DFMP2_NEFF_CACHE": str(folder / "neff"), "OMP_NUM_THREADS": "1"}

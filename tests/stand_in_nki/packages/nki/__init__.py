@@ -16,7 +16,7 @@ if FAULT == "broken-import":
 
 def interpret(source, kernel, arguments):
     """Outputs by dfmp2's interpreter, spoilt as STAND_IN_NKI asks."""
-    from dfmp2.backends.nki.interpreter.run import run_kernel
+    from dfmp2.trainium.interpreter.run import run_kernel
 
     fault = os.environ.get("STAND_IN_NKI", "")
     if fault == "kernel-raises":

@@ -63,7 +63,7 @@ class NrtpyModel:
 
     def shape(self):
         """Of the output."""
-        from dfmp2.backends.nki.interpreter.run import Settings, Shape, run_kernel
+        from dfmp2.trainium.interpreter.run import Settings, Shape, run_kernel
 
         given = {name: Shape(tuple(shape)) for name, shape in self.record["shapes"].items()}
         arguments = {**given, **self.record["statics"]}

@@ -1,0 +1,115 @@
+"""How the pair triangle is cut into tiles, and in which order tiles visit B on disk: integers only.
+
+Tile shapes depend on the sizes of the molecule and the limits of the device, never on the memory
+budget, the number of threads or how the work is shared out. That one rule makes every run of the
+same molecule on the same device add up the same numbers in the same order. The edge of a tile is also
+what a run with B on disk has to hold at least, so on the host it is bounded in bytes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dfmp2.backends.base import Limits, Tile
+
+Cut = tuple[int, int]
+
+
+class Visit(NamedTuple):
+    """Rows begin:end are read. Some of their tiles, `mine`, lie `inside` them; columns pass for the others."""
+
+    begin: int
+    end: int
+    mine: list[Tile]
+    inside: list[Tile]
+    passing: list[Cut]
+
+
+def visits(tiles: list[Tile], held: int, left_row: int, right_row: int, *, same: bool) -> list[Visit]:
+    """In which order B is read.
+
+    Parameters
+    ----------
+    held : bytes of B that may be in memory
+    left_row, right_row : bytes of an occupied orbital of either side
+    same : whether both sides are one spin
+    """
+    room = held - 2 * _widest(tiles) * right_row
+    found = []
+    for rows in _sets(_rows(tiles), room // max(1, left_row)):
+        begin, end = rows[0][0], rows[-1][1]
+        mine = [tile for tile in tiles if begin <= tile.i0 and tile.i1 <= end]
+        inside = [tile for tile in mine if same and begin <= tile.j0 and tile.j1 <= end]
+        passing = sorted({(tile.j0, tile.j1) for tile in mine} - {(tile.j0, tile.j1) for tile in inside})
+        found.append(Visit(begin, end, mine, inside, passing))
+    return found
+
+
+def _sets(cuts: list[Cut], most: int) -> list[list[Cut]]:
+    """Neighbouring cuts put together while they span at most `most` orbitals; one cut at least."""
+    sets: list[list[Cut]] = []
+    for cut in cuts:
+        if sets and cut[1] - sets[-1][0][0] <= most:
+            sets[-1].append(cut)
+        else:
+            sets.append([cut])
+    return sets
+
+
+def _widest(tiles: list[Tile]) -> int:
+    return max((cut[1] - cut[0] for cut in _columns(tiles)), default=0)
+
+
+def _rows(tiles: list[Tile]) -> list[Cut]:
+    return sorted({(tile.i0, tile.i1) for tile in tiles})
+
+
+def _columns(tiles: list[Tile]) -> list[Cut]:
+    return sorted({(tile.j0, tile.j1) for tile in tiles})
+
+
+WANTED_TILES_PER_SIDE = 8  # enough tiles to keep several workers busy on a small molecule
+
+
+EDGE_ELEMENTS = 1 << 21  # of B along the edge of a tile on the host: 16 MB in float64
+
+
+def edge(nocc: int, limits: Limits, row: int = 0) -> int:
+    """Occupied orbitals along the edge of a tile, at least 1.
+
+    Parameters
+    ----------
+    row : elements of B per occupied orbital, nvir naux; 0 for no bound in bytes
+    """
+    most = min(limits.tile_edge, -(-nocc // WANTED_TILES_PER_SIDE))
+    if row and limits.memory is None:
+        most = min(most, EDGE_ELEMENTS // row)
+    return max(limits.least_edge, most)
+
+
+def triangle(nocc: int, limits: Limits, row: int = 0) -> list[Tile]:
+    """Tiles that cover all pairs i <= j of one spin space, the large ones first."""
+    cuts = _cuts(nocc, edge(nocc, limits, row))
+    tiles = [Tile(*rows, *columns, diagonal=rows == columns) for rows in cuts for columns in cuts if rows <= columns]
+    return sorted(tiles, key=_area, reverse=True)
+
+
+def rectangle(nocc_left: int, nocc_right: int, limits: Limits, row: int = 0) -> list[Tile]:
+    """Tiles that cover all pairs (i, j) of two spin spaces, the large ones first; `row` of the larger."""
+    rows, columns = _cuts(nocc_left, edge(nocc_left, limits, row)), _cuts(nocc_right, edge(nocc_right, limits, row))
+    tiles = [Tile(*row, *column, diagonal=False) for row in rows for column in columns]
+    return sorted(tiles, key=_area, reverse=True)
+
+
+def pairs_in(tile: Tile) -> int:
+    """Number of pairs a tile evaluates."""
+    rows, columns = tile.i1 - tile.i0, tile.j1 - tile.j0
+    return rows * (rows + 1) // 2 if tile.diagonal else rows * columns
+
+
+def _cuts(nocc: int, size: int) -> list[tuple[int, int]]:
+    return [(start, min(start + size, nocc)) for start in range(0, nocc, size)]
+
+
+def _area(tile: Tile) -> int:
+    return pairs_in(tile)

@@ -1,0 +1,140 @@
+"""B before its transformation: fitted integrals over basis functions, and the orbitals that make B of them.
+
+    A_P(mu nu) = sum_Q L^-1_PQ (Q|mu nu)        B_iaP = sum_mu,nu A_P(mu nu) C_mu,i C_nu,a
+
+A device makes B of it in float32. What must be known in float64, such as the certificate's sample, is made of the same
+fitted integrals on the host, orbital by orbital, for the tiles that ask for it and no others. The metric has been
+applied in float64 already: raw integrals transformed in float32, and fitted afterwards, are wrong by far more than
+float32 alone (tests/test_integrals.py has figures).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.backends.base import Backend, Operand, Tile
+
+Array = NDArray[np.float64]
+
+BLOCK_BYTES = 12 * 10**6  # of whole A_P unpacked at a time
+
+
+class UntransformedTensor:
+    """B of one spin that nobody has made yet.
+
+    Parameters
+    ----------
+    a : (naux, nao (nao + 1) / 2) float64, Eh^1/2: A_P(mu nu), mu >= nu, row after row; spins share it
+    c_occ, c_vir : (nao, nocc), (nao, nvir) float64, orbital coefficients
+    """
+
+    def __init__(self, a: Array, c_occ: Array, c_vir: Array) -> None:
+        self.a, self.c_occ, self.c_vir = a, c_occ, c_vir
+        self._rows: dict[int, Array] = {}
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(nocc, nvir, naux) of B."""
+        return self.c_occ.shape[1], self.c_vir.shape[1], len(self.a)
+
+    def __getitem__(self, i: int) -> Array:
+        """B of one occupied orbital, (nvir, naux) float64, Eh^1/2."""
+        return np.asarray(self.rows([i])[0])
+
+    def rows(self, orbitals: Iterable[int]) -> Array:
+        """B of some occupied orbitals, (n, nvir, naux) float64, Eh^1/2; made once and kept."""
+        wanted = list(orbitals)
+        missing = sorted(set(wanted) - set(self._rows))
+        if missing:
+            self._rows |= dict(zip(missing, self._transformed(missing), strict=True))
+        _, nvir, naux = self.shape
+        return np.stack([self._rows[i] for i in wanted]) if wanted else np.empty((0, nvir, naux))
+
+    def _transformed(self, orbitals: list[int]) -> Array:
+        occupied, virtual = self.c_occ[:, orbitals], np.ascontiguousarray(self.c_vir.T)
+        naux, nao = len(self.a), len(occupied)
+        out = np.empty((len(orbitals), len(virtual), naux))
+        step = max(1, BLOCK_BYTES // (8 * nao * nao))
+        for p0 in range(0, naux, step):
+            half = unpacked(self.a[p0 : p0 + step], nao) @ occupied  # (P, nu, i)
+            out[:, :, p0 : p0 + step] = (virtual @ half).transpose(2, 1, 0)
+        return out
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UntransformedOperand:
+    """One spin's untransformed B and its orbital energies; takes the place of an Operand in float64.
+
+    Attributes
+    ----------
+    b : (nocc, nvir, naux) when it is made, Eh^1/2
+    eps_occ, eps_vir : as of Operand
+    """
+
+    b: UntransformedTensor
+    eps_occ: Array
+    eps_vir: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceTensor:
+    """B of one spin that a device has made, and what it was made of.
+
+    Attributes
+    ----------
+    operand : in float32, on the device
+    source : for what must be known in float64
+    """
+
+    operand: Operand
+    source: UntransformedTensor
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(nocc, nvir, naux)."""
+        return self.source.shape
+
+    def at(self, precision: str) -> Operand | UntransformedOperand:
+        """The operand in "mixed" or "fp64"."""
+        if precision == "mixed":
+            return self.operand
+        return UntransformedOperand(self.source, self.operand.eps_occ, self.operand.eps_vir)
+
+
+def gathered(
+    backend: Backend, left: UntransformedOperand, right: UntransformedOperand, tiles: list[Tile]
+) -> tuple[Operand, Operand, dict[Tile, Tile]]:
+    """Resident operands of the orbitals in tiles, and for each tile in their numbering the tile it stands for."""
+    rows = {i for tile in tiles for i in range(tile.i0, tile.i1)}
+    columns = {j for tile in tiles for j in range(tile.j0, tile.j1)}
+    if left is right:
+        rows = columns = rows | columns
+    near = _put(backend, left, sorted(rows))
+    far = near if left is right else _put(backend, right, sorted(columns))
+    row, column = ({orbital: k for k, orbital in enumerate(sorted(found))} for found in (rows, columns))
+    local = {
+        Tile(row[t.i0], row[t.i1 - 1] + 1, column[t.j0], column[t.j1 - 1] + 1, t.diagonal): t for t in tiles
+    }  # neighbours stay neighbours: all orbitals of a tile are there
+    return near, far, local
+
+
+def _put(backend: Backend, operand: UntransformedOperand, orbitals: list[int]) -> Operand:
+    return backend.put(operand.b.rows(orbitals), operand.eps_occ[orbitals], operand.eps_vir, "fp64")
+
+
+def unpacked(packed: Array, nao: int) -> Array:
+    """Whole matrices (n, nao, nao) of packed lower triangles (n, nao (nao + 1) / 2)."""
+    return np.asarray(np.take(packed, _places(nao), axis=1))
+
+
+@lru_cache(maxsize=1)
+def _places(nao: int) -> NDArray[np.intp]:
+    """(nao, nao) place of each element in the packed lower triangle."""
+    row, column = np.indices((nao, nao))
+    high, low = np.maximum(row, column), np.minimum(row, column)
+    return np.asarray(high * (high + 1) // 2 + low)

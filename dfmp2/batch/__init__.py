@@ -1,1 +1,0 @@
-"""Many molecules: a manifest, worker processes that stay warm, and results that are never computed twice."""

@@ -1,0 +1,241 @@
+"""The options that commands share: what to compute and how, where a file goes and what is shown.
+
+Those of the calculation are made of the fields of `dfmp2.options.Options`, where each is declared once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from dfmp2.cli.console import Console, open_log
+from dfmp2.errors import InputError
+from dfmp2.host.deferred import defer_numpy_extras
+from dfmp2.host.resources import usable_cores
+from dfmp2.host.threads import set_environment
+from dfmp2.options import Options
+
+if TYPE_CHECKING:
+    from dfmp2.molecule.xyz import XyzFile
+
+Command = Callable[..., Any]
+BACKENDS = ["auto", "cpu", "torch", "cuda", "nki", "nki-xla", "nki-simulator", "nki-interpreter"]
+UNITS = click.Choice(["angstrom", "bohr"])
+OF_THE_MOLECULE = {
+    "charge": click.Option(["--charge"], type=int, help="Total charge.  [default: comment line of the file, else 0]"),
+    "multiplicity": click.Option(
+        ["--multiplicity"], type=int, help="2S+1.  [default: comment line of the file, else 1]"
+    ),
+    "units": click.Option(["--units"], type=UNITS, default="angstrom", show_default=True, help="Of the file."),
+    "point_charges": click.Option(
+        ["--point-charges"],
+        metavar="FILE",
+        help="Charges around the molecule: lines of x y z q, # for comments.",
+    ),
+    "point_charge_units": click.Option(
+        ["--point-charge-units"], type=UNITS, default="angstrom", show_default=True, help="Of their positions."
+    ),
+}
+TYPES = {"str": str, "int": int, "float": float}
+
+
+def _made(name: str, kind: str, default: Any, says: dict[str, Any]) -> click.Option:
+    """The command line option of a field of `Options`."""
+    flag = f"--{name.replace('_', '-')}"
+    shown = f"  [default: {says['shown']}]" if says.get("shown") else ""
+    rest: dict[str, Any] = {"help": f"{says['help']}{shown}", "metavar": says.get("metavar")}
+    if kind == "bool":
+        return click.Option([flag], is_flag=True, **rest)
+    if name == "backend":
+        rest |= {"type": click.Choice(BACKENDS), "envvar": "DFMP2_BACKEND"}
+    elif says.get("choices"):
+        rest["type"] = click.Choice(says["choices"])
+    else:
+        rest["type"] = str if name == "memory" else TYPES[kind.partition(" ")[0]]
+    if name == "basis":
+        return click.Option([flag], required=True, **rest)
+    return click.Option([flag], default=default, show_default=default is not None, **rest)
+
+
+def _all_options() -> dict[str, click.Option]:
+    """Every option of a calculation by name, in the order of --help."""
+    made = {one.name: _made(one.name, str(one.type), one.default, dict(one.metadata)) for one in fields(Options)}
+    return {"basis": made.pop("basis"), **OF_THE_MOLECULE, **made}
+
+
+OF_A_CALCULATION = _all_options()
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The options of a calculation as they were given: those of the molecule, and those of `Options`.
+
+    Attributes
+    ----------
+    molecule : an xyz file, or - for standard input
+    state : charge, multiplicity, units
+    """
+
+    molecule: str
+    state: dict[str, Any]
+    point_charges: str | None
+    point_charge_units: str
+    options: dict[str, Any]
+
+    def chosen(self) -> Options:
+        """The options; sets the threads of every library before its pool is started."""
+        chosen = Options(**self.options)
+        prepare_libraries(chosen.threads)
+        return chosen
+
+    def read(self) -> XyzFile:
+        """The molecule in its field; NumPy is loaded here."""
+        from dfmp2.molecule.xyz import read_xyz
+
+        return read_xyz(self.molecule, **self.state).in_field(self.field())
+
+    def field(self) -> Any:
+        """The point charges around it, None for none."""
+        from dfmp2.molecule.xyz import read_point_charges
+
+        return read_point_charges(self.point_charges, self.point_charge_units)
+
+    @property
+    def files(self) -> dict[str, str | None]:
+        """Every file that is read, by the option that names it."""
+        return {
+            "MOLECULE": self.molecule,
+            "--scf-from": self.options.get("scf_from"),
+            "--point-charges": self.point_charges,
+        }
+
+
+def prepare_libraries(threads: int | None) -> None:
+    """Before NumPy, PySCF and PyTorch are loaded: set their threads, and leave out what a run never uses."""
+    set_environment(threads or usable_cores())
+    defer_numpy_extras()
+
+
+ALL = tuple(name for name in OF_A_CALCULATION if name != "check")
+
+
+def calculation_options(command: Command) -> Command:
+    """Give a command all options of a calculation but --check."""
+    return options_of(*ALL)(command)
+
+
+def one_molecule(*names: str) -> Callable[[Command], Command]:
+    """Give a command MOLECULE, its options and those of `Options` named (else all but --check), as one `given`."""
+    wanted = [*OF_THE_MOLECULE, *(names or ALL)]
+
+    def give(command: Command) -> Command:
+        @functools.wraps(command)
+        def gathered(molecule: str, **values: Any) -> Any:
+            taken = {name: values.pop(name) for name in OF_A_CALCULATION if name in wanted}
+            state = {name: taken.pop(name) for name in ("charge", "multiplicity", "units")}
+            charges, units = taken.pop("point_charges"), taken.pop("point_charge_units")
+            return command(given=Given(molecule, state, charges, units, taken), **values)
+
+        return click.argument("molecule")(options_of(*wanted)(gathered))
+
+    return give
+
+
+def with_options(options: Iterable[Callable[[Command], Command]], command: Command) -> Command:
+    """The command with a table of options, which --help lists in this order."""
+    for option in reversed(list(options)):
+        command = option(command)
+    return command
+
+
+def options_of(*names: str) -> Callable[[Command], Command]:
+    """Give a command those options of a calculation that are called so, in the order of OF_A_CALCULATION."""
+
+    def give(command: Command) -> Command:
+        return _with([option for name, option in OF_A_CALCULATION.items() if name in names], command)
+
+    return give
+
+
+def refused(names: Iterable[str], reason: str) -> Callable[[Command], Command]:
+    """Let a command refuse options of a calculation with a reason, where they would not be known at all.
+
+    Raises
+    ------
+    InputError : when the command is called with one of them
+    """
+
+    def refuse(_ctx: click.Context, option: click.Parameter, value: object) -> None:
+        if value not in (None, False):
+            raise InputError(f"{option.opts[0]} {reason}")
+
+    def give(command: Command) -> Command:
+        known = [OF_A_CALCULATION[name] for name in names]
+        hidden = [
+            click.Option(one.opts, is_flag=one.is_flag, hidden=True, expose_value=False, callback=refuse)
+            for one in known
+        ]
+        return _with(hidden, command)
+
+    return give
+
+
+def _with(options: Iterable[click.Option], command: Command) -> Command:
+    """The function that click makes a command of, with these options in front of those it has."""
+    command.__click_params__ = [*getattr(command, "__click_params__", []), *reversed(list(options))]  # type: ignore[attr-defined]
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """Where a result goes and how it is shown: the values of the options of output."""
+
+    output: str | None
+    overwrite: bool
+    resume: bool
+    as_json: bool
+    quiet: bool
+    log: str | None
+
+
+def output_options(
+    file: str, default: str, resume: str = "Go on from OUTPUT.checkpoint; print a result that is complete."
+) -> Callable[[Command], Command]:
+    """Give a command the options of output, which it gets as one `display`.
+
+    Parameters
+    ----------
+    file : what it writes
+    default : its name where none is given
+    resume : what it does when it goes on
+    """
+    options = (
+        click.Option(["--output"], metavar="FILE.h5", help=f"{file}.  [default: {default} here]"),
+        click.Option(["--overwrite"], is_flag=True, help="Replace an existing file."),
+        click.Option(["--resume"], is_flag=True, help=resume),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object instead of the report."),
+        click.Option(["--quiet"], is_flag=True, help="Print only the last line, and warnings."),
+        click.Option(["--log"], metavar="FILE", help="Append progress and report to a file."),
+    )
+
+    def give(command: Command) -> Command:
+        @functools.wraps(command)
+        def gathered(**values: Any) -> Any:
+            return command(display=Display(*map(values.pop, Display.__slots__)), **values)
+
+        return _with(options, gathered)
+
+    return give
+
+
+@contextmanager
+def shown_by(display: Display) -> Iterator[tuple[Console, TextIO | None]]:
+    """Progress on stderr and in the log, and the log itself, which is open meanwhile."""
+    log = open_log(display.log)
+    with log or nullcontext():
+        yield Console(quiet=display.quiet, log=log), log

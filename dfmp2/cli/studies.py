@@ -1,0 +1,326 @@
+"""`dfmp2 interaction`, `dfmp2 cbs`, `dfmp2 scan`: studies that run several calculations into one file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dfmp2.cli import signals
+from dfmp2.cli.console import Console
+from dfmp2.cli.options import Display, Given, one_molecule, output_options, shown_by
+from dfmp2.cli.run import command_line
+from dfmp2.errors import Dfmp2Error, InputError, SomeFailed
+from dfmp2.molecule.text import printable
+
+if TYPE_CHECKING:
+    from dfmp2.options import Options
+    from dfmp2.output.study import Study
+    from dfmp2.studies.runs import Keeper
+    from dfmp2.studies.scan import Scan
+
+study_options = output_options(
+    "File with all runs",
+    "STEM.KIND.h5",
+    "Go on: finished runs from the file, the one in progress from its checkpoint.",
+)
+
+
+def run_study(
+    compute: Callable[[Keeper, Console], Study],
+    target: Path,
+    display: Display,
+    given: Given,
+    *,
+    beside: Mapping[str, Path] | None = None,
+    finish: Callable[[Study], None] | None = None,
+    ending: Callable[[Study], str],
+) -> Study:
+    """Check the file, compute, print.
+
+    Parameters
+    ----------
+    compute : the study itself
+    target : its file
+    given : names the files that are read, which must not be the file that is written
+    beside : files that `finish` writes, by the option that names them
+    finish : writes what else there is to write
+    ending : the last line
+    """
+    from dfmp2.host.files import require_writable
+    from dfmp2.output.json import study_json
+    from dfmp2.output.text import study_report
+    from dfmp2.studies.runs import Keeper
+
+    require_another(str(target), given)
+    require_writable(target, overwrite=True, expected_bytes=10**6)  # one that is there: `Keeper`
+    with shown_by(display) as (console, log):
+        left = f"finished runs are in {target}"
+
+        @contextlib.contextmanager
+        def undisturbed() -> Any:
+            with signals.deferred():
+                yield
+                signals.leave(left)
+
+        keeper = Keeper(
+            target,
+            overwrite=display.overwrite,
+            resume=display.resume,
+            beside=beside,
+            undisturbed=undisturbed,
+            finishing=signals.finish_first,
+        )
+        if keeper.written:
+            signals.leave(left)
+        try:
+            study = compute(keeper, console)
+            signals.check()
+            signals.settle()
+            if finish:
+                finish(study)
+        except Dfmp2Error as error:
+            advice = f" (finished runs are in {target}; --resume goes on)" if keeper.written else ""
+            console.error(f"{error}{advice}")
+            if keeper.written and not isinstance(error, InputError):
+                raise type(error)(f"{error}{advice}") from error
+            raise
+        last = f"{ending(study)} -> {printable(str(target))}"
+        text = study_report(study)
+        if log is not None:
+            print(text + last, file=log)
+        if display.as_json:
+            click.echo(study_json(study), nl=False)
+        else:
+            click.echo(last if display.quiet else text + last)
+    return study
+
+
+def require_another(output: str, given: Given, option: str = "--output") -> None:
+    """Refuse to write over something the command reads."""
+    for path in given.files.values():
+        if (
+            path not in (None, "-")
+            and os.path.exists(output)
+            and os.path.exists(path)
+            and os.path.samefile(output, path)
+        ):
+            raise InputError(f"{option} {output} is the file given as input: name another file")
+
+
+@click.command("interaction", short_help="Interaction energy of fragments, with counterpoise correction.")
+@click.option(
+    "--fragments",
+    required=True,
+    metavar="RANGES",
+    help="Atoms of each fragment, from 1: 1-5,6-10 is two fragments, 1-3+7-9,4-6 joins two ranges in the first.",
+)
+@click.option("--charges", metavar="Q,Q", help="Charge of each fragment.  [default: all 0]")
+@click.option("--multiplicities", metavar="M,M", help="2S+1 of each fragment.  [default: all 1]")
+@one_molecule()
+@study_options
+def interaction(
+    given: Given,
+    fragments: str,
+    charges: str | None,
+    multiplicities: str | None,
+    display: Display,
+) -> None:
+    """Interaction energy of the fragments of MOLECULE, an xyz file or - for standard input.
+
+    Runs the complex, every fragment in the basis of the complex (the other atoms are ghosts), and every fragment in
+    its own basis. All runs go into one file. --charge and --multiplicity are those of the complex.
+    """
+    chosen = given.chosen()
+    from dfmp2.studies.interaction import interaction_energy
+
+    whole = given.read().molecule
+
+    def compute(keeper: Keeper, console: Console) -> Study:
+        return interaction_energy(
+            whole,
+            fragments,
+            chosen,
+            charges=charges,
+            multiplicities=multiplicities,
+            keeper=keeper,
+            listener=console,
+            command=command_line(),
+        )
+
+    def ending(study: Study) -> str:
+        corrected = study.values["cp_corrected_interaction_energy"].value
+        kilojoules = study.values["cp_corrected_interaction_energy_kj_per_mol"].value
+        return (
+            f"dfmp2 finished: counterpoise-corrected interaction energy = {corrected:.10f} Eh = {kilojoules:.4f} kJ/mol"
+        )
+
+    target = Path(f"{whole.name}.interaction.h5" if display.output is None else display.output)
+    run_study(compute, target, display, given, ending=ending)
+
+
+SCF_FORMULAS = ["largest", "exponential", "karton-martin", "exp-sqrt", "power", "neese-valeev"]
+CORRELATION_FORMULAS = ["helgaker", "truhlar", "neese-valeev"]
+
+
+@click.command("cbs", short_help="Energy at the basis set limit from two basis sets.")
+@one_molecule()
+@click.option(
+    "--scf-formula",
+    type=click.Choice(SCF_FORMULAS),
+    default="largest",
+    show_default=True,
+    help="Hartree-Fock limit: energy in the larger basis, exp(-1.63 X), (X+1) exp(-9 sqrt X), exp(-6.3 sqrt X), "
+    "X^-3.4, exp(-alpha sqrt X) with alpha of the family.",
+)
+@click.option(
+    "--correlation-formula",
+    type=click.Choice(CORRELATION_FORMULAS),
+    help="Correlation limit: X^-3, X^-2.2, X^-beta of the family.  [default: helgaker; neese-valeev for def2]",
+)
+@study_options
+def cbs(
+    given: Given,
+    scf_formula: str,
+    correlation_formula: str | None,
+    display: Display,
+) -> None:
+    """Energy of MOLECULE at the basis set limit, from the two sets that --basis names: --basis 'cc-pv[tq]z'.
+
+    Both runs go into one file. Spin components are extrapolated like the correlation energy.
+    """
+    chosen = given.chosen()
+    from dfmp2.studies.cbs import basis_set_limit
+
+    whole = given.read().molecule
+
+    def compute(keeper: Keeper, console: Console) -> Study:
+        return basis_set_limit(
+            whole,
+            chosen,
+            scf=scf_formula,
+            correlation=correlation_formula,
+            keeper=keeper,
+            listener=console,
+            command=command_line(),
+        )
+
+    def ending(study: Study) -> str:
+        total, correlation = (study.values[f"cbs_mp2_{name}_energy"].value for name in ("total", "correlation"))
+        return f"dfmp2 finished: E(MP2, limit) = {total:.10f} Eh, E(corr, limit) = {correlation:.10f} Eh"
+
+    target = Path(f"{whole.name}.cbs.h5" if display.output is None else display.output)
+    run_study(compute, target, display, given, ending=ending)
+
+
+KINDS = ("bond", "angle", "dihedral")
+
+
+@click.command("scan", short_help="Energies along a coordinate, or of the frames of a file.")
+@click.option(
+    "--bond", nargs=2, metavar="I,J FROM:TO:POINTS", help="Bond length, in the unit of the file; both ends are points."
+)
+@click.option("--angle", nargs=2, metavar="I,J,K FROM:TO:POINTS", help="Angle at J, degrees.")
+@click.option("--dihedral", nargs=2, metavar="I,J,K,L FROM:TO:POINTS", help="Dihedral angle about J-K, degrees.")
+@click.option("--moving", metavar="RANGES", help="Atoms that move, e.g. 4-6+8.  [default: the side of the last atom]")
+@click.option(
+    "--chain/--no-chain",
+    default=True,
+    show_default=True,
+    help="Start every SCF from the orbitals of the point before.",
+)
+@click.option("--csv", "csv_file", metavar="FILE", help="The table.  [default: beside --output, .csv]")
+@click.option("--plot", "plot_file", metavar="FILE", help="The curve, SVG.  [default: beside --output, .svg]")
+@one_molecule()
+@study_options
+def scan(
+    given: Given,
+    moving: str | None,
+    chain: bool,
+    csv_file: str | None,
+    plot_file: str | None,
+    display: Display,
+    bond: tuple[str, str] | None,
+    angle: tuple[str, str] | None,
+    dihedral: tuple[str, str] | None,
+) -> None:
+    """Energies of MOLECULE along one coordinate: --bond 1,2 0.8:1.2:9, atoms from 1, nine points, both ends included.
+
+    Without a coordinate MOLECULE is an xyz file with several frames of one molecule. Which atoms move follows from the
+    bonds: the side of the last atom named. A point that fails is listed with its exit code, and the command then ends
+    with exit code 9. Writes one file with all runs, the table (CSV) and the curve (SVG).
+    """
+    chosen = given.chosen()
+    coordinates = {kind: value for kind, value in zip(KINDS, (bond, angle, dihedral), strict=True) if value}
+    scan = _make_scan(given, coordinates, chosen, moving, chained=chain)
+    target = Path(f"{scan.molecules[0].name}.scan.h5" if display.output is None else display.output)
+    table, curve = Path(csv_file or target.with_suffix(".csv")), Path(plot_file or target.with_suffix(".svg"))
+    replaced = display.overwrite or display.resume
+    beside = {"--csv": table, "--plot": curve}
+    _require_places(target, beside, given)
+
+    def compute(keeper: Keeper, console: Console) -> Study:
+        from dfmp2.output.hdf5 import read_start_orbitals
+        from dfmp2.studies.scan import scan_energies
+
+        start = None if chosen.scf_from is None else read_start_orbitals(chosen.scf_from)
+        return scan_energies(scan, start=start, keeper=keeper, listener=console, command=command_line())
+
+    def finish(study: Study) -> None:
+        from dfmp2.host.files import write_atomically
+        from dfmp2.output.html.svg import scan_curve
+        from dfmp2.output.json import study_csv
+
+        write_atomically(table, study_csv(study).encode(), overwrite=replaced)
+        write_atomically(curve, scan_curve(study).encode(), overwrite=replaced)
+
+    def ending(study: Study) -> str:
+        failed = study.settings["failed"]
+        said = f"{failed} of {len(scan.values)} points FAILED" if failed else f"{len(scan.values)} points"
+        place = study.values.get("minimum_quartic") or study.values.get("minimum_parabola")
+        at = "" if place is None else f", minimum at {place.value:.6g} {place.units}"
+        return f"dfmp2 finished: {said}{at}; {table}, {curve}"
+
+    study = run_study(compute, target, display, given, beside=beside, finish=finish, ending=ending)
+    if study.settings["failed"]:
+        raise SomeFailed(
+            f"{study.settings['failed']} of {len(scan.values)} points failed (listed in the notes); the others are in "
+            f"{target}, and the same command with --resume tries the failed ones again"
+        )
+
+
+def _make_scan(
+    given: Given, coordinates: dict[str, tuple[str, str]], options: Options, moving: str | None, *, chained: bool
+) -> Scan:
+    from dfmp2.molecule.xyz import read_frames
+    from dfmp2.studies.coordinate import make_coordinate
+    from dfmp2.studies.scan import along, over_frames
+
+    if len(coordinates) > 1:
+        raise InputError(f"--{' and --'.join(coordinates)}: one coordinate at a time: choose one")
+    if not coordinates:
+        if moving is not None:
+            raise InputError("--moving belongs to --bond, --angle or --dihedral: name one of them")
+        field = given.field()
+        frames = read_frames(given.molecule, **given.state)
+        return over_frames([frame.in_field(field) for frame in frames], options, chained=chained)
+    ((kind, (atoms, values)),) = coordinates.items()
+    whole = given.read().molecule
+    coordinate = make_coordinate(kind, atoms, values, whole, units=given.state["units"], moving=moving)
+    return along(whole, coordinate, options, chained=chained)
+
+
+def _require_places(target: Path, beside: dict[str, Path], given: Given) -> None:
+    """Refuse three files that are not three, or cannot be written, before anything is computed."""
+    from dfmp2.host.files import require_writable
+
+    if len({target.resolve(), *(path.resolve() for path in beside.values())}) < 3:
+        named = " and ".join(f"{option} {path}" for option, path in beside.items())
+        raise InputError(f"--output {target}, {named}: expected three different files")
+    for option, path in beside.items():
+        require_another(str(path), given, option)
+        require_writable(path, overwrite=True, option=option)

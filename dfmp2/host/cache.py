@@ -1,0 +1,59 @@
+"""What was measured on this host, kept between runs: `calibration.json` in `$XDG_CACHE_HOME/dfmp2`.
+
+One JSON object; keys name machine, versions and what was measured, values are objects of numbers and texts.
+The folder is `~/.cache/dfmp2` when XDG_CACHE_HOME is not set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from dfmp2.host.files import put
+
+
+def key(what: str, libraries: Sequence[str]) -> str:
+    """Key of a measurement on this machine with these versions of the libraries; "absent" where there is none."""
+    return f"{platform.node()} {platform.machine()} {what} {' '.join(map(_versioned, libraries))}"
+
+
+def load(name: str) -> dict[str, Any] | None:
+    """The value of a key, None if it was never stored or the file cannot be read."""
+    try:
+        known = json.loads(path().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    value = known.get(name) if isinstance(known, dict) else None
+    return value if isinstance(value, dict) else None
+
+
+def store(name: str, value: Mapping[str, Any]) -> None:
+    """Keep a value; a folder that cannot be written only costs the next measurement."""
+    file = path()
+    try:
+        known = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        put(file, json.dumps({**(known if isinstance(known, dict) else {}), name: dict(value)}, indent=1).encode())
+    except OSError:
+        return
+
+
+def path() -> Path:
+    """The file."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(cache) / "dfmp2" / "calibration.json"
+
+
+def _versioned(library: str) -> str:
+    try:
+        return f"{library}-{metadata.version(library)}"
+    except metadata.PackageNotFoundError:
+        return f"{library}-absent"

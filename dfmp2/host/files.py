@@ -1,0 +1,146 @@
+"""Write files so that a reader never sees half of one: beside the target, flushed to disk, renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dfmp2.errors import InputError, ResourceError, ResultExists
+from dfmp2.host.resources import free_disk
+from dfmp2.units import format_bytes
+
+
+def put(target: Path, content: bytes, *, overwrite: bool = True) -> None:
+    """Write `content` to `target`; on any failure or interrupt the old file is there still, and nothing beside it.
+
+    Raises
+    ------
+    FileExistsError : the target is there and `overwrite` is false
+    OSError : the disk is full or fails, or the folder cannot be written
+    """
+    part = beside(target)
+    try:
+        with open(part, "xb") as handle:
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        move(part, target, overwrite=overwrite)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            part.unlink()
+
+
+def move(part: Path, target: Path, *, overwrite: bool) -> None:
+    """Give the finished file `part` its name; where the system cannot rename without replacing, `part` stays as well.
+
+    Raises
+    ------
+    FileExistsError : the target is there and `overwrite` is false
+    OSError : the disk fails, or the folder cannot be written
+    """
+    if overwrite:
+        os.replace(part, target)
+    else:
+        _rename_new(part, target)
+
+
+def beside(target: Path) -> Path:
+    """A name in the same folder that nobody else uses."""
+    return target.with_name(f".{target.name[:200]}.part-{uuid.uuid4().hex[:12]}")
+
+
+def _rename_new(part: Path, target: Path) -> None:
+    """Rename without replacing: a hard link fails when the name is taken."""
+    try:
+        os.link(part, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        if target.exists():
+            raise FileExistsError(errno.EEXIST, "exists", str(target)) from None
+        os.replace(part, target)
+
+
+def require_writable(target: Path, *, overwrite: bool, expected_bytes: int = 0, option: str = "--output") -> None:
+    """Check, before any computing, that `target`, named with `option`, can be written; leaves nothing behind.
+
+    Commands ask twice: for the place (`overwrite` true) at once, for a file that is there when nothing else is wrong.
+
+    Raises
+    ------
+    InputError : the folder does not exist, or the target is a folder or a device
+    ResultExists : the target exists and `overwrite` is false
+    ResourceError : the folder is not writable or the disk is too full
+    """
+    folder = target.parent
+    try:
+        if not folder.is_dir():
+            raise InputError(f"{option} {target}: there is no folder {folder}: make it first, or name another one")
+        if target.is_dir() or (target.exists() and not target.is_file()):
+            raise InputError(f"{option} {target}: not a regular file: name a file to write")
+        taken = os.path.lexists(target) and not overwrite
+        probe = beside(target)
+        probe.touch(exist_ok=False)
+        probe.unlink()
+        free = free_disk(folder)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise InputError(f"{option} {target.name[:40]}...: the file name is too long") from error
+        raise ResourceError(
+            f"cannot write into {folder}: {error.strerror}: choose another folder with {option}"
+        ) from error
+    if taken:
+        raise ResultExists(f"{target} already exists: --overwrite replaces it, {option} names another file")
+    if free < expected_bytes:
+        raise ResourceError(
+            f"the disk of {folder} has {format_bytes(free)} free and about {format_bytes(expected_bytes)} are needed: "
+            f"free some space or choose another folder with {option}"
+        )
+
+
+def write_atomically(target: Path, content: bytes, *, overwrite: bool) -> None:
+    """Put `content` into `target`, all or nothing; on any failure or interrupt nothing is left.
+
+    Raises
+    ------
+    ResultExists : the target appeared meanwhile and `overwrite` is false
+    ResourceError : the disk is full or the folder cannot be written
+    """
+    with settled(target):
+        put(target, content, overwrite=overwrite)
+
+
+@contextmanager
+def settled(target: Path) -> Iterator[None]:
+    """Put something into `target` in the block, and see that the system has it on disk.
+
+    Raises
+    ------
+    ResultExists : the target appeared meanwhile
+    ResourceError : the disk is full or the folder cannot be written
+    """
+    try:
+        yield
+    except FileExistsError as error:
+        raise ResultExists(f"{target} was written by another process meanwhile: name another file") from error
+    except OSError as error:
+        raise ResourceError(f"cannot write {target}: {error.strerror}: nothing was changed") from error
+    try:
+        _sync_folder(target.parent)
+    except OSError as error:
+        raise ResourceError(
+            f"{target} was written, but the system cannot confirm that it is on the disk: {error.strerror}"
+        ) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,96 @@
+"""TODO docstring.
+
+Where, when and with what a result was made.
+"""
+
+from __future__ import annotations
+
+import platform
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+
+import numpy as np
+
+from dfmp2.units import quantity as _q
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where, when and with what the result was made."""
+
+    version: str = _q("", "dfmp2 version")
+    command: str = _q("", "command line, or the Python entry point")
+    created: str = _q("", "end of the calculation, ISO 8601 with time zone")
+    host: str = _q("", "host name")
+    platform: str = _q("", "operating system and processor")
+    python: str = _q("", "Python version")
+    numpy: str = _q("", "NumPy version")
+    scipy: str = _q("", "SciPy version")
+    pyscf: str = _q("", "PySCF version")
+    h5py: str = _q("", "h5py version")
+    blas: str = _q("", "BLAS that NumPy uses")
+    threads: int = _q("", "threads given to the run")
+    backend_details: tuple[str, ...] = _q("", "device and library versions of the backend")
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation(Provenance):
+    """Where, when and with what B was made, when another process made it (`dfmp2 prepare`)."""
+
+    file: str = _q("", "file that B was read from")
+    sha256: str = _q("", "hash of that file's content")
+    seconds: float = _q("s", "wall time of the preparation: SCF, integrals, B and writing it")
+    measured_peak: int = _q("byte", "measured peak resident memory of the preparation")
+
+
+installed = cache(metadata.version)  # reading one takes a millisecond or two
+
+
+def version() -> str:
+    """Version of the installed dfmp2."""
+    try:
+        return installed("dfmp2")
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def blas() -> str:
+    """Name and version of the BLAS that NumPy was built with."""
+    config = np.show_config(mode="dicts")
+    found = config.get("Build Dependencies", {}).get("blas", {}) if isinstance(config, dict) else {}
+    return f"{found.get('name', 'unknown')} {found.get('version', '')}".strip()
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that computes."""
+    return {"dfmp2": version()} | {name: installed(name.lower()) for name in ("PySCF", "NumPy", "SciPy")}
+
+
+def collect(command: str, threads: int, backend_details: Mapping[str, str]) -> Provenance:
+    """Provenance of a run that ends now.
+
+    Parameters
+    ----------
+    command : command line or entry point
+    threads : threads the run was given
+    backend_details : what the backend says of its device and libraries
+    """
+    return Provenance(
+        version=version(),
+        command=command,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        host=socket.gethostname(),
+        platform=platform.platform(),
+        python=platform.python_version(),
+        numpy=installed("numpy"),
+        scipy=installed("scipy"),
+        pyscf=installed("pyscf"),
+        h5py=installed("h5py"),
+        blas=blas(),
+        threads=threads,
+        backend_details=tuple(f"{name}: {value}" for name, value in backend_details.items()),
+    )

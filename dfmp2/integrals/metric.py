@@ -1,0 +1,180 @@
+"""Density fitting of (ia|jb) in the Coulomb metric: (ia|jb) = sum_P B_iaP B_jbP.
+
+With the metric (P|Q) = L L^T,  B_iaP = sum_Q L^-1_PQ (Q|ia). Everything here is float64: fitting
+integrals that were rounded to float32 first costs up to 3e-3 Eh. When the metric is not numerically
+positive definite its small eigenvalues are cut instead, B_iaP = sum_Q (Q|ia) U_QP s_P^-1/2, and the
+number of dropped functions is stored.
+
+Source: Vahtras, Almloef, Feyereisen, Chem. Phys. Lett. 213, 514 (1993); Feyereisen, Fitzgerald,
+Komornicki, Chem. Phys. Lett. 208, 359 (1993).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from dfmp2.errors import NumericalError
+from dfmp2.host.blas import solve_rows
+from dfmp2.host.tensor_on_disk import StoredTensor
+from dfmp2.host.workers import each
+from dfmp2.progress import Stopwatch
+
+Array = NDArray[np.float64]
+
+CONDITION_LIMIT = 1e12  # of the metric; beyond it Cholesky loses the digits MP2 needs
+EIGENVALUE_CUT = 1e-12  # relative to the largest eigenvalue
+SOLVE_ELEMENTS = 1 << 21  # of B per triangular solve: 16 MB, so that workers share even small cases
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MetricFactor:
+    """A factor of the inverse metric.
+
+    Attributes
+    ----------
+    factor : (naux, naux) float64, Fortran-ordered lower Cholesky factor L; or (naux, nkept) U s^-1/2
+    triangular : whether `factor` is L
+    condition : estimated condition number of the metric
+    dropped : number of eigenvectors cut
+    """
+
+    factor: Array
+    triangular: bool
+    condition: float
+    dropped: int
+
+    @property
+    def naux(self) -> int:
+        """Fitting functions left."""
+        return int(self.factor.shape[1])
+
+    @property
+    def threshold(self) -> float:
+        """Relative eigenvalue cut in force, 0 for Cholesky."""
+        return 0.0 if self.triangular else EIGENVALUE_CUT
+
+
+def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
+    """Cholesky factor of (P|Q), or its cut eigenvector factor when it is not positive definite.
+
+    Parameters
+    ----------
+    metric : (naux, naux) float64, Eh bohr^... in the normalisation of the fitting functions
+    overwrite : use its memory for the factor
+
+    Raises
+    ------
+    NumericalError : the metric holds NaN or infinite numbers
+    """
+    if not np.isfinite(metric).all():
+        raise NumericalError(
+            "the fitting metric (P|Q) holds NaN or infinite numbers: check --auxbasis and the geometry"
+        )
+    norm = max((float(np.abs(row).sum()) for row in metric), default=0.0)
+    metric = metric if metric.flags.f_contiguous else metric.T  # symmetric
+    if not overwrite or not metric.flags.f_contiguous:
+        metric = metric.copy(order="F")
+    diagonal = metric.diagonal().copy()
+    # The factor takes the lower triangle; the strict upper one keeps the metric until success is certain.
+    factor, info = scipy.linalg.lapack.dpotrf(metric, lower=1, clean=0, overwrite_a=1)
+    if info == 0:
+        reciprocal, _ = scipy.linalg.lapack.dpocon(factor, norm, uplo="L")
+        if reciprocal * CONDITION_LIMIT >= 1.0:
+            for column in range(1, len(factor)):
+                factor[:column, column] = 0.0
+            return MetricFactor(factor, True, _estimate(1.0 / float(reciprocal)), 0)
+    for column in range(len(metric)):
+        metric[column + 1 :, column] = metric[column, column + 1 :]
+    np.fill_diagonal(metric, diagonal)
+    eigenvalues, vectors = np.linalg.eigh(metric)
+    kept = eigenvalues > EIGENVALUE_CUT * eigenvalues[-1]
+    condition = _estimate(float(eigenvalues[-1] / np.abs(eigenvalues).min()))
+    cut = vectors[:, kept] / np.sqrt(eigenvalues[kept])
+    return MetricFactor(cut, False, condition, int((~kept).sum()))
+
+
+def _estimate(condition: float) -> float:
+    """Without the digits that depend on where in memory the matrix happened to lie."""
+    return float(f"{condition:.6g}")
+
+
+def orbital_groups(nocc: int, nvir: int, naux: int) -> list[tuple[int, int]]:
+    """Ranges of occupied orbitals that are solved together; a matter of sizes alone, wherever B is kept."""
+    step = max(1, SOLVE_ELEMENTS // max(1, nvir * naux))
+    return [(i0, min(i0 + step, nocc)) for i0 in range(0, nocc, step)]
+
+
+def fit(
+    blocks: Iterable[tuple[int, int, list[Array]]],
+    factor: MetricFactor,
+    shapes: list[tuple[int, int]],
+    naux: int,
+    workers: int,
+    clock: Stopwatch,
+    stored: Sequence[StoredTensor] = (),
+) -> list[Any]:
+    """Fitted integrals B of every spin from a stream of transformed integral blocks.
+
+    Parameters
+    ----------
+    blocks : (p0, p1, [(p1-p0, nocc, nvir) float64 per spin]), covering 0..naux once
+    factor : of the inverse metric
+    shapes : (nocc, nvir) per spin
+    workers : threads for the triangular solves
+    clock : charged with "fit"
+    stored : tensors on disk that take B of the first spins; the others are made in memory
+
+    Returns
+    -------
+    list of B : (nocc, nvir, naux or fewer after an eigenvalue cut) float64, Eh^1/2, per spin; arrays, or what is in
+    `stored`
+    """
+    targets: list[Array | StoredTensor] = [*stored, *(np.empty((*shape, naux)) for shape in shapes[len(stored) :])]
+    for p0, p1, block in blocks:
+        with clock("fit"):
+            for target, part in zip(targets, block, strict=True):
+                if isinstance(target, StoredTensor):
+                    target.add(p0, p1, part)
+                else:
+                    target[:, :, p0:p1] = part.transpose(1, 2, 0)
+        del block, part  # not held during the fit
+    with clock("fit"):
+        return [_fitted(factor, target, workers) for target in targets]
+
+
+def _fitted(factor: MetricFactor, raw: Array | StoredTensor, workers: int) -> Array | StoredTensor:
+    """Turn raw (Q|ia), shape (nocc, nvir, naux), into B group by group of orbitals, in the same space."""
+    nocc, nvir, naux = raw.shape
+    groups, kept = orbital_groups(nocc, nvir, naux), factor.naux
+    if isinstance(raw, StoredTensor):
+        return raw.fit(lambda rows: _solve(factor, rows), workers, shrinks=not factor.triangular)
+    if factor.triangular:
+        rows = raw.reshape(-1, naux)
+
+        def solve(number: int) -> None:
+            i0, i1 = groups[number]
+            _solve(factor, rows[i0 * nvir : i1 * nvir])
+
+        each(len(groups), solve, workers)
+        return raw
+    flat = raw.reshape(-1)
+    for i0, i1 in groups:  # in order: a shorter group ends before the next one begins
+        solved = _solve(factor, raw[i0:i1].reshape(-1, naux))
+        flat[i0 * nvir * kept : i1 * nvir * kept] = solved.reshape(-1)
+    return flat[: nocc * nvir * kept].reshape(nocc, nvir, kept)
+
+
+def _solve(factor: MetricFactor, rows: Array) -> Array:
+    """B of some rows (count, naux) of raw integrals; in place for a triangular factor."""
+    if not factor.triangular:
+        return np.asarray(rows @ factor.factor)
+    step = max(1, SOLVE_ELEMENTS // max(1, rows.shape[1]))
+    for start in range(0, len(rows), step):
+        solve_rows(factor.factor, rows[start : start + step])
+    return rows

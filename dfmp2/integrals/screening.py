@@ -1,0 +1,128 @@
+"""The pairs of basis functions worth keeping: products too small to matter are neither stored nor fitted.
+
+    |(mn|P)| <= Q_mn (P|P)^1/2        sum_P B_P,mn^2 <= Q_mn^2        Q_mn = (mn|mn)^1/2
+
+so a pair with Q_mn below NEGLIGIBLE changes no element of J or K by more than a few times that. In an
+extended molecule most pairs are negligible; in a compact one few are, and all are kept, since then the
+bookkeeping costs more than it saves. For the exchange, functions are grouped into compact clusters, each
+with the list of functions it overlaps with. Source: Häser and Ahlrichs, J. Comput. Chem. 10, 104 (1989).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.molecule.pyscf_shield import shielded
+
+Array = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+NEGLIGIBLE = 1e-12  # Eh^1/2
+WORTH_DROPPING = 0.7  # of all pairs: with more left, all are kept
+CLUSTER = 128  # basis functions in the largest cluster (one atom at least)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Neighbouring basis functions, and where their integrals are.
+
+    Attributes
+    ----------
+    functions : (n,) the functions of the cluster; partners : (m,) those any of them makes a pair with
+    source : (m, n) column of B for each pair, or the number of columns where the pair is negligible
+    """
+
+    functions: Index
+    partners: Index
+    source: Index
+
+
+@dataclass(frozen=True, slots=True)
+class PairList:
+    """Columns of B: places in the packed lower triangle, rows one after another, ascending.
+
+    Attributes
+    ----------
+    nao : basis functions; columns : (ncolumn,); clusters : empty where all pairs are kept
+    """
+
+    nao: int
+    columns: Index
+    clusters: tuple[Cluster, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether all pairs are kept."""
+        return len(self.columns) == self.nao * (self.nao + 1) // 2
+
+    def compress(self, packed: Array, out: Array) -> None:
+        """Keep the columns of (n, npair) packed triangles, into (n, ncolumn)."""
+        np.take(packed, self.columns, axis=1, out=out, mode="clip")
+
+    def expand(self, block: Array) -> Array:
+        """Packed triangles (n, npair) of a block (n, ncolumn) of B, zero where negligible."""
+        if self.complete:
+            return block
+        packed = np.zeros((len(block), self.nao * (self.nao + 1) // 2))
+        packed[:, self.columns] = block
+        return packed
+
+
+def every_pair(nao: int) -> PairList:
+    """All pairs of nao functions."""
+    return PairList(nao, np.arange(nao * (nao + 1) // 2), ())
+
+
+def pair_list(mole: Any) -> PairList:
+    """The pairs of a PySCF molecule that are not negligible, or all of them if most are not."""
+    nao = mole.nao
+    kept = significant(mole)
+    if not 0 < np.count_nonzero(kept) < WORTH_DROPPING * len(kept):
+        return every_pair(nao)
+    columns = np.flatnonzero(kept)
+    column = np.full((nao, nao), len(columns), dtype=np.intp)
+    lower = np.tril_indices(nao)
+    mu, nu = lower[0][columns], lower[1][columns]
+    column[mu, nu] = column[nu, mu] = np.arange(len(columns))
+    clusters = []
+    for functions in _clusters(mole):
+        part = column[functions]
+        partners = np.flatnonzero((part < len(columns)).any(axis=0))
+        clusters.append(Cluster(functions, partners, np.ascontiguousarray(part[:, partners].T)))
+    return PairList(nao, columns, tuple(clusters))
+
+
+def significant(mole: Any) -> NDArray[np.bool_]:
+    """Whether Q_mn >= NEGLIGIBLE, (npair,) in packed order; the largest of a pair of shells speaks for all of it."""
+    with shielded():
+        from pyscf.scf import _vhf
+
+        # PySCF's own Schwarz bounds, (nshell, nshell), as its direct SCF uses them.
+        bounds = _vhf._VHFOpt(mole, "int2e", "CVHFnrs8_prescreen", "CVHFnr_int2e_q_cond").q_cond
+        shell = np.repeat(np.arange(mole.nbas), np.diff(mole.ao_loc_nr()))
+    kept = np.asarray(bounds)[np.ix_(shell, shell)] >= NEGLIGIBLE
+    return np.asarray(kept[np.tril_indices(mole.nao)])
+
+
+def _clusters(mole: Any) -> list[Index]:
+    """Functions of compact groups of atoms: halves along the longest axis until CLUSTER is met."""
+    slices = mole.aoslice_by_atom()[:, 2:]
+    sizes, places = slices[:, 1] - slices[:, 0], mole.atom_coords()
+    waiting, groups = [np.arange(mole.natm)], []
+    while waiting:
+        atoms = waiting.pop()
+        if len(atoms) == 1 or sizes[atoms].sum() <= CLUSTER:
+            if sizes[atoms].sum():
+                groups.append(np.concatenate([np.arange(*slices[atom]) for atom in np.sort(atoms)]))
+            continue
+        centred = places[atoms] - places[atoms].mean(axis=0)
+        axis = np.linalg.svd(centred, full_matrices=False)[2][0]
+        order = atoms[np.argsort(centred @ axis, kind="stable")]
+        half = int(np.searchsorted(np.cumsum(sizes[order]), sizes[atoms].sum() / 2)) or 1
+        half = min(half, len(order) - 1)
+        waiting += [order[half:], order[:half]]
+    return groups

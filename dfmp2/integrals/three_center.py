@@ -1,0 +1,151 @@
+"""Three-centre integrals (mu nu|P) in shell blocks, and their transformation to (ia|P).
+
+The integrals of a block of fitting functions are evaluated with mu >= nu only, transformed at once
+and forgotten: (mu nu|P) is never held as a whole. Both steps are float64 on the host. Blocks are
+cut by size alone, so the memory budget never changes a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.molecule.pyscf_shield import shielded
+from dfmp2.progress import Stopwatch
+
+Array = NDArray[np.float64]
+
+BLOCK_BYTES = 64 * 10**6  # of packed AO integrals per block, unless the memory budget asks for less
+
+
+def coulomb_metric(auxmole: Any) -> Array:
+    """(P|Q), shape (naux, naux) float64, of the fitting functions."""
+    with shielded():
+        return np.asarray(auxmole.intor("int2c2e", hermi=1))
+
+
+def smallest_overlap(mole: Any) -> float:
+    """Smallest eigenvalue of the overlap of the basis functions: small where they are nearly linearly dependent."""
+    with shielded():
+        return float(np.linalg.eigvalsh(mole.intor("int1e_ovlp", hermi=1))[0])
+
+
+def transformed_blocks(
+    mole: Any,
+    auxmole: Any,
+    spaces: list[ActiveSpace],
+    clock: Stopwatch,
+    threads: int,
+    block_bytes: int = BLOCK_BYTES,
+) -> Iterator[tuple[int, int, list[Array]]]:
+    """Stream (ia|P) in blocks of fitting functions.
+
+    Parameters
+    ----------
+    mole, auxmole : PySCF molecules carrying the orbital and the fitting functions
+    spaces : active space of each spin; all spins share one evaluation of the integrals
+    clock : charged with "integrals" and "transform"
+    threads : workers of the transformation
+    block_bytes : of packed AO integrals per block; it changes numbers in their last bit at most
+
+    Yields
+    ------
+    (p0, p1, [(p1-p0, nocc, nvir) float64 per spin]), valid until the next is taken
+    """
+    with shielded():
+        from dfmp2.integrals.transform import Transformation
+
+        transform = Transformation(spaces, threads)
+    blocks = packed_blocks(mole, auxmole, block_bytes=block_bytes)
+    while True:
+        with clock("integrals"):
+            p0, p1, packed = next(blocks, (0, 0, None))
+        if packed is None:
+            return
+        with clock("transform"):
+            parts = transform(packed)
+        yield p0, p1, parts
+
+
+def packed_blocks(
+    mole: Any, auxmole: Any, out: Array | None = None, block_bytes: int = BLOCK_BYTES
+) -> Iterator[tuple[int, int, Array]]:
+    """Stream (P|mu nu), mu >= nu, in blocks of fitting functions.
+
+    Parameters
+    ----------
+    out : (naux, nao (nao + 1) / 2) float64, C order: the blocks are written into it; None for work space that
+        the next block overwrites
+
+    Yields
+    ------
+    (p0, p1, (p1-p0, nao (nao + 1) / 2) float64)
+    """
+    with shielded():
+        from pyscf.gto import moleintor
+
+        atm, bas, env = _joined(mole, auxmole)
+        ao_loc = moleintor.make_loc(bas, "int3c2e_sph")
+        optimiser = moleintor.make_cintopt(atm, bas[: mole.nbas], env, "int3c2e_sph")
+        offset = ao_loc[mole.nbas]
+        work = np.empty(
+            (block_functions(auxmole, mole.nao, block_bytes) if out is None else 0, mole.nao * (mole.nao + 1) // 2)
+        )
+        for first, last in shell_blocks(np.diff(ao_loc[mole.nbas :]), mole.nao, block_bytes):
+            slices = (0, mole.nbas, 0, mole.nbas, mole.nbas + first, mole.nbas + last)
+            p0, p1 = int(ao_loc[slices[4]] - offset), int(ao_loc[slices[5]] - offset)
+            packed = moleintor.getints3c(
+                "int3c2e_sph",
+                *(atm, bas, env, slices),
+                aosym="s2ij",
+                ao_loc=ao_loc,
+                cintopt=optimiser,
+                out=work[: p1 - p0] if out is None else out[p0:p1],
+            ).T  # memory order is (P, mu >= nu) already
+            yield p0, p1, packed
+
+
+def pair_integrals(mole: Any, auxmole: Any, first: int, last: int) -> Array:
+    """(P|mu nu) of all fitting functions, mu in the shells first:last, nu <= mu: (naux, npair) float64, C order."""
+    with shielded():
+        from pyscf.gto import moleintor
+
+        atm, bas, env = _joined(mole, auxmole)
+        slices = (first, last, 0, mole.nbas, mole.nbas, mole.nbas + auxmole.nbas)
+        values = moleintor.getints3c("int3c2e_sph", *(atm, bas, env, slices), aosym="s2ij")
+    return np.asarray(values.T)
+
+
+def shell_blocks(functions: NDArray[np.int32], nao: int, block_bytes: int = BLOCK_BYTES) -> list[tuple[int, int]]:
+    """Cut fitting shells into blocks of at most `block_bytes` of packed integrals (one shell at least).
+
+    Parameters
+    ----------
+    functions : number of functions of each shell
+    nao : orbital basis functions
+    """
+    most = max(1, block_bytes // (8 * nao * (nao + 1) // 2))
+    blocks, first, held = [], 0, 0
+    for shell, count in enumerate(functions):
+        if held and held + count > most:
+            blocks.append((first, shell))
+            first, held = shell, 0
+        held += int(count)
+    blocks.append((first, len(functions)))
+    return blocks
+
+
+def block_functions(auxmole: Any, nao: int, block_bytes: int = BLOCK_BYTES) -> int:
+    """Fitting functions in the largest block, for the memory plan."""
+    functions = np.diff(auxmole.ao_loc_nr())
+    return max(int(functions[first:last].sum()) for first, last in shell_blocks(functions, nao, block_bytes))
+
+
+def _joined(mole: Any, auxmole: Any) -> Any:
+    from pyscf import gto
+
+    return gto.conc_env(mole._atm, mole._bas, mole._env, auxmole._atm, auxmole._bas, auxmole._env)

@@ -1,0 +1,161 @@
+"""AO to MO transformation of three-centre integrals, one fitting function after another.
+
+    X_Pi,m = sum_n (P|mn) C_ni from packed triangles, m >= n        (ia|P) = sum_m X_Pi,m C_ma
+
+Each route has its own work space that is reused, so that a worker touches fresh memory once. Where all
+pairs are kept, a triangle is spread with LAPACK's `tpttr` and multiplied with BLAS `symm`, which reads that
+triangle alone, so that the mirrored half is never made. Where negligible pairs were dropped, each cluster
+of functions is multiplied with its partners. Workers are our own single-threaded ones, each with its own
+share of a block.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.host.blas import SymmetricProducts
+from dfmp2.integrals.screening import PairList, every_pair
+from dfmp2.integrals.spaces import ActiveSpace
+
+Array = NDArray[np.float64]
+
+
+class HalfTransform(Protocol):
+    """One worker's transformation of a block of fitting functions to several sets of orbitals."""
+
+    def put(self, place: int, rows: Array) -> None:
+        """Transform rows of B, (count, ncolumn) float64, C order, as number `place` and following of the block."""
+        ...
+
+    def halves(self, count: int) -> list[NDArray[Any]]:
+        """X of each set, (count, n, nao), for the first `count` fitting functions; valid until the next `put`."""
+        ...
+
+
+def half_transform(orbitals: list[Array], most: int, pairs: PairList, *, single: bool) -> HalfTransform:
+    """The route for these pairs and this precision.
+
+    Parameters
+    ----------
+    orbitals : sets of them, (nao, n) float64 each
+    most : fitting functions in the largest block
+    single : float32
+    """
+    dtype: np.dtype[np.floating[Any]] = np.dtype(np.float32) if single else np.dtype(np.float64)
+    return (
+        TriangleTransform(orbitals, most, dtype) if pairs.complete else ClusterTransform(orbitals, most, pairs, dtype)
+    )
+
+
+class TriangleTransform:
+    """All pairs; parameters as of `half_transform`."""
+
+    def __init__(self, orbitals: list[Array], most: int, dtype: np.dtype[np.floating[Any]]) -> None:
+        # (n, nao) in C order is (nao, n) in Fortran order, which is what symm wants and gives.
+        rows = [np.ascontiguousarray(c.T, dtype=dtype) for c in orbitals]
+        self._work = [np.empty((most, *c.shape), dtype=dtype) for c in rows]
+        self._products = SymmetricProducts(rows)
+
+    def put(self, place: int, rows: Array) -> None:
+        """As of HalfTransform; a triangle is spread once for all sets."""
+        self._products(rows, [work[place : place + len(rows)] for work in self._work])
+
+    def halves(self, count: int) -> list[NDArray[Any]]:
+        """As of HalfTransform."""
+        return [work[:count] for work in self._work]
+
+
+class ClusterTransform:
+    """Kept pairs only; the columns of X are the functions of one cluster after another."""
+
+    def __init__(self, orbitals: list[Array], most: int, pairs: PairList, dtype: np.dtype[np.floating[Any]]) -> None:
+        self._clusters = pairs.clusters
+        self._orbitals = [
+            [np.ascontiguousarray(c[part.partners].T, dtype=dtype) for part in pairs.clusters] for c in orbitals
+        ]
+        self._columns = np.zeros(len(pairs.columns) + 1, dtype=dtype)  # the last is the negligible pair
+        self._parts = [np.empty(part.source.shape, dtype=dtype) for part in pairs.clusters]
+        self._work = [np.empty((most, c.shape[1], len(c)), dtype=dtype) for c in orbitals]
+
+    def put(self, place: int, rows: Array) -> None:
+        """As of HalfTransform."""
+        for number, values in enumerate(rows, place):
+            self._columns[:-1] = values
+            stop = 0
+            for index, part in enumerate(self._clusters):
+                start, stop = stop, stop + len(part.functions)
+                np.take(self._columns, part.source, out=self._parts[index], mode="clip")
+                for orbitals, work in zip(self._orbitals, self._work, strict=True):
+                    np.matmul(orbitals[index], self._parts[index], out=work[number, :, start:stop])
+
+    def halves(self, count: int) -> list[NDArray[Any]]:
+        """As of HalfTransform."""
+        return [work[:count] for work in self._work]
+
+
+HALF_BYTES = 12 * 10**6  # of half-transformed integrals per product; stays in the shared cache
+
+
+class Transformation:
+    """Transforms blocks of packed (P|mn), float64.
+
+    Parameters
+    ----------
+    spaces : each a pair of orbital ranges, such as the active space of a spin; what is a part of a wider first range
+        is not made again
+    threads : workers
+    """
+
+    def __init__(self, spaces: list[ActiveSpace], threads: int) -> None:
+        ranges: list[Array] = []
+        for space in sorted(spaces, key=lambda space: -space.nocc):  # the widest first: others may be parts of it
+            _found(space.c_occ, ranges)
+        self._halves = [_found(space.c_occ, ranges) for space in spaces]
+        width = sum(c.shape[1] for c in ranges)
+        self._step = max(1, HALF_BYTES // (8 * max(1, len(ranges[0]) * width)))
+        self._threads = threads
+        self._parts = [np.empty((0, space.nocc, space.nvir)) for space in spaces]  # reused: touched first once
+        self._virtual = [np.ascontiguousarray(space.c_vir) for space in spaces]
+        pairs = every_pair(len(ranges[0]))
+        self._transforms = [half_transform(ranges, self._step, pairs, single=False) for _ in range(threads)]
+
+    def __call__(self, packed: Array) -> list[Array]:
+        """(ia|P) of each space, (count, nocc, nvir), from packed (P|mn), (count, npair) float64, C order.
+
+        Valid until the next call.
+        """
+        if len(packed) > len(self._parts[0]):
+            self._parts = [np.empty((len(packed), *part.shape[1:])) for part in self._parts]
+        parts = [part[: len(packed)] for part in self._parts]
+        bounds = np.linspace(0, len(packed), self._threads + 1).round().astype(int)
+
+        def share(worker: int) -> None:
+            transform = self._transforms[worker]
+            for start in range(bounds[worker], bounds[worker + 1], self._step):
+                stop = min(start + self._step, bounds[worker + 1])
+                transform.put(0, packed[start:stop])
+                halves = transform.halves(stop - start)
+                for (number, columns), virtual, part in zip(self._halves, self._virtual, parts, strict=True):
+                    x = halves[number][:, columns]
+                    if x.flags.c_contiguous:
+                        x = x.reshape(1, -1, x.shape[2])
+                    np.matmul(x, virtual, out=part[start:stop].reshape(*x.shape[:2], virtual.shape[1]))
+
+        with ThreadPoolExecutor(self._threads) as pool:
+            list(pool.map(share, range(self._threads)))
+        return parts
+
+
+def _found(orbitals: Array, ranges: list[Array]) -> tuple[int, slice]:
+    """Where these orbitals (nao, n) are among the columns of `ranges`, which get them if they are in none."""
+    count = orbitals.shape[1]
+    for number, known in enumerate(ranges):
+        for first in range(known.shape[1] - count + 1):
+            if np.array_equal(known[:, first : first + count], orbitals):
+                return number, slice(first, first + count)
+    ranges.append(orbitals)
+    return len(ranges) - 1, slice(0, count)

@@ -1,1 +1,0 @@
-"""dfmp2 inside other programs: QCSchema, QCEngine, ASE, PySCF; each module imports its program, and no other does."""

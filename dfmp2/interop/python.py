@@ -1,0 +1,337 @@
+"""The Python interface: what `import dfmp2` offers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dfmp2.errors import InputError, ResultExists
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.pyscf_shield import import_pyscf
+from dfmp2.molecule.xyz import read_point_charges, read_xyz
+from dfmp2.mp2 import prepared as two_parts
+from dfmp2.mp2.calculation import begun, limited
+from dfmp2.mp2.checkpoint import NOTHING, Checkpoint
+from dfmp2.mp2.energy import build_b, correlate, mp2_energy
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, Options, default_backend, make_options
+from dfmp2.output import hdf5
+from dfmp2.output.checkpoint import checkpointing
+from dfmp2.output.hdf5 import read, read_start_orbitals
+from dfmp2.planning.plan import settle
+from dfmp2.planning.system import assemble
+from dfmp2.planning.system import prepare as set_up
+from dfmp2.progress import Collector, Listener, Stopwatch
+from dfmp2.scf.adopt import adopt, require_repeatable
+from dfmp2.scf.fitting_sets import with_errors
+from dfmp2.scf.stability import full_stability
+
+if TYPE_CHECKING:
+    from dfmp2.mp2.prepared import Prepared
+    from dfmp2.output.prepared import OpenedFile, PreparedFile
+
+__all__ = [
+    "energy",
+    "energy_of",
+    "from_mean_field",
+    "prepare",
+    "prepare_options",
+    "read",
+    "run",
+    "run_options",
+    "write",
+]
+
+# Options that a mean field that has converged leaves no choice about.
+OF_THE_SCF = frozenset(
+    ("basis", "reference", "relativity", "scf", "scf_auxbasis", "scf_max_cycles", "guess", "scf_from", "scf_starts")
+)
+
+
+def run(
+    molecule: Molecule | str | Path,
+    basis: str,
+    *,
+    charge: int | None = None,
+    multiplicity: int | None = None,
+    units: str | None = None,
+    point_charges: Any = None,
+    point_charge_units: str = "angstrom",
+    listener: Listener | None = None,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    **options: Any,
+) -> MP2Result:
+    """DF-MP2 energy of a molecule.
+
+    Parameters
+    ----------
+    molecule : path of an xyz file, or a Molecule
+    basis : orbital basis name
+    charge, multiplicity : win over the file; for a Molecule its own values are the default
+    units : unit of the coordinates in the file, "angstrom" (None too) or "bohr"; a Molecule is in bohr
+    point_charges : charges around the molecule: path of a file of lines x, y, z, charge, or rows of the same; None for
+        those of a Molecule
+    point_charge_units : of their positions, "angstrom" or "bohr"
+    listener : receives progress and warnings; by default warnings are raised as Python warnings
+    checkpoint : result file beside which CHECKPOINT.checkpoint is kept while the run lasts; None for no checkpoint
+    resume : go on from that checkpoint if there is one
+    options : any field of `dfmp2.Options`
+
+    Returns
+    -------
+    MP2Result; `dfmp2.write(result, path)` stores it
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do
+
+    Examples
+    --------
+    >>> dfmp2.run("inputs/h2o.xyz", basis="cc-pvdz").mp2_correlation_energy    # doctest: +SKIP
+    -0.2039736135...
+    """
+    chosen = make_options(basis=basis, **options)
+    field = read_point_charges(point_charges, point_charge_units)
+    molecule = _molecule(molecule, units, charge, multiplicity, field)
+    return _checkpointed(
+        checkpoint, resume, listener, lambda kept: run_options(molecule, chosen, listener=listener, checkpoint=kept)
+    )
+
+
+def _checkpointed(
+    checkpoint: str | Path | None,
+    resume: bool,
+    listener: Listener | None,
+    compute: Callable[[Checkpoint], MP2Result],
+) -> MP2Result:
+    """The result, with a checkpoint beside CHECKPOINT while it is computed where one is wanted."""
+    if checkpoint is None:
+        if resume:
+            raise InputError("resume=True needs checkpoint=FILE: the result file whose checkpoint is to be used")
+        return compute(NOTHING)
+    told = listener or Listener()
+    with checkpointing(checkpoint, resume=resume, note=told.stage, warn=told.warning) as kept:
+        result = compute(kept)
+        kept.complete()
+        return result
+
+
+def _molecule(
+    given: Molecule | str | Path, units: str | None, charge: int | None, multiplicity: int | None, field: Any
+) -> Molecule:
+    if isinstance(given, str | Path):
+        read = read_xyz(given, units=units or "angstrom", charge=charge, multiplicity=multiplicity)
+        return read.molecule.in_field(field)
+    if isinstance(given, Molecule):
+        if units is not None:
+            raise InputError(
+                f"units={units!r} belongs to a file: a dfmp2.Molecule has its coordinates in bohr; leave it out, and "
+                "multiply coordinates in angstrom by dfmp2.units.BOHR_PER_ANGSTROM"
+            )
+        stated = given.with_state(
+            given.charge if charge is None else charge, given.multiplicity if multiplicity is None else multiplicity
+        )
+        return stated if field is None else stated.in_field(field)
+    raise InputError(f"molecule is a {type(given).__name__}: expected the path of an xyz file or a dfmp2.Molecule")
+
+
+def run_options(
+    molecule: Molecule,
+    options: Options,
+    *,
+    listener: Listener | None = None,
+    command: str = "dfmp2.run",
+    checkpoint: Checkpoint = NOTHING,
+) -> MP2Result:
+    """The same with options already made (the command line's way in)."""
+    start = None if options.scf_from is None else read_start_orbitals(options.scf_from)
+    return mp2_energy(molecule, options, start=start, listener=listener, command=command, checkpoint=checkpoint)
+
+
+def write(result: MP2Result, path: str | Path, *, overwrite: bool = False) -> None:
+    """Write a result, all or nothing.
+
+    Parameters
+    ----------
+    overwrite : replace a file that is there, at once and as a whole
+
+    Raises
+    ------
+    ResultExists : the file exists and `overwrite` is false
+    ResourceError : the disk is full or the folder cannot be written
+    """
+    if os.path.lexists(path) and not overwrite:
+        raise ResultExists(f"{path} already exists: overwrite=True replaces it, another name keeps it")
+    hdf5.write(result, path, overwrite=overwrite)
+
+
+def prepare(
+    molecule: Molecule | str | Path,
+    basis: str,
+    output: str | Path,
+    *,
+    charge: int | None = None,
+    multiplicity: int | None = None,
+    units: str | None = None,
+    point_charges: Any = None,
+    point_charge_units: str = "angstrom",
+    listener: Listener | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    **options: Any,
+) -> Prepared:
+    """SCF, integrals and B of a molecule into a file, for `energy` to go on from, here or on another machine.
+
+    Parameters
+    ----------
+    others : as of `run`
+    output : the file; OUTPUT.checkpoint is kept beside it while it is made
+    overwrite : replace a file that is there
+    options : fields of `dfmp2.Options` that concern what comes before the pair energies
+
+    Returns
+    -------
+    Prepared: what the file holds, but B
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do
+
+    Examples
+    --------
+    >>> dfmp2.prepare("inputs/h2o.xyz", "cc-pvdz", "h2o.prepared.h5")           # doctest: +SKIP
+    >>> dfmp2.energy("h2o.prepared.h5", backend="torch").mp2_total_energy       # doctest: +SKIP
+    """
+    from dfmp2.output.prepared import PreparedFile
+
+    foreign = sorted(set(Options.__slots__) & set(options) - {*BEFORE_PAIRS, *BOTH_PARTS})
+    if foreign:
+        raise InputError(f"{foreign[0]} belongs to the pair energies, which dfmp2.energy computes: leave it out here")
+    chosen = make_options(**{"backend": "auto", **options}, basis=basis)
+    field = read_point_charges(point_charges, point_charge_units)
+    molecule = _molecule(molecule, units, charge, multiplicity, field)
+    told = listener or Listener()
+    with (
+        PreparedFile(Path(output), overwrite=overwrite) as file,
+        checkpointing(output, resume=resume, note=told.stage, warn=told.warning) as kept,
+    ):
+        found = prepare_options(molecule, chosen, file, listener=listener, checkpoint=kept)
+        file.publish()
+        kept.complete()
+        return found
+
+
+def prepare_options(
+    molecule: Molecule,
+    options: Options,
+    file: PreparedFile,
+    *,
+    listener: Listener | None = None,
+    command: str = "dfmp2.prepare",
+    checkpoint: Checkpoint = NOTHING,
+) -> Prepared:
+    """The same with options already made and a file that is still to be published (the command line's way in)."""
+    start = None if options.scf_from is None else read_start_orbitals(options.scf_from)
+    return two_parts.prepare(
+        molecule, options, file, start=start, listener=listener, command=command, checkpoint=checkpoint
+    )
+
+
+def energy(
+    prepared: str | Path,
+    *,
+    listener: Listener | None = None,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    **options: Any,
+) -> MP2Result:
+    """DF-MP2 energy from a file of `prepare`: the pair energies alone.
+
+    Parameters
+    ----------
+    prepared : the file
+    listener, checkpoint, resume : as in `run`
+    options : fields of `dfmp2.Options` that concern the pair energies (backend, precision, tolerance, memory, ...)
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : the file is damaged or foreign, or what `run` refuses
+    """
+    from dfmp2.mp2.prepared import options_for
+    from dfmp2.output.prepared import opened
+
+    given = {"backend": default_backend(), **options}
+    with opened(prepared) as source:
+        chosen = options_for(source.prepared, given)
+        return _checkpointed(
+            checkpoint, resume, listener, lambda kept: energy_of(source, chosen, listener=listener, checkpoint=kept)
+        )
+
+
+def energy_of(
+    source: OpenedFile,
+    options: Options,
+    *,
+    listener: Listener | None = None,
+    command: str = "dfmp2.energy",
+    checkpoint: Checkpoint = NOTHING,
+) -> MP2Result:
+    """The same with the file open and options already made (the command line's way in)."""
+    return two_parts.energy(source, options, listener=listener, command=command, checkpoint=checkpoint)
+
+
+def from_mean_field(
+    mean_field: Any, auxbasis: str | None = None, *, listener: Listener | None = None, **options: Any
+) -> MP2Result:
+    """DF-MP2 energy on a converged PySCF RHF or UHF, density-fitted or not.
+
+    Parameters
+    ----------
+    mean_field : converged PySCF mean field of a molecule, spherical functions; sf-X2C-1e and point charges
+        (`qmmm.mm_charge`) are recorded
+    auxbasis : MP2 fitting set; None for the partner of the orbital basis
+    options : fields of `dfmp2.Options` that concern the MP2 step (frozen_core, precision, backend, ...)
+
+    Returns
+    -------
+    MP2Result
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : not converged, Kohn-Sham, restricted open-shell, periodic, Cartesian functions, and whatever
+        cannot be recorded and repeated: solvent, fractional occupations, other integrals, orbitals not canonical
+    """
+    import_pyscf()
+    listener, clock = Collector(listener or Listener()), Stopwatch()
+    found = adopt(mean_field)
+    fixed = OF_THE_SCF & set(options)
+    if fixed:
+        raise InputError(f"{sorted(fixed)[0]} belongs to the SCF, which has already been done: leave it out")
+    if options.get("stability") == "follow":
+        raise InputError(
+            "stability follow converges the SCF again, which has already been done: follow it in PySCF "
+            "(mf.stability()), or give full, auto or off"
+        )
+    reference, jk = found.reference, found.jk
+    chosen = make_options(
+        **{"stability": "off", **options, "auxbasis": auxbasis},
+        basis=found.orbital.name,
+        reference=reference.kind,
+        relativity=found.relativity,
+        scf=reference.scf_type,
+    )
+    if jk is not None:
+        jk = with_errors(jk, found.orbital, allow_poor=chosen.allow_poor_fit)
+    setup = set_up(chosen, "dfmp2.from_mean_field")
+    system = assemble(found.molecule, found.orbital, jk, setup, listener)
+    with limited(setup, system) as setup:
+        core, setup, plan = settle(system, setup, reference.kind, listener, scf=False)
+        with begun(system, setup, reference.kind, core, plan, listener, clock) as calculation:
+            require_repeatable(mean_field, found, system.mole, system.jk_auxmole)
+            if chosen.stability == "full":
+                reference = replace(reference, stability=full_stability(mean_field))
+            return correlate(calculation, *build_b(calculation, reference))

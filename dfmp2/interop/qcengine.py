@@ -1,0 +1,104 @@
+"""A QCEngine program: `register()` once, then `qcengine.compute(atomic_input, "dfmp2")`.
+
+    from dfmp2.interop.qcengine import register
+    register()
+
+Keywords are the options of `dfmp2.Options`; cores and memory come from QCEngine's task configuration. QCEngine takes
+QCSchema of both versions and hands over version 2; its Molecule rounds coordinates to 8 decimals of a bohr.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from typing import Any, ClassVar
+
+from dfmp2.errors import BackendError, ConvergenceError, Dfmp2Error, InputError, NumericalError, ResourceError
+from dfmp2.host.provenance import version
+from dfmp2.interop import qcschema
+from dfmp2.progress import Listener
+
+try:
+    import qcengine
+    from qcelemental.models import v2
+    from qcengine.programs import ProgramHarness
+except ImportError as absent:
+    raise ImportError(f"QCEngine 0.50 or newer is not installed ({absent}): pip install 'dfmp2[qc]'") from absent
+
+NAME = "dfmp2"
+GIBIBYTE = 2**30
+ERRORS: tuple[tuple[type[Dfmp2Error], type[Exception]], ...] = (
+    (InputError, qcengine.exceptions.InputError),
+    (ConvergenceError, qcengine.exceptions.ConvergenceError),
+    (NumericalError, qcengine.exceptions.ConvergenceError),
+    (BackendError, qcengine.exceptions.ResourceError),
+    (ResourceError, qcengine.exceptions.ResourceError),
+    (Dfmp2Error, qcengine.exceptions.UnknownError),
+)
+
+
+class Dfmp2Harness(ProgramHarness):  # type: ignore[misc] # QCEngine has no types
+    """What QCEngine calls."""
+
+    _defaults: ClassVar[dict[str, Any]] = {
+        "name": NAME,
+        "scratch": False,
+        "thread_safe": False,
+        "thread_parallel": True,
+        "node_parallel": False,
+        "managed_memory": True,
+    }
+
+    @staticmethod
+    def found(raise_error: bool = False) -> bool:
+        """Whether PySCF, which dfmp2 needs, is installed."""
+        there = importlib.util.find_spec("pyscf") is not None
+        if raise_error and not there:
+            raise ModuleNotFoundError("dfmp2 needs PySCF: pip install 'pyscf>=2.13'")
+        return there
+
+    def get_version(self) -> str:
+        """Version of the installed dfmp2."""
+        return version()
+
+    def compute(self, input_data: Any, config: Any) -> Any:
+        """AtomicResult (version 2) of an AtomicInput (version 2).
+
+        Raises
+        ------
+        qcengine.exceptions.QCEngineException : QCEngine turns it into a FailedOperation
+        """
+        document = json.loads(input_data.model_dump_json())
+        try:
+            request = qcschema.read_request(document)
+            memory = None if config.memory is None else int(config.memory * GIBIBYTE)
+            result = qcschema.run(
+                request, memory=memory, threads=config.ncores, listener=_Silent(), command=f"{__name__}.compute"
+            )
+            answer = qcschema.answer(request, result)
+        except Dfmp2Error as error:
+            kind = next(theirs for ours, theirs in ERRORS if isinstance(error, ours))
+            raise kind(str(error)) from error
+        # The objects as they came: reading the molecule again would round its coordinates again.
+        return v2.AtomicResult(**{**answer, "input_data": input_data, "molecule": input_data.molecule})
+
+
+class _Silent(Listener):
+    """Warnings are part of the result (`stdout`, `extras["dfmp2"]`): the process may belong to somebody else."""
+
+    def warning(self, text: str) -> None:
+        pass
+
+
+def register() -> None:
+    """Make `dfmp2` known to QCEngine in this process; once or several times.
+
+    Raises
+    ------
+    InputError : another program of this name is registered
+    """
+    if NAME in qcengine.list_all_programs():
+        if isinstance(qcengine.get_program(NAME, check=False), Dfmp2Harness):
+            return
+        raise InputError(f"QCEngine already has another program called {NAME}: unregister it first")
+    qcengine.register_program(Dfmp2Harness())

@@ -1,0 +1,471 @@
+"""QCSchema in, QCSchema out: an AtomicInput of version 1 or 2 becomes a calculation, its result an AtomicResult.
+
+Charge and multiplicity are those of the molecule; where they are missing they follow from the fragments, as far as
+these leave no choice, else from the schema's defaults 0 and 1. Masses, labels and bonds have no part in the energy.
+
+Only dictionaries of JSON types: no package of the QCArchive family is needed. Nothing is guessed and nothing is
+dropped: an unknown field, keyword, method or driver is refused. The geometry is taken in bohr, digit by digit, and
+never moved, so `fix_com`, `fix_orientation` and `fix_symmetry` have nothing to forbid.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, get_type_hints
+
+import numpy as np
+
+from dfmp2.errors import (
+    BackendError,
+    ComparisonFailed,
+    ConvergenceError,
+    Dfmp2Error,
+    InputError,
+    NumericalError,
+    ResourceError,
+)
+from dfmp2.interop.python import run_options
+from dfmp2.molecule.elements import atomic_number
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.text import printable
+from dfmp2.molecule.xyz import read_point_charges
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import Options, make_options
+from dfmp2.output.export.qcschema import INPUT_NAMES, PROTOCOLS, VERSIONS, atomic_result
+from dfmp2.progress import Listener
+
+LOOSER: dict[str, Any] = {"frozen_core": str | int, "memory": str | int | None}  # what Options converts itself
+
+
+def read_keywords(basis: object, keywords: Mapping[str, Any], refused: Mapping[str, str]) -> Options:
+    """Options of a basis set and keywords.
+
+    Parameters
+    ----------
+    keywords : names and values of `dfmp2.Options`
+    refused : keyword -> why this program cannot give it
+
+    Raises
+    ------
+    InputError : unknown or refused keyword, or a value of another type
+    """
+    if not isinstance(basis, str):
+        raise InputError(f"basis {basis!r}: expected the name of a basis set, such as cc-pvdz")
+    hints = get_type_hints(Options)
+    for name, value in keywords.items():
+        if name in refused:
+            raise InputError(f"keyword {name} cannot be given: {refused[name]}")
+        if name in hints and not _fits(value, LOOSER.get(name, hints[name])):
+            expected = str(LOOSER.get(name, getattr(hints[name], "__name__", hints[name])))
+            raise InputError(f"keyword {name} {value!r}: expected {expected.replace(' | ', ' or ')}")
+    return make_options(basis=basis, **keywords)
+
+
+def read_field(keywords: dict[str, Any]) -> Any:
+    """Point charges (n, 4) in bohr and e, or None, from `point_charges` and `point_charge_units`, which are taken out.
+
+    Raises
+    ------
+    InputError : not rows of x, y, z and charge, or another unit
+    """
+    given, units = keywords.pop("point_charges", None), keywords.pop("point_charge_units", "angstrom")
+    if isinstance(given, str):
+        raise InputError("keyword point_charges names a file: expected rows of x, y, z and charge")
+    return read_point_charges(given, units)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if isinstance(value, bool):
+        return hint is bool
+    return isinstance(value, hint) or (isinstance(value, int) and isinstance(1.0, hint))
+
+
+# Method -> the correlation energy of a result it stands for. The MP2 step is always density-fitted, so a prefix that
+# says so may be left out.
+CORRELATION_ENERGIES = {
+    "mp2": "mp2_correlation_energy",
+    "scs-mp2": "scs_mp2_correlation_energy",
+    "sos-mp2": "sos_mp2_correlation_energy",
+    "custom-scs-mp2": "scaled_mp2_correlation_energy",
+}
+PREFIXES = ("df-", "ri-")
+CUSTOM = "custom-scs-mp2"
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method by its plain name, a key of CORRELATION_ENERGIES."""
+
+    name: str
+
+    def correlation_energy(self, result: MP2Result) -> float:
+        """Its correlation energy, Eh."""
+        return float(getattr(result, CORRELATION_ENERGIES[self.name]))
+
+    def total_energy(self, result: MP2Result) -> float:
+        """E(HF) plus its correlation energy, Eh."""
+        return result.scf_total_energy + self.correlation_energy(result)
+
+
+def read_method(text: object, options: Options) -> Method:
+    """The method of a name in any case, with or without df- or ri-.
+
+    Raises
+    ------
+    InputError : another method, or one that does not go with the factors `os_scale` and `ss_scale`
+    """
+    given = text.strip().lower() if isinstance(text, str) else ""
+    name = next((given.removeprefix(prefix) for prefix in PREFIXES if given.startswith(prefix)), given)
+    if name not in CORRELATION_ENERGIES:
+        close = difflib.get_close_matches(name, CORRELATION_ENERGIES, n=1)
+        advice = f"did you mean {close[0]}? " if close else ""
+        raise InputError(f"method {text!r}: {advice}expected one of {', '.join(CORRELATION_ENERGIES)}")
+    factors = options.os_scale is not None or options.ss_scale is not None
+    if factors != (name == CUSTOM):
+        raise InputError(
+            f"method {CUSTOM} needs os_scale or ss_scale"
+            if name == CUSTOM
+            else f"os_scale and ss_scale belong to method {CUSTOM}, not to {name}: name it, or leave them out"
+        )
+    return Method(name)
+
+
+USED = ("symbols", "geometry", "real", "molecular_charge", "molecular_multiplicity", "name")
+CHECKED = (
+    "schema_name",
+    "schema_version",
+    "atomic_numbers",
+    "fragments",
+    "fragment_charges",
+    "fragment_multiplicities",
+)
+NO_PART = (
+    *("masses", "mass_numbers", "atom_labels", "connectivity", "identifiers", "comment", "id", "extras"),
+    *("provenance", "validated", "fix_com", "fix_orientation", "fix_symmetry"),
+)
+SCHEMAS = {("qcschema_molecule", 2), ("qcschema_molecule", 3), ("qc_schema_molecule", 2)}
+
+
+def read_molecule(document: Mapping[str, Any]) -> Molecule:
+    """The molecule of a QCSchema document of molecule version 2 or 3.
+
+    Raises
+    ------
+    InputError : a field is missing, unknown, of another type, or contradicts another one
+    """
+    unknown = [name for name in document if name not in (*USED, *CHECKED, *NO_PART) and document[name] is not None]
+    if unknown:
+        raise InputError(f"molecule has the unknown field {unknown[0]!r}: correct its name, or move it to extras")
+    name, version = document.get("schema_name", "qcschema_molecule"), document.get("schema_version", 2)
+    if (name, version) not in SCHEMAS:
+        raise InputError(f"molecule is {name!r} of schema_version {version!r}: expected qcschema_molecule, 2 or 3")
+    symbols = _list(document, "symbols")
+    if not symbols or not all(isinstance(symbol, str) for symbol in symbols):
+        raise InputError("molecule.symbols: expected a list of element symbols")
+    natom = len(symbols)
+    ghost = [not real for real in _list(document, "real", [True] * natom, natom, bool)]
+    numbers = _list(document, "atomic_numbers", None, natom, int)
+    if numbers is not None and numbers != [atomic_number(symbol) for symbol in symbols]:
+        raise InputError("molecule.atomic_numbers do not belong to molecule.symbols: leave them out, or correct them")
+    points = _geometry(document, natom)
+    charge, multiplicity = _state(document, ghost)
+    return Molecule(
+        symbols=tuple(symbols),
+        coordinates=points,
+        ghost=tuple(ghost),
+        charge=charge,
+        multiplicity=multiplicity,
+        name=printable(str(document.get("name") or "molecule")),
+        source="QCSchema",
+    )
+
+
+def _geometry(document: Mapping[str, Any], natom: int) -> Any:
+    """(natom, 3) bohr, from a flat list or from rows."""
+    given = document.get("geometry")
+    rows = given if isinstance(given, list) else []
+    numbers = [x for row in rows for x in (row if isinstance(row, list) else [row])]
+    if not numbers or not all(isinstance(x, int | float) and not isinstance(x, bool) for x in numbers):
+        raise InputError("molecule.geometry: expected a list of numbers in bohr")
+    if len(numbers) != 3 * natom or any(isinstance(row, list) and len(row) != 3 for row in rows):
+        raise InputError(
+            f"molecule.geometry has {len(numbers)} numbers: expected {3 * natom} in bohr, x, y, z of {natom} atoms"
+        )
+    try:
+        return np.array(numbers, dtype=np.float64).reshape(natom, 3)
+    except OverflowError as error:  # a whole number beyond what a float can hold
+        raise InputError(f"molecule.geometry: {error}: expected numbers in bohr") from error
+
+
+def _state(document: Mapping[str, Any], ghost: list[bool]) -> tuple[int, int]:
+    """Charge and multiplicity; fragments made of ghosts alone carry none."""
+    fragments = _fragments(document, len(ghost))
+    real = [any(not ghost[atom] for atom in fragment) for fragment in fragments]
+    count = len(fragments)
+    charges = _list(document, "fragment_charges", [0] * count, count, int | float)
+    multiplicities = _list(document, "fragment_multiplicities", [1] * count, count, int | float)
+    if not fragments and (document.get("fragment_charges") or document.get("fragment_multiplicities")):
+        raise InputError("molecule has fragment charges or multiplicities but no fragments: add them")
+    total = sum(_whole("fragment_charges", q) for q, here in zip(charges, real, strict=True) if here)
+    given = document.get("molecular_charge")
+    charge = total if given is None else _whole("molecular_charge", given)
+    if document.get("fragment_charges") and charge != total:
+        raise InputError(f"molecule.molecular_charge is {charge}, its fragment_charges add up to {total}: correct one")
+    open_shells = [_whole("fragment_multiplicities", m) for m, here in zip(multiplicities, real, strict=True) if here]
+    open_shells = [m for m in open_shells if m != 1]
+    given = document.get("molecular_multiplicity")
+    if given is not None:
+        return charge, _whole("molecular_multiplicity", given)
+    if len(open_shells) > 1:
+        raise InputError(
+            f"molecule.molecular_multiplicity was not given, and {len(open_shells)} fragments are open shells, which "
+            "couple in several ways: give it"
+        )
+    return charge, open_shells[0] if open_shells else 1
+
+
+def _fragments(document: Mapping[str, Any], natom: int) -> list[list[int]]:
+    fragments = _list(document, "fragments", [])
+    try:
+        listed = [[int(atom) for atom in fragment] for fragment in fragments]
+    except (TypeError, ValueError) as error:
+        raise InputError("molecule.fragments: expected lists of atom numbers, from 0") from error
+    if listed and sorted(atom for fragment in listed for atom in fragment) != list(range(natom)):
+        raise InputError(f"molecule.fragments: expected each of the atoms 0 to {natom - 1} in exactly one of them")
+    return listed
+
+
+def _list(
+    document: Mapping[str, Any], name: str, default: Any = (), length: int | None = None, kind: Any = object
+) -> Any:
+    value = document.get(name)
+    if value is None:
+        return default
+    sound = isinstance(value, list) and (length is None or len(value) == length)
+    if not sound or not all(isinstance(x, kind) and (kind is bool or not isinstance(x, bool)) for x in value):
+        expected = "a list" if length is None else f"a list of {length} values, one for each"
+        raise InputError(f"molecule.{name}: expected {expected}")
+    return value
+
+
+def _whole(name: str, value: Any) -> int:
+    """A whole number that may be written as 1.0, as QCElemental does."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or int(value) != value:
+        raise InputError(f"molecule.{name} {value!r}: expected a whole number")
+    return int(value)
+
+
+OLD_NAME = "qc_schema_input"  # another spelling that version 1 allows
+ANYWHERE = ("id", "schema_name", "schema_version", "molecule", "provenance")
+SPECIFICATION = ("driver", "model", "keywords", "protocols", "extras")
+FIELDS = {1: (*ANYWHERE, *SPECIFICATION), 2: (*ANYWHERE, "specification")}
+SPECIFICATION_FIELDS = {1: FIELDS[1], 2: (*SPECIFICATION, "program", "schema_name")}
+PROTOCOL_FIELDS = ("wavefunction", "stdout", "error_correction", "native_files", "schema_name")
+NO_KEYWORDS = {
+    "basis": "it is model.basis",
+    "scf_from": "a QCSchema document names no files",
+    "charge": "it is molecule.molecular_charge",
+    "multiplicity": "it is molecule.molecular_multiplicity",
+}
+# QCEngine's classification of errors: what may help, rather than what went wrong.
+ERROR_TYPES: tuple[tuple[type[Dfmp2Error], str], ...] = (
+    (InputError, "input_error"),
+    (ConvergenceError, "convergence_error"),
+    (NumericalError, "convergence_error"),
+    (BackendError, "resource_error"),
+    (ResourceError, "resource_error"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An AtomicInput that has been understood.
+
+    Attributes
+    ----------
+    document : as it came
+    version : of its schema
+    molecule, options, method : what to compute
+    kept : protocol `wavefunction`
+    """
+
+    document: Mapping[str, Any]
+    version: int
+    molecule: Molecule
+    options: Options
+    method: Method
+    kept: str
+
+
+def parse(text: str) -> Any:
+    """The value of a JSON text.
+
+    Raises
+    ------
+    InputError : not JSON, or JSON with NaN, infinities or a key given twice
+    """
+    try:
+        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique)
+    except json.JSONDecodeError as error:
+        raise InputError(f"not JSON ({error.msg} in line {error.lineno}): expected a QCSchema AtomicInput") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, nesting without end
+        raise InputError(f"not usable JSON ({error}): expected a QCSchema AtomicInput") from error
+
+
+def schema_version(document: Any) -> int:
+    """Version of an AtomicInput: as it says, else 2 if it has a `specification` and 1 if not.
+
+    Raises
+    ------
+    InputError : not an AtomicInput, or of another version
+    """
+    if not isinstance(document, Mapping):
+        raise InputError(f"the input is a {_kind(document)}: expected a JSON object, a QCSchema AtomicInput")
+    version = document.get("schema_version")
+    if version is None:
+        version = 2 if "specification" in document else 1
+    if isinstance(version, bool) or version not in VERSIONS:
+        raise InputError(f"schema_version {version!r}: expected 1 or 2 of an AtomicInput")
+    name = document.get("schema_name")
+    names = (None, INPUT_NAMES[version], *((OLD_NAME,) if version == 1 else ()))
+    if name not in names:
+        raise InputError(f"schema_name {name!r} with schema_version {version}: expected {INPUT_NAMES[version]!r}")
+    return int(version)
+
+
+def read_request(document: Any) -> Request:
+    """Understand an AtomicInput completely, before anything is computed.
+
+    Raises
+    ------
+    InputError : it names the field
+    """
+    version = schema_version(document)
+    _known("the input", document, FIELDS[version])
+    specification = document if version == 1 else _object(document, "specification")
+    _known("specification", specification, SPECIFICATION_FIELDS[version])
+    program = specification.get("program") if version == 2 else None
+    if program and str(program).lower() != "dfmp2":
+        raise InputError(f"specification.program is {program!r}, and this is dfmp2: send it there, or correct it")
+    driver = specification.get("driver")
+    if driver != "energy":
+        raise InputError(f"driver {driver!r}: only energy is available; gradients can be had by finite differences")
+    model = _object(specification, "model")
+    _known("model", model, ("method", "basis"))
+    keywords = dict(_object(specification, "keywords", needed=False))
+    field = read_field(keywords)
+    options = _options(model.get("basis"), keywords)
+    protocols = _object(specification, "protocols", needed=False)
+    _known("protocols", protocols, PROTOCOL_FIELDS)
+    kept = protocols.get("wavefunction") or "none"
+    if kept not in PROTOCOLS:
+        raise InputError(f"protocols.wavefunction {kept!r}: expected one of {', '.join(PROTOCOLS)}")
+    if protocols.get("stdout") not in (None, True, False):
+        raise InputError(f"protocols.stdout {protocols['stdout']!r}: expected true or false")
+    _object(specification, "extras", needed=False)
+    molecule = read_molecule(_object(document, "molecule")).in_field(field)
+    return Request(document, version, molecule, options, read_method(model.get("method"), options), kept)
+
+
+def run(
+    request: Request,
+    *,
+    memory: int | None = None,
+    threads: int | None = None,
+    listener: Listener | None = None,
+    command: str = "dfmp2.interop.qcschema.run",
+) -> MP2Result:
+    """Compute what was asked for.
+
+    Parameters
+    ----------
+    memory, threads : bytes and number given from outside; refused when the keywords name them too
+
+    Raises
+    ------
+    Dfmp2Error : see `dfmp2.errors`; with the keyword `check`, also when PySCF's energy differs
+    """
+    options = request.options
+    for name, value, keyword in (("memory", memory, options.memory), ("threads", threads, options.threads)):
+        if value is not None and keyword is not None:
+            raise InputError(f"keywords.{name} was given, and {name} from outside as well: leave the keyword out")
+    options = replace(options, memory=memory or options.memory, threads=threads or options.threads)
+    result = run_options(request.molecule, options, listener=listener, command=command)
+    if result.check is not None and not result.check.passed:
+        raise ComparisonFailed(
+            f"PySCF's DF-MP2 differs by {result.check.largest_difference:.1e} Eh, more than the allowed "
+            f"{result.check.allowed:.1e} Eh: the result cannot be trusted"
+        )
+    return result
+
+
+def answer(request: Request, result: MP2Result) -> dict[str, Any]:
+    """The AtomicResult, in the version of the input."""
+    correlation = request.method.correlation_energy(result)
+    return atomic_result(result, request.document, request.version, request.kept, correlation)
+
+
+def failure(error: Dfmp2Error | MemoryError, given: Any, version: int) -> dict[str, Any]:
+    """The FailedOperation that says what went wrong.
+
+    Parameters
+    ----------
+    given : the input as far as it could be read
+    version : of its schema; 1 when it is not known, as in QCEngine
+    """
+    kinds = [kind for known, kind in ERROR_TYPES if isinstance(error, known)]
+    kind = "resource_error" if isinstance(error, MemoryError) else kinds[0] if kinds else "unknown_error"
+    extras = {"exception": type(error).__name__, "exit_code": getattr(error, "exit_code", ResourceError.exit_code)}
+    document = {
+        "success": False,
+        "error": {"error_type": kind, "error_message": str(error), "extras": extras},
+        "input_data": given,
+    }
+    if isinstance(given, Mapping) and isinstance(given.get("id"), str):
+        document["id"] = given["id"]
+    if version == 2:
+        document |= {"schema_name": "qcschema_failed_operation", "schema_version": 2}
+    return document
+
+
+def _options(basis: object, keywords: Mapping[str, Any]) -> Options:
+    if not isinstance(basis, str):
+        given = "was not given" if basis is None else f"is a {_kind(basis)}"
+        raise InputError(f"model.basis {given}: expected the name of a basis set, such as cc-pvdz")
+    return read_keywords(basis, keywords, NO_KEYWORDS)
+
+
+def _object(parent: Mapping[str, Any], name: str, *, needed: bool = True) -> Mapping[str, Any]:
+    value = parent.get(name)
+    if value is None and not needed:
+        return {}
+    if not isinstance(value, Mapping):
+        given = "was not given" if value is None else f"is a {_kind(value)}"
+        raise InputError(f"{name} {given}: expected a JSON object")
+    return value
+
+
+def _known(place: str, given: Mapping[str, Any], names: tuple[str, ...]) -> None:
+    unknown = [name for name in given if name not in names and given[name] is not None]
+    if unknown:
+        raise InputError(f"{place} has the unknown field {unknown[0]!r}: expected {', '.join(sorted(set(names)))}")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(n for n in names if names.count(n) > 1)!r} is given twice")
+    return values
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a number in JSON")
+
+
+def _kind(value: object) -> str:
+    names = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string", list: "list"}
+    return names.get(type(value), "JSON object")

@@ -1,0 +1,213 @@
+"""Basis sets as explicit values, the exponents themselves with their origin and hash, and the names of sets.
+
+One comparison key per name, and what a set is for:
+
+    "cc-pVDZ-RIFIT", "cc-pvdz_ri", "CC-PVDZ MP2FIT"  ->  "ccpvdzri"
+    "6-31G(d,p)", "6-31gss"                          ->  "631g**"
+
+A name is only ever compared with names from the libraries' own tables; it never becomes a path.
+
+A name such as ``cc-pvdz`` is resolved once (`dfmp2.molecule.resolve_basis`); from then on the numbers
+travel, so that a result can be recomputed when a library changes what the name means.
+
+Shells are ((l, (exponent, c1, c2, ...), ...), ...) with exponents in bohr^-2. A potential is
+(core electrons, ((l, (terms of r^0, terms of r^1, ...)), ...)) with terms (exponent, coefficient);
+l = -1 is the local part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dfmp2.errors import InputError
+
+GENERATED = "auto"  # the even-tempered set generated from the orbital basis
+
+_ALLOWED = re.compile(r"[A-Za-z0-9+*(),_ -]{1,80}")
+_POPLE = re.compile(r"(\d{3,4}\+{0,2}g)(s|ss|\(d\)|\(d,p\))")
+_STARS = {"s": "*", "(d)": "*", "ss": "**", "(d,p)": "**"}
+_MP2_SUFFIX = re.compile(r"(rifit|mp2fit)$")
+_SPELLINGS = {  # PySCF's spelling of cc-pV(D+d)Z
+    "ccpvdpdz": "ccpv(d+d)z",
+    "augccpvdpdz": "augccpv(d+d)z",
+}
+
+# What a set that is no orbital basis is for; the first pattern that matches the key counts.
+_KINDS: tuple[tuple[str, str], ...] = (
+    (r".*optri\+?", "optri"),  # complementary set of explicitly correlated methods
+    (r".*ri", "ri"),  # MP2 fitting
+    (r".*jkfit", "jk"),  # Coulomb and exchange fitting
+    (r".*xfit", "xfit"),  # exchange-correlation fitting
+    (r".*(fit|fituniversal|rij)|weigend.*|demon|ahlrichs", "j"),  # Coulomb fitting
+    (r"(aug)?admm\d", "admm"),  # auxiliary density matrix method
+    (r"sap(grasp|helfem).*", "guess"),  # atomic potentials for start orbitals
+)
+_PURPOSES = {
+    "ri": "an MP2 fitting set",
+    "jk": "a Coulomb-exchange fitting set",
+    "j": "a Coulomb fitting set",
+    "xfit": "a fitting set for density functionals",
+    "optri": "a complementary set for explicitly correlated methods",
+    "admm": "a set of the auxiliary density matrix method",
+    "guess": "a table of potentials for start orbitals",
+}
+FITTING_KINDS = frozenset({"ri", "jk", "j"})  # kinds that can expand orbital products
+
+
+def normalise(name: str) -> str:
+    """Comparison key of a name: case, spaces, underscores and dashes do not count.
+
+    `-ri`, `-rifit` and `-mp2fit` are one spelling, so are `*`, `s` and `(d)` of the Pople sets.
+
+    Raises
+    ------
+    InputError : empty, too long or with characters no basis set name has
+    """
+    if not _ALLOWED.fullmatch(name) or not (key := squash(name)):
+        raise InputError(
+            f"basis set name {name[:60]!r}: expected a name such as cc-pvdz or 6-31G(d,p), made of letters, digits "
+            "and + * ( ) , - _; files are not read"
+        )
+    return key
+
+
+def squash(name: str) -> str:
+    """`normalise` without its check, for names that come from a library."""
+    key = re.sub(r"[\s_-]", "", name.lower().replace("_st_", "*").replace("_sl_", "/"))
+    key = _MP2_SUFFIX.sub("ri", key)
+    if pople := _POPLE.fullmatch(key):
+        key = pople[1] + _STARS[pople[2]]
+    return _SPELLINGS.get(key, key)
+
+
+def readable(key: str) -> str:
+    """A key as people write it, for sets whose library gives no better spelling: "631g*" is "6-31g*"."""
+    return re.sub(r"^(\d)(\d{2,3}\+{0,2}g)", r"\1-\2", key)
+
+
+def kind(name: str) -> str | None:
+    """What a set is for: "ri", "jk", "j", "xfit", "optri", "admm", "guess", or None for orbitals."""
+    key = squash(name)
+    return next((kind for pattern, kind in _KINDS if re.fullmatch(pattern, key)), None)
+
+
+def purpose(name: str) -> str:
+    """`kind` in words, with an article."""
+    return _PURPOSES.get(kind(name) or "", "an orbital basis")
+
+
+def is_mp2_fitting_set(name: str) -> bool:
+    """Whether a set is made for MP2 fitting (a generated set is); others fit, but less well."""
+    return squash(name) == GENERATED or kind(name) == "ri"
+
+
+@dataclass(frozen=True, slots=True)
+class ElementBasis:
+    """Basis functions (and effective core potential) of one element.
+
+    Attributes
+    ----------
+    symbol : element symbol, e.g. "O"
+    name : name of the set the functions come from, e.g. "cc-pvdz-jkfit"
+    source : library, version and file or entry, e.g. "PySCF 2.14.0: cc-pvdz-jkfit.dat"
+    shells : PySCF's internal format as nested tuples: (l, (exponent, c1, c2, ...), ...) per shell;
+        exponents in bohr^-2
+    ecp : PySCF's internal format as nested tuples (ncore, ((l, terms), ...)), or None
+    ecp_source : origin of `ecp`, or None
+    """
+
+    symbol: str
+    name: str
+    source: str
+    shells: tuple[Any, ...]
+    ecp: tuple[Any, ...] | None = None
+    ecp_source: str | None = None
+
+    @property
+    def ecp_electrons(self) -> int:
+        """Number of electrons replaced by the effective core potential."""
+        return int(self.ecp[0]) if self.ecp else 0
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the numbers alone (17 significant digits), independent of name and source."""
+        return hashlib.sha256(json.dumps([self.shells, self.ecp]).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class BasisSet:
+    """One basis for a molecule, element by element.
+
+    Attributes
+    ----------
+    role : "orbital", "jk" (SCF fitting set) or "ri" (MP2 fitting set)
+    name : what was asked for, or "default" when the set was chosen from the orbital basis
+    elements : symbol -> ElementBasis
+    errors : symbol -> what a fitting set misses for one atom, Eh (`dfmp2.scf.fitting_error`); {} where unknown
+    """
+
+    role: str
+    name: str
+    elements: Mapping[str, ElementBasis]
+    errors: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def ecp_electrons(self) -> dict[str, int]:
+        """Electrons replaced by the effective core potential, per element."""
+        return {symbol: element.ecp_electrons for symbol, element in self.elements.items()}
+
+    def error_of(self, symbols: Iterable[str]) -> float | None:
+        """What a fitting set misses for these atoms one by one, Eh; None where that was not measured."""
+        found = [self.errors.get(symbol) for symbol in symbols]
+        known = [error for error in found if error is not None]
+        return math.fsum(known) if known and len(known) == len(found) else None
+
+    def describe(self) -> list[str]:
+        """One line per distinct (set, source): name, elements, origin, for the report."""
+        groups: dict[tuple[str, str], list[str]] = {}
+        for symbol, element in self.elements.items():
+            groups.setdefault((element.name, element.source), []).append(symbol)
+        return [f"{name} for {' '.join(symbols)} ({source})" for (name, source), symbols in groups.items()]
+
+
+def tidy_shells(shells: Iterable[Any]) -> tuple[Any, ...]:
+    """Shells from PySCF's form, sorted by l, without primitives no function uses.
+
+    The order of functions within one l is kept. A spinor set (kappa other than 0) gives ().
+    """
+    tidy = []
+    for momentum, *rows in shells:
+        if rows and isinstance(rows[0], int):  # kappa; 0 stands for both spinors of l, the usual functions
+            if rows[0] != 0:
+                return ()
+            rows = rows[1:]
+        kept = tuple(tuple(float(x) for x in row) for row in rows if any(row[1:]))
+        if kept:
+            tidy.append((int(momentum), *kept))
+    return tuple(sorted(tidy, key=lambda shell: shell[0]))
+
+
+def nested_tuples(nested: Any) -> Any:
+    """Lists within lists as tuples."""
+    return tuple(nested_tuples(item) for item in nested) if isinstance(nested, list | tuple) else nested
+
+
+def to_pyscf(element: ElementBasis) -> list[Any]:
+    """Shells as PySCF takes them in `Mole.basis`: [[l, [exponent, c1, ...], ...], ...]."""
+    return [[shell[0], *(list(row) for row in shell[1:])] for shell in element.shells]
+
+
+def to_pyscf_ecp(element: ElementBasis) -> list[Any]:
+    """Core potential as PySCF takes it in `Mole.ecp`; [] if the element has none."""
+    potential: list[Any] = _nested_lists(element.ecp or ())
+    return potential
+
+
+def _nested_lists(nested: Any) -> Any:
+    return [_nested_lists(item) for item in nested] if isinstance(nested, tuple) else nested

@@ -1,0 +1,276 @@
+"""Basis functions and core potentials of one element: from PySCF's data files, else from the Basis Set Exchange.
+
+PySCF's `gto.basis.load` would look for a file of the set's name in the working directory first. Here a
+name is looked up in PySCF's alias table, which leads to a file inside its package, and nowhere else.
+
+The package `basis-set-exchange` is optional and large: it is imported when PySCF lacks something.
+
+A set made for a core potential is useless without it, yet some of PySCF's files hold the functions
+only. Such an element counts as missing (`_is_complete`) rather than being run with all its electrons.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dfmp2.molecule.basis import ElementBasis, kind, nested_tuples, readable, squash, tidy_shells
+from dfmp2.molecule.elements import atomic_number
+from dfmp2.molecule.pyscf_shield import no_imports_from_working_directory, pyscf_version
+
+# Sets whose core potential PySCF keeps in another file: (set, set with the potential or None if PySCF
+# has none, first Z that needs it). minao and qavg-vszps are no basis sets for MP2 beyond that Z.
+SEPARATE_POTENTIALS: tuple[tuple[str, str | None, int], ...] = (
+    (r"ccpwcv([dtq5])zpp", r"ccpv\1zpp", 1),
+    (r"ccecp(he|reg|28|36|)(aug)?ccpv[dtq56]z", r"ccecp\1", 1),
+    (r"bfdv[dtq5]z", "bfd", 1),
+    (r"def2mtzvpp?", None, 37),
+    (r"ccpv[dt]zppnr", None, 1),
+    (r"minao", None, 39),
+    (r"qavgvszps", None, 3),
+)
+
+_POPLE = re.compile(r"(\d)(\d{2,3})(\+{0,2})g(?:\*{1,2}|\(((?:\d?[a-z])+)(?:,((?:\d?[a-z])+))?\))")
+
+
+@cache
+def find_pyscf_element(key: str, symbol: str) -> ElementBasis | None:
+    """Element of a set from PySCF's data files, with the core potential found there; None if PySCF lacks it."""
+    for entry in pyscf_entries(key, symbol):
+        parts = [_pyscf_shells(part, symbol) for part in entry]
+        shells = tidy_shells([shell for part in parts for shell in part]) if all(parts) else ()
+        if shells:
+            ecp, file = _pyscf_potential(key, symbol, entry)
+            origin = f"PySCF {pyscf_version()}: "
+            return ElementBasis(
+                symbol=symbol,
+                name=pyscf_name(key),
+                source=origin + " + ".join(entry),
+                shells=shells,
+                ecp=ecp,
+                ecp_source=origin + file if ecp else None,
+            )
+    return None
+
+
+@cache
+def exchange_listing() -> Mapping[str, Any]:
+    """Key -> (name, Z with core potential, partners): what PySCF knows of the Basis Set Exchange without having it."""
+    from pyscf.gto import mole
+
+    return {squash(entry[0]): entry for entry in getattr(mole, "BSE_META", {}).values()}
+
+
+@cache
+def pyscf_index() -> Mapping[str, tuple[tuple[str, ...], ...]]:
+    """Key -> entries, each the files (relative to the data folder) or modules that make up the set.
+
+    More than one entry: PySCF has the set under two spellings with different elements.
+    """
+    from pyscf.gto.basis import ALIAS
+
+    index: dict[str, tuple[tuple[str, ...], ...]] = {}
+    for alias, value in ALIAS.items():
+        entry = (value,) if isinstance(value, str) else tuple(value)
+        key = squash(alias)
+        if entry not in index.get(key, ()):
+            index[key] = (*index.get(key, ()), entry)
+    return index
+
+
+def pyscf_entries(key: str, symbol: str) -> tuple[tuple[str, ...], ...]:
+    """Entries of a set, with Pople sets such as 6-31G(2df,p) composed from their polarisation functions."""
+    entries = pyscf_index().get(key, ())
+    if match := _POPLE.fullmatch(key):
+        first, rest, plus, heavy, light = match.groups()
+        if heavy is None:  # * and **
+            heavy, light = "d", "p" if key.endswith("**") else ""
+        needed = (light or "") if symbol in ("H", "He") else heavy
+        files = [f"pople-basis/{first}-{rest}G-polarization-{one}.dat" for one in re.findall(r"\d?[a-z]", needed)]
+        if all((_data_folder() / file).is_file() for file in files):
+            entries += tuple((*base, *files) for base in pyscf_index().get(f"{first}{rest}{plus}g", ()))
+    return entries
+
+
+def pyscf_name(key: str) -> str:
+    """Readable name: the published one of an orbital set, the file name of a fitting set, else the key."""
+    if kind(key) is None and (listed := exchange_listing().get(key)):
+        return str(listed[0]).lower()
+    for entry in pyscf_index().get(key, ()):
+        stem = re.split(r"[/\\.]", entry[-1].removesuffix(".dat"))[-1].lower().replace("_", "-")
+        if entry in pyscf_index().get(squash(stem), ()):
+            return readable(squash(stem)) if stem[0].isdigit() else stem  # 6-31Gs.dat holds 6-31g*
+    return readable(key)
+
+
+def _data_folder() -> Path:
+    from pyscf.gto import basis
+
+    return Path(basis.__file__).parent
+
+
+def _pyscf_shells(part: str, symbol: str) -> list[Any]:
+    """Shells of an element in one file or module, in PySCF's form; [] if it lacks the element."""
+    from pyscf.gto.basis import parse_nwchem
+    from pyscf.lib.exceptions import BasisNotFoundError
+
+    if not part.endswith(".dat"):
+        module = importlib.import_module("pyscf.gto.basis." + part)
+        return list(getattr(module, symbol, ()))
+    try:
+        # optimize=False: the form PySCF itself uses, which keeps the order of the functions
+        return list(parse_nwchem.load(str(_data_folder() / part), symbol, False))
+    except BasisNotFoundError:
+        return []
+
+
+def _pyscf_potential(key: str, symbol: str, entry: tuple[str, ...]) -> tuple[tuple[Any, ...] | None, str]:
+    """Core potential of an element and the file it is in."""
+    from pyscf.gto.basis import parse_nwchem_ecp
+    from pyscf.lib.exceptions import BasisNotFoundError
+
+    files = list(entry)
+    for pattern, other, _ in SEPARATE_POTENTIALS:
+        if other is not None and (match := re.fullmatch(pattern, key)):
+            files += [file for potential in pyscf_index().get(match.expand(other), ()) for file in potential]
+    for file in files:
+        if file.endswith(".dat"):
+            try:
+                ecp = parse_nwchem_ecp.load(str(_data_folder() / file), symbol)
+            except BasisNotFoundError:
+                continue
+            if ecp:
+                return (int(ecp[0]), nested_tuples(ecp[1])), file
+    return None, ""
+
+
+def basis_set_exchange() -> ModuleType | None:
+    """The package, or None if it is not installed."""
+    if loaded := sys.modules.get("basis_set_exchange"):
+        return loaded
+    try:
+        with no_imports_from_working_directory():
+            return importlib.import_module("basis_set_exchange")
+    except ModuleNotFoundError:
+        return None
+
+
+def exchange_index() -> Mapping[str, Any]:
+    """Key -> metadata of each set; empty without the package."""
+    exchange = basis_set_exchange()
+    return {} if exchange is None else _exchange_metadata(exchange)
+
+
+@cache
+def _exchange_metadata(exchange: ModuleType) -> dict[str, Any]:
+    return {squash(entry["display_name"]): entry for entry in exchange.get_metadata().values()}
+
+
+def find_exchange_element(key: str, symbol: str) -> ElementBasis | None:
+    """Element of a set from the Basis Set Exchange; None if it or the package is missing."""
+    exchange, number = basis_set_exchange(), str(atomic_number(symbol))
+    listed = exchange_index().get(key)
+    if exchange is None or listed is None:
+        return None
+    version = listed["latest_version"]
+    if number not in listed["versions"][version]["elements"]:
+        return None
+    data = exchange.get_basis(listed["display_name"], elements=[number])["elements"][number]
+    if not data.get("electron_shells"):
+        return None
+    source = f"basis-set-exchange {exchange.__version__}: {listed['display_name']}, revision {version}"
+    ecp = _exchange_potential(data)
+    return ElementBasis(
+        symbol=symbol,
+        name=str(listed["display_name"]).lower(),
+        source=source,
+        shells=tidy_shells([shell for group in data["electron_shells"] for shell in _exchange_shells(group)]),
+        ecp=ecp,
+        ecp_source=source if ecp else None,
+    )
+
+
+def _exchange_shells(group: Mapping[str, Any]) -> list[list[Any]]:
+    """A group of primitives: one general contraction, or one shell per l of an SP group."""
+    momenta, columns = group["angular_momentum"], group["coefficients"]
+    contractions = [[c] for c in columns] if len(momenta) > 1 else [columns]
+    return [
+        [momentum, *([float(x) for x in row] for row in zip(group["exponents"], *part, strict=True))]
+        for momentum, part in zip(momenta, contractions, strict=True)
+    ]
+
+
+def _exchange_potential(data: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """Core potential in PySCF's form: per projector the terms by power of r; the local part is l = -1."""
+    potentials = data.get("ecp_potentials", [])
+    if not potentials:
+        return None
+    local = max(p["angular_momentum"][0] for p in potentials)  # the highest l is the local part
+    projectors = []
+    for p in potentials:
+        momentum = int(p["angular_momentum"][0])
+        by_power: list[list[tuple[float, float]]] = [[] for _ in range(max(p["r_exponents"]) + 1)]
+        for power, *term in zip(p["r_exponents"], p["gaussian_exponents"], p["coefficients"][0], strict=True):
+            by_power[power].append((float(term[0]), float(term[1])))
+        projectors.append((-1 if momentum == local else momentum, nested_tuples(by_power)))
+    return int(data["ecp_electrons"]), tuple(sorted(projectors, key=lambda projector: projector[0]))
+
+
+_SHARPEST = 0.5  # least s exponent over Z^2 of an all-electron set; STO-2G, the softest, has 0.6
+
+
+def find_element(key: str, symbol: str) -> ElementBasis | None:
+    """Functions (and core potential) of an element in a set, from PySCF, else the Basis Set Exchange.
+
+    Parameters
+    ----------
+    key : normalised name (`basis_names.normalise`)
+    symbol : element symbol, also for a ghost: leaving its potential out is the caller's part
+    """
+    element = find_pyscf_element(key, symbol)
+    if element is None or not _is_complete(key, element):
+        element = find_exchange_element(key, symbol)
+    return element if element is not None and _is_complete(key, element) else None
+
+
+def is_known(key: str) -> bool:
+    """Whether one of the libraries at hand has the set, for whatever elements."""
+    return bool(pyscf_entries(key, "C")) or key in exchange_index()
+
+
+def known_names(*, fitting: bool) -> dict[str, str]:
+    """Key -> readable name of all fitting (or orbital) sets of the libraries at hand."""
+    names = {key: str(entry["display_name"]).lower() for key, entry in exchange_index().items()}
+    names |= {key: pyscf_name(key) for key in pyscf_index()}
+    return {key: name for key, name in names.items() if (kind(key) is not None) == fitting}
+
+
+def exchange_would_help(key: str) -> bool:
+    """Whether the Basis Set Exchange has the set but is not installed."""
+    return basis_set_exchange() is None and key in exchange_listing()
+
+
+def exchange_partners(key: str) -> tuple[str, ...]:
+    """MP2 fitting set the Basis Set Exchange names for an orbital set; () if none."""
+    _, _, partners = exchange_listing().get(key, (key, (), {}))
+    partner = partners.get("rifit") or exchange_index().get(key, {}).get("auxiliaries", {}).get("rifit")
+    return (str(partner),) if partner else ()
+
+
+def _is_complete(key: str, element: ElementBasis) -> bool:
+    """Whether the functions can carry all electrons the element has left beside its core potential."""
+    if element.ecp is not None or kind(key) is not None:
+        return True
+    number = atomic_number(element.symbol)
+    if any(re.fullmatch(pattern, key) and number >= first for pattern, _, first in SEPARATE_POTENTIALS):
+        return False
+    if number in exchange_listing().get(key, (key, (), {}))[1]:
+        return False
+    sharpest = max((row[0] for shell in element.shells if shell[0] == 0 for row in shell[1:]), default=0.0)
+    return bool(sharpest >= _SHARPEST * number**2)

@@ -1,0 +1,164 @@
+"""Chemical elements, hydrogen (1) to oganesson (118): symbols, atomic numbers, covalent radii.
+
+Two atoms count as bonded when they are nearer than BOND times the sum of their radii. A drawing, the names of
+coordinates and a warning depend on it, no energy does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import InputError
+from dfmp2.units import BOHR_PER_ANGSTROM
+
+PERIODIC_TABLE = """
+    H He
+    Li Be B C N O F Ne
+    Na Mg Al Si P S Cl Ar
+    K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr
+    Rb Sr Y Zr Nb Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe
+    Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu Hf Ta W Re Os Ir Pt Au Hg Tl Pb Bi Po At Rn
+    Fr Ra Ac Th Pa U Np Pu Am Cm Bk Cf Es Fm Md No Lr Rf Db Sg Bh Hs Mt Ds Rg Cn Nh Fl Mc Lv Ts Og
+"""
+SYMBOLS: tuple[str, ...] = tuple(PERIODIC_TABLE.split())  # SYMBOLS[Z - 1]
+
+_NUMBERS = {symbol.lower(): number for number, symbol in enumerate(SYMBOLS, start=1)}
+_ISOTOPES = {"d": "deuterium", "t": "tritium"}
+
+
+def normalise_symbol(symbol: str) -> str:
+    """Element symbol in its usual spelling: "CL" becomes "Cl".
+
+    Raises
+    ------
+    InputError : no such element; the message offers similar symbols
+    """
+    if not isinstance(symbol, str):
+        raise InputError(f"element {symbol!r}: expected a symbol such as H or Cl")
+    key = symbol.strip().lower()
+    if key in _NUMBERS:
+        return SYMBOLS[_NUMBERS[key] - 1]
+    if key in _ISOTOPES:
+        raise InputError(f"{symbol.strip()!r} is {_ISOTOPES[key]}: write H, isotopes have the same electronic energy")
+    close = difflib.get_close_matches(key, _NUMBERS, n=3, cutoff=0.6) if len(key) <= 4 else []
+    names = " or ".join(SYMBOLS[_NUMBERS[match] - 1] for match in close)
+    advice = f"did you mean {names}?" if close else "expected a symbol such as H or Cl"
+    raise InputError(f"unknown element {symbol[:20]!r}: {advice}")
+
+
+def atomic_number(symbol: str) -> int:
+    """Atomic number Z of a symbol in any case.
+
+    Raises
+    ------
+    InputError : no such element
+    """
+    return _NUMBERS[normalise_symbol(symbol).lower()]
+
+
+def element_symbol(number: int) -> str:
+    """Symbol of atomic number `number`.
+
+    Raises
+    ------
+    InputError : not between 1 and 118
+    """
+    if not 1 <= number <= len(SYMBOLS):
+        raise InputError(f"no element has atomic number {number}: expected 1 to {len(SYMBOLS)}")
+    return SYMBOLS[number - 1]
+
+
+# Angstrom, hydrogen to curium: Cordero et al., Dalton Trans. 2832 (2008), table 2 (low spin, sp3 carbon).
+COVALENT = (
+    *(0.31, 0.28),
+    *(1.28, 0.96, 0.84, 0.76, 0.71, 0.66, 0.57, 0.58),
+    *(1.66, 1.41, 1.21, 1.11, 1.07, 1.05, 1.02, 1.06),
+    *(2.03, 1.76, 1.70, 1.60, 1.53, 1.39, 1.39, 1.32, 1.26, 1.24, 1.32, 1.22, 1.22, 1.20, 1.19, 1.20, 1.20, 1.16),
+    *(2.20, 1.95, 1.90, 1.75, 1.64, 1.54, 1.47, 1.46, 1.42, 1.39, 1.45, 1.44, 1.42, 1.39, 1.39, 1.38, 1.39, 1.40),
+    *(2.44, 2.15, 2.07, 2.04, 2.03, 2.01, 1.99, 1.98, 1.98, 1.96, 1.94, 1.92, 1.92, 1.89, 1.90, 1.87, 1.87),
+    *(1.75, 1.70, 1.62, 1.51, 1.44, 1.41, 1.36, 1.36, 1.32, 1.45, 1.46, 1.48, 1.40, 1.50, 1.50),
+    *(2.60, 2.21, 2.15, 2.06, 2.00, 1.96, 1.90, 1.87, 1.80, 1.69),
+)
+HEAVIEST = 1.69  # angstrom, for the elements beyond, of which none was measured
+BOND = 1.25
+SHORTEST, LONGEST = 0.6, 1.35  # bonds, in sums of the radii; N2 has 0.77 and F2 1.24
+UNBOUND = ("He", "Ne", "Ar", "Kr", "Xe", "Rn")  # nothing need be near them
+ROWS = 256  # of the distance matrix held at once
+
+
+def radius(symbol: str) -> float:
+    """Covalent radius of an element, angstrom."""
+    place = SYMBOLS.index(symbol)
+    return COVALENT[place] if place < len(COVALENT) else HEAVIEST
+
+
+def bonds(symbols: tuple[str, ...], positions: NDArray[np.float64], ghost: tuple[bool, ...]) -> list[tuple[int, int]]:
+    """Pairs i < j of real atoms that are bonded.
+
+    Parameters
+    ----------
+    positions : (natom, 3) float64, angstrom
+    """
+    reach = np.array([radius(symbol) for symbol in symbols])
+    found = []
+    for i in range(len(symbols)):
+        gaps = np.linalg.norm(positions[i + 1 :] - positions[i], axis=1)
+        for j in np.flatnonzero(gaps < BOND * (reach[i] + reach[i + 1 :])) + i + 1:
+            if not (ghost[i] or ghost[j]):
+                found.append((i, int(j)))
+    return found
+
+
+def unit_doubt(symbols: tuple[str, ...], positions: NDArray[np.float64], ghost: tuple[bool, ...]) -> str:
+    """What speaks for coordinates read in the wrong unit, for people; "" where nothing does.
+
+    Two atoms are too near for any bond; or none is near enough to any other, and in bohr some would be. Atoms further
+    apart, atoms beside a molecule, and noble gases are what the user wanted.
+
+    Parameters
+    ----------
+    positions : (natom, 3) float64, angstrom
+    """
+    real = np.flatnonzero(~np.array(ghost))
+    if real.size < 2:
+        return ""
+    points, reach = positions[real], np.array([radius(symbols[atom]) for atom in real])
+    near, length = np.empty(real.size, dtype=np.intp), np.empty(real.size)  # nearest atom, in sums of the radii
+    for start in range(0, real.size, ROWS):
+        rows = slice(start, start + ROWS)
+        ratio = np.linalg.norm(points[rows, None] - points, axis=2) / (reach[rows, None] + reach)
+        ratio[np.arange(len(ratio)), np.arange(len(ratio)) + start] = np.inf
+        near[rows] = ratio.argmin(axis=1)
+        length[rows] = ratio.min(axis=1)
+    bound = np.array([symbols[atom] not in UNBOUND for atom in real])
+    if length.min() < SHORTEST:
+        first, so = int(length.argmin()), "if the file was read in bohr and is in angstrom, leave out --units bohr"
+    elif bound.any() and LONGEST < length[bound].min() < LONGEST * BOHR_PER_ANGSTROM:
+        first = int(np.flatnonzero(bound)[length[bound].argmin()])
+        so = "no atom is bonded; if the file was read in angstrom and is in bohr, give --units bohr"
+    else:
+        return ""
+    i, j = sorted((int(real[first]), int(real[near[first]])))
+    return (
+        f"atoms {i + 1} {symbols[i]} and {j + 1} {symbols[j]} are {np.linalg.norm(positions[i] - positions[j]):.3f} "
+        f"angstrom apart, {length[first]:.2f} times the sum of their covalent radii: {so}"
+    )
+
+
+def internal_coordinate(points: NDArray[np.float64]) -> float:
+    """Distance of two points, in their unit; angle of three at the second, or dihedral of four, in radians.
+
+    A dihedral is positive when, seen from the second point to the third, the fourth is clockwise of the first.
+    """
+    if len(points) == 2:
+        return float(np.linalg.norm(points[1] - points[0]))
+    if len(points) == 3:
+        a, b = points[0] - points[1], points[2] - points[1]
+        return math.atan2(float(np.linalg.norm(np.cross(a, b))), float(a @ b))
+    first, middle, last = (points[i + 1] - points[i] for i in range(3))
+    one, two = np.cross(first, middle), np.cross(middle, last)
+    return math.atan2(float(np.linalg.norm(middle) * (first @ two)), float(one @ two))

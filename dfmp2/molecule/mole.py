@@ -1,0 +1,149 @@
+"""Build PySCF molecules from explicit values only: no user string reaches a PySCF parser.
+
+Atoms go in as (symbol, position in bohr), basis functions and potentials as numbers, keyed by the
+symbol of the atom; ghosts are `GHOST-X` and never carry an effective core potential.
+
+Back to numbers: the atomic orbitals in the order of the rows of `mo_coeff`,
+
+    chi_lm(r) = S_lm(r) sum_k c_k N_l(a_k) exp(-a_k r^2)      S_lm: real solid harmonic, |r^l Y_lm| normalised
+
+PySCF sorts the shells of an atom when a molecule is built, so the order is taken from the built molecule and not from
+the basis. Within a shell p functions come as x, y, z, all others from m = -l to +l.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import NumericalError
+from dfmp2.molecule.basis import BasisSet, to_pyscf, to_pyscf_ecp
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.pyscf_shield import import_pyscf, shielded
+
+MEGABYTE = 10**6
+
+
+def build_mole(molecule: Molecule, basis: BasisSet, memory: int) -> Any:
+    """PySCF Mole of a molecule in an orbital basis (spherical functions, no symmetry).
+
+    Parameters
+    ----------
+    memory : bytes PySCF may plan with
+    """
+    import_pyscf()
+    with shielded():
+        from pyscf import gto
+
+        mole = gto.Mole()
+        mole.verbose = 0
+        mole.unit = "Bohr"
+        mole.cart = False
+        mole.symmetry = False
+        mole.max_memory = memory / MEGABYTE
+        mole.atom = [
+            [_pyscf_symbol(symbol, ghost), tuple(float(x) for x in position)]
+            for symbol, ghost, position in zip(molecule.symbols, molecule.ghost, molecule.coordinates, strict=True)
+        ]
+        mole.basis = _keyed(molecule, basis)
+        real = {symbol for symbol, ghost in zip(molecule.symbols, molecule.ghost, strict=True) if not ghost}
+        mole.ecp = {
+            symbol: to_pyscf_ecp(element)
+            for symbol, element in basis.elements.items()
+            if symbol in real and element.ecp is not None
+        }
+        mole.charge = molecule.charge
+        mole.spin = molecule.multiplicity - 1
+        mole.build(dump_input=False, parse_arg=False)
+        return mole
+
+
+def build_auxiliary(mole: Any, molecule: Molecule, basis: BasisSet) -> Any:
+    """PySCF Mole that carries a fitting set on the same centres."""
+    with shielded():
+        from pyscf import df
+
+        return df.addons.make_auxmol(mole, _keyed(molecule, basis))
+
+
+def fitting_data(molecule: Molecule, basis: BasisSet) -> dict[str, Any]:
+    """A fitting set in the form PySCF's `density_fit(auxbasis=...)` takes."""
+    return _keyed(molecule, basis)
+
+
+def dump_mole(mole: Any) -> str:
+    """PySCF's own JSON form of a molecule, which makes a result file a PySCF checkpoint as well."""
+    with shielded():
+        return str(mole.dumps())
+
+
+def _pyscf_symbol(symbol: str, ghost: bool) -> str:
+    return f"GHOST-{symbol}" if ghost else symbol
+
+
+def _keyed(molecule: Molecule, basis: BasisSet) -> dict[str, Any]:
+    labels = {(s, g) for s, g in zip(molecule.symbols, molecule.ghost, strict=True)}
+    return {_pyscf_symbol(symbol, ghost): to_pyscf(basis.elements[symbol]) for symbol, ghost in sorted(labels)}
+
+
+SMALL = 10**9  # bytes PySCF may plan with: nothing here needs more
+MOST_DEVIATION = 1e-6  # of C^T S C from the unit matrix; converged orbitals deviate by 1e-12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shell:
+    """One segmented shell of 2 l + 1 normalised spherical functions.
+
+    Attributes
+    ----------
+    atom : index of its centre, from 0
+    momentum : angular momentum l
+    exponents : (nprim,) bohr^-2
+    coefficients : (nprim,) contraction coefficients of normalised primitives; the contracted function is normalised
+    norms : (nprim,) radial norms N_l(a_k), int_0^inf (N r^l exp(-a r^2))^2 r^2 dr = 1
+    """
+
+    atom: int
+    momentum: int
+    exponents: NDArray[np.float64]
+    coefficients: NDArray[np.float64]
+    norms: NDArray[np.float64]
+
+
+def ao_shells(molecule: Molecule, basis: BasisSet, mo_coeff: NDArray[np.float64]) -> tuple[Shell, ...]:
+    """Shells of an orbital basis in the order of the rows of `mo_coeff`; general contractions are taken apart.
+
+    Parameters
+    ----------
+    mo_coeff : (nspin, nao, nmo) orbitals that must be orthonormal in this basis
+
+    Raises
+    ------
+    NumericalError : they are not, so the order or normalisation of their rows is not what it seems
+    """
+    mole = build_mole(molecule, basis, SMALL)
+    with shielded():
+        from pyscf import gto
+
+        _require_orthonormal(np.array(mole.intor("int1e_ovlp")), mo_coeff)
+        shells = []
+        for number in range(mole.nbas):
+            momentum, exponents = int(mole.bas_angular(number)), np.array(mole.bas_exp(number))
+            norms = np.array(gto.gto_norm(momentum, exponents))
+            for coefficients in np.array(mole.bas_ctr_coeff(number)).T:
+                shells.append(Shell(int(mole.bas_atom(number)), momentum, exponents, coefficients.copy(), norms))
+    return tuple(shells)
+
+
+def _require_orthonormal(overlap: NDArray[np.float64], mo_coeff: NDArray[np.float64]) -> None:
+    for coeff in mo_coeff:
+        fits = coeff.shape[0] == overlap.shape[0]
+        deviation = float(np.abs(coeff.T @ overlap @ coeff - np.eye(coeff.shape[1])).max()) if fits else np.inf
+        if not deviation <= MOST_DEVIATION:
+            raise NumericalError(
+                f"the stored orbitals deviate by {deviation:.1e} from orthonormality in the stored basis, more than "
+                f"{MOST_DEVIATION:.0e}: their order or normalisation is not that of the basis; compute the result again"
+            )

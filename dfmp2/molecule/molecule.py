@@ -1,0 +1,297 @@
+"""Molecules: nuclei, ghost centres, charge and multiplicity, validated when built.
+
+Nuclear repulsion is E_nuc = sum_{A<B} Z_A Z_B / R_AB over real atoms, with Z the nuclear charge
+less the electrons an effective core potential replaces. Ghost atoms carry basis functions only. Point charges around
+the molecule belong to the Hamiltonian: they act on electrons and nuclei, not on each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import operator
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import InputError
+from dfmp2.molecule.elements import atomic_number, normalise_symbol
+from dfmp2.molecule.point_charges import LEAST_DISTANCE, checked, nuclear_energy, too_near
+from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
+
+MAX_COORDINATE = 1e4  # bohr; beyond half a micrometre it is a wrong unit or a broken file
+MIN_DISTANCE = 0.2 * BOHR_PER_ANGSTROM  # bohr; the shortest bond, H2, is 0.74 angstrom
+ROWS_PER_BLOCK = 256  # rows of the distance matrix held at once: 20 MB at 10 000 atoms
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Molecule:
+    """One molecule; lengths in bohr. Equal when atoms, coordinates, point charges (to the last bit) and state are.
+
+    Attributes
+    ----------
+    symbols : element symbol of each centre
+    coordinates : (natom, 3) float64, bohr, read-only
+    ghost : whether each centre is a ghost (basis functions, no nucleus, no electrons); () for none
+    charge : total charge, e
+    multiplicity : 2S + 1
+    name : short name for reports and output files
+    source : file name, "stdin" or "python"
+    text : input text verbatim, "" if there was none
+    point_charges : (n, 4) float64, read-only: x, y, z in bohr, charge in e; None for a molecule by itself
+    """
+
+    symbols: tuple[str, ...]
+    coordinates: NDArray[np.float64] = field(repr=False)
+    ghost: tuple[bool, ...] = ()
+    charge: int = 0
+    multiplicity: int = 1
+    name: str = "molecule"
+    source: str = ""
+    text: str = field(default="", repr=False)
+    point_charges: NDArray[np.float64] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        symbols = tuple(normalise_symbol(symbol) for symbol in self.symbols)
+        ghost = tuple(bool(flag) for flag in self.ghost) or (False,) * len(symbols)
+        object.__setattr__(self, "symbols", symbols)
+        object.__setattr__(self, "ghost", ghost)
+        object.__setattr__(self, "charge", _whole("charge", self.charge))
+        object.__setattr__(self, "multiplicity", _whole("multiplicity", self.multiplicity))
+        if self.multiplicity < 1:
+            raise InputError(f"multiplicity {self.multiplicity}: expected 2S + 1, so 1 (singlet) or more")
+        if len(ghost) != len(symbols):
+            raise InputError(f"{len(ghost)} ghost flags for {len(symbols)} atoms: give one for each atom, or none")
+        if all(ghost):
+            raise InputError("the molecule has no real atom: give at least one that is not a ghost")
+        object.__setattr__(self, "coordinates", _checked_coordinates(self.coordinates, self.labels))
+        if self.point_charges is not None:
+            object.__setattr__(self, "point_charges", checked(self.point_charges))
+            clash = too_near(self.coordinates, self.symbols, ghost, self.point_charges, LEAST_DISTANCE)
+            if clash:
+                raise InputError(
+                    f"{clash}, less than 0.1: leave out the charges of its own atoms, or check their units"
+                )
+
+    @property
+    def natom(self) -> int:
+        """Number of centres, ghosts included."""
+        return len(self.symbols)
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """(natom,) atomic numbers; a ghost keeps the number of its element."""
+        return np.array([atomic_number(symbol) for symbol in self.symbols], dtype=np.int64)
+
+    @property
+    def nuclear_charge(self) -> int:
+        """Sum of the atomic numbers of the real atoms, e."""
+        return int(self.numbers[~np.array(self.ghost)].sum())
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Symbol of each centre, "@O" for a ghost."""
+        return tuple(f"@{s}" if flag else s for s, flag in zip(self.symbols, self.ghost, strict=True))
+
+    @property
+    def real_symbols(self) -> tuple[str, ...]:
+        """Symbol of each atom that is not a ghost."""
+        return tuple(symbol for symbol, flag in zip(self.symbols, self.ghost, strict=True) if not flag)
+
+    @property
+    def elements(self) -> tuple[str, ...]:
+        """Distinct symbols in order of appearance, ghosts included."""
+        return tuple(dict.fromkeys(self.symbols))
+
+    @property
+    def formula(self) -> str:
+        """Formula in Hill order (C, H, then by letter); ghosts apart, as in "H2O + ghost HO"."""
+        real = _hill(s for s, flag in zip(self.symbols, self.ghost, strict=True) if not flag)
+        ghosts = _hill(s for s, flag in zip(self.symbols, self.ghost, strict=True) if flag)
+        return f"{real} + ghost {ghosts}" if ghosts else real
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of labels, coordinates and point charges (their bits), charge and multiplicity, not of texts."""
+        digest = hashlib.sha256(f"{' '.join(self.labels)}|{self.charge}|{self.multiplicity}|".encode())
+        digest.update(self.coordinates.astype("<f8").tobytes())
+        if self.point_charges is not None:
+            digest.update(b"|" + self.point_charges.astype("<f8").tobytes())
+        return digest.hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Molecule):
+            return NotImplemented
+        return self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def with_state(self, charge: int, multiplicity: int) -> Molecule:
+        """The same geometry with another charge and multiplicity."""
+        return dataclasses.replace(self, charge=charge, multiplicity=multiplicity)
+
+    def in_field(self, point_charges: Any) -> Molecule:
+        """The same molecule among point charges, (n, 4) in bohr and e; None for by itself.
+
+        Raises
+        ------
+        InputError : not such numbers, or a charge on top of a nucleus
+        """
+        return dataclasses.replace(self, point_charges=point_charges)
+
+    def electrons(self, ecp_electrons: Mapping[str, int]) -> int:
+        """Number of explicit electrons: sum over real atoms of (Z - core potential electrons) - charge.
+
+        Parameters
+        ----------
+        ecp_electrons : symbol -> electrons replaced by its core potential; absent means none
+        """
+        return self.nuclear_charge - self.charge - _replaced_electrons(self, ecp_electrons)
+
+    def check_electrons(self, ecp_electrons: Mapping[str, int]) -> tuple[int, int]:
+        """Numbers of alpha and beta electrons.
+
+        Raises
+        ------
+        InputError : charge and multiplicity do not fit the number of electrons
+        """
+        electrons, unpaired = self.electrons(ecp_electrons), self.multiplicity - 1
+        state = f" with charge {self.charge}" if self.charge else ""
+        ecp = " besides those of the core potential" if _replaced_electrons(self, ecp_electrons) else ""
+        has = f"{self.formula}{state} has {electrons} electron{'s' * (electrons != 1)}{ecp}"
+        if electrons < 1:
+            raise InputError(f"{has}: expected at least one; pass a smaller --charge")
+        if unpaired > electrons:
+            raise InputError(
+                f"{has}, too few for multiplicity {self.multiplicity}: pass --multiplicity {electrons + 1} or less"
+            )
+        if (electrons - unpaired) % 2:
+            parity = "an odd" if unpaired % 2 else "an even"
+            nearest = self.multiplicity - 1 if unpaired else 2
+            raise InputError(
+                f"{has}; multiplicity {self.multiplicity} needs {parity} number: "
+                f"pass --multiplicity {nearest} (or a --charge)"
+            )
+        return (electrons + unpaired) // 2, (electrons - unpaired) // 2
+
+
+def nuclear_repulsion(molecule: Molecule, ecp_electrons: Mapping[str, int]) -> float:
+    """Nuclear repulsion energy E_nuc = sum_{A<B} Z_A Z_B / R_AB, Eh; ghosts and point charges take no part.
+
+    Parameters
+    ----------
+    ecp_electrons : symbol -> electrons replaced by its core potential, subtracted from Z
+    """
+    points, charges = _nuclei(molecule, ecp_electrons)
+    energy = 0.0
+    for start in range(0, len(points), ROWS_PER_BLOCK):
+        rows, others = points[start : start + ROWS_PER_BLOCK], points[start:]
+        distance = np.sqrt(((rows[:, None, :] - others[None, :, :]) ** 2).sum(axis=2))
+        products = charges[start : start + ROWS_PER_BLOCK, None] * charges[None, start:]
+        later = np.triu(np.ones(distance.shape, dtype=bool), k=1)
+        energy += float((products[later] / distance[later]).sum())
+    return energy
+
+
+def field_energy(molecule: Molecule, ecp_electrons: Mapping[str, int]) -> float:
+    """Energy of the nuclei in the potential of the point charges, Eh; parameters as in `nuclear_repulsion`."""
+    if molecule.point_charges is None:
+        return 0.0
+    return nuclear_energy(*_nuclei(molecule, ecp_electrons), molecule.point_charges)
+
+
+def _nuclei(molecule: Molecule, ecp_electrons: Mapping[str, int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Positions in bohr and charges of the real atoms."""
+    real = ~np.array(molecule.ghost)
+    replaced = np.array([ecp_electrons.get(symbol, 0) for symbol in molecule.symbols])
+    return molecule.coordinates[real], (molecule.numbers - replaced)[real].astype(np.float64)
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool | np.bool_):
+        raise InputError(f"{name} {value!r}: expected a whole number")
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        raise InputError(f"{name} {value!r}: expected a whole number") from error
+
+
+def _replaced_electrons(molecule: Molecule, ecp_electrons: Mapping[str, int]) -> int:
+    centres = zip(molecule.symbols, molecule.ghost, strict=True)
+    return sum(ecp_electrons.get(symbol, 0) for symbol, ghost in centres if not ghost)
+
+
+def _hill(symbols: Iterable[str]) -> str:
+    counts = Counter(symbols)
+    first = [symbol for symbol in ("C", "H") if symbol in counts] if "C" in counts else []
+    order = first + sorted(set(counts) - set(first))
+    return "".join(symbol + (str(counts[symbol]) if counts[symbol] > 1 else "") for symbol in order)
+
+
+def _checked_coordinates(given: Any, labels: tuple[str, ...]) -> NDArray[np.float64]:
+    """A read-only copy in bohr, or an InputError that names the atom."""
+    try:
+        points = np.array(given, dtype=np.float64, order="C")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"coordinates are not numbers ({error}): expected natom rows of x, y, z in bohr") from error
+    if points.shape != (len(labels), 3):
+        raise InputError(f"coordinates have shape {points.shape}: expected ({len(labels)}, 3) for {len(labels)} atoms")
+    # A comparison that is false for NaN, so that one test finds NaN, infinity and far away.
+    wrong = np.flatnonzero(~(np.abs(points) < MAX_COORDINATE).all(axis=1))
+    if wrong.size:
+        atom = int(wrong[0])
+        x, y, z = points[atom]
+        raise InputError(
+            f"atom {atom + 1} {labels[atom]} is at ({x:g}, {y:g}, {z:g}) bohr: expected finite coordinates below "
+            f"{MAX_COORDINATE:g} bohr; check the number and the units"
+        )
+    points += 0.0  # turns -0.0 into 0.0, so that equal geometries have equal bits
+    pair = _pair_too_close(points)
+    if pair is not None:
+        i, j = pair
+        distance = float(np.linalg.norm(points[i] - points[j])) * ANGSTROM_PER_BOHR
+        raise InputError(
+            f"atoms {i + 1} {labels[i]} and {j + 1} {labels[j]} are {distance:.4f} angstrom apart, less than 0.2: "
+            "remove one of them or check the units"
+        )
+    points.setflags(write=False)
+    return points
+
+
+def _pair_too_close(points: NDArray[np.float64]) -> tuple[int, int] | None:
+    """Two atoms nearer than MIN_DISTANCE, found with a grid in O(N log N), or None.
+
+    A cell's diagonal is just under MIN_DISTANCE: two atoms in one cell are too close, and otherwise
+    each cell holds one atom and only cells at most two steps away need a look.
+    """
+    cells = np.floor(points * (1.001 * 3**0.5 / MIN_DISTANCE)).astype(np.int64)
+    steps = np.array([2**36, 2**18, 1])  # |cell| < 2^16, so neighbouring keys never collide
+    keys = cells @ steps
+    order = np.argsort(keys, kind="stable")
+    sorted_keys = keys[order]
+    shared = np.flatnonzero(sorted_keys[1:] == sorted_keys[:-1])
+    if shared.size:
+        return _earliest(order[shared], order[shared + 1])
+    for offset in product(range(-2, 3), repeat=3):
+        if offset <= (0, 0, 0):
+            continue  # the opposite offset finds the same pairs
+        neighbour = sorted_keys + np.array(offset) @ steps
+        place = np.minimum(np.searchsorted(sorted_keys, neighbour), len(order) - 1)
+        here = np.flatnonzero(sorted_keys[place] == neighbour)
+        first, second = order[here], order[place[here]]
+        near = ((points[first] - points[second]) ** 2).sum(axis=1) < MIN_DISTANCE**2
+        if near.any():
+            return _earliest(first[near], second[near])
+    return None
+
+
+def _earliest(first: NDArray[np.intp], second: NDArray[np.intp]) -> tuple[int, int]:
+    pairs = np.sort(np.stack([first, second], axis=1), axis=1)
+    i, j = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))[0]]
+    return int(i), int(j)

@@ -1,0 +1,409 @@
+"""Reader and writer of xyz and extended xyz files, strict: what is not understood is refused.
+
+    3                                   number of atoms
+    charge=0 multiplicity=1             comment; these keys are taken (also mult=), spin= is refused
+    O   0.000000  0.000000  0.117300    symbol (or atomic number), x, y, z; @O or Gh(O) is a ghost
+    H   0.000000  0.757200 -0.469200
+    H   0.000000 -0.757200 -0.469200    numeric columns after the fourth are ignored
+
+In extended xyz, Properties=species:S:1:pos:R:3:... in the comment says which columns to read.
+Text is never evaluated; size, number of atoms and line lengths are bounded before parsing.
+
+Trajectories and scans hold several frames, one behind the other. A file of point charges has a line for each:
+
+    # water 2 of the cluster          a comment, also behind numbers; blank lines are skipped
+    2.9117  0.0000  0.0592  -0.834    x, y, z, charge in e
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import InputError
+from dfmp2.molecule.elements import SYMBOLS, element_symbol, normalise_symbol
+from dfmp2.molecule.molecule import MAX_COORDINATE, Molecule
+from dfmp2.molecule.point_charges import checked
+from dfmp2.molecule.text import printable, read_text
+from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
+
+CHARGE_BYTES = 64 * 10**6
+CHARGES_TOO_LARGE = f"more than {CHARGE_BYTES // 10**6} MB: expected the point charges around one molecule"
+MOST_CHARGES = 1_000_000
+SHOWN = 50  # characters of a line in an error
+CHARGES = "a file of point charges"
+MAX_BYTES = 64 * 10**6
+TOO_LARGE = f"more than {MAX_BYTES // 10**6} MB: expected the xyz file of one molecule; extract it first"
+MAX_ATOMS = 100_000
+MAX_COMMENT = 100_000  # characters; extended xyz puts whole arrays there
+MAX_LINE = 4096  # characters of an atom line
+UNITS = {"angstrom": BOHR_PER_ANGSTROM, "bohr": 1.0}
+MULTIPLICITY_KEYS = ("multiplicity", "mult", "spin_multiplicity")
+DUMMIES = {"x", "xx", "du", "dummy", "bq", "q", "0"}
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eEdD][+-]?[0-9]+)?")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_STATE = re.compile(r"\s*([+-]?[0-9]{1,2})\s+([1-9][0-9]?)\s*")  # charge and multiplicity, as other programs write them
+_LOOKALIKES = {"\u2010": "hyphen", "\u2011": "hyphen", "\u2012": "dash", "\u2013": "dash", "\u2212": "minus"}
+_GHOST = re.compile(r"@(.+)|gh\((.+)\)", re.IGNORECASE)
+_LABEL = re.compile(r"([A-Za-z]{1,2})[^A-Za-z].*|[0-9]+([A-Za-z]{1,2})")  # C1, H_a, 13C
+_COLUMN = re.compile(r"(\w+):([SRIL]):([1-9][0-9]?)", re.ASCII)
+_COLUMNS = re.compile(rf"{_COLUMN.pattern}(?::{_COLUMN.pattern})*", re.ASCII)
+# key=value where a word begins. Quoted and braced values may contain anything, even "charge=";
+# the bound on the latter keeps the search linear.
+_PAIR = re.compile(
+    r"""(?<![^\s,;])["']?([A-Za-z_][\w-]*)["']?[ \t]*=[ \t]*("[^"]*"|'[^']*'|\{[^}]{0,1000}\}|[^\s,;]*)""", re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True)
+class XyzFile:
+    """A molecule and where its charge and multiplicity came from.
+
+    Attributes
+    ----------
+    molecule : the molecule, coordinates in bohr
+    charge_from, multiplicity_from : "option", "comment line" or "default" (charge 0, multiplicity 1)
+    """
+
+    molecule: Molecule
+    charge_from: str
+    multiplicity_from: str
+
+    def in_field(self, charges: NDArray[np.float64] | None) -> XyzFile:
+        """The same with point charges around the molecule (`dfmp2.molecule.point_charges`)."""
+        return replace(self, molecule=self.molecule.in_field(charges))
+
+
+def read_xyz(
+    path: str | Path, *, units: str = "angstrom", charge: int | None = None, multiplicity: int | None = None
+) -> XyzFile:
+    """Read one molecule from an xyz file, or from standard input for the path "-".
+
+    Parameters
+    ----------
+    units : "angstrom" or "bohr", the unit of the coordinates in the file
+    charge, multiplicity : win over the comment line when given
+
+    Raises
+    ------
+    InputError : the file cannot be read, or is not the xyz file of one molecule
+    """
+    file, text = read_text(path, MAX_BYTES, TOO_LARGE)
+    return parse_xyz(text, file=file, units=units, charge=charge, multiplicity=multiplicity)
+
+
+def parse_xyz(
+    text: str, *, file: str, units: str = "angstrom", charge: int | None = None, multiplicity: int | None = None
+) -> XyzFile:
+    """Molecule from the text of an xyz file; `file` names it in errors, the rest is as in `read_xyz`."""
+    if units not in UNITS:
+        raise InputError(f"units {units!r}: expected angstrom or bohr")
+    try:
+        lines = _split_frame(text)
+        pairs = _read_pairs(lines[1])
+        columns = _read_columns(pairs)
+        charge, charge_from = _read_state(pairs, ("charge",), charge, default=0)
+        multiplicity, multiplicity_from = _read_state(pairs, MULTIPLICITY_KEYS, multiplicity, default=1)
+        if "default" in (charge_from, multiplicity_from):
+            _require_no_other_state(lines[1], charge, multiplicity)
+        if multiplicity_from == "default" and "spin" in pairs:
+            raise InputError(
+                f"spin={pairs['spin'][0][:20]!a} is ambiguous (S, 2S or 2S + 1): write multiplicity= instead, "
+                "or pass --multiplicity",
+                line=2,
+            )
+        atoms = [_read_atom(line, number, columns, UNITS[units]) for number, line in enumerate(lines[2:], start=3)]
+        symbols, ghost, points = zip(*atoms, strict=True)
+        name = "".join(letter if letter.isprintable() else "_" for letter in Path(file).stem) or "molecule"
+        molecule = Molecule(symbols, np.array(points), ghost, charge, multiplicity, name, printable(file), text)
+    except InputError as error:
+        raise InputError(str(error), file=file, line=error.line) from error
+    return XyzFile(molecule, charge_from, multiplicity_from)
+
+
+def write_xyz(molecule: Molecule) -> str:
+    """Text of an xyz file, coordinates in angstrom with 12 decimals; `parse_xyz` reads it back to 1e-11 bohr."""
+    rows = (
+        f"{label:<4s}{x:20.12f}{y:20.12f}{z:20.12f}"
+        for label, (x, y, z) in zip(molecule.labels, molecule.coordinates * ANGSTROM_PER_BOHR, strict=True)
+    )
+    comment = f"charge={molecule.charge} multiplicity={molecule.multiplicity}"
+    return "\n".join([str(molecule.natom), comment, *rows]) + "\n"
+
+
+def _split_frame(text: str) -> list[str]:
+    """Count, comment and exactly the announced number of atom lines; nothing is split before the counts agree."""
+    if "\0" in text:
+        raise InputError("not an xyz file: it contains NUL bytes, so it is binary; give a text file")
+    body = text.replace("\r\n", "\n").replace("\r", "\n").rstrip()
+    if not body:
+        raise InputError("empty: expected the number of atoms, a comment line and the atoms")
+    natom = _read_count(body.partition("\n")[0])
+    present = body.count("\n") - 1
+    if present < 0:
+        raise InputError("ends too early: expected a comment line (may be blank) and the atoms", line=1)
+    begin = body.index("\n") + 1
+    second = body[begin : begin + MAX_LINE].partition("\n")[0]
+    if _is_atom(second):
+        raise InputError(
+            f"{_show(second)} is an atom, where the comment line belongs: insert a line after the number of atoms (may "
+            "be blank)",
+            line=2,
+        )
+    if natom > present:
+        raise InputError(
+            f"announces {natom} atoms, but {present} atom line{'s' * (present != 1)} follow{'s' * (present == 1)} "
+            "the comment: correct the count or add the missing atoms",
+            line=1,
+        )
+    lines = body.split("\n", natom + 2)
+    if present > natom:
+        rest = lines.pop()
+        extra = rest.lstrip()
+        number = natom + 3 + rest[: len(rest) - len(extra)].count("\n")
+        extra = extra.partition("\n")[0]
+        if _INTEGER.fullmatch(extra[:MAX_LINE].strip()):
+            raise InputError("a second frame: multi-frame files are not accepted; keep one frame per file", line=number)
+        raise InputError(
+            f"{_show(extra)} follows the {natom} atoms announced on line 1: correct the count or remove it", line=number
+        )
+    if len(lines[1]) > MAX_COMMENT:
+        raise InputError(f"comment longer than {MAX_COMMENT} characters: shorten it", line=2)
+    return lines
+
+
+def _read_count(header: str) -> int:
+    token = header[:MAX_LINE].strip()
+    if len(header) > MAX_LINE or not _INTEGER.fullmatch(token):
+        raise InputError(
+            f"not an xyz file: expected the number of atoms alone on line 1, found {_show(header)}; "
+            "convert other formats first (for example with Open Babel)",
+            line=1,
+        )
+    natom = int(token.lstrip("+-0")[:18] or "0")  # 18 digits suffice to refuse, and int() has a limit
+    if token.startswith("-") or natom == 0:
+        raise InputError(f"{_show(token)} atoms: expected 1 or more", line=1)
+    if natom > MAX_ATOMS:
+        raise InputError(f"announces {_show(token)} atoms: at most {MAX_ATOMS} are accepted", line=1)
+    return natom
+
+
+def _read_pairs(comment: str) -> dict[str, list[str]]:
+    """The key=value words of the comment line, keys in lower case; periodic structures are refused."""
+    pairs: dict[str, list[str]] = {}
+    for key, value in _PAIR.findall(comment):
+        pairs.setdefault(key.lower(), []).append(value.strip("\"'{} \t"))
+    if "lattice" in pairs or any(re.search("[t1]", value, re.IGNORECASE) for value in pairs.get("pbc", [])):
+        raise InputError(
+            "periodic structure (Lattice= or pbc=): only molecules are handled; remove these keys if it is one", line=2
+        )
+    return pairs
+
+
+def _read_state(
+    pairs: dict[str, list[str]], keys: tuple[str, ...], option: int | None, default: int
+) -> tuple[int, str]:
+    """Charge or multiplicity, and where it came from; the option wins, but the comment must make sense."""
+    given = [(key, value) for key in keys for value in pairs.get(key, [])]
+    for key, value in given:
+        if len(value) > 9 or not _INTEGER.fullmatch(value):
+            raise InputError(f"{key}={_show(value)}: expected a whole number", line=2)
+    values = {int(value) for _, value in given}
+    if len(values) > 1:
+        listed = ", ".join(f"{key}={value}" for key, value in given[:4])
+        raise InputError(f"{listed} contradict each other: keep one", line=2)
+    if option is not None:
+        return option, "option"
+    return (values.pop(), "comment line") if values else (default, "default")
+
+
+def _require_no_other_state(comment: str, charge: int, multiplicity: int) -> None:
+    """Refuse a comment such as `-1 1` that other programs read as another charge and multiplicity than these."""
+    found = _STATE.fullmatch(comment)
+    if found and (int(found[1]), int(found[2])) != (charge, multiplicity):
+        raise InputError(
+            f"{_show(comment.strip())} looks like charge and multiplicity, which are taken by name only: write "
+            f"charge={int(found[1])} multiplicity={int(found[2])}, or pass --charge and --multiplicity",
+            line=2,
+        )
+
+
+def _read_columns(pairs: dict[str, list[str]]) -> tuple[int, int, int] | None:
+    """(symbol column, first coordinate column, number of columns) from Properties=, None in plain xyz."""
+    if "properties" not in pairs:
+        return None
+    text = ":".join(pairs["properties"])
+    fields = _COLUMN.findall(text)
+    start, total = {}, 0
+    for name, kind, width in fields:
+        start[f"{name}:{kind}:{width}"] = total
+        total += int(width)
+    if not (_COLUMNS.fullmatch(text) and len(start) == len(fields) and {"species:S:1", "pos:R:3"} <= start.keys()):
+        raise InputError(
+            f"Properties={_show(text)}: expected species:S:1 and pos:R:3, and name:type:width for other columns", line=2
+        )
+    return start["species:S:1"], start["pos:R:3"], total
+
+
+def _read_atom(
+    line: str, number: int, columns: tuple[int, int, int] | None, scale: float
+) -> tuple[str, bool, tuple[float, ...]]:
+    """Symbol, ghost flag and coordinates in bohr of one atom line."""
+    try:
+        if len(line) > MAX_LINE or not line.isascii():
+            strange = next((c for c in line[:MAX_LINE] if not c.isascii()), "")
+            named = f"; {_show(strange)} is a {_LOOKALIKES[strange]}, write -" if strange in _LOOKALIKES else ""
+            raise InputError(
+                f"{_show(line)}: expected at most {MAX_LINE} ASCII characters, a symbol and x, y, z{named}"
+            )
+        words = line.split()
+        if columns is not None and len(words) != columns[2]:
+            raise InputError(f"{len(words)} columns, but Properties= on line 2 announces {columns[2]}")
+        if len(words) < 4:
+            raise InputError(f"{_show(line) if words else 'blank line'}: expected a symbol and x, y, z")
+        species, first, _ = columns or (0, 1, 4)
+        symbol, ghost = _read_symbol(words[species])
+        point = tuple(read_number(word) * scale for word in words[first : first + 3])
+        if max(map(abs, point)) >= MAX_COORDINATE:
+            raise InputError(f"{_show(line)}: a coordinate of {MAX_COORDINATE:g} bohr or more; check number and units")
+        for word in words[4:] if columns is None else ():
+            read_number(word)  # text there means that the columns are not what they seem
+    except InputError as error:
+        raise InputError(str(error), line=number) from error
+    return symbol, ghost, point
+
+
+def _is_atom(line: str) -> bool:
+    """Whether a line is a symbol and three numbers, and perhaps more numbers."""
+    words = line.replace("\u2212", "-").replace(",", ".").split()
+    if len(words) < 4 or not all(map(_NUMBER.fullmatch, words[1:])):
+        return False
+    ghost = _GHOST.fullmatch(words[0])
+    return ((ghost[1] or ghost[2]) if ghost else words[0]).capitalize() in SYMBOLS
+
+
+def _read_symbol(word: str) -> tuple[str, bool]:
+    ghost = _GHOST.fullmatch(word)
+    inner = (ghost[1] or ghost[2]) if ghost else word
+    if inner.lower() in DUMMIES:
+        raise InputError(f"{_show(word)} is a dummy atom: remove it and lower the count, or write @O for a ghost O")
+    if re.fullmatch("[0-9]{1,3}", inner):
+        return element_symbol(int(inner)), ghost is not None
+    label = _LABEL.fullmatch(inner)
+    plain = (label[1] or label[2]).capitalize() if label else ""
+    if plain in SYMBOLS:
+        raise InputError(f"{_show(word)} is a label or isotope, not a symbol: write {plain}")
+    return normalise_symbol(inner), ghost is not None
+
+
+def read_number(word: str) -> float:
+    """A decimal number, also with the D of Fortran.
+
+    Raises
+    ------
+    InputError : something else
+    """
+    if not _NUMBER.fullmatch(word):
+        if "," in word and _NUMBER.fullmatch(word.replace(",", ".", 1)):
+            raise InputError(f"{_show(word)} has a decimal comma: write {word.replace(',', '.', 1)}")
+        raise InputError(f"{_show(word)}: expected a decimal number such as 0.7572 or 7.572D-1")
+    return float(word.replace("D", "e").replace("d", "e"))
+
+
+def _show(text: str) -> str:
+    """What was found, for an error: short, on one line, printable."""
+    shown = ascii(text[:50])
+    return shown if len(text) <= 50 and len(shown) <= 52 else f"{shown[:48]}...{shown[-1]}"
+
+
+MOST_FRAMES = 10_000
+
+
+def read_frames(
+    path: str | Path, *, units: str = "angstrom", charge: int | None = None, multiplicity: int | None = None
+) -> list[Molecule]:
+    """Every frame of an xyz file, or of standard input for "-"; parameters as in `dfmp2.molecule.xyz.read_xyz`.
+
+    Raises
+    ------
+    InputError : the file cannot be read, or a frame is no molecule; the frame and its first line are named
+    """
+    file, text = read_text(path, MAX_BYTES, f"more than {MAX_BYTES // 10**6} MB: split it")
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").rstrip().split("\n")
+    frames: list[Molecule] = []
+    place = 0
+    while place < len(lines):
+        if not lines[place].strip():
+            place += 1  # blank lines between frames
+            continue
+        if len(frames) == MOST_FRAMES:
+            raise InputError(f"more than {MOST_FRAMES} frames: split it", file=file)
+        word = lines[place].strip()
+        count = (
+            int(word) if word.isascii() and word.isdigit() and len(word) < 10 else 0
+        )  # 0: the reader says what is wrong
+        block = "\n".join(lines[place : place + count + 2])
+        name = f"{file}, frame {len(frames) + 1} (line {place + 1} on)"
+        read = parse_xyz(block, file=name, units=units, charge=charge, multiplicity=multiplicity).molecule
+        frames.append(read)
+        place += count + 2
+    if not frames:
+        raise InputError("empty: expected the frames of an xyz file", file=file)
+    return frames
+
+
+def read_point_charges(given: Any, units: str = "angstrom") -> NDArray[np.float64] | None:
+    """Point charges (n, 4), x, y, z in bohr and charge in e, from a file or from numbers; None for None.
+
+    Parameters
+    ----------
+    given : path of a file with lines of x, y, z and charge, or rows of the same
+    units : of x, y, z: "angstrom" or "bohr"
+
+    Raises
+    ------
+    InputError : the file cannot be read, or is not what was expected; it names file and line
+    """
+    if units not in UNITS:
+        raise InputError(f"--point-charge-units {units!r}: expected angstrom or bohr")
+    if given is None:
+        return None
+    file = None
+    if isinstance(given, str | Path):
+        file, text = read_text(given, CHARGE_BYTES, CHARGES_TOO_LARGE, CHARGES)
+        given = _charges(text, file)
+    try:
+        return checked(given, UNITS[units])
+    except InputError as error:
+        raise InputError(str(error), file=file) from error
+
+
+def _charges(text: str, file: str) -> list[tuple[float, ...]]:
+    rows: list[tuple[float, ...]] = []
+    if "\0" in text:
+        raise InputError(f"not {CHARGES}: it contains NUL bytes, so it is binary; give a text file", file=file)
+    for number, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
+        body = line.partition("#")[0].strip()
+        if not body:
+            continue
+        try:
+            words = body[: MAX_LINE + 1].split()
+            if len(words) != 4 or len(body) > MAX_LINE:
+                raise InputError(
+                    f"{body[:SHOWN]!a}: expected x, y, z and charge, four numbers with spaces between them, and # "
+                    "before a comment"
+                )
+            if len(rows) == MOST_CHARGES:
+                raise InputError(f"more than {MOST_CHARGES} charges: leave out those far away")
+            rows.append(tuple(map(read_number, words)))
+        except InputError as error:
+            raise InputError(str(error), file=file, line=number) from error
+    if not rows:
+        raise InputError("no point charge: expected lines of x, y, z and charge", file=file)
+    return rows

@@ -1,0 +1,202 @@
+"""A calculation under way: what was settled before it began, what it keeps on disk, and what is recorded of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dfmp2.errors import ResourceError
+from dfmp2.host import threads
+from dfmp2.host.arrays_on_disk import Space
+from dfmp2.host.scratch import in_memory
+from dfmp2.host.tensor_on_disk import StoredTensor
+from dfmp2.integrals.metric import orbital_groups
+from dfmp2.integrals.spaces import ActiveSpace, active_space
+from dfmp2.molecule.frozen_core import FrozenCore
+from dfmp2.mp2.checkpoint import NOTHING, Checkpoint
+from dfmp2.mp2.diagnostics import Metric
+from dfmp2.mp2.identity import identity
+from dfmp2.options import Options
+from dfmp2.planning.figures import Storage, Timings
+from dfmp2.planning.plan import Plan, prepare_programs
+from dfmp2.planning.system import Setup, System, useful_threads
+from dfmp2.progress import Collector, Stopwatch
+from dfmp2.scf.hartree_fock import require_fitting
+from dfmp2.scf.reference import Reference, StartOrbitals
+from dfmp2.units import format_bytes
+
+TOLERATED = 64 * 10**6  # bytes of the program itself that may have come since a run was stopped: libraries, buffers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calculation:
+    """What is computed and how, settled before any number is; made by `begun`.
+
+    Attributes
+    ----------
+    kind : "rhf" or "uhf"
+    space : scratch space, entered
+    listener, clock : progress and warnings, wall times
+    checkpoint : saves what is done, and may hold what a run that was stopped has done
+    """
+
+    system: System
+    setup: Setup
+    kind: str
+    core: FrozenCore
+    plan: Plan
+    space: Space
+    listener: Collector
+    clock: Stopwatch
+    checkpoint: Checkpoint
+
+    @property
+    def options(self) -> Options:
+        """Options of the calculation."""
+        return self.setup.options
+
+    def spaces(self, reference: Reference) -> list[ActiveSpace]:
+        """The correlated orbitals of each spin.
+
+        Raises
+        ------
+        InputError : there are no virtual orbitals
+        """
+        spins = zip(reference.mo_coeff, reference.mo_energy, reference.mo_occ, strict=True)
+        return [active_space(*spin, self.core.orbitals, self.options.frozen_virtual) for spin in spins]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedIntegrals:
+    """B of each spin and the metric it was fitted in.
+
+    Attributes
+    ----------
+    b : (nocc, nvir, naux) float64 per spin, Eh^1/2; arrays, or all of them on disk
+    """
+
+    b: list[Any]
+    metric: Metric
+
+
+@contextmanager
+def limited(setup: Setup, system: System) -> Iterator[Setup]:
+    """The set-up with the threads that are put to use, which all libraries are held to meanwhile."""
+    setup = useful_threads(setup, system)
+    with threads.limited(setup.active):
+        yield setup
+
+
+@contextmanager
+def begun(
+    system: System,
+    setup: Setup,
+    kind: str,
+    core: FrozenCore,
+    plan: Plan,
+    listener: Collector,
+    clock: Stopwatch,
+    checkpoint: Checkpoint = NOTHING,
+    start: StartOrbitals | None = None,
+    *,
+    b_sha256: str = "",
+) -> Iterator[Calculation]:
+    """Begin, or go on with what a checkpoint holds, and keep scratch space meanwhile.
+
+    Parameters
+    ----------
+    start : start orbitals of the SCF
+    b_sha256 : of B where it has been made, "" where it is still to be made
+
+    Raises
+    ------
+    Dfmp2Error : whatever can be refused before a number is computed
+    """
+    plan.memory.require()
+    if start is not None:
+        require_fitting(start, system.mole)
+    prepare_programs(setup, plan.work, listener)
+    made = {"fitted integrals": b_sha256} if b_sha256 else {}
+    checkpoint.begin({**identity(system, setup, core, kind, start), **made}, listener)
+    if not made:  # last bits depend on how the integrals are cut
+        plan = _same_layout(plan, checkpoint, listener)
+    if plan.memory.disk:
+        listener.stage(f"{format_bytes(plan.memory.disk)} do not fit into memory and go to {setup.scratch}")
+        if in_memory(setup.scratch):
+            listener.warning(
+                f"the scratch folder {setup.scratch} is itself in memory, beyond --memory: name a folder on a disk "
+                "with --scratch"
+            )
+    with Space(setup.scratch, plan.memory.disk) as space:
+        yield Calculation(system, setup, kind, core, plan, space, listener, clock, checkpoint)
+
+
+def _same_layout(plan: Plan, checkpoint: Checkpoint, listener: Collector) -> Plan:
+    """The plan with memory divided as in the run that was stopped: the size of blocks decides about last bits."""
+    if checkpoint.layout is not None:
+        program, budget = checkpoint.layout
+        before = replace(plan.memory, program=program, budget=budget)
+        if before.fits and before.predicted_peak - program <= plan.memory.room + TOLERATED:
+            plan = replace(plan, memory=before)
+        else:
+            listener.warning(
+                "there is less memory than when the run was stopped, so arrays are cut in another way: the last bits "
+                "of the energies may differ from those of a run that was never stopped"
+            )
+    checkpoint.add_layout(plan.memory.program, plan.memory.budget)
+    return plan
+
+
+def room_for_b(calculation: Calculation, shapes: list[tuple[int, int]]) -> list[StoredTensor]:
+    """Room in scratch space for B of each spin, (nocc, nvir); with hashes where a later run may take it over."""
+    naux, signed = calculation.system.auxmole.nao, bool(calculation.checkpoint.path)
+    return [
+        StoredTensor(calculation.space, f"b-{spin}", (*shape, naux), orbital_groups(*shape, naux), signed=signed)
+        for spin, shape in enumerate(shapes)
+    ]
+
+
+def kept_b(calculation: Calculation, spaces: list[ActiveSpace]) -> FittedIntegrals | None:
+    """B as a run that was stopped has left it on disk, if it is there and has its hashes."""
+    kept, space = calculation.checkpoint.b, calculation.space
+    if kept is None:
+        return None
+    expected = [(s.nocc, s.nvir) for s in spaces]
+    if [shape[:2] for shape in kept.shapes] == expected and space.adopt(Path(kept.folder)):
+        calculation.listener.stage(f"checking the fitted integrals in {kept.folder}")
+        try:
+            tensors = []
+            for spin, (shape, digests) in enumerate(zip(kept.shapes, kept.digests, strict=True)):
+                groups = orbital_groups(*shape[:2], calculation.system.auxmole.nao)
+                tensors.append(StoredTensor(space, f"b-{spin}", shape, groups, existing=True, signed=True))
+                if not tensors[-1].agrees(digests):
+                    raise ResourceError("the numbers do not have their hash")
+            return FittedIntegrals(list(tensors), Metric(kept.condition, kept.dropped, kept.threshold))
+        except ResourceError as error:
+            calculation.listener.stage(f"fitted integrals in {kept.folder} are not used: {error}")
+            space.close()
+    calculation.checkpoint.add_b(None)
+    return None
+
+
+def timings_of(clock: Stopwatch) -> Timings:
+    """Wall times so far, s."""
+    stages = ("scf", "integrals", "fit", "transform", "pair_energies")
+    return Timings(**{name: clock.seconds.get(name, 0.0) for name in stages}, total=clock.total)
+
+
+def storage_of(calculation: Calculation) -> Storage:
+    """Where the large arrays lived, for the record."""
+    memory, space = calculation.plan.memory, calculation.space
+    none = calculation.system.naux_scf == 0 or memory.scf_fit is None
+    return Storage(
+        scf_integrals="none" if none else "memory" if memory.scf_fits_in_core else "disk",
+        fitted_tensor="memory" if memory.mp2_fits_in_core else "disk",
+        folder=str(space.root) if space.folder is not None or space.written else "",
+        predicted=memory.disk,
+        written=space.written,
+        read=space.read,
+    )

@@ -1,0 +1,147 @@
+"""PySCF's own MP2, component by component: with fitted integrals on given orbitals, and with four-centre integrals.
+
+`pyscf.mp.dfmp2_native` is a separate implementation (integrals, fit and energy); the unscaled
+components come from its spin-component factors, without repeating the integrals.
+
+With four-centre integrals on a conventional SCF (`compare --exact`):
+
+    E_OS = sum (ia|jb)^2 / D      E_SS = sum (ia|jb) [(ia|jb) - (ib|ja)] / D
+
+No fitting set, no fit and none of our transformations take part. Everything is held in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import NumericalError
+from dfmp2.molecule.pyscf_shield import shielded
+from dfmp2.mp2.result import Certificate, Check, NativeEnergies, PairEnergies
+from dfmp2.planning.figures import Sizes
+from dfmp2.planning.memory import FLOAT64, SCF_MATRICES
+from dfmp2.scf.reference import Reference
+
+
+def native_energies(
+    mole: Any, reference: Reference, fitting: dict[str, Any], frozen_core: int, frozen_virtual: int
+) -> NativeEnergies:
+    """Evaluate PySCF's DF-MP2 on the orbitals of `reference`.
+
+    Parameters
+    ----------
+    fitting : MP2 fitting set as data
+    frozen_core, frozen_virtual : lowest occupied and highest virtual orbitals left out per spin
+
+    Raises
+    ------
+    NumericalError : PySCF refuses the fitting metric (it has no eigenvalue cut)
+    """
+    with shielded():
+        import pyscf
+        from pyscf import scf
+        from pyscf.mp import dfmp2_native, dfump2_native
+
+        restricted = reference.kind == "rhf"
+        mf = scf.RHF(mole) if restricted else scf.UHF(mole)
+        kept = reference.mo_energy.shape[1] - frozen_virtual
+        parts = (reference.mo_coeff[:, :, :kept], reference.mo_energy[:, :kept], reference.mo_occ[:, :kept])
+        mf.mo_coeff, mf.mo_energy, mf.mo_occ = (part[0] for part in parts) if restricted else parts
+        mf.e_tot = reference.scf_total_energy
+        program = f"PySCF {pyscf.__version__} {'dfmp2_native' if restricted else 'dfump2_native'}"
+        solver = (dfmp2_native.DFRMP2 if restricted else dfump2_native.DFUMP2)(mf, frozen=frozen_core, auxbasis=fitting)
+        solver.verbose = 0
+        energies = []
+        with solver:
+            for solver.ps, solver.pt in ((0.0, 1.0), (1.0, 0.0)):
+                try:
+                    energies.append(float(solver.kernel()))
+                except np.linalg.LinAlgError as error:
+                    raise NumericalError(
+                        f"{program} cannot factorise the fitting metric ({error}), so there is nothing to compare "
+                        "with: choose another --auxbasis"
+                    ) from error
+        return NativeEnergies(program, reference.scf_total_energy, energies[0], energies[1])
+
+
+def exact_energies(mf: Any, reference: Reference, frozen_core: int, frozen_virtual: int) -> NativeEnergies:
+    """Four-centre MP2 of a converged conventional mean field.
+
+    Parameters
+    ----------
+    mf : PySCF's mean field, with its Hamiltonian; reference : its record
+    frozen_core, frozen_virtual : lowest occupied and highest virtual orbitals left out per spin
+    """
+    with shielded():
+        import pyscf
+        from pyscf.mp import mp2, ump2
+
+        restricted = reference.kind == "rhf"
+        parts = (reference.mo_coeff, reference.mo_energy, reference.mo_occ)  # occupied first, as the counts assume
+        mf.mo_coeff, mf.mo_energy, mf.mo_occ = (part[0] for part in parts) if restricted else parts
+        if mf._eri is None:  # one electron needs none for its SCF
+            mf._eri = mf.mol.intor("int2e", aosym="s8")
+        mf.mol.incore_anyway = True  # planned with `required_bytes`
+        frozen = [[*range(frozen_core), *range(len(occ) - frozen_virtual, len(occ))] for occ in reference.mo_occ]
+        solver = mp2.RMP2(mf, frozen=frozen[0]) if restricted else ump2.UMP2(mf, frozen=frozen)
+        solver.verbose = 0
+        solver.kernel(with_t2=False)
+        return NativeEnergies(
+            f"PySCF {pyscf.__version__} {'RMP2' if restricted else 'UMP2'}",
+            reference.scf_total_energy,
+            float(solver.e_corr_ss),
+            float(solver.e_corr_os),
+        )
+
+
+def required_bytes(sizes: Sizes, nspin: int, nao: int) -> int:
+    """Bytes of the conventional SCF and the four-centre MP2 of a molecule in a basis of `nao` functions.
+
+    Eightfold symmetric (mu nu|la si) all the time; beside them the matrices of the SCF, then (ia|la si) of one spin and
+    (ia|jb) of all. The occupied orbitals are those of `sizes`.
+    """
+    pairs = nao * (nao + 1) // 2
+    spins = [n * max(0, v + nao - sizes.nao) for n, v in zip(sizes.nocc, sizes.nvir, strict=True)][:nspin]
+    products = sum(first * second for k, first in enumerate(spins) for second in spins[k:])
+    scf = SCF_MATRICES * nao * nao * nspin
+    return FLOAT64 * (pairs * (pairs + 1) // 2 + max(scf, max(spins) * pairs + products))
+
+
+def common_orbitals(mf: Any, first: Reference, second: Reference) -> float:
+    """Smallest cosine between the occupied spaces of two references in the same basis: 1 where they are one.
+
+    It is the smallest singular value of C1^T S C2 over both spins; 0 says that an electron is elsewhere.
+    """
+    with shielded():
+        overlap: NDArray[np.float64] = mf.get_ovlp()
+    cosines = [1.0]
+    for c1, n1, c2, n2 in zip(first.mo_coeff, first.mo_occ, second.mo_coeff, second.mo_occ, strict=True):
+        cosines += list(np.linalg.svd(c1[:, n1 > 0].T @ overlap @ c2[:, n2 > 0], compute_uv=False))
+    return float(min(cosines))
+
+
+SAME_ORBITALS = 1e-8  # Eh, on the same orbitals and fitting set; a mixed-precision certificate is added
+
+
+def allowed_difference(certificate: Certificate | None, precision: str) -> float:
+    """Largest difference two programs may show on the same orbitals, Eh."""
+    if certificate is None or precision == "fp64":
+        return SAME_ORBITALS
+    errors = (certificate.correlation_error, certificate.same_spin_error, certificate.opposite_spin_error)
+    return SAME_ORBITALS + max(errors)
+
+
+def compare(reference: Reference, pairs: PairEnergies, theirs: NativeEnergies, allowed: float) -> Check:
+    """Differences of every component, ours - theirs, Eh."""
+    return Check(
+        program=theirs.program,
+        scf_total_energy=theirs.scf_total_energy,
+        same_spin=theirs.same_spin,
+        opposite_spin=theirs.opposite_spin,
+        scf_difference=reference.scf_total_energy - theirs.scf_total_energy,
+        same_spin_difference=pairs.same_spin_energy - theirs.same_spin,
+        opposite_spin_difference=pairs.opposite_spin_energy - theirs.opposite_spin,
+        allowed=allowed,
+    )

@@ -1,0 +1,203 @@
+"""Energies that follow from stored pair energies without a new run: other scalings, a larger frozen core.
+
+With canonical orbitals the pair energy e_ij depends on i, j, the virtual orbitals and the fitted integrals, and on no
+other occupied orbital. A larger frozen core is therefore the same matrix of pairs without the rows and columns of the
+lowest orbitals, exact to the last digits of the original. Whatever changes orbitals, virtual space, fit or arithmetic
+cannot be had this way and is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from dfmp2.errors import InputError
+from dfmp2.host.provenance import version
+from dfmp2.integrals.spaces import active_space, smallest_denominator
+from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_count
+from dfmp2.mp2.result import Certificate, Diagnostics, MP2Result, PairEnergies, describe
+from dfmp2.options import Options
+from dfmp2.progress import Collector, Listener
+
+# Relative error of one pair term in mixed precision: 8 units in the last place of float32. At most 5 were found, in
+# water, NH2 and O2 (UHF), glycine, benzene and the formic acid dimer.
+ROUNDING = 8.0 * 2.0**-24
+DERIVABLE = ("frozen_core", "os_scale", "ss_scale")
+# Every other option that a number depends on, and why its change needs a new run.
+REFUSED = {
+    "basis": "another orbital basis has other orbitals",
+    "reference": "another reference has other orbitals",
+    "relativity": "another Hamiltonian has other orbitals",
+    "scf": "another kind of SCF has other orbitals",
+    "scf_auxbasis": "another SCF fitting set gives other orbitals",
+    "auxbasis": "another fitting set changes every pair energy",
+    "frozen_virtual": "every pair energy is a sum over the virtual orbitals, whose terms are not stored",
+    "precision": "the rounding of stored pair energies cannot be undone or repeated",
+}
+
+
+def derive(
+    result: MP2Result,
+    *,
+    origin: str = "",
+    command: str = "dfmp2.derive",
+    listener: Listener | None = None,
+    **changes: Any,
+) -> MP2Result:
+    """The result of a run on the same orbitals with a larger frozen core or other scaling factors.
+
+    Parameters
+    ----------
+    result : finished calculation
+    origin : what it was read from, for the record, e.g. file name and content hash
+    command : stored in the provenance, in front of the original one
+    listener : receives warnings; by default they are raised as Python warnings
+    changes : `frozen_core` (a dialect or a number of orbitals per spin), `os_scale`, `ss_scale` (one left out is 1);
+        another option of a run may be given with the value it had
+
+    Returns
+    -------
+    MP2Result; timings, memory and library versions stay those of the original run. The certificate of a
+    mixed-precision result is widened, see `widened`
+
+    Raises
+    ------
+    InputError : the change does not follow from pair energies, or leaves nothing to correlate
+    """
+    listener = Collector(listener or Listener())
+    changes = {name: value for name, value in changes.items() if value is not None}
+    for name, value in changes.items():
+        _require_derivable(result, name, value)
+    if "os_scale" in changes or "ss_scale" in changes:
+        changes = {"os_scale": None, "ss_scale": None} | changes
+    options = replace(result.options, **{name: changes[name] for name in DERIVABLE if name in changes})
+    notes = [result.frozen_core_note, f"derived from {origin or 'a result of ' + result.provenance.created}"]
+    derived = result
+    if "frozen_core" in changes:
+        core = _core(result, options, listener)
+        derived = _cut(result, core.orbitals - result.sizes.frozen_core)
+        notes += [*_changes(result, derived), core.note]
+        _warn(derived, core, listener)
+    return replace(
+        derived,
+        options=options,
+        diagnostics=replace(derived.diagnostics, warnings=(*result.diagnostics.warnings, *listener.warnings)),
+        provenance=replace(
+            result.provenance,
+            version=version(),
+            command=f"{command}; original: {result.provenance.command}",
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        ),
+        frozen_core_note="; ".join(note for note in notes if note),
+    )
+
+
+def widened(result: MP2Result, more: int) -> Certificate | None:
+    """The certificate as a statement on the pairs that are left when `more` orbitals per spin are dropped.
+
+    It was estimated for the sum over all pairs, in which errors cancel, so it is no upper limit for a part of them.
+    The error of the part is that of all pairs less that of the pairs left out, which is estimated from their energies:
+    rounding makes the error of a direct or exchange term proportional to the direct term e_OS,
+
+        |error(left)| <= error(all) + ROUNDING sum |e_OS| (left out)
+
+    for E_OS, and twice that sum for E_SS, which has direct and exchange terms; more than ROUNDING where the certificate
+    found a larger error relative to the largest pair energy.
+    """
+    certificate, opposite = result.certificate, np.abs(result.pairs.opposite_spin)
+    if certificate is None or more == 0:
+        return certificate
+    rounding = max(ROUNDING, certificate.largest_pair_error / float(opposite.max(initial=np.finfo(float).tiny)))
+    left_out = rounding * float(opposite.sum() - opposite[more:, more:].sum())
+    return replace(
+        certificate,
+        correlation_error=certificate.correlation_error + 3.0 * left_out,
+        same_spin_error=certificate.same_spin_error + 2.0 * left_out,
+        opposite_spin_error=certificate.opposite_spin_error + left_out,
+    )
+
+
+def _require_derivable(result: MP2Result, name: str, value: Any) -> None:
+    if name in DERIVABLE:
+        return
+    flag = f"--{name.replace('_', '-')} {value}"
+    if name not in REFUSED:
+        raise InputError(f"{flag}: from stored pair energies only {', '.join(DERIVABLE)} can be derived: leave it out")
+    if str(value).strip().lower() not in _stored(result, name):
+        raise InputError(f"{flag} cannot be derived: {REFUSED[name]}. Run it with {flag}")
+
+
+def _stored(result: MP2Result, name: str) -> set[str]:
+    """What an option may be called without changing anything."""
+    names = {str(getattr(result.options, name)).lower()}
+    fitting = {"auxbasis": result.mp2_fitting, "scf_auxbasis": result.scf_fitting}.get(name)
+    if fitting is not None:
+        names.add(describe(fitting).lower())
+    if name == "reference":
+        names.add(result.reference.kind)
+    if name == "precision":
+        names = {result.precision}
+    return names
+
+
+def _core(result: MP2Result, options: Options, listener: Listener) -> FrozenCore:
+    """The frozen core asked for, if it holds the stored one."""
+    ecp = result.orbital_basis.ecp_electrons
+    occupied = [int((occ > 0).sum()) for occ in result.reference.mo_occ]
+    alpha, beta = occupied[0], occupied[-1]
+    core = frozen_core_count(result.molecule, options.frozen_core, ecp, alpha, beta)
+    stored = result.sizes.frozen_core
+    if core.orbitals < stored:
+        raise InputError(
+            f"--frozen-core {options.frozen_core} freezes {core.orbitals} orbitals per spin, but {stored} are frozen "
+            f"in the result: their pair energies were never computed. Run it with --frozen-core {options.frozen_core}"
+        )
+    warning = dialect_warning(core, result.molecule, ecp, alpha, beta)
+    if warning:
+        listener.warning(warning)
+    return core
+
+
+def _cut(result: MP2Result, more: int) -> MP2Result:
+    """The result without its `more` lowest correlated orbitals of each spin."""
+    if more == 0:
+        return result
+    reference, sizes = result.reference, result.sizes
+    alpha, beta = sizes.nocc
+    cut = replace(sizes, frozen_core=sizes.frozen_core + more, nocc=(alpha - more, beta - more))
+    spins = zip(reference.mo_coeff, reference.mo_energy, reference.mo_occ, strict=True)
+    spaces = [active_space(*spin, cut.frozen_core, cut.frozen_virtual) for spin in spins]
+    diagnostics: Diagnostics = replace(result.diagnostics, smallest_denominator=smallest_denominator(spaces))
+    pairs = PairEnergies(
+        result.pairs.opposite_spin[more:, more:].copy(),
+        tuple(matrix[more:, more:].copy() for matrix in result.pairs.same_spin),
+    )
+    return replace(
+        result, pairs=pairs, sizes=cut, diagnostics=diagnostics, certificate=widened(result, more), check=None
+    )
+
+
+def _changes(before: MP2Result, after: MP2Result) -> list[str]:
+    """What the record should say of a cut."""
+    more = after.sizes.frozen_core - before.sizes.frozen_core
+    if more == 0:
+        return []
+    texts = [f"pairs of {more} more orbital{'s' * (more > 1)} per spin left out"]
+    if after.certificate is not None:
+        texts.append("certificate made for all pairs and widened by the estimated error of those left out")
+    if before.check is not None:
+        texts.append("the check of the original does not apply and is gone")
+    return texts
+
+
+def _warn(derived: MP2Result, core: FrozenCore, listener: Listener) -> None:
+    certificate = derived.certificate
+    if derived.precision == "fp64" or certificate is None or certificate.accepted:
+        return
+    listener.warning(
+        f"the estimated precision error of the pairs that are left is {certificate.correlation_error:.1e} Eh, above "
+        f"the tolerance {certificate.tolerance:.1e} Eh: a run with --frozen-core {core.orbitals} estimates it better"
+    )

@@ -1,0 +1,227 @@
+"""The DF-MP2 energy of a molecule: the method section.
+
+    F C = S C e                                                        Hartree-Fock (Roothaan-Hall, Pople-Nesbet)  (1)
+    (P|Q) = sum_R L_PR L_QR                                            Coulomb metric of the fitting functions     (2)
+    B_iaP = sum_Q [L^-1]_PQ (Q|ia),   (ia|jb) = sum_P B_iaP B_jbP      density fitting                             (3)
+    e_OS(i,j) = sum_ab (ia|jb)^2 / D,   D = e_i + e_j - e_a - e_b      pair energies, opposite spin                (4)
+    e_SS(i,j) = sum_ab (ia|jb) [(ia|jb) - (ib|ja)] / D                 same spin, with the exchange term           (5)
+    E(MP2) = E(HF) + sum_ij e_OS(i,j) + sum_ij e_SS(i,j)                                                           (6)
+
+i, j: correlated occupied orbitals, a, b: virtual ones, P, Q: fitting functions. Sources: Feyereisen, Fitzgerald,
+Komornicki, Chem. Phys. Lett. 208, 359 (1993); Weigend, Haeser, Patzelt, Ahlrichs, Chem. Phys. Lett. 294, 143 (1998).
+The sums over a and b are those of a backend (`dfmp2.backends.cpu`); that over pairs is `dfmp2.mp2.pairs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+
+from dfmp2.host import provenance, resources
+from dfmp2.host.tensor_on_disk import StoredTensor
+from dfmp2.integrals import three_center
+from dfmp2.integrals.metric import factorise, fit
+from dfmp2.integrals.spaces import ActiveSpace, guard_gap, homo_lumo_gap, smallest_denominator
+from dfmp2.molecule.mole import dump_mole, fitting_data
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2 import device_b
+from dfmp2.mp2.calculation import (
+    Calculation,
+    FittedIntegrals,
+    begun,
+    kept_b,
+    limited,
+    room_for_b,
+    storage_of,
+    timings_of,
+)
+from dfmp2.mp2.certificate import pair_energies_to_tolerance
+from dfmp2.mp2.check import allowed_difference, compare, native_energies
+from dfmp2.mp2.checkpoint import NOTHING, Checkpoint, StoredB
+from dfmp2.mp2.diagnostics import Metric, diagnostics, warn_of_doubts
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import Options
+from dfmp2.planning.figures import Memory
+from dfmp2.planning.plan import settle
+from dfmp2.planning.system import prepare as set_up
+from dfmp2.planning.system import resolve, sizes
+from dfmp2.progress import Collector, Listener, Stopwatch
+from dfmp2.scf import stability
+from dfmp2.scf.hartree_fock import reference_kind, release, run_scf
+from dfmp2.scf.jk_on_disk import Room
+from dfmp2.scf.reference import Reference, StartOrbitals
+
+Place = Callable[[list[tuple[int, int]], int], list[StoredTensor]]  # (nocc, nvir) per spin, naux -> room for B
+
+
+def mp2_energy(
+    molecule: Molecule,
+    options: Options,
+    *,
+    start: StartOrbitals | None = None,
+    listener: Listener | None = None,
+    command: str = "dfmp2.run",
+    checkpoint: Checkpoint = NOTHING,
+    doubt_units: bool = True,
+) -> MP2Result:
+    """DF-MP2 energy of one molecule.
+
+    Parameters
+    ----------
+    molecule, options : what to compute and how
+    start : start orbitals of the SCF, None for those of options.guess
+    listener : receives progress and warnings
+    command : stored in the provenance
+    checkpoint : saves what is done, and may hold what a run that was stopped has done
+    doubt_units : as in `dfmp2.planning.system.resolve`
+
+    Raises
+    ------
+    Dfmp2Error : see `dfmp2.errors`; nothing is written by this function but by the checkpoint
+    """
+    listener, clock = Collector(listener or Listener()), Stopwatch()
+    options = options.settled(molecule.multiplicity)
+    kind = reference_kind(options, molecule.multiplicity)
+    setup = set_up(options, command)  # backend, threads, memory
+    system = resolve(molecule, setup, listener, doubt_units=doubt_units)  # basis and fitting sets
+    with limited(setup, system) as setup:
+        core, setup, plan = settle(system, setup, kind, listener)  # frozen core, memory, disk, time
+        with begun(system, setup, kind, core, plan, listener, clock, checkpoint, start) as calculation:
+            reference = hartree_fock(calculation, start)  # Eq. 1
+            reference, fitted = build_b(calculation, reference)  # Eqs. 2 and 3
+            return correlate(calculation, reference, fitted)  # Eqs. 4 to 6
+
+
+def hartree_fock(calculation: Calculation, start: StartOrbitals | None) -> Reference:
+    """The converged reference, Eq. 1; where a run that was stopped had converged it, the one that it has saved."""
+    system, memory, checkpoint = calculation.system, calculation.plan.memory, calculation.checkpoint
+    calculation.listener.stage(f"{calculation.kind.upper()} ({calculation.options.scf})")
+    if checkpoint.reference is not None:
+        return checkpoint.reference
+    with calculation.clock("scf"):
+        mf, reference = run_scf(
+            *(system.mole, calculation.kind, calculation.options, system.jk_auxmole, start, calculation.listener),
+            threads=calculation.setup.active,
+            integrals="memory" if memory.scf_fits_in_core else "disk",
+            charges=system.molecule.point_charges,
+            room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
+            resumed=checkpoint.orbitals,
+            on_iteration=checkpoint.add_orbitals,
+        )
+        release(mf)  # before B is made
+        checkpoint.add_reference(reference)
+    resources.return_memory()
+    return reference
+
+
+def build_b(
+    calculation: Calculation, reference: Reference, place: Place | None = None
+) -> tuple[Reference, FittedIntegrals]:
+    """B_iaP of each spin, Eqs. 2 and 3, and the reference with its stability, which takes B of the frontier orbitals.
+
+    Parameters
+    ----------
+    place : makes room on disk for a B that does not fit into memory, None for scratch space
+
+    Raises
+    ------
+    NumericalError : the gap is too small for MP2
+    """
+    spaces, checkpoint = calculation.spaces(reference), calculation.checkpoint
+    gap = homo_lumo_gap(reference.mo_energy, reference.mo_occ)
+    doubt = guard_gap(gap, smallest_denominator(spaces), calculation.options.allow_small_gap)
+    if doubt:
+        calculation.listener.warning(doubt)
+    if place is None and not calculation.plan.memory.mp2_fits_in_core:
+        kept = kept_b(calculation, spaces)
+        if kept is not None:
+            return reference, kept
+    frontier = stability.frontier_spaces(reference) if calculation.options.stability == "auto" else []
+    fitted, stored = _transform_and_fit(calculation, spaces, frontier, place)
+    if frontier:
+        with calculation.clock("scf"):
+            found = stability.frontier_stability(reference, fitted.b[len(spaces) :])
+            reference = replace(reference, stability=found)
+        del fitted.b[len(spaces) :]
+    if stored and not place and checkpoint.path and calculation.space.keep(checkpoint.path):
+        shapes, digests = tuple(tensor.shape for tensor in stored), tuple(tensor.digests for tensor in stored)
+        checkpoint.add_b(StoredB(str(calculation.space.folder), shapes, digests, **asdict(fitted.metric)))
+    checkpoint.add_reference(reference)
+    return reference, fitted
+
+
+def _transform_and_fit(
+    calculation: Calculation, spaces: list[ActiveSpace], frontier: list[ActiveSpace], place: Place | None
+) -> tuple[FittedIntegrals, list[StoredTensor]]:
+    """B of the spins and of the frontier orbitals, from one pass over the integrals; and what of it is on disk."""
+    system, setup, held, clock = calculation.system, calculation.setup, calculation.plan.memory, calculation.clock
+    mole, auxmole = system.mole, system.auxmole
+    with clock("fit"):
+        factor = factorise(three_center.coulomb_metric(auxmole), overwrite=True)  # Eq. 2
+    calculation.listener.stage("three-centre integrals, transformation and fit")
+    ranges = [*spaces, *frontier]
+    shapes = [(s.nocc, s.nvir) for s in ranges]
+    stored: list[StoredTensor] = []
+    if not held.mp2_fits_in_core:
+        on_disk = shapes[: len(spaces)]
+        stored = place(on_disk, auxmole.nao) if place else room_for_b(calculation, on_disk)
+    if setup.options.transform == "device":
+        a = device_b.fitted_integrals(mole, auxmole, factor, setup.active, clock, held.integral_bytes)
+        b = device_b.on_device(a, spaces, frontier, setup.backend, clock)
+    else:  # (Q|mu nu) -> (Q|ia) in blocks of Q, then Eq. 3
+        blocks = three_center.transformed_blocks(mole, auxmole, ranges, clock, setup.active, held.integral_bytes)
+        b = fit(blocks, factor, shapes, auxmole.nao, setup.active, clock, stored)
+        del blocks
+    metric = Metric(factor.condition, factor.dropped, factor.threshold)
+    del factor
+    resources.return_memory()
+    return FittedIntegrals(b, metric), stored
+
+
+def correlate(calculation: Calculation, reference: Reference, fitted: FittedIntegrals) -> MP2Result:
+    """Pair energies, Eqs. 4 and 5, their certificate and the check: the result. `fitted.b` is emptied."""
+    system, setup, plan, options = calculation.system, calculation.setup, calculation.plan, calculation.options
+    listener, spaces = calculation.listener, calculation.spaces(reference)
+    warn_of_doubts(system, reference, fitted.metric, options, listener)
+
+    listener.stage("pair energies")
+    with calculation.clock("pair_energies"):
+        pairs, precision, certificate = pair_energies_to_tolerance(
+            *(fitted.b, spaces, setup.backend, options.precision, options.tolerance, listener),
+            held=plan.memory.tensor_bytes,
+            threads=setup.active,
+            done=calculation.checkpoint.tiles,
+            on_tile=calculation.checkpoint.add_tile,
+        )
+    fitted.b.clear()  # the check needs the room
+    check = None
+    if options.check:
+        listener.stage("check: PySCF's own DF-MP2 on the same orbitals")
+        data = fitting_data(system.molecule, system.mp2_fitting)
+        theirs = native_energies(system.mole, reference, data, calculation.core.orbitals, options.frozen_virtual)
+        check = compare(reference, pairs, theirs, allowed_difference(certificate, precision))
+
+    made = {"transformation": "device: asked for with --transform device"} if options.transform == "device" else {}
+    return MP2Result(
+        molecule=system.molecule,
+        options=options,
+        orbital_basis=system.orbital_basis,
+        scf_fitting=system.scf_fitting,
+        mp2_fitting=system.mp2_fitting,
+        reference=reference,
+        pairs=pairs,
+        sizes=sizes(system, reference, spaces, calculation.core, options),
+        backend=setup.backend.name,
+        backend_reason=setup.backend_reason,
+        precision=precision,
+        diagnostics=diagnostics(system, reference, spaces, fitted.metric, listener.warnings),
+        timings=timings_of(calculation.clock),
+        predicted=plan.timings,
+        memory=Memory(setup.budget, plan.memory.predicted_peak, resources.peak_resident_memory()),
+        provenance=provenance.collect(setup.command, setup.threads, setup.backend.describe() | made),
+        frozen_core_note=calculation.core.note,
+        certificate=certificate,
+        check=check,
+        mole_json=dump_mole(system.mole),
+        storage=storage_of(calculation),
+    )

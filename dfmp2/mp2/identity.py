@@ -1,0 +1,149 @@
+"""When two runs are the same: by what decides an answer, and by what decides its last bit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+
+from dfmp2.errors import ForeignCheckpoint, InputError
+from dfmp2.host import provenance
+from dfmp2.molecule.basis import BasisSet
+from dfmp2.molecule.frozen_core import FrozenCore
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import Options
+from dfmp2.planning.system import Setup, System
+from dfmp2.scf.reference import StartOrbitals
+
+# Options with which a finished result stays the answer to the question; start orbitals count by their numbers.
+FREE = ("memory", "threads", "scratch", "scf_max_cycles", "allow_small_gap", "allow_poor_fit", "scf_from")
+# Options that stand for something else, which counts in their place where it is known.
+STAND_FOR = ("basis", "scf_auxbasis", "auxbasis", "reference", "frozen_core", "backend", "transform")
+# Options that change neither a number nor a tile on the way.
+AFTERWARDS = ("os_scale", "ss_scale", "check")
+SHOWN = 40  # characters of a value in a message
+
+
+def question(molecule: Molecule, options: Options, start: str = "") -> dict[str, str]:
+    """Everything that decides the answer, by name: this is the function that says which options matter.
+
+    Parameters
+    ----------
+    start : SHA-256 of the start orbitals or of their file, "" for those of options.guess
+    """
+    options = options.settled(molecule.multiplicity)
+    return {
+        "geometry": geometry(molecule),
+        "point charges": point_charges(molecule),
+        "charge": str(molecule.charge),
+        "multiplicity": str(molecule.multiplicity),
+        "start orbitals": start or "none",
+        **{_option(name): str(value) for name, value in asdict(options).items() if name not in FREE},
+    }
+
+
+def identity(system: System, setup: Setup, core: FrozenCore, kind: str, start: StartOrbitals | None) -> dict[str, str]:
+    """Everything that the last bit of a result depends on, by name: bases by their numbers, and how it is computed."""
+    sha256 = (
+        ""
+        if start is None
+        else _sha256(str(start.mo_coeff.shape).encode(), start.mo_coeff.tobytes(), start.mo_occ.tobytes())
+    )
+    asked = question(system.molecule, setup.options, sha256)
+    return {
+        **{name: asked[name] for name in asked if name not in map(_option, (*STAND_FOR, *AFTERWARDS))},
+        "orbital basis": _basis(system.orbital_basis),
+        "SCF fitting set": _basis(system.scf_fitting),
+        "MP2 fitting set": _basis(system.mp2_fitting),
+        "reference": kind,
+        "frozen core": str(core.orbitals),
+        "--scf-max-cycles": str(setup.options.scf_max_cycles),
+        "--threads": str(setup.threads),
+        "--backend": setup.backend.name,
+        "--transform": "device" if setup.options.transform == "device" else "host",
+        **provenance.versions(),
+    }
+
+
+def geometry(molecule: Molecule) -> str:
+    """SHA-256 of labels, which tell ghosts from atoms, and coordinates (their bits)."""
+    return _sha256(" ".join(molecule.labels).encode(), molecule.coordinates.astype("<f8").tobytes())
+
+
+def point_charges(molecule: Molecule) -> str:
+    """SHA-256 of the point charges around it (their bits)."""
+    charges = molecule.point_charges
+    return "none" if charges is None else _sha256(charges.astype("<f8").tobytes())
+
+
+def fingerprint(molecule: Molecule, options: Options, start: str = "") -> str:
+    """SHA-256 of `question`."""
+    return _sha256(json.dumps(question(molecule, options, start), sort_keys=True).encode())
+
+
+def changed(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
+    """Names of what differs, options as `dfmp2.Options` calls them."""
+    names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+    return [name[2:].replace("-", "_") if name.startswith("--") else name for name in names]
+
+
+def differences(there: Mapping[str, str], here: Mapping[str, str], leave_out: Iterable[str] = ()) -> list[str]:
+    """What differs, with both values where people can read them; a hash says nothing."""
+    found = []
+    for name in {**there, **here}:
+        old, new = there.get(name, "none"), here.get(name, "none")
+        if old != new and name not in leave_out:
+            short = max(len(old), len(new)) <= SHOWN
+            found.append(f"{name} ({old} there, {new} here)" if short else f"{name} differs")
+    return found
+
+
+def require_same(there: Mapping[str, str], here: Mapping[str, str], path: str) -> None:
+    """Refuse the checkpoint of another calculation.
+
+    Raises
+    ------
+    ForeignCheckpoint : names what differs
+    """
+    different = differences(there, here)
+    if different:
+        raise ForeignCheckpoint(
+            f"{path} belongs to another calculation: {', '.join(different)}: give the same molecule and options, or "
+            "delete it to start what it belongs to from the beginning"
+        )
+
+
+def require_answer(result: MP2Result, molecule: Molecule, options: Options, path: str) -> None:
+    """Refuse a finished result that answers another question.
+
+    Raises
+    ------
+    InputError : names what differs
+    """
+    there, here = question(result.molecule, result.options), question(molecule, options)
+    different = differences(there, here, leave_out=("--check",))
+    if different:
+        raise InputError(
+            f"{path} is the result of another calculation: {', '.join(different)}: name another file with --output, or "
+            "replace it with --overwrite instead of --resume"
+        )
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _basis(given: BasisSet | None) -> str:
+    """SHA-256 of exponents, coefficients and core potentials; the name does not count."""
+    if given is None:
+        return "none"
+    return _sha256(" ".join(f"{symbol} {one.sha256}" for symbol, one in sorted(given.elements.items())).encode())
+
+
+def _sha256(*parts: bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()

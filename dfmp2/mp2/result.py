@@ -1,0 +1,369 @@
+"""The result of a calculation and its parts: frozen values, with a unit and a description on every field.
+
+The metadata of the fields is the schema of the HDF5 file (`dfmp2.output.hdf5`). Derived quantities are
+properties, so they cannot disagree with their parts. Arrays are float64; energies in hartree (Eh). Names follow
+QCSchema where it has them. `to_dict` is what `--json` prints.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.host.provenance import Preparation, Provenance
+from dfmp2.molecule.basis import BasisSet
+from dfmp2.molecule.molecule import Molecule, field_energy
+from dfmp2.mp2 import scaling
+from dfmp2.options import Options
+from dfmp2.planning.figures import Memory, Sizes, Storage, Timings
+from dfmp2.scf.reference import Reference
+from dfmp2.units import quantity as _q
+
+if TYPE_CHECKING:
+    from dfmp2.mp2.prepared import Prepared
+
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairEnergies:
+    """Unscaled pair energies of the active occupied orbitals, Eh; each component is its matrix' sum.
+
+    opposite_spin : (nocc_alpha, nocc_beta)
+    same_spin : one (nocc, nocc) matrix (restricted) or two (alpha-alpha, beta-beta)
+    """
+
+    opposite_spin: Array
+    same_spin: tuple[Array, ...]
+
+    @property
+    def opposite_spin_energy(self) -> float:
+        """E_OS, Eh."""
+        return math.fsum(self.opposite_spin.flat)
+
+    @property
+    def same_spin_energy(self) -> float:
+        """E_SS, Eh."""
+        return math.fsum(value for matrix in self.same_spin for value in matrix.flat)
+
+    def channels(self) -> dict[str, Array]:
+        """Matrices by name: opposite_spin, same_spin or same_spin_alpha and same_spin_beta."""
+        names = ("same_spin",) if len(self.same_spin) == 1 else ("same_spin_alpha", "same_spin_beta")
+        return {"opposite_spin": self.opposite_spin, **dict(zip(names, self.same_spin, strict=True))}
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What recomputing a sample of pairs in float64 found (`dfmp2.mp2.certificate`)."""
+
+    pairs: int = _q("", "pairs evaluated")
+    sampled: int = _q("", "pairs recomputed in float64")
+    correlation_error: float = _q("hartree", "estimated precision error of the correlation energy")
+    same_spin_error: float = _q("hartree", "estimated precision error of the same-spin component")
+    opposite_spin_error: float = _q("hartree", "estimated precision error of the opposite-spin component")
+    largest_pair_error: float = _q("hartree", "largest difference found for one pair, both its orders counted")
+    tolerance: float = _q("hartree", "largest estimate accepted")
+    repeated_in_fp64: bool = _q("", "the estimate exceeded the tolerance and the step was repeated in float64")
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the estimate is within the tolerance."""
+        return self.correlation_error <= self.tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class NativeEnergies:
+    """What PySCF computes, Eh.
+
+    Attributes
+    ----------
+    program : name and version
+    scf_total_energy, same_spin, opposite_spin : Eh, unscaled
+    """
+
+    program: str
+    scf_total_energy: float
+    same_spin: float
+    opposite_spin: float
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """PySCF's own DF-MP2 and the differences (ours - PySCF), Eh."""
+
+    program: str = _q("", "program and module that computed the reference values")
+    scf_total_energy: float = _q("hartree", "reference SCF energy")
+    same_spin: float = _q("hartree", "reference same-spin correlation energy")
+    opposite_spin: float = _q("hartree", "reference opposite-spin correlation energy")
+    scf_difference: float = _q("hartree", "SCF energy, ours - reference")
+    same_spin_difference: float = _q("hartree", "same-spin correlation energy, ours - reference")
+    opposite_spin_difference: float = _q("hartree", "opposite-spin correlation energy, ours - reference")
+    allowed: float = _q("hartree", "largest difference accepted")
+
+    @property
+    def correlation_difference(self) -> float:
+        """E(corr), ours - reference, Eh."""
+        return self.same_spin_difference + self.opposite_spin_difference
+
+    @property
+    def largest_difference(self) -> float:
+        """Largest absolute difference of any component, Eh; NaN where one is NaN."""
+        parts = (self.scf_difference, self.same_spin_difference, self.opposite_spin_difference)
+        return float(np.max(np.abs((*parts, self.correlation_difference))))
+
+    @property
+    def passed(self) -> bool:
+        """Whether every component agrees within what is allowed."""
+        return self.largest_difference <= self.allowed
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostics:
+    """Numbers that tell whether the result can be trusted."""
+
+    homo_lumo_gap: float = _q("hartree", "smallest gap between occupied and virtual orbital energies of one spin")
+    smallest_denominator: float = _q("hartree", "smallest e_a + e_b - e_i - e_j")
+    metric_condition: float = _q("", "estimated condition number of the fitting metric (P|Q)")
+    metric_dropped: int = _q("", "fitting functions dropped by the eigenvalue cut")
+    metric_threshold: float = _q("", "eigenvalue cut relative to the largest eigenvalue, 0 when Cholesky was used")
+    warnings: tuple[str, ...] = _q("", "warnings given during the run")
+    scf_fitting_error: float | None = _q("hartree", "error of the SCF fitting set, sum over atoms measured alone", None)
+    mp2_fitting_error: float | None = _q("hartree", "error of the MP2 fitting set, sum over atoms measured alone", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """How a run was spread over processes."""
+
+    count: int = _q("", "processes")
+    hosts: tuple[str, ...] = _q("", "host of each")
+    measured_peaks: tuple[int, ...] = _q("byte", "measured peak resident memory of each, shared arrays counted in all")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MP2Result:
+    """A finished DF-MP2 calculation.
+
+    The unscaled components are sums of `pairs`; every total is arithmetic on them.
+    """
+
+    molecule: Molecule
+    options: Options
+    orbital_basis: BasisSet
+    scf_fitting: BasisSet | None
+    mp2_fitting: BasisSet
+    reference: Reference
+    pairs: PairEnergies
+    sizes: Sizes
+    backend: str
+    backend_reason: str
+    precision: str
+    diagnostics: Diagnostics
+    timings: Timings
+    predicted: Timings
+    memory: Memory
+    provenance: Provenance
+    frozen_core_note: str
+    certificate: Certificate | None = None
+    check: Check | None = None
+    mole_json: str = ""
+    storage: Storage | None = None
+    ranks: Ranks | None = None
+    preparation: Preparation | None = None
+
+    @property
+    def scf_total_energy(self) -> float:
+        """E(HF), Eh."""
+        return self.reference.scf_total_energy
+
+    @property
+    def mp2_same_spin_correlation_energy(self) -> float:
+        """E_SS, unscaled, Eh."""
+        return self.pairs.same_spin_energy
+
+    @property
+    def mp2_opposite_spin_correlation_energy(self) -> float:
+        """E_OS, unscaled, Eh."""
+        return self.pairs.opposite_spin_energy
+
+    @property
+    def mp2_correlation_energy(self) -> float:
+        """E_SS + E_OS, Eh."""
+        return self._scaled(scaling.MP2)
+
+    @property
+    def mp2_total_energy(self) -> float:
+        """E(HF) + E(MP2 correlation), always unscaled, Eh."""
+        return self.scf_total_energy + self.mp2_correlation_energy
+
+    @property
+    def scs_mp2_correlation_energy(self) -> float:
+        """SCS-MP2 correlation energy, Eh."""
+        return self._scaled(scaling.SCS)
+
+    @property
+    def sos_mp2_correlation_energy(self) -> float:
+        """SOS-MP2 correlation energy, Eh."""
+        return self._scaled(scaling.SOS)
+
+    @property
+    def scaled_mp2_correlation_energy(self) -> float | None:
+        """Correlation energy with the user's own factors, Eh; None when they were not asked for."""
+        own = scaling.custom(self.options.os_scale, self.options.ss_scale)
+        return None if own is None else self._scaled(own)
+
+    def _scaled(self, factors: scaling.Scaling) -> float:
+        return factors.apply(self.mp2_opposite_spin_correlation_energy, self.mp2_same_spin_correlation_energy)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object `dfmp2 run --json` prints; energies in hartree."""
+        return to_dict(self)
+
+    def _repr_html_(self) -> str:
+        return to_html(self)
+
+
+def to_dict(result: MP2Result) -> dict[str, Any]:
+    """Every quantity of interest under a flat, documented name; energies in hartree, times in s.
+
+    The keys are those of README, section "JSON". Non-finite numbers become None, which JSON can hold.
+    """
+    reference, molecule, certificate, check = result.reference, result.molecule, result.certificate, result.check
+    payload = {
+        **calculation(result),
+        "nuclear_repulsion_energy": reference.nuclear_repulsion_energy,
+        "scf_total_energy": result.scf_total_energy,
+        "scf_iterations": reference.cycles,
+        "mp2_same_spin_correlation_energy": result.mp2_same_spin_correlation_energy,
+        "mp2_opposite_spin_correlation_energy": result.mp2_opposite_spin_correlation_energy,
+        "mp2_correlation_energy": result.mp2_correlation_energy,
+        "mp2_total_energy": result.mp2_total_energy,
+        "scs_mp2_correlation_energy": result.scs_mp2_correlation_energy,
+        "sos_mp2_correlation_energy": result.sos_mp2_correlation_energy,
+        "scf_fitting_error": fitting_error(result.scf_fitting, molecule),
+        "mp2_fitting_error": fitting_error(result.mp2_fitting, molecule),
+        "backend": result.backend,
+        "backend_reason": result.backend_reason,
+        "precision": result.precision,
+        "precision_certificate": None if certificate is None else asdict(certificate),
+        "frozen_core_orbitals": result.sizes.frozen_core,
+        "spin_square": reference.spin_square,
+        **scf_solution(reference),
+        "sizes": asdict(result.sizes),
+        "diagnostics": asdict(result.diagnostics),
+        "timings": asdict(result.timings),
+        "predicted_timings": asdict(result.predicted),
+        "memory": asdict(result.memory),
+        "storage": None if result.storage is None else asdict(result.storage),
+        "check": None if check is None else _check(check),
+        "provenance": asdict(result.provenance) | {"input_sha256": hashlib.sha256(molecule.text.encode()).hexdigest()},
+    }
+    if result.preparation is not None:
+        payload["preparation"] = asdict(result.preparation)
+    if result.ranks is not None:
+        payload["ranks"] = asdict(result.ranks)
+    if result.scaled_mp2_correlation_energy is not None:
+        payload["scaled_mp2_correlation_energy"] = result.scaled_mp2_correlation_energy
+    return {key: plain(value) for key, value in payload.items()}
+
+
+def calculation(found: MP2Result | Prepared) -> dict[str, Any]:
+    """Molecule, method and bases: the first keys of the objects of a result and of a prepared file."""
+    molecule, reference = found.molecule, found.reference
+    return {
+        "name": molecule.name,
+        "formula": molecule.formula,
+        "charge": molecule.charge,
+        "multiplicity": molecule.multiplicity,
+        "point_charges": describe_field(molecule, found.orbital_basis),
+        "reference": reference.kind,
+        "relativity": found.options.relativity,
+        "scf_type": reference.scf_type,
+        "basis": found.orbital_basis.name,
+        "scf_auxbasis": None if found.scf_fitting is None else describe(found.scf_fitting),
+        "auxbasis": describe(found.mp2_fitting),
+    }
+
+
+def scf_solution(reference: Reference) -> dict[str, Any]:
+    """Stability of the SCF solution, and the others that were found, None where none was looked for."""
+    found = reference.solutions
+    return {
+        "scf_start": reference.start,
+        "stability": None if reference.stability is None else asdict(reference.stability),
+        "scf_solutions": None if found is None else {"chosen": found.chosen, "found": found.rows()},
+    }
+
+
+def describe_field(molecule: Molecule, basis: BasisSet) -> dict[str, float] | None:
+    """Number of point charges, their sum (e) and their energy with the nuclei (Eh); None where there are none."""
+    if molecule.point_charges is None:
+        return None
+    return {
+        "count": len(molecule.point_charges),
+        "total_charge": math.fsum(molecule.point_charges[:, 3]),
+        "nuclear_energy": field_energy(molecule, basis.ecp_electrons),
+    }
+
+
+def say_field(molecule: Molecule, basis: BasisSet) -> str:
+    """The point charges around a molecule in one line, "" where there are none."""
+    found = describe_field(molecule, basis)
+    if found is None:
+        return ""
+    count, energy = int(found["count"]), found["nuclear_energy"]
+    return (
+        f"{count} point charge{'s' * (count != 1)}, {found['total_charge']:+.6f} e in all; {energy:.10f} Eh with the "
+        "nuclei, contained in their repulsion; their energy among themselves is left out"
+    )
+
+
+def describe(basis: BasisSet) -> str:
+    """Names of the sets in a basis, e.g. "cc-pvdz-ri" or "cc-pvdz-jkfit, def2-universal-jkfit"."""
+    return ", ".join(dict.fromkeys(element.name for element in basis.elements.values()))
+
+
+def fitting_error(basis: BasisSet | None, molecule: Molecule) -> dict[str, Any] | None:
+    """Error of a fitting set, Eh: its sum over the atoms and that of each element; None where it was not measured."""
+    if basis is None or not basis.errors:
+        return None
+    return {"sum": basis.error_of(molecule.real_symbols), "elements": dict(basis.errors)}
+
+
+def to_html(result: MP2Result) -> str:
+    """A table of the energies, for notebooks."""
+    rows = [
+        ("E(SCF)", result.scf_total_energy),
+        ("E(SS)", result.mp2_same_spin_correlation_energy),
+        ("E(OS)", result.mp2_opposite_spin_correlation_energy),
+        ("E(MP2 correlation)", result.mp2_correlation_energy),
+        ("E(MP2 total)", result.mp2_total_energy),
+    ]
+    title = f"{result.molecule.formula}: DF-MP2/{result.orbital_basis.name} on {result.backend}, {result.precision}"
+    body = "".join(
+        f"<tr><td>{name}</td><td style='text-align:right'>{value:.10f}</td><td>E<sub>h</sub></td></tr>"
+        for name, value in rows
+    )
+    return f"<table><caption>{html.escape(title)}</caption>{body}</table>"
+
+
+def _check(check: Check) -> dict[str, Any]:
+    """A check; its SCF energy is None, for --check has no SCF of its own but takes that of the run."""
+    compared = {name: None if name.startswith("scf_") else value for name, value in asdict(check).items()}
+    return {**compared, "correlation_difference": check.correlation_difference, "passed": check.passed}
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON can hold it: lists for tuples, None for numbers that are not finite."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

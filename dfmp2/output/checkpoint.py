@@ -1,0 +1,404 @@
+"""The file OUTPUT.checkpoint: what a run that was stopped has done, for the one that goes on.
+
+    dfmp2 checkpoint 2
+    scratch FOLDER            where B lies on disk, or -
+    sha256 HASH               of everything that follows
+    npz archive               JSON, and the arrays that are named in it by their numbers
+
+It is saved every few seconds and when the run is asked to stop, always after an SCF iteration, a stage or a tile of
+pairs, and removed when the result is written. After the SCF a run that goes on has the bits of one that was never
+stopped; an SCF that was stopped begins again with its last orbitals, or, where bits count, from its original start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import stat
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.backends.base import PairTerms, Tile
+from dfmp2.errors import ForeignCheckpoint, InputError, Interrupted, ResourceError, ResultFileError
+from dfmp2.host.files import write_atomically
+from dfmp2.host.locks import locked
+from dfmp2.host.scratch import PREFIX, remove_folder, take_over
+from dfmp2.mp2.checkpoint import Checkpoint, StoredB
+from dfmp2.mp2.identity import require_same
+from dfmp2.mp2.pairs import TileKey
+from dfmp2.progress import Listener
+from dfmp2.scf.reference import Reference, Solutions, Stability, StartOrbitals
+
+SUFFIX = ".checkpoint"
+VARIABLE = "DFMP2_CHECKPOINT_SECONDS"
+EVERY = 5.0  # s between two saves, and before the first: what takes less leaves no checkpoint
+SHARE = 0.01  # of the time at most that goes into saving
+LARGEST = 8 * 10**9  # bytes
+HEAD, VERSION = b"dfmp2 checkpoint ", b"2"
+RUN = "run"  # name in the identity: which run of a study
+PARTS = {"stability": Stability, "solutions": Solutions}  # of a reference, each a record of its own
+ARRAY = "array number"  # in the JSON, where an array stands
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True, eq=False)
+class State:
+    """What is saved; the attributes are those of `dfmp2.mp2.checkpoint.Checkpoint`, and
+
+    identity : which calculation it belongs to, by name
+    """
+
+    identity: dict[str, str]
+    layout: tuple[int, int] | None = None
+    orbitals: StartOrbitals | None = None
+    reference: Reference | None = None
+    b: StoredB | None = None
+    tiles: dict[TileKey, PairTerms] | None = None
+
+    @property
+    def run(self) -> str:
+        """The run of a study that it belongs to, "" for a calculation by itself."""
+        return self.identity.get(RUN, "")
+
+
+def checkpoint_of(target: Path) -> Path:
+    """The checkpoint of a result file."""
+    return target.with_name(target.name + SUFFIX)
+
+
+class FileCheckpoint(Checkpoint):
+    """The state of one run in the file beside its result.
+
+    Parameters
+    ----------
+    target : the result file
+    found : what there is to go on from, None to start from the beginning
+    replace_foreign : start from the beginning, instead of refusing, where `found` belongs to another calculation
+    same_bits : begin an SCF that was stopped from its original start
+    run : which run of a study, "" for a calculation by itself
+    eager : stop where asked to even before the first save, because earlier runs of the study are on disk
+    ready : called before the first number is computed, when nothing else is wrong; may refuse
+
+    Attributes
+    ----------
+    saved : whether there is a checkpoint of this calculation on disk
+    saving : whether it is being written: an exception now would part the file from the knowledge of it
+    stop_asked : whether the run ends after the present iteration or tile
+    """
+
+    def __init__(
+        self,
+        target: Path,
+        found: State | None = None,
+        *,
+        replace_foreign: bool = False,
+        same_bits: bool = False,
+        run: str = "",
+        eager: bool = False,
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._file = checkpoint_of(target)
+        self._found, self._replace_foreign, self._same_bits = found, replace_foreign, same_bits
+        self._run, self._eager, self._ready = run, eager, ready
+        self._identity: dict[str, str] = {}
+        self._listener = Listener()
+        self._every = seconds()
+        self._due, self._failed = time.monotonic() + self._every, False
+        self.path = str(self._file)
+        self.saved = self.saving = self.stop_asked = False
+        self.tiles: dict[TileKey, PairTerms] = {}
+
+    def begin(self, identity: Mapping[str, str], listener: Listener) -> None:
+        """As of Checkpoint; what `ready` refuses is refused here."""
+        self._ready()
+        self._identity = {**({RUN: self._run} if self._run else {}), **identity}
+        self._listener = listener
+        self._due = time.monotonic() + self._every
+        found = self._found
+        if found is None:
+            return
+        try:
+            require_same(found.identity, self._identity, self.path)
+        except ForeignCheckpoint as error:
+            if not self._replace_foreign:
+                raise
+            listener.stage(f"starting from the beginning: {error}")
+            return
+        self.layout, self.reference, self.b, self.tiles = found.layout, found.reference, found.b, found.tiles or {}
+        self.orbitals = None if self._same_bits else found.orbitals
+        self.saved = True
+        listener.stage(f"going on from {self.path}")
+
+    def add_layout(self, program: int, budget: int) -> None:
+        self.layout = program, budget
+
+    def add_orbitals(self, mo_coeff: NDArray[np.float64], mo_occ: NDArray[np.float64]) -> None:
+        self.orbitals = StartOrbitals(mo_coeff, mo_occ, None, self.path)
+        self._safe_point()
+
+    def add_reference(self, reference: Reference) -> None:
+        self.reference, self.orbitals = reference, None
+        self._safe_point(wanted=self.saved)
+
+    def add_b(self, b: StoredB | None) -> None:
+        self.b = b
+
+    def add_tile(self, key: TileKey, terms: PairTerms) -> None:
+        self.tiles[key] = terms
+        self._safe_point()
+
+    def ask_to_stop(self) -> bool:
+        """Stop after the present iteration or tile; false where nothing could be gone on from."""
+        self.stop_asked = self.saved or self.saving or self._eager
+        return self.stop_asked
+
+    def save(self) -> None:
+        """Write the state now; a disk that refuses is reported once, and what was saved before stays."""
+        begun = time.monotonic()
+        state = State(self._identity, self.layout, self.orbitals, self.reference, self.b, self.tiles)
+        self.saving = True
+        try:
+            require_ours(self._file)
+            write_atomically(self._file, encode(state), overwrite=True)
+            self.saved = True
+        except (ResourceError, ResultFileError) as error:
+            if not self._failed:
+                self._listener.warning(f"no checkpoint could be saved, the run goes on without: {error}")
+            self._failed = True
+        finally:
+            self.saving = False
+        now = time.monotonic()
+        self._due = now + (max(self._every, (now - begun) / SHARE) if self._every else 0.0)
+
+    def complete(self) -> None:
+        """The result is written: there is nothing to go on from any more."""
+        remove(self._file)
+        self.saved = False
+
+    def _safe_point(self, *, wanted: bool = False) -> None:
+        """Save what is due, and stop where that was asked for."""
+        if wanted or self.stop_asked or time.monotonic() >= self._due:
+            self.save()
+        if self.stop_asked:
+            raise Interrupted(f"stopped: {self.path} holds what was done")
+
+
+@contextmanager
+def checkpointing(
+    target: str | Path,
+    *,
+    resume: bool,
+    note: Say,
+    warn: Say,
+    replace_foreign: bool = False,
+    same_bits: bool = False,
+    ready: Callable[[], None] = lambda: None,
+) -> Iterator[FileCheckpoint]:
+    """Hold the lock of a result, and save the state of its run beside it.
+
+    Parameters
+    ----------
+    target : the result file
+    resume : go on from the checkpoint if there is one
+    note, warn : told what is found
+    replace_foreign, same_bits, ready : as of FileCheckpoint
+
+    Raises
+    ------
+    ResultFileError : another process is computing this result, or what lies there is no checkpoint of this version
+    """
+    target = Path(target)
+    with locked(target):
+        found = found_beside(target, resume=resume, note=note, warn=warn)
+        yield FileCheckpoint(target, found, replace_foreign=replace_foreign, same_bits=same_bits, ready=ready)
+
+
+def seconds() -> float:
+    """Time between two saves: $DFMP2_CHECKPOINT_SECONDS, or 5.
+
+    Raises
+    ------
+    InputError : it is no time
+    """
+    text = os.environ.get(VARIABLE, "")
+    try:
+        value = float(text) if text else EVERY
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise InputError(f"{VARIABLE}={text!r}: expected seconds between two saves, 0 or more")
+    return value
+
+
+def found_beside(target: Path, *, resume: bool, note: Say, warn: Say) -> State | None:
+    """What there is to go on from, None to start from the beginning; what is damaged is named and not used.
+
+    Raises
+    ------
+    ResultFileError : what lies there is no checkpoint, or of an earlier version and to be gone on from
+    """
+    file = checkpoint_of(target)
+    if not require_ours(file):
+        if resume:
+            note(f"there is no {file}: starting from the beginning")
+        return None
+    if not resume:
+        note(f"{file} of an earlier run is not used: --resume would go on from it")
+        return None
+    try:
+        return decode(_read(file, LARGEST))
+    except OldVersion as error:
+        raise ResultFileError(f"{file} {error}") from error
+    except ValueError as error:
+        warn(f"{file} is damaged: {error}: it is not used, starting from the beginning")
+        return None
+
+
+def require_ours(file: Path) -> bool:
+    """Whether there is a checkpoint of dfmp2; nothing else in its place is read or replaced.
+
+    Raises
+    ------
+    ResultFileError : it is something else
+    """
+    try:
+        if not stat.S_ISREG(os.lstat(file).st_mode):
+            raise ResultFileError(f"{file} is no regular file, so no checkpoint of dfmp2: move it away")
+        if not _read(file, len(HEAD)).startswith(HEAD):
+            raise ResultFileError(f"{file} is no checkpoint of dfmp2: move it away, or name another --output")
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise ResultFileError(f"{file} cannot be read: {error.strerror}") from error
+    return True
+
+
+def remove(file: Path) -> None:
+    """Delete a checkpoint and B in the scratch folder that it names; anything else stays."""
+    try:
+        if not require_ours(file):
+            return
+        state = decode(_read(file, LARGEST))
+    except ResultFileError:
+        return
+    except (OSError, ValueError):
+        state = None
+    with suppress(OSError):
+        file.unlink()
+    if state is not None and state.b is not None and Path(state.b.folder).name.startswith(PREFIX):
+        lock = take_over(Path(state.b.folder))
+        if lock is not None:
+            remove_folder(Path(state.b.folder))
+            os.close(lock)
+
+
+def _read(file: Path, most: int) -> bytes:
+    """Not more than `most` bytes of a regular file, whatever takes its place meanwhile."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with open(descriptor, "rb") as stream:
+        return stream.read(most) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+
+
+# --- the bytes of the file ------------------------------------------------------------------------------------------
+
+
+class OldVersion(ValueError):
+    """A checkpoint that another version of dfmp2 has written."""
+
+
+def encode(state: State) -> bytes:
+    """A file."""
+    arrays: list[NDArray[Any]] = []
+
+    def plain(value: Any) -> Any:
+        """What JSON cannot hold: arrays by their number, records by their fields."""
+        if isinstance(value, np.ndarray):
+            arrays.append(value)
+            return {ARRAY: len(arrays) - 1}
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+
+    done = list((state.tiles or {}).items())
+    index = np.array(
+        [(*channel, *tile, terms.exchange is not None) for (*channel, tile), terms in done], dtype=np.int64
+    )
+    parts = [part.ravel() for _, terms in done for part in terms if part is not None]
+    table = {name: getattr(state, name) for name in ("identity", "layout", "orbitals", "reference", "b")}
+    table |= {"tiles": index.reshape(-1, 9), "terms": np.concatenate(parts) if parts else np.zeros(0)}
+    text = np.frombuffer(json.dumps(table, default=plain).encode(), dtype=np.uint8)
+    payload = io.BytesIO()
+    np.savez(payload, text, *arrays, allow_pickle=False)
+    content = payload.getvalue()
+    scratch = "-" if state.b is None else state.b.folder
+    head = HEAD + VERSION + f"\nscratch {scratch}\n".encode("utf-8", "surrogateescape")
+    return head + f"sha256 {hashlib.sha256(content).hexdigest()}\n".encode() + content
+
+
+def decode(content: bytes) -> State:
+    """The state in a file.
+
+    Raises
+    ------
+    OldVersion : another version of dfmp2 has written it
+    ValueError : it is damaged
+    """
+    version, _, rest = content.removeprefix(HEAD).partition(b"\n")
+    if version != VERSION:
+        raise OldVersion("was written by an earlier version of dfmp2: delete it and start again")
+    _, _, rest = rest.partition(b"\nsha256 ")
+    stored, _, payload = rest.partition(b"\n")
+    if hashlib.sha256(payload).hexdigest().encode() != stored:
+        raise ValueError("its content does not have the stored hash")
+    try:
+        with np.load(io.BytesIO(payload), allow_pickle=False) as archive:
+            arrays = [archive[name] for name in archive.files]
+        table = json.loads(arrays[0].tobytes(), object_hook=lambda found: _array(found, arrays[1:]))
+        return State(
+            identity={str(name): str(value) for name, value in table["identity"].items()},
+            layout=_tuples(table["layout"]),
+            orbitals=_record(StartOrbitals, table["orbitals"]),
+            reference=_record(Reference, table["reference"]),
+            b=_record(StoredB, table["b"]),
+            tiles=_tiles(table["tiles"], table["terms"]),
+        )
+    except (LookupError, TypeError, AttributeError, RecursionError, zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(f"it is not laid out as dfmp2 does it ({error})") from error
+
+
+def _array(found: dict[str, Any], arrays: list[NDArray[Any]]) -> Any:
+    return arrays[found[ARRAY]] if found.keys() == {ARRAY} else found
+
+
+def _record(kind: Any, values: Any) -> Any:
+    """A record of its fields, with tuples in place of JSON's lists; None for None."""
+    if values is None:
+        return None
+    parts = {name: _record(PARTS[name], value) if name in PARTS else _tuples(value) for name, value in values.items()}
+    return kind(**parts)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _tiles(index: NDArray[np.int64], numbers: NDArray[np.float64]) -> dict[TileKey, PairTerms]:
+    """Finished tiles; each takes its part of the numbers."""
+    found: dict[TileKey, PairTerms] = {}
+    place = 0
+    for number, left, right, i0, i1, j0, j1, diagonal, exchanging in index.tolist():
+        shape, parts = (i1 - i0, j1 - j0), []
+        for _ in range(1 + exchanging):
+            parts.append(numbers[place : place + shape[0] * shape[1]].reshape(shape))
+            place += shape[0] * shape[1]
+        found[number, left, right, Tile(i0, i1, j0, j1, bool(diagonal))] = PairTerms(*parts, *[None] * (not exchanging))
+    return found

@@ -1,0 +1,64 @@
+"""Results in the formats of other programs: one literal table of formats, each a function from a result to bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dfmp2.errors import InputError
+from dfmp2.molecule.text import printable
+from dfmp2.molecule.xyz import write_xyz
+from dfmp2.mp2.result import MP2Result
+from dfmp2.output.export.molden import molden
+from dfmp2.output.export.qcschema import qcschema
+from dfmp2.output.export.trexio import trexio
+
+__all__ = ["FORMATS", "Format", "export"]
+
+
+def xyz(result: MP2Result) -> bytes:
+    """The geometry in angstrom, with charge, multiplicity, method and energies as key=value in the comment line.
+
+    Every energy key names its unit, because programs that read extended xyz take a bare `energy` for electronvolts.
+    """
+    count, comment, *atoms = write_xyz(result.molecule).splitlines()
+    energies = ("scf_total_energy", "mp2_correlation_energy", "mp2_total_energy")
+    keys = " ".join(f"{name}_hartree={getattr(result, name):.12f}" for name in energies)
+    basis = printable(result.orbital_basis.name).replace('"', "'")
+    relativity = "X2C-" if result.options.relativity == "x2c" else ""
+    charges = result.molecule.point_charges
+    field = "" if charges is None else f" point_charges={len(charges)}"
+    line = f'{comment} method="{relativity}DF-MP2/{basis}"{field} {keys}'
+    return ("\n".join([count, line, *atoms]) + "\n").encode("ascii", "backslashreplace")
+
+
+class Format(NamedTuple):
+    """A file format: what makes its bytes, the ending of its files, and what is in it."""
+
+    write: Callable[[MP2Result], bytes]
+    ending: str
+    holds: str
+
+
+FORMATS = {
+    "molden": Format(molden, ".molden", "geometry, basis, SCF orbitals; up to g functions"),
+    "trexio": Format(trexio, ".trexio.h5", "geometry, basis, core potentials, SCF orbitals"),
+    "qcschema": Format(qcschema, ".qcschema.json", "AtomicResult: input, all energies, basis, SCF orbitals"),
+    "xyz": Format(xyz, ".xyz", "geometry, energies in the comment line"),
+}
+
+
+def export(result: MP2Result, to: str) -> bytes:
+    """A result in another program's format.
+
+    Parameters
+    ----------
+    to : a name in FORMATS
+
+    Raises
+    ------
+    InputError : unknown format, a package is missing, or the format cannot hold this result
+    """
+    if to not in FORMATS:
+        raise InputError(f"--to {to}: unknown format; expected one of {', '.join(FORMATS)}")
+    return FORMATS[to].write(result)

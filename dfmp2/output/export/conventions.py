@@ -1,0 +1,76 @@
+"""Where file formats differ: the order of the functions in a spherical shell, and the terms of a core potential.
+
+Rows of `mo_coeff` are in PySCF's order: p as x, y, z (m = +1, -1, 0), other shells from m = -l to +l. Real solid
+harmonics have one sign convention in all formats: m > 0 goes with cos(m phi), m < 0 with sin(|m| phi), both positive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.molecule.basis import ElementBasis
+from dfmp2.mp2.result import MP2Result
+
+Order = Callable[[int], list[int]]
+LOCAL = -1  # angular momentum of the local channel in a stored core potential
+
+
+def pyscf(momentum: int) -> list[int]:
+    """m of each function of a shell in PySCF."""
+    return [1, -1, 0] if momentum == 1 else cca(momentum)
+
+
+def cca(momentum: int) -> list[int]:
+    """m of each function of a shell in QCSchema (CCA): -l to +l, p functions too."""
+    return list(range(-momentum, momentum + 1))
+
+
+def alternating(momentum: int) -> list[int]:
+    """m of each function of a shell in TREXIO: 0, +1, -1, +2, -2, ..., p functions too (z, x, y)."""
+    return [0, *(sign * m for m in range(1, momentum + 1) for sign in (1, -1))]
+
+
+def molden(momentum: int) -> list[int]:
+    """m of each function of a shell in Molden: p as x, y, z, other shells 0, +1, -1, +2, -2, ..."""
+    return pyscf(1) if momentum == 1 else alternating(momentum)
+
+
+def rows(momenta: Iterable[int], order: Order) -> NDArray[np.intp]:
+    """Rows of `mo_coeff` in the order of a format: `mo_coeff[rows(momenta, molden)]`.
+
+    Parameters
+    ----------
+    momenta : angular momentum of each shell, in the order of the rows
+    order : one of the orders of this module
+
+    Returns
+    -------
+    (nao,) int
+    """
+    places: list[int] = []
+    for momentum in momenta:
+        first = len(places)
+        places.extend(first + pyscf(momentum).index(m) for m in order(momentum))
+    return np.array(places, dtype=np.intp)
+
+
+def core_electrons(result: MP2Result) -> list[int]:
+    """Electrons that a core potential replaces on each atom; a ghost has none."""
+    molecule, replaced = result.molecule, result.orbital_basis.ecp_electrons
+    return [0 if ghost else replaced[symbol] for symbol, ghost in zip(molecule.symbols, molecule.ghost, strict=True)]
+
+
+def local_momentum(element: ElementBasis) -> int:
+    """The angular momentum that stands for the local channel of a core potential: one more than the highest other."""
+    return max([momentum for momentum, _ in element.ecp[1]], default=LOCAL) + 1 if element.ecp else 0
+
+
+def core_terms(element: ElementBasis) -> Iterator[tuple[int, int, float, float]]:
+    """Terms coefficient * r^(power - 2) * exp(-exponent * r^2): (momentum, power, exponent, coefficient)."""
+    for momentum, powers in element.ecp[1] if element.ecp else ():
+        for power, terms in enumerate(powers):
+            for exponent, coefficient in terms:
+                yield local_momentum(element) if momentum == LOCAL else momentum, power, exponent, coefficient

@@ -1,0 +1,84 @@
+"""Molden files: geometry in bohr, basis, orbitals (https://www.theochem.ru.nl/molden/molden_format.html).
+
+The format knows spherical functions up to g and no charge, multiplicity, fitting set or effective core potential.
+A ghost atom has its element's symbol and atomic number 0, as Psi4 writes it; the electrons that a core potential
+replaces are named in the [Core] section that Molden2AIM introduced, and the atomic number stays the element's.
+
+`pyscf.tools.molden` (PySCF 2.14) has the same order and normalisation up to g, but writes a ghost as "GHOST-I", which
+readers refuse (IOData) or take for another element, the effective charge for the atomic number where there is a core
+potential (iodine is manganese), orbital energies with 10 digits, and leaves h functions out without a word. This module
+can go when it does none of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dfmp2.errors import InputError
+from dfmp2.molecule.mole import Shell, ao_shells
+from dfmp2.molecule.text import printable
+from dfmp2.mp2.result import MP2Result
+from dfmp2.output.export import conventions
+
+LETTERS = "spdfg"
+
+
+def molden(result: MP2Result) -> bytes:
+    """A Molden file of the SCF orbitals, 17 significant digits.
+
+    Raises
+    ------
+    InputError : the basis has functions beyond g
+    NumericalError : the stored orbitals do not belong to the stored basis
+    """
+    highest = max(shell[0] for element in result.orbital_basis.elements.values() for shell in element.shells)
+    if highest >= len(LETTERS):
+        raise InputError(
+            f"--to molden: {result.orbital_basis.name} has functions of angular momentum {highest}, and the format "
+            "ends at g (4): use --to trexio or --to qcschema"
+        )
+    shells = ao_shells(result.molecule, result.orbital_basis, result.reference.mo_coeff)
+    lines = ["[Molden Format]", "[Title]", _title(result), "[Atoms] AU", *_atoms(result), "[GTO]"]
+    lines += [*_basis(shells, result.molecule.natom), "[5D]", "[7F]", "[9G]"]
+    cores = [f"{place} : {core}" for place, core in enumerate(conventions.core_electrons(result), start=1) if core]
+    lines += ["[Core]", *cores] if cores else []
+    lines += ["[MO]", *_orbitals(result, shells)]
+    return ("\n".join(lines) + "\n").encode("ascii", "backslashreplace")
+
+
+def _title(result: MP2Result) -> str:
+    """What was computed, and what acted on the orbitals besides the atoms of the file."""
+    molecule, charges = result.molecule, result.molecule.point_charges
+    relativity = ", spin-free X2C" if result.options.relativity == "x2c" else ""
+    field = "" if charges is None else f", in the field of {len(charges)} point charges (not in this file)"
+    return printable(
+        f" {result.reference.kind.upper()}/{result.orbital_basis.name} orbitals of dfmp2 {result.provenance.version}, "
+        f"charge {molecule.charge}, multiplicity {molecule.multiplicity}{relativity}{field}"
+    )
+
+
+def _atoms(result: MP2Result) -> Iterator[str]:
+    molecule = result.molecule
+    centres = zip(molecule.symbols, molecule.ghost, molecule.numbers, molecule.coordinates, strict=True)
+    for place, (symbol, ghost, number, point) in enumerate(centres, start=1):
+        yield f"{symbol} {place} {0 if ghost else number} " + " ".join(f"{x:.17g}" for x in point)
+
+
+def _basis(shells: Sequence[Shell], natom: int) -> Iterator[str]:
+    for atom in range(natom):
+        yield f"{atom + 1} 0"
+        for shell in shells:
+            if shell.atom == atom:
+                yield f"{LETTERS[shell.momentum]} {len(shell.exponents)} 1.00"
+                for exponent, coefficient in zip(shell.exponents, shell.coefficients, strict=True):
+                    yield f"{exponent:.17g} {coefficient:.17g}"
+        yield ""
+
+
+def _orbitals(result: MP2Result, shells: Sequence[Shell]) -> Iterator[str]:
+    reference, order = result.reference, conventions.rows((shell.momentum for shell in shells), conventions.molden)
+    for spin, name in zip(range(reference.nspin), ("Alpha", "Beta"), strict=False):
+        coeff = reference.mo_coeff[spin][order]
+        for number, (energy, occ) in enumerate(zip(reference.mo_energy[spin], reference.mo_occ[spin], strict=True)):
+            yield from ("Sym= A", f"Ene= {energy:.17g}", f"Spin= {name}", f"Occup= {occ:.10f}")
+            yield from (f"{row} {value:.17g}" for row, value in enumerate(coeff[:, number], start=1))

@@ -1,0 +1,245 @@
+"""QCSchema documents (versions 1 and 2) as plain dictionaries that hold nothing but JSON types.
+
+Version 1 merges the input into the result; version 2 keeps it under `input_data`, with method and keywords under
+`specification`. Lengths are in bohr, energies in hartree; the geometry is handed on digit by digit. Basis functions
+come shell by shell, m from -l to +l in each (CCA order, p functions too); matrices are flat, row by row. Occupations
+are those of one spin, 0 or 1, also of a restricted reference, which leaves the beta quantities out.
+https://molssi.github.io/QCElemental
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from itertools import groupby
+from typing import Any
+
+from dfmp2.molecule.basis import ElementBasis
+from dfmp2.molecule.mole import Shell, ao_shells
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import Options
+from dfmp2.output.export import conventions
+from dfmp2.output.text import report
+
+VERSIONS = (1, 2)
+INPUT_NAMES = {1: "qcschema_input", 2: "qcschema_atomic_input"}
+OUTPUT_NAMES = {1: "qcschema_output", 2: "qcschema_atomic_result"}
+BASIS_NAMES = {1: "qcschema_basis", 2: "qcschema_basis_set"}
+# What a document may not carry: the basis has its own place, the others describe one machine or one file.
+NO_KEYWORDS = ("basis", "scf_from", "memory", "threads")
+PROTOCOLS = {  # what each protocol keeps, as in QCElemental
+    "none": (),
+    "all": ("orbitals", "eigenvalues", "occupations"),
+    "return_results": ("orbitals", "eigenvalues", "occupations"),
+    "orbitals_and_eigenvalues": ("orbitals", "eigenvalues"),
+    "occupations_and_eigenvalues": ("eigenvalues", "occupations"),
+}
+SAME_NAMES = (  # here and in the schema
+    "scf_total_energy",
+    "mp2_same_spin_correlation_energy",
+    "mp2_opposite_spin_correlation_energy",
+    "mp2_correlation_energy",
+    "mp2_total_energy",
+)
+
+
+def qcschema(result: MP2Result, version: int = 1) -> bytes:
+    """An AtomicResult with orbitals, orbital energies and basis, as JSON.
+
+    Raises
+    ------
+    NumericalError : the stored orbitals do not belong to the stored basis
+    """
+    document = atomic_result(result, _atomic_input(result, version), version, "all", result.mp2_correlation_energy)
+    return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
+
+
+def atomic_result(
+    result: MP2Result, given: Mapping[str, Any], version: int, kept: str, correlation: float
+) -> dict[str, Any]:
+    """The AtomicResult that answers an AtomicInput.
+
+    Parameters
+    ----------
+    given : the AtomicInput; handed back as it came
+    version : of the schema, 1 or 2
+    kept : protocol `wavefunction`, one of PROTOCOLS
+    correlation : correlation energy of the method asked for, Eh
+
+    Returns
+    -------
+    JSON types only
+    """
+    specification = given if version == 1 else given["specification"]
+    protocols = specification.get("protocols") or {}
+    answer = {
+        "schema_name": OUTPUT_NAMES[version],
+        "schema_version": version,
+        "molecule": given["molecule"],
+        "properties": _properties(result, correlation),
+        "return_result": result.scf_total_energy + correlation,
+        "success": True,
+        "provenance": {
+            **asdict(result.provenance),
+            "creator": "dfmp2",
+            "routine": "dfmp2",
+            "backend": result.backend,
+            "precision": result.precision,
+            "backend_details": list(result.provenance.backend_details),
+        },
+        "stdout": None if protocols.get("stdout") is False else report(result),
+        "extras": {"qcvars": _qcvars(result, correlation), "dfmp2": result.to_dict()},
+    }
+    if given.get("id") is not None:
+        answer["id"] = given["id"]
+    if PROTOCOLS[kept]:
+        answer["wavefunction"] = _wavefunction(result, version, PROTOCOLS[kept])
+    if version == 1:
+        answer["extras"] = {**(given.get("extras") or {}), **answer["extras"]}
+        return {**given, **answer}
+    return {**answer, "input_data": dict(given)}
+
+
+def _atomic_input(result: MP2Result, version: int) -> dict[str, Any]:
+    """The AtomicInput that asks for this result: its molecule, and the options that differ from the defaults."""
+    defaults = Options(basis=result.options.basis).settled(result.molecule.multiplicity)
+    keywords = {
+        field.name: getattr(result.options, field.name)
+        for field in fields(Options)
+        if field.name not in NO_KEYWORDS and getattr(result.options, field.name) != getattr(defaults, field.name)
+    }
+    if result.molecule.point_charges is not None:
+        keywords |= {"point_charges": result.molecule.point_charges.tolist(), "point_charge_units": "bohr"}
+    specification = {
+        "driver": "energy",
+        "model": {"method": "mp2", "basis": result.orbital_basis.name},
+        "keywords": keywords,
+        "protocols": {"wavefunction": "all"},
+        "extras": {},
+    }
+    return {
+        "schema_name": INPUT_NAMES[version],
+        "schema_version": version,
+        "molecule": _molecule(result.molecule, version),
+        **(specification if version == 1 else {"specification": {"program": "dfmp2", **specification}}),
+    }
+
+
+def _molecule(molecule: Molecule, version: int) -> dict[str, Any]:
+    """A QCSchema molecule whose frame is not to be changed; ghosts are the atoms that are not real."""
+    return {
+        "schema_name": "qcschema_molecule",
+        "schema_version": {1: 2, 2: 3}[version],
+        "name": molecule.name,
+        "symbols": list(molecule.symbols),
+        "geometry": molecule.coordinates.ravel().tolist(),
+        "real": [not ghost for ghost in molecule.ghost],
+        "molecular_charge": float(molecule.charge),
+        "molecular_multiplicity": molecule.multiplicity,
+        "fix_com": True,
+        "fix_orientation": True,
+    }
+
+
+def _properties(result: MP2Result, correlation: float) -> dict[str, float | int]:
+    alpha, beta = result.molecule.check_electrons(result.orbital_basis.ecp_electrons)
+    return {
+        "calcinfo_nbasis": result.sizes.nao,
+        "calcinfo_nmo": result.sizes.nmo,
+        "calcinfo_nalpha": alpha,
+        "calcinfo_nbeta": beta,
+        "calcinfo_natom": result.sizes.natom,
+        "nuclear_repulsion_energy": result.reference.nuclear_repulsion_energy,
+        "return_energy": result.scf_total_energy + correlation,
+        "scf_iterations": result.reference.cycles,
+        "mp2_singles_energy": 0.0,  # of canonical RHF and UHF orbitals
+        "mp2_doubles_energy": result.mp2_correlation_energy,
+        **{name: getattr(result, name) for name in SAME_NAMES},
+    }
+
+
+def _qcvars(result: MP2Result, correlation: float) -> dict[str, float]:
+    """Energies under the upper-case names that Psi4 and QCEngine use, Eh."""
+    hartree_fock = result.scf_total_energy
+    totals = {
+        "NUCLEAR REPULSION ENERGY": result.reference.nuclear_repulsion_energy,
+        **dict.fromkeys(("HF TOTAL ENERGY", "SCF TOTAL ENERGY", "CURRENT REFERENCE ENERGY"), hartree_fock),
+        "MP2 SAME-SPIN CORRELATION ENERGY": result.mp2_same_spin_correlation_energy,
+        "MP2 OPPOSITE-SPIN CORRELATION ENERGY": result.mp2_opposite_spin_correlation_energy,
+        "MP2 SINGLES ENERGY": 0.0,
+        "MP2 DOUBLES ENERGY": result.mp2_correlation_energy,
+        "CURRENT CORRELATION ENERGY": correlation,
+        "CURRENT ENERGY": hartree_fock + correlation,
+    }
+    methods = {
+        "MP2": result.mp2_correlation_energy,
+        "SCS-MP2": result.scs_mp2_correlation_energy,
+        "SOS-MP2": result.sos_mp2_correlation_energy,
+        "CUSTOM SCS-MP2": result.scaled_mp2_correlation_energy,
+    }
+    for name, energy in methods.items():
+        if energy is not None:
+            totals |= {f"{name} CORRELATION ENERGY": energy, f"{name} TOTAL ENERGY": hartree_fock + energy}
+    return totals
+
+
+def _wavefunction(result: MP2Result, version: int, kept: tuple[str, ...]) -> dict[str, Any]:
+    """Basis and those of orbitals, orbital energies and occupations that are kept."""
+    reference, molecule = result.reference, result.molecule
+    shells = ao_shells(molecule, result.orbital_basis, reference.mo_coeff)
+    order = conventions.rows((shell.momentum for shell in shells), conventions.cca)
+    labels = [f"{s}_ghost" if ghost else s for s, ghost in zip(molecule.symbols, molecule.ghost, strict=True)]
+    centres: dict[str, Any] = {}
+    for atom, label in enumerate(labels):
+        potential = {} if molecule.ghost[atom] else _core_potential(result.orbital_basis.elements[label])
+        here = [_shell(shell) for shell in shells if shell.atom == atom]
+        centres.setdefault(label, {"electron_shells": here, **potential})
+    document: dict[str, Any] = {
+        "basis": {
+            "schema_name": BASIS_NAMES[version],
+            "schema_version": version,
+            "name": result.orbital_basis.name,
+            "center_data": centres,
+            "atom_map": labels,
+            "nbf": result.sizes.nao,
+        },
+        "restricted": reference.nspin == 1,
+    }
+    for number, spin in enumerate("ab"[: reference.nspin]):
+        values = {
+            "orbitals": reference.mo_coeff[number][order],
+            "eigenvalues": reference.mo_energy[number],
+            "occupations": (reference.mo_occ[number] > 0).astype(float),
+        }
+        for name in kept:
+            document[f"scf_{name}_{spin}"] = values[name].ravel().tolist()
+            document[f"{name}_{spin}"] = f"scf_{name}_{spin}"
+    return document
+
+
+def _shell(shell: Shell) -> dict[str, Any]:
+    return {
+        "angular_momentum": [shell.momentum],
+        "harmonic_type": "spherical",
+        "exponents": shell.exponents.tolist(),
+        "coefficients": [shell.coefficients.tolist()],
+    }
+
+
+def _core_potential(element: ElementBasis) -> dict[str, Any]:
+    potentials = []
+    for momentum, terms in groupby(conventions.core_terms(element), key=lambda term: term[0]):
+        _, powers, exponents, coefficients = zip(*terms, strict=True)
+        potentials.append(
+            {
+                "ecp_type": "scalar",
+                "angular_momentum": [momentum],
+                "r_exponents": list(powers),
+                "gaussian_exponents": list(exponents),
+                "coefficients": [list(coefficients)],
+            }
+        )
+    electrons = {"ecp_electrons": element.ecp_electrons} if element.ecp else {}
+    return {**electrons, **({"ecp_potentials": potentials} if potentials else {})}

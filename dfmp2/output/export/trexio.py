@@ -1,0 +1,131 @@
+"""TREXIO files (https://trex-coe.github.io/trexio/): the wave function in atomic units, with its core potentials.
+
+    chi_i(r) = N'_i P_i(r) N_s sum_k a_k f_k exp(-g_k r^2)        P: solid harmonics with P = z, (3z^2 - r^2)/2, ...
+
+so f_k is the radial norm times sqrt((2l+1)/4 pi), and N_s = N'_i = 1. An effective core potential term is
+coefficient * r^power * exp(-exponent * r^2). A ghost is a nucleus of charge 0 with its element's label.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dfmp2.errors import InputError, ResourceError
+from dfmp2.molecule.mole import ao_shells
+from dfmp2.mp2.result import MP2Result
+from dfmp2.output.export import conventions
+
+INSTALL = "pip install 'dfmp2[trexio]'"
+
+
+def trexio(result: MP2Result) -> bytes:
+    """A TREXIO file (HDF5 back end).
+
+    Raises
+    ------
+    InputError : the trexio package is missing, or the Hamiltonian is not that of the nuclei alone
+    NumericalError : the stored orbitals do not belong to the stored basis
+    ResourceError : there is no room for a temporary file
+    """
+    if result.molecule.point_charges is not None or result.options.relativity != "none":
+        beyond = "an X2C Hamiltonian" if result.molecule.point_charges is None else "point charges"
+        raise InputError(
+            f"--to trexio: the result has {beyond}, which the format cannot say, so that a program that reads it would "
+            "compute with another Hamiltonian: use --to qcschema"
+        )
+    try:
+        import trexio as library
+    except ImportError as error:
+        raise InputError(f"--to trexio needs the trexio package ({error}): {INSTALL}") from error
+    values = {**_system(result), **_wave_function(result)}
+    try:
+        with tempfile.TemporaryDirectory(prefix="dfmp2-") as folder:
+            path = Path(folder) / "result.trexio.h5"
+            with library.File(str(path), "w", library.TREXIO_HDF5) as file:
+                for name, value in values.items():
+                    getattr(library, f"write_{name}")(file, value)
+            return path.read_bytes()
+    except (OSError, library.Error) as error:
+        raise ResourceError(
+            f"the TREXIO file could not be written into a temporary folder ({error}): check TMPDIR and its disk"
+        ) from error
+
+
+def _system(result: MP2Result) -> dict[str, Any]:
+    """Names of the format and values of nuclei, electrons and core potentials, sizes before arrays that need them."""
+    molecule, reference, cores = result.molecule, result.reference, conventions.core_electrons(result)
+    alpha, beta = molecule.check_electrons(result.orbital_basis.ecp_electrons)
+    nuclei = zip(molecule.numbers.tolist(), molecule.ghost, cores, strict=True)
+    values = {
+        "metadata_code_num": 1,
+        "metadata_code": [f"dfmp2 {result.provenance.version}"],
+        "metadata_description": f"{reference.kind.upper()} reference of a DF-MP2 calculation",
+        "nucleus_num": molecule.natom,
+        "nucleus_charge": [0.0 if ghost else float(number - core) for number, ghost, core in nuclei],
+        "nucleus_coord": np.ascontiguousarray(molecule.coordinates),
+        "nucleus_label": list(molecule.symbols),
+        "nucleus_repulsion": reference.nuclear_repulsion_energy,
+        "electron_num": alpha + beta,
+        "electron_up_num": alpha,
+        "electron_dn_num": beta,
+        "state_num": 1,
+        "state_id": 0,
+        "state_energy": reference.scf_total_energy,
+    }
+    if any(cores):
+        values |= dict(_core_potentials(result, cores))
+    return values
+
+
+def _core_potentials(result: MP2Result, cores: list[int]) -> Iterator[tuple[str, Any]]:
+    elements = [result.orbital_basis.elements[symbol] for symbol in result.molecule.symbols]
+    pairs = list(zip(elements, cores, strict=True))
+    terms = [
+        (atom, momentum, exponent, coefficient, power - 2)
+        for atom, (element, core) in enumerate(pairs)
+        for momentum, power, exponent, coefficient in (conventions.core_terms(element) if core else ())
+    ]
+    yield "ecp_max_ang_mom_plus_1", [conventions.local_momentum(element) if core else 0 for element, core in pairs]
+    yield "ecp_z_core", cores
+    yield "ecp_num", len(terms)
+    names = ("nucleus_index", "ang_mom", "exponent", "coefficient", "power")
+    for name, column in zip(names, zip(*terms, strict=True), strict=True):
+        yield f"ecp_{name}", list(column)
+
+
+def _wave_function(result: MP2Result) -> dict[str, Any]:
+    """The same of basis and orbitals."""
+    reference = result.reference
+    shells = ao_shells(result.molecule, result.orbital_basis, reference.mo_coeff)
+    order = conventions.rows((shell.momentum for shell in shells), conventions.alternating)
+    orbitals = np.concatenate([coeff[order].T for coeff in reference.mo_coeff])
+    solid = [math.sqrt((2 * shell.momentum + 1) / (4 * math.pi)) for shell in shells]
+    return {
+        "basis_type": "Gaussian",
+        "basis_shell_num": len(shells),
+        "basis_prim_num": sum(len(shell.exponents) for shell in shells),
+        "basis_nucleus_index": [shell.atom for shell in shells],
+        "basis_shell_ang_mom": [shell.momentum for shell in shells],
+        "basis_shell_factor": [1.0] * len(shells),
+        "basis_r_power": [0] * len(shells),
+        "basis_shell_index": [number for number, shell in enumerate(shells) for _ in shell.exponents],
+        "basis_exponent": np.concatenate([shell.exponents for shell in shells]),
+        "basis_coefficient": np.concatenate([shell.coefficients for shell in shells]),
+        "basis_prim_factor": np.concatenate([shell.norms * f for shell, f in zip(shells, solid, strict=True)]),
+        "ao_cartesian": 0,
+        "ao_num": len(order),
+        "ao_shell": [number for number, shell in enumerate(shells) for _ in range(2 * shell.momentum + 1)],
+        "ao_normalization": [1.0] * len(order),
+        "mo_type": reference.kind.upper(),
+        "mo_num": len(orbitals),
+        "mo_coefficient": np.ascontiguousarray(orbitals),
+        "mo_energy": reference.mo_energy.ravel(),
+        "mo_occupation": reference.mo_occ.ravel(),
+        "mo_spin": [spin for spin, energies in enumerate(reference.mo_energy) for _ in energies],
+    }

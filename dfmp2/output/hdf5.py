@@ -1,0 +1,566 @@
+"""Result files: `write(result, path)`, and `read(path)`, which gives back what was written.
+
+    /mol, /scf/{e_tot, mo_energy, mo_occ, mo_coeff}   PySCF's checkpoint layout, loadable by PySCF
+    /dfmp2/input/...                                  molecule and options
+    /dfmp2/bases/{orbital, scf_fitting, mp2_fitting}  exponents, origin, hashes
+    /dfmp2/RECORD/FIELD                               the records of the result and of its reference (RECORDS)
+    /dfmp2/run/...                                    backend, precision and frozen core as they really were
+    /dfmp2/pairs/...                                  unscaled pair energies
+    /dfmp2/energies/...                               totals, derived from the above for other readers
+
+Every dataset carries its unit and description; those of a record are the metadata of its fields
+(`dfmp2.units.quantity`). Changing a name, type or unit raises SCHEMA_VERSION. A file is made in memory, then written
+beside the target, flushed and renamed: there is never half a result. It carries a hash of its content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import InputError, ResultFileError
+from dfmp2.host.files import write_atomically
+from dfmp2.molecule.basis import BasisSet, ElementBasis
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.result import MP2Result, PairEnergies
+from dfmp2.options import Options
+from dfmp2.output.safe_hdf5 import open_checked, read_attribute
+from dfmp2.planning.figures import Sizes
+from dfmp2.scf.reference import Reference, StartOrbitals
+
+SCHEMA_VERSION = 1
+PREPARED = "dfmp2_prepared_version"  # attribute of a file of `dfmp2 prepare` (dfmp2.output.prepared)
+
+ENERGIES = (
+    "scf_total_energy",
+    "mp2_same_spin_correlation_energy",
+    "mp2_opposite_spin_correlation_energy",
+    "mp2_correlation_energy",
+    "mp2_total_energy",
+    "scs_mp2_correlation_energy",
+    "sos_mp2_correlation_energy",
+    "scaled_mp2_correlation_energy",
+)
+RUN_FIELDS = {
+    "backend": "backend that evaluated the pair energies",
+    "backend_reason": "why it was chosen",
+    "precision": "fp64 or mixed, as it really ran",
+    "frozen_core_note": "how the frozen core was counted",
+}
+BASES = {"orbital": "orbital_basis", "scf_fitting": "scf_fitting", "mp2_fitting": "mp2_fitting"}  # group -> field
+ORBITALS = ("mo_coeff", "mo_energy", "mo_occ")  # of the reference; they lie under /scf
+HIGHEST_MOMENTUM = 12  # of a shell; what PySCF's integral library can take
+
+
+def _records(kind: type) -> dict[str, type]:
+    """Fields of a dataclass that are records, that is dataclasses whose fields have a unit, with their types."""
+    return {
+        name: part
+        for name, hint in get_type_hints(kind).items()
+        for part in (hint, *get_args(hint))
+        if is_dataclass(part) and isinstance(part, type) and all("units" in field.metadata for field in fields(part))
+    }
+
+
+OF_REFERENCE = tuple(_records(Reference))  # stability, solutions
+RECORDS = _records(MP2Result) | _records(Reference)
+
+
+class Item(NamedTuple):
+    """A dataset: its value, unit and description."""
+
+    value: Any
+    units: str
+    description: str
+
+
+# --- files --------------------------------------------------------------------------------------------
+
+
+def write(result: MP2Result, path: str | Path, *, overwrite: bool = False) -> None:
+    """Write a result, all or nothing.
+
+    Parameters
+    ----------
+    overwrite : replace a file that is there, at once and as a whole
+
+    Raises
+    ------
+    ResultExists : the file exists and `overwrite` is false
+    ResourceError : the disk is full or the folder cannot be written
+    """
+    write_atomically(Path(path), to_bytes(result), overwrite=overwrite)
+
+
+def to_bytes(result: MP2Result) -> bytes:
+    """The result file as bytes."""
+    return file_bytes(lambda handle: store(handle, result))
+
+
+def file_bytes(fill: Callable[[h5py.File], None]) -> bytes:
+    """An HDF5 file that `fill` puts something into, as bytes."""
+    # HDF5 takes a name for a file even in memory, and refuses one that is open.
+    with h5py.File(f"{uuid.uuid4().hex}.h5", "w", driver="core", backing_store=False) as handle:
+        fill(handle)
+        handle.flush()
+        return bytes(handle.id.get_file_image())
+
+
+def read(path: str | Path) -> MP2Result:
+    """Read a result file back.
+
+    Raises
+    ------
+    InputError : no such file
+    ResultFileError : foreign, damaged, incomplete, or of an unknown version
+    """
+    with open_checked(path) as handle:
+        return load(handle, path)
+
+
+def read_verified(path: str | Path) -> MP2Result:
+    """Read a result file back and check its hash while it is open; errors are those of `read` and `verify`."""
+    with open_checked(path) as handle:
+        result = load(handle, path)
+        check_hash(handle, path, read_attribute(handle, "content_sha256"))
+    return result
+
+
+def verify(path: str | Path) -> str:
+    """Check the stored hash of a result file against its content and return it.
+
+    Raises
+    ------
+    InputError, ResultFileError : as for `read`, or the two differ
+    """
+    with open_checked(path) as handle:
+        _require_known(handle, path)
+        return check_hash(handle, path, read_attribute(handle, "content_sha256"))
+
+
+def check_hash(group: h5py.Group, path: str | Path, expected: object) -> str:
+    """Check the hash that a group should have and return it; `path` names the group in the error.
+
+    Raises
+    ------
+    ResultFileError : the content was changed since it was written
+    """
+    found = content_hash(group)
+    if expected != found:
+        raise ResultFileError(
+            f"{path}: the content does not have its stored hash ({str(expected)[:12]}..., found {found[:12]}...): "
+            "compute it again"
+        )
+    return found
+
+
+def content_hash(group: h5py.Group, leave_out: Collection[str] = ()) -> str:
+    """SHA-256 over names, types, shapes and bytes of all datasets but some, in the order of their names."""
+    digest = hashlib.sha256()
+    names: set[str] = set()
+    group.visititems(lambda name, item: names.add(name) if isinstance(item, h5py.Dataset) else None)
+    for name in sorted(names.difference(leave_out)):
+        dataset = group[name]
+        value = dataset[()]
+        if dataset.dtype.kind == "O":
+            texts = [value] if isinstance(value, bytes) else list(value)
+            content = b"\0".join(text if isinstance(text, bytes) else str(text).encode() for text in texts)
+        else:
+            content = np.ascontiguousarray(value).tobytes()
+        digest.update(f"{name}|{dataset.dtype.str}|{dataset.shape}|".encode() + content)
+    return digest.hexdigest()
+
+
+# --- a result in a group -----------------------------------------------------------------------------
+
+
+def store(group: h5py.Group, result: MP2Result) -> None:
+    """Put a result into an empty group: the root of a file of its own, or one of several in a study."""
+    group.attrs["creator"] = "dfmp2"
+    group.attrs["creator_version"] = result.provenance.version
+    group.attrs["file_time"] = result.provenance.created
+    group.attrs["HDF5_Version"] = h5py.version.hdf5_version
+    group.attrs["h5py_version"] = h5py.version.version
+    group.attrs["default"] = "dfmp2"
+    group.attrs["dfmp2_schema_version"] = SCHEMA_VERSION
+    items = calculation_items(result)
+    for name, description in RUN_FIELDS.items():
+        items[f"dfmp2/run/{name}"] = Item(getattr(result, name), "", description)
+    for name in RECORDS:
+        if name not in ("reference", *OF_REFERENCE) and getattr(result, name) is not None:
+            items |= record_items(name, getattr(result, name))
+    for name, matrix in result.pairs.channels().items():
+        items[f"dfmp2/pairs/{name}"] = Item(matrix, "hartree", "unscaled pair energies; their sum is the component")
+    for name in ENERGIES:
+        if getattr(result, name) is not None:
+            items[f"dfmp2/energies/{name}"] = Item(getattr(result, name), "hartree", name.replace("_", " "))
+    write_items(group, items, storable)
+    # Of fixed length, unlike the texts above: `safe_hdf5.read_attribute` says why.
+    group.attrs["content_sha256"] = np.bytes_(content_hash(group))
+    group.attrs["status"] = np.bytes_("complete")
+
+
+def load(group: h5py.Group, path: str | Path) -> MP2Result:
+    """The result in a group that `store` filled; `path` names it in errors, which are those of `read`."""
+    _require_known(group, path)
+    try:
+        records = read_records(group, RECORDS)
+        calculation = read_calculation(group, records)
+        alpha, beta = records["sizes"].nocc
+        unrestricted = calculation["reference"].nspin == 2
+        same = {"same_spin_alpha": alpha, "same_spin_beta": beta} if unrestricted else {"same_spin": alpha}
+        pairs = PairEnergies(
+            numbers(group, "dfmp2/pairs/opposite_spin", (alpha, beta)),
+            tuple(numbers(group, f"dfmp2/pairs/{name}", (nocc, nocc)) for name, nocc in same.items()),
+        )
+        run: dict[str, Any] = {name: str(group[f"dfmp2/run/{name}"].asstr()[()]) for name in RUN_FIELDS}
+        return MP2Result(pairs=pairs, **calculation, **records, **run)
+    except InputError as error:  # a molecule or options that could not have been run
+        raise ResultFileError(f"{path}: damaged file ({error}): compute it again") from error
+
+
+def _require_known(group: h5py.Group, path: str | Path) -> None:
+    """Refuse what is no complete result of a known version."""
+    version, status = read_attribute(group, "dfmp2_schema_version"), read_attribute(group, "status")
+    if "dfmp2_study_version" in group.attrs:
+        raise ResultFileError(f"{path}: a study with several results: dfmp2 show prints it, and with --run NAME one")
+    if PREPARED in group.attrs:
+        raise ResultFileError(f"{path}: prepared, without energies yet: dfmp2 energy --from {path} computes them")
+    if version is None:
+        raise ResultFileError(f"{path}: not a dfmp2 result (no dfmp2_schema_version)")
+    if not isinstance(version, int | np.integer) or int(version) != SCHEMA_VERSION:
+        raise ResultFileError(
+            f"{path}: schema version {version}, this dfmp2 reads version {SCHEMA_VERSION}: use the dfmp2 that wrote it"
+        )
+    if status != "complete":
+        raise ResultFileError(f"{path}: status {status!r}, not 'complete': compute it again")
+
+
+# --- start orbitals ----------------------------------------------------------------------------------
+
+
+def read_start_orbitals(path: str | Path) -> StartOrbitals:
+    """Orbitals from `/scf` of a result or of a PySCF checkpoint.
+
+    PySCF's own loader evaluates the text under `/mol`; here it is parsed as JSON and only the nuclear charges are taken
+    from it, to recognise orbitals of another molecule.
+
+    Raises
+    ------
+    InputError : the file lacks them, or they do not fit together
+    ResultFileError : the file is damaged or holds what no checkpoint holds
+    """
+    with open_checked(path) as handle:
+        coeff, occ = _real_array(handle, "scf/mo_coeff", path), _real_array(handle, "scf/mo_occ", path)
+        if coeff.ndim == 2:
+            coeff, occ = coeff[None], occ[None]
+        fits = coeff.ndim == 3 and occ.ndim == 2 and len(coeff) == len(occ) <= 2 and coeff.shape[2] == occ.shape[1]
+        occupied = ((occ >= 0) & (occ <= 2)).all() and occ.any()  # false for NaN
+        if not (fits and occupied and np.isfinite(coeff).all()):
+            raise InputError(
+                f"scf/mo_coeff {coeff.shape} and scf/mo_occ {occ.shape} are no RHF or UHF orbitals", file=str(path)
+            )
+        return StartOrbitals(coeff, occ, _charges(handle), str(path))
+
+
+def _real_array(handle: h5py.File, name: str, path: str | Path) -> NDArray[np.float64]:
+    item, pair = handle.get(name), handle.get(f"{name}__from_list__")  # so PySCF stores a pair of arrays
+    if isinstance(pair, h5py.Group) and not isinstance(item, h5py.Dataset):
+        return np.stack([np.asarray(pair[key], dtype=np.float64) for key in sorted(pair)])
+    if not isinstance(item, h5py.Dataset) or item.dtype.kind != "f":
+        raise InputError(
+            f"no dataset {name} of real numbers: name a PySCF chkfile of a converged RHF or UHF, or a dfmp2 result",
+            file=str(path),
+        )
+    return np.asarray(item[()], dtype=np.float64)
+
+
+def _charges(handle: h5py.File) -> tuple[int, ...] | None:
+    """Nuclear charges of the stored molecule, None where the file does not say."""
+    try:
+        return tuple(int(atom[0]) for atom in json.loads(handle["mol"][()])["_atm"])
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+# --- what results and prepared files have in common --------------------------------------------------
+
+
+def calculation_items(source: Any) -> dict[str, Item]:
+    """Datasets of molecule, options, bases and reference, by path.
+
+    Parameters
+    ----------
+    source : a result, or another value with `molecule`, `options`, the three bases, `reference` and `mole_json`
+    """
+    molecule, reference = source.molecule, source.reference
+    text_hash = hashlib.sha256(molecule.text.encode()).hexdigest()
+    given = {
+        "name": Item(molecule.name, "", "name of the molecule"),
+        "source": Item(molecule.source, "", "where the geometry came from"),
+        "text": Item(molecule.text, "", "input text, verbatim"),
+        "text_sha256": Item(text_hash, "", "hash of the input text"),
+        "symbols": Item(molecule.symbols, "", "element symbols"),
+        "ghost": Item(np.array(molecule.ghost, dtype=np.uint8), "", "1 for a ghost atom"),
+        "coordinates": Item(molecule.coordinates, "bohr", "nuclear positions (natom, 3)"),
+        "charge": Item(molecule.charge, "elementary charge", "total charge"),
+        "multiplicity": Item(molecule.multiplicity, "", "spin multiplicity 2S+1"),
+        "point_charges": Item(
+            molecule.point_charges, "bohr, elementary charge", "point charges (n, 4): x, y, z, charge"
+        ),
+    }
+    for field in fields(source.options):
+        about = f"option --{field.name.replace('_', '-')}"
+        given[f"options/{field.name}"] = Item(getattr(source.options, field.name), "", about)
+    coeff, energy, occ = (
+        array if reference.nspin == 2 else array[0] for array in (getattr(reference, name) for name in ORBITALS)
+    )
+    items = {
+        "mol": Item(source.mole_json, "", "PySCF molecule, JSON"),
+        "scf/e_tot": Item(reference.scf_total_energy, "hartree", "total Hartree-Fock energy"),
+        "scf/mo_energy": Item(energy, "hartree", "orbital energies, first axis spin if unrestricted"),
+        "scf/mo_occ": Item(occ, "", "orbital occupations"),
+        "scf/mo_coeff": Item(coeff, "", "orbital coefficients (nao, nmo), first axis spin if unrestricted"),
+        **{f"dfmp2/input/{name}": item for name, item in given.items() if item.value is not None},
+    }
+    for group, name in BASES.items():
+        if getattr(source, name) is not None:
+            items |= basis_items(group, getattr(source, name))
+    for name, record in {"reference": reference, **{name: getattr(reference, name) for name in OF_REFERENCE}}.items():
+        if record is not None:
+            items |= record_items(name, record)
+    return items
+
+
+def read_records(group: h5py.Group, kinds: Mapping[str, type]) -> dict[str, Any]:
+    """The records that are there, by name; of the reference its plain values only.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError : a field is missing or of another type
+    """
+    values = {
+        name: field_values(kind, stored(group, f"dfmp2/{name}"))
+        for name, kind in kinds.items()
+        if name in group["dfmp2"]
+    }
+    return {name: found if name == "reference" else kinds[name](**found) for name, found in values.items()}
+
+
+def read_calculation(group: h5py.Group, records: dict[str, Any]) -> dict[str, Any]:
+    """Molecule, options, bases, reference and PySCF's molecule, by the names of the fields of a result.
+
+    Parameters
+    ----------
+    records : as `read_records` found them; "reference" and its parts are taken out, "sizes" is compared with
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError, InputError : something is missing, damaged, or does not belong together
+    """
+    bases = {
+        field: basis_from(stored(group, f"dfmp2/bases/{name}")) if name in group["dfmp2/bases"] else None
+        for name, field in BASES.items()
+    }
+    if bases["orbital_basis"] is None or bases["mp2_fitting"] is None:
+        raise KeyError("dfmp2/bases")
+    sizes, reference = records["sizes"], records.pop("reference")
+    molecule = Molecule(**field_values(Molecule, stored(group, "dfmp2/input")))
+    _require_consistent(molecule, bases["orbital_basis"], sizes)
+    spins = {"rhf": (), "uhf": (2,)}[reference["kind"]]
+    for name, shape in zip(ORBITALS, ((sizes.nao, sizes.nmo), (sizes.nmo,), (sizes.nmo,)), strict=True):
+        values = numbers(group, f"scf/{name}", (*spins, *shape))
+        reference[name] = values if spins else values[None]
+    return {
+        "molecule": molecule,
+        "options": Options(**field_values(Options, stored(group, "dfmp2/input/options"))),
+        **bases,
+        "reference": Reference(**reference, **{name: records.pop(name, None) for name in OF_REFERENCE}),
+        "mole_json": group["mol"].asstr()[()],
+    }
+
+
+def _require_consistent(molecule: Molecule, orbital: BasisSet, sizes: Sizes) -> None:
+    """Refuse orbital counts that cannot be those of the molecule: `compare` computes with them."""
+    electrons = molecule.check_electrons(orbital.ecp_electrons)
+    nocc = tuple(max(0, n - sizes.frozen_core) for n in electrons)
+    nvir = tuple(sizes.nmo - n - sizes.frozen_virtual for n in electrons)
+    if (sizes.nocc, sizes.nvir) != (nocc, nvir) or min(sizes.frozen_core, sizes.frozen_virtual, *nvir) < 0:
+        raise ValueError("its numbers of orbitals do not belong to its molecule")
+
+
+# --- records -----------------------------------------------------------------------------------------
+
+
+def record_items(name: str, record: Any) -> dict[str, Item]:
+    """Datasets of a record, by path; fields that are None, or lie elsewhere, are left out."""
+    return {
+        f"dfmp2/{name}/{field.name}": Item(value, field.metadata["units"], field.metadata["description"])
+        for field in fields(record)
+        if field.name not in (*ORBITALS, *OF_REFERENCE) and (value := getattr(record, field.name)) is not None
+    }
+
+
+def field_values(kind: type, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Constructor arguments of a dataclass from what was read, each turned into the type of its field.
+
+    What is not stored is left to the default of the field, as in files older than the field.
+
+    Raises
+    ------
+    TypeError, ValueError, OverflowError : a value is of another type
+    """
+    hints = get_type_hints(kind)
+    return {
+        field.name: _as_type(hints[field.name], stored[field.name])
+        for field in fields(kind)
+        if stored.get(field.name) is not None
+    }
+
+
+def _as_type(hint: Any, value: Any) -> Any:
+    """A stored value as the annotated type of its field: text or a number, a tuple of either, or an array."""
+    kind = next((kind for kind in (hint, *get_args(hint)) if kind in (bool, int, float, str)), np.asarray)
+    return tuple(kind(x) for x in value) if get_origin(hint) is tuple else kind(value)
+
+
+# --- basis sets --------------------------------------------------------------------------------------
+
+
+def basis_items(place: str, basis: BasisSet) -> dict[str, Item]:
+    """Datasets of a basis: its names, its numbers as JSON, and the hash of each element."""
+    elements = {
+        symbol: {"name": e.name, "source": e.source, "shells": e.shells, "ecp": e.ecp, "ecp_source": e.ecp_source}
+        for symbol, e in basis.elements.items()
+    }
+    about = "JSON: symbol -> name, source, shells (exponents in bohr^-2), ecp"
+    items = {
+        "role": Item(basis.role, "", "orbital, jk (SCF fitting) or ri (MP2 fitting)"),
+        "name": Item(basis.name, "", "name that was asked for"),
+        "elements": Item(json.dumps(elements), "", about),
+        "sha256": Item(_hashes(basis.elements), "", "hash of exponents and coefficients"),
+    }
+    if basis.errors:
+        values = np.array([*basis.errors.values()])
+        items["fitting_error"] = Item(values, "hartree", "error for one atom of each element")
+    return {f"dfmp2/bases/{place}/{name}": item for name, item in items.items()}
+
+
+def basis_from(stored: Mapping[str, Any]) -> BasisSet:
+    """A basis from its datasets.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError : it is damaged, or its numbers do not have their hash
+    """
+    elements = {
+        str(symbol): ElementBasis(
+            symbol=str(symbol),
+            name=str(e["name"]),
+            source=str(e["source"]),
+            shells=_nested_tuple(e["shells"]),
+            ecp=None if e["ecp"] is None else _nested_tuple(e["ecp"]),
+            ecp_source=e["ecp_source"],
+        )
+        for symbol, e in json.loads(stored["elements"]).items()
+    }
+    for element in elements.values():
+        _require_numbers(element)
+    if _hashes(elements) != tuple(stored["sha256"]):
+        raise ValueError("the hash of a basis does not belong to its numbers")
+    errors = [float(error) for error in stored.get("fitting_error", ())]  # none in files of dfmp2 0.1
+    if not all(map(math.isfinite, errors)) or len(errors) not in (0, len(elements)):
+        raise ValueError("the fitting errors of a basis do not belong to its elements")
+    return BasisSet(str(stored["role"]), str(stored["name"]), elements, dict(zip(elements, errors, strict=False)))
+
+
+def _hashes(elements: Mapping[str, ElementBasis]) -> tuple[str, ...]:
+    return tuple(f"{symbol} {element.sha256}" for symbol, element in elements.items())
+
+
+def _require_numbers(element: ElementBasis) -> None:
+    """Refuse a basis that is not numbers in their places: it goes to PySCF as it is, whose parsers take text."""
+    core, channels = element.ecp or (0, ())
+    momenta = [*(shell[0] for shell in element.shells), *(momentum + 1 for momentum, _ in channels)]
+    primitives = [row for shell in element.shells for row in shell[1:]]
+    terms = [term for _, powers in channels for power in powers for term in power]
+    numbers = [x for row in (*primitives, *terms) for x in row]
+    sound = (
+        element.shells
+        and isinstance(core, int)
+        and all(momentum in range(HIGHEST_MOMENTUM + 1) for momentum in momenta)
+        and all(len(shell) > 1 for shell in element.shells)
+        and all(isinstance(x, int | float) and math.isfinite(x) for x in numbers)
+        and all(len(row) > 1 and row[0] > 0 for row in primitives)
+        and all(len(term) > 1 for term in terms)
+    )
+    if not sound:
+        raise ValueError(f"the basis of {element.symbol} is not made of shells of numbers")
+
+
+def _nested_tuple(value: Any) -> Any:
+    return tuple(_nested_tuple(item) for item in value) if isinstance(value, list) else value
+
+
+# --- datasets ----------------------------------------------------------------------------------------
+
+
+def write_items(
+    group: h5py.Group,
+    items: Mapping[str, Item],
+    convert: Callable[[Any], Any],
+    label: Callable[[str], Any] | None = None,
+) -> None:
+    """Store datasets with their units and descriptions.
+
+    Parameters
+    ----------
+    convert : turns a value into what h5py takes
+    label : the same for units and descriptions, where it differs
+    """
+    for name, item in items.items():
+        dataset = group.create_dataset(name, data=convert(item.value))
+        dataset.attrs["units"] = (label or convert)(item.units)
+        dataset.attrs["description"] = (label or convert)(item.description)
+
+
+def storable(value: Any) -> Any:
+    """What h5py stores without pickling: numbers, arrays, UTF-8 text of variable length."""
+    if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+        return np.array([printed(item) for item in value], dtype=h5py.string_dtype())
+    return printed(value).decode() if isinstance(value, str) else value
+
+
+def printed(text: str) -> bytes:
+    """Text as UTF-8; a file name need not be UTF-8, and its other bytes are written as \\udcNN."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def stored(group: h5py.Group, name: str) -> dict[str, Any]:
+    """The datasets directly in a group, text decoded."""
+    return {
+        key: item.asstr()[()] if item.dtype.kind in "OS" else item[()]
+        for key, item in group[name].items()
+        if isinstance(item, h5py.Dataset)
+    }
+
+
+def numbers(group: h5py.Group, name: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """A float64 dataset of the expected shape (checked before it is read) that holds finite numbers."""
+    item = group[name]
+    if item.shape != shape or item.dtype != np.float64:
+        raise ValueError(f"{name} is {item.dtype} {item.shape}, expected float64 {shape}")
+    values = np.asarray(item[()])
+    if not np.isfinite(values).all():
+        raise ValueError(f"{name} holds NaN or infinite numbers")
+    return values

@@ -1,0 +1,1 @@
+"""`dfmp2 report`: results as one self-contained HTML page."""

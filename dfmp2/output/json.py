@@ -1,0 +1,108 @@
+"""Results for other programs: the objects that `--json` prints, the table of a study as CSV; energies in hartree."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from dfmp2.mp2.result import MP2Result, calculation, describe_field, fitting_error, plain, scf_solution
+
+if TYPE_CHECKING:
+    from dfmp2.mp2.prepared import Prepared
+    from dfmp2.output.study import Study
+
+RUN_KEYS = (
+    "scf_total_energy",
+    "mp2_same_spin_correlation_energy",
+    "mp2_opposite_spin_correlation_energy",
+    "mp2_correlation_energy",
+    "mp2_total_energy",
+    "scs_mp2_correlation_energy",
+    "sos_mp2_correlation_energy",
+)
+
+
+def to_json(result: MP2Result) -> str:
+    """A result: one object, 17 significant digits where they are needed, with a newline."""
+    return _json(result.to_dict())
+
+
+def study_json(study: Study) -> str:
+    """A study: settings and values flat, the table by column, the runs by name."""
+    return _json(
+        {
+            "study": study.kind,
+            "title": study.title,
+            "status": study.status,
+            **study.settings,
+            **{name: plain(value.value) for name, value in study.values.items()},
+            "notes": list(study.notes),
+            "table": {name: plain(list(column.values)) for name, column in study.table.items()},
+            "runs": {name: _run(result) for name, result in study.runs.items()},
+            "provenance": {"version": study.version, "command": study.command, "created": study.created},
+        }
+    )
+
+
+def study_csv(study: Study) -> str:
+    """The table as comma-separated values: headings `name [unit]`, all digits, nothing where a number is missing."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([f"{name} [{column.units}]" if column.units else name for name, column in study.table.items()])
+    for row in zip(*(column.values for column in study.table.values()), strict=True):
+        writer.writerow([x if isinstance(x, str) else repr(_whole(x)) if math.isfinite(x) else "" for x in row])
+    return text.getvalue()
+
+
+def prepared_json(prepared: Prepared) -> str:
+    """What a prepared file holds."""
+    reference, molecule = prepared.reference, prepared.molecule
+    return _json(
+        {
+            **calculation(prepared),
+            "scf_fitting_error": fitting_error(prepared.scf_fitting, molecule),
+            "mp2_fitting_error": fitting_error(prepared.mp2_fitting, molecule),
+            "scf_total_energy": reference.scf_total_energy,
+            "scf_iterations": reference.cycles,
+            **plain(scf_solution(reference)),
+            "sizes": asdict(prepared.sizes),
+            "fitted_tensor": {"shapes": [list(shape) for shape in prepared.shapes], "bytes": prepared.tensor_bytes},
+            "diagnostics": plain(asdict(prepared.diagnostics)),
+            "timings": {k: v for k, v in asdict(prepared.timings).items() if k != "pair_energies"},
+            "memory": asdict(prepared.memory),
+            "storage": asdict(prepared.storage),
+            "provenance": asdict(prepared.provenance),
+        }
+    )
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
+def _whole(x: float) -> float | int:
+    return int(x) if x.is_integer() and abs(x) < 1e9 else x
+
+
+def _run(result: MP2Result) -> dict[str, Any]:
+    molecule, certificate = result.molecule, result.certificate
+    return {
+        "formula": molecule.formula,
+        "charge": molecule.charge,
+        "multiplicity": molecule.multiplicity,
+        "point_charges": describe_field(molecule, result.orbital_basis),
+        "relativity": result.options.relativity,
+        "basis": result.orbital_basis.name,
+        **{name: getattr(result, name) for name in RUN_KEYS},
+        "frozen_core_orbitals": result.sizes.frozen_core,
+        "nao": result.sizes.nao,
+        "backend": result.backend,
+        "precision": result.precision,
+        "precision_error": None if certificate is None else plain(certificate.correlation_error),
+        "scf_iterations": result.reference.cycles,
+        "seconds": result.timings.total,
+    }

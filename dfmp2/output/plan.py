@@ -1,0 +1,176 @@
+"""A planned run as JSON and as text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dfmp2.backends.base import Prediction
+from dfmp2.host.resources import free_disk
+from dfmp2.host.scratch import RESERVE
+from dfmp2.mp2.result import fitting_error
+from dfmp2.output.text import fitting_errors
+from dfmp2.planning.disk_rates import BUILT_IN
+from dfmp2.planning.plan import Outlook
+from dfmp2.units import format_bytes
+
+FILE_OVERHEAD = 300_000  # bytes of a result file besides orbitals and pair energies
+
+
+def to_dict(outlook: Outlook) -> dict[str, Any]:
+    """The object `dfmp2 plan --json` prints: bytes, operations, seconds."""
+    plan, setup, system = outlook.plan, outlook.setup, outlook.system
+    work, memory, limits = plan.work, plan.memory, setup.backend.limits
+    spins = len(work.spins)
+    numbers = spins * work.nao * (work.nao + 2) + 4 * sum(s.nocc**2 for s in work.spins)
+    return {
+        "sizes": {
+            "natom": system.molecule.natom,
+            "nelectron": int(sum(system.mole.nelec)),
+            "nao": work.nao,
+            "naux_scf": work.naux_scf,
+            "naux": work.naux,
+            "frozen_core": outlook.core.orbitals,
+            "nocc": [s.nocc for s in work.spins],
+            "nvir": [s.nvir for s in work.spins],
+            "tiles": plan.tiles,
+        },
+        "scf_fitting_error": fitting_error(system.scf_fitting, system.molecule),
+        "mp2_fitting_error": fitting_error(system.mp2_fitting, system.molecule),
+        "memory_bytes": {
+            "program": memory.program,
+            "scf": memory.scf,
+            "mp2": memory.mp2,
+            "peak": memory.predicted_peak,
+            "budget": memory.budget,
+            "least": memory.least,
+            "comfortable": memory.comfortable,
+            "device": memory.mp2 if limits.memory is not None else 0,
+            "disk": FILE_OVERHEAD + 8 * numbers,
+            "prepared": FILE_OVERHEAD + 8 * (numbers + work.elements * work.naux),
+        },
+        "scratch": {
+            "folder": str(setup.scratch),
+            "scf_integrals": "none" if memory.scf_fit is None else "memory" if memory.scf_fits_in_core else "disk",
+            "fitted_tensor": "memory" if memory.mp2_fits_in_core else "disk",
+            "bytes": memory.disk,
+            "free_bytes": _free(setup.scratch),
+            "written_bytes": plan.traffic.written,
+            "read_bytes": plan.traffic.read,
+            "bytes_per_second": asdict(plan.disk or BUILT_IN),
+            "rates": "built-in" if plan.disk is None else "measured on this host",
+        },
+        "flops": work.flops(),
+        "seconds": asdict(plan.timings),
+        "trainium": None
+        if outlook.trainium is None
+        else {
+            "label": "pair energies on one core, float32; predicted, not measured",
+            **{_place(one): {k: v for k, v in asdict(one).items() if k != "chip"} for one in outlook.trainium},
+        },
+        "transform": {"place": "device" if setup.options.transform == "device" else "host"},
+        "rates": "measured on this host" if plan.measured else "built-in",
+        "threads": setup.threads,
+        "backend": setup.backend.name,
+        "reason": setup.backend_reason,
+        "fits": memory.fits and _has_space(outlook),
+        "change": outlook.change
+        or ("" if _has_space(outlook) else f"--scratch on a disk with {format_bytes(memory.disk + RESERVE)} free"),
+    }
+
+
+def _free(folder: Path) -> int:
+    """Bytes free in a folder, 0 for one that cannot be used."""
+    try:
+        return free_disk(folder)
+    except OSError:
+        return 0
+
+
+def _has_space(outlook: Outlook) -> bool:
+    needed = outlook.plan.memory.disk
+    return needed == 0 or _free(outlook.setup.scratch) >= needed + RESERVE
+
+
+def to_json(outlook: Outlook) -> str:
+    """JSON text with a newline."""
+    return json.dumps(to_dict(outlook), indent=2) + "\n"
+
+
+def to_text(outlook: Outlook) -> str:
+    """The plan for reading."""
+    facts = to_dict(outlook)
+    sizes, memory, flops = facts["sizes"], facts["memory_bytes"], facts["flops"]
+    molecule = outlook.system.molecule
+    operations = {
+        "scf": flops["exchange"] + flops["exchange_single"] + flops["scf_fit"] + flops["eigen"],
+        "fit": flops["fit"],
+        "transform": flops["transform"],
+        "pair_energies": flops["pairs_fp64"] + flops["pairs_mixed"],
+    }
+    lines = [
+        f"{molecule.name}: {molecule.formula}, {sizes['nelectron']} electrons, {sizes['nao']} functions, "
+        f"fitting sets of {sizes['naux_scf']} (SCF) and {sizes['naux']} (MP2)",
+        f"correlated: {sizes['nocc']} occupied, {sizes['nvir']} virtual; frozen core {sizes['frozen_core']}; "
+        f"{sizes['tiles']} tiles of pairs",
+        *fitting_errors(molecule, outlook.system.scf_fitting, outlook.system.mp2_fitting),
+        f"backend {facts['backend']}: {facts['reason']}; {facts['threads']} threads; rates {facts['rates']}",
+        "",
+        f"{'stage':<16}{'predicted / s':>14}{'operations':>14}",
+    ]
+    for name, value in facts["seconds"].items():
+        count = f"{operations[name]:14.2e}" if name in operations else ""
+        lines.append(f"{name.replace('_', ' '):<16}{value:>14.2f}{count}")
+    lines.append("")
+    labels = {
+        "scf": "SCF",
+        "mp2": "MP2",
+        "peak": "peak",
+        "budget": "allowed",
+        "least": "least",
+        "comfortable": "all in core",
+        "device": "device",
+        "disk": "result file",
+        "prepared": "prepared file",
+    }
+    for name, label in labels.items():
+        lines.append(f"memory, {label:<13}{format_bytes(memory[name]):>13}")
+    scratch = facts["scratch"]
+    lines.append(
+        f"scratch, {scratch['folder']}: {format_bytes(scratch['bytes'])} needed, {format_bytes(scratch['free_bytes'])} "
+        f"free (SCF integrals: {scratch['scf_integrals']}, B: {scratch['fitted_tensor']})"
+    )
+    if scratch["bytes"]:
+        speed = scratch["bytes_per_second"]
+        lines.append(
+            f"traffic: {format_bytes(scratch['written_bytes'])} written at {format_bytes(speed['write'])}/s, "
+            f"{format_bytes(scratch['read_bytes'])} read at {format_bytes(speed['read'])}/s, partly while computing "
+            f"({speed['date'][:10] or 'built-in rates'}; the disk alone: less where the system caches it)"
+        )
+    if outlook.trainium is not None:
+        lines += ["", *_trainium(outlook.trainium), f"B is made on the {facts['transform']['place']}"]
+    verdict = "fits" if facts["fits"] else f"does not fit: use {facts['change']}"
+    return "\n".join([*lines, "", f"verdict: {verdict}"]) + "\n"
+
+
+def _place(one: Prediction) -> str:
+    return one.chip if one.cores == 1 else f"{one.chip}, {one.cores} cores"
+
+
+def _trainium(predicted: tuple[Prediction, ...]) -> list[str]:
+    """Pair energies on one core of each chip: device time, and launching apart."""
+    lines = [
+        f"{'pair energies on one core, predicted':<38}{'device / s':>12}{'dispatch / s':>14}"
+        f"{'link / s':>10}{'memory':>12}"
+    ]
+    for one in predicted:
+        name = f"{_place(one)}, lane {one.lane}, {one.calls} calls, {one.neffs} NEFFs"
+        if one.obstacle:
+            lines.append(f"{one.chip:<6}{one.obstacle}")
+        else:
+            lines.append(
+                f"{name:<38}{one.device:>12.4f}{one.dispatch:>14.4f}{one.link:>10.4f}{format_bytes(one.memory):>12}"
+            )
+    return lines if predicted else ["nothing to correlate on Trainium"]

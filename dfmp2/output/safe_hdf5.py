@@ -1,0 +1,165 @@
+"""Open an HDF5 file of unknown origin: nothing in it is run, leads to another file, or takes more than the file's size.
+
+Refused before any number is read: links, external storage, virtual datasets, every data type but numbers, booleans and
+UTF-8 text, datasets and texts that claim more bytes than the file has, and texts that HDF5 would never finish reading.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import h5py
+import numpy as np
+
+from dfmp2.errors import InputError, ResultFileError
+
+MOST_OBJECTS = 10_000
+DEEPEST = 8  # of the groups
+HEADER = 16  # bytes, of a heap of texts and of an object in it
+TEXT = np.dtype([("length", "<u4"), ("address", "<u8"), ("index", "<u4")])  # one text of variable length in the file
+# What h5py, NumPy, json and our own constructors raise on content that is damaged or not what it claims to be.
+FOREIGN_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+
+
+@contextmanager
+def open_checked(path: str | Path, *, most_objects: int = MOST_OBJECTS, heaps: bool = True) -> Iterator[h5py.File]:
+    """Open for reading after checking every object in the file; whatever fails in the block means a damaged file.
+
+    A file of more than `most_objects` groups and datasets is refused; without `heaps`, so is text of variable length.
+
+    Raises
+    ------
+    InputError : there is no such file, or it may not be read
+    ResultFileError : it is not HDF5, is damaged, or holds something a result never holds
+    """
+    path = Path(path)
+    _require_regular(path)
+    try:
+        handle = h5py.File(path, "r")
+    except (OSError, ValueError) as error:
+        raise ResultFileError(f"{path}: not a readable HDF5 file ({_first_line(error)})") from error
+    try:
+        with handle, open(path, "rb") as file:
+            layout = handle.id.get_create_plist()
+            if layout.get_sizes() != (8, 8) or layout.get_userblock() != 0:
+                raise ValueError("its addresses are not those of h5py")
+            _require_harmless(handle, file, most_objects, "iufbSO" if heaps else "iufbS")
+            yield handle
+    except FOREIGN_ERRORS as error:
+        raise ResultFileError(
+            f"{path}: damaged file ({type(error).__name__}: {_first_line(error)}): compute it again"
+        ) from error
+
+
+def read_attribute(handle: h5py.File, name: str) -> Any:
+    """An attribute of the file, None if there is none.
+
+    Text must have a fixed length: of a variable one the library reserves what it claims, up to 4 GB.
+
+    Raises
+    ------
+    ValueError : text of variable length, or not UTF-8
+    """
+    if name not in handle.attrs:
+        return None
+    if handle.attrs.get_id(name).dtype.kind == "O":
+        raise ValueError(f"attribute {name} is text of variable length")
+    value = handle.attrs[name]
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _require_regular(path: Path) -> None:
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError as error:
+        raise InputError("no such file", file=str(path)) from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot be read ({reason}): check the name and the permissions", file=str(path)) from error
+    if not regular:
+        raise ResultFileError(f"{path}: not a regular file: name a result file (.h5)")
+
+
+def _require_harmless(handle: h5py.File, file: BinaryIO, most_objects: int, kinds: str) -> None:
+    """Refuse a file that holds what a result never holds; `kinds` are the NumPy kinds of the data types it may have."""
+    size, heaps = file.seek(0, os.SEEK_END), set[int]()
+    for number, item in enumerate(_objects(handle)):
+        if number >= most_objects:
+            raise _refusal(handle, "has more objects (groups and datasets) than any result")
+        if isinstance(item, h5py.Group):
+            continue
+        if not isinstance(item, h5py.Dataset):
+            raise _refusal(item, "is neither a group nor a dataset")
+        if item.is_virtual or item.external:
+            raise _refusal(item, "takes its data from another file")
+        kind = item.dtype.kind
+        if kind not in kinds or item.dtype.fields or (kind == "O" and h5py.check_string_dtype(item.dtype) is None):
+            raise _refusal(item, f"has data type {item.dtype}")
+        # Our files and PySCF's are not compressed, so a larger dataset is a trap for the reader's memory.
+        if item.size is None or item.size * item.dtype.itemsize > size:
+            raise _refusal(item, "claims to be empty or larger than the file")
+        if kind == "O" and item.size:
+            heaps |= _heaps_of(item, file, size)
+    _require_finite_heaps(heaps, file, size)
+
+
+def _objects(group: h5py.Group, depth: int = 0) -> Iterator[Any]:
+    """Everything below a group, by hard links only."""
+    for name in group:
+        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+            raise _refusal(group, f"holds {name}, which is a link to elsewhere")
+        if depth > DEEPEST:
+            raise _refusal(group, "is nested deeper than any group of a result")
+        item = group[name]
+        yield item
+        if isinstance(item, h5py.Group):
+            yield from _objects(item, depth + 1)
+
+
+def _heaps_of(dataset: h5py.Dataset, file: BinaryIO, size: int) -> set[int]:
+    """Addresses of the heaps in which texts of variable length lie, none of them longer than the file: the HDF5
+    library reserves the length that a text claims before it looks for it."""
+    offset = dataset.id.get_offset()
+    if offset is None or dataset.id.get_create_plist().get_layout() != h5py.h5d.CONTIGUOUS:
+        raise _refusal(dataset, "is text in pieces, or none at all")
+    file.seek(offset)
+    texts = np.frombuffer(file.read(TEXT.itemsize * dataset.size), TEXT)
+    if texts["length"].max() > size:
+        raise _refusal(dataset, "claims to be longer than the file")
+    return set(texts["address"].tolist()) - {0}
+
+
+def _require_finite_heaps(heaps: set[int], file: BinaryIO, size: int) -> None:
+    """Refuse a heap in which HDF5 2.0 would go round for ever, out of reach of any signal: a step of length zero.
+
+    Behind the signature and the size (bytes 8:16) lies a chain of objects: index(2) references(2) reserved(4) length(8)
+    data. Object 0 is the free space at the end; its length counts its header. A hole in a file, as a crash may leave
+    it, has such a step (`H5HG__cache_heap_deserialize`). This goes when the oldest HDF5 that h5py brings refuses it.
+    """
+    for address in heaps:
+        file.seek(address)
+        length = int.from_bytes(file.read(HEADER)[8:], "little")
+        size -= length  # heaps do not overlap
+        if size < 0:
+            raise ValueError("its texts lie beyond its end")
+        heap, place = file.read(max(0, length - HEADER)), 0
+        while place + HEADER <= len(heap):
+            index, length = struct.unpack_from("<H6xQ", heap, place)
+            step = length if index == 0 else HEADER + -(-length // 8) * 8
+            place += step
+            if step < HEADER or place > len(heap):
+                raise ValueError("its texts are not stored as h5py stores them")
+
+
+def _refusal(item: Any, reason: str) -> ResultFileError:
+    return ResultFileError(f"{item.file.filename}: {item.name} {reason}, which is refused")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

@@ -1,0 +1,261 @@
+"""Files of several calculations: a study, which holds whole results with the table and the numbers made of them, and
+a table alone.
+
+    /runs/NAME/...                      results, each laid out as a result file (`dfmp2.output.hdf5`), with its own hash
+    /study/{title, settings, notes}     what was asked for (settings as JSON)
+    /study/{table/COLUMN, values/NAME}  what came out, each with its unit and description
+
+The file is written anew after every run, all or nothing, with status "incomplete" until the last one is done.
+A table (`write_table`) is a group with one dataset per column.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+
+from dfmp2.errors import ResultFileError
+from dfmp2.host.files import write_atomically
+from dfmp2.mp2.result import MP2Result
+from dfmp2.output import hdf5
+from dfmp2.output.hdf5 import Item
+from dfmp2.output.safe_hdf5 import open_checked, read_attribute
+
+STUDY_VERSION = 1
+TABLE_VERSION = 1
+MOST_RUNS = 500
+MOST_OBJECTS = 300 * MOST_RUNS + 1000  # a result has about 200 groups and datasets
+KINDS = ("interaction", "cbs", "scan")
+
+
+class Value(NamedTuple):
+    """A number of a study."""
+
+    value: float
+    units: str
+    description: str
+
+
+class Column(NamedTuple):
+    """A column: texts, or numbers (None is stored as NaN), with their unit and what they are."""
+
+    values: Sequence[Any]
+    units: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Study:
+    """Several results and what was made of them.
+
+    Attributes
+    ----------
+    kind : "interaction", "cbs" or "scan"
+    title : one line for people
+    settings : what was asked for; plain JSON values
+    notes : lines for the report: formulas, citations, what failed
+    values : numbers, by name
+    table : columns of equal length, by name
+    runs : results, by name
+    complete : whether everything asked for has been tried
+    version, command, created : of the program that wrote it
+    """
+
+    kind: str
+    title: str
+    settings: Mapping[str, Any]
+    notes: tuple[str, ...]
+    values: Mapping[str, Value]
+    table: Mapping[str, Column]
+    runs: Mapping[str, MP2Result] = field(repr=False)
+    complete: bool
+    version: str = ""
+    command: str = ""
+    created: str = ""
+
+    @property
+    def status(self) -> str:
+        """complete or incomplete."""
+        return "complete" if self.complete else "incomplete"
+
+
+class StudyWriter:
+    """Holds the runs of a study as HDF5 in memory, so that writing the file once more costs only a copy.
+
+    Parameters
+    ----------
+    path : file to write
+    overwrite : replace what is there; once written, the file is replaced in any case
+    """
+
+    def __init__(self, path: Path, *, overwrite: bool) -> None:
+        self._path = path
+        self._overwrite = overwrite
+        self._runs = h5py.File(f"runs-{uuid.uuid4().hex}.h5", "w", driver="core", backing_store=False)
+
+    def add(self, name: str, result: MP2Result) -> None:
+        """Keep a run."""
+        hdf5.store(self._runs.create_group(f"runs/{name}"), result)
+
+    def write(self, study: Study) -> None:
+        """Write the runs so far with the table and values of `study`.
+
+        Raises
+        ------
+        ResultFileError : the file exists and may not be replaced
+        ResourceError : the disk is full or the folder cannot be written
+        """
+
+        def fill(handle: h5py.File) -> None:
+            if "runs" in self._runs:
+                self._runs.copy("runs", handle)
+            _store(handle, study)
+
+        write_atomically(self._path, hdf5.file_bytes(fill), overwrite=self._overwrite)
+        self._overwrite = True
+
+
+def is_study(path: str | Path) -> bool:
+    """Whether an HDF5 file says that it is a study; false for a file that cannot be opened."""
+    try:
+        if not Path(path).is_file():  # opening a pipe would wait for ever
+            return False
+        with h5py.File(path, "r") as handle:
+            return "dfmp2_study_version" in handle.attrs
+    except (OSError, RuntimeError, ValueError):  # the reader of results says what is wrong with it
+        return False
+
+
+def read_study(path: str | Path) -> Study:
+    """Read a study with all its runs.
+
+    Raises
+    ------
+    InputError : no such file
+    ResultFileError : not a study, damaged, or of an unknown version
+    """
+    with open_checked(path, most_objects=MOST_OBJECTS) as handle:
+        version = read_attribute(handle, "dfmp2_study_version")
+        if version is None:
+            raise ResultFileError(f"{path}: not a study (no dfmp2_study_version): dfmp2 show prints a single result")
+        if not isinstance(version, int | np.integer) or int(version) != STUDY_VERSION:
+            raise ResultFileError(
+                f"{path}: study version {version}, this dfmp2 reads {STUDY_VERSION}: use the dfmp2 that wrote it"
+            )
+        kind, status = read_attribute(handle, "kind"), read_attribute(handle, "status")
+        if kind not in KINDS or status not in ("complete", "incomplete"):
+            raise ResultFileError(f"{path}: a study of kind {kind!r} with status {status!r}: damaged, compute it again")
+        given = hdf5.stored(handle, "study")
+        values, table = (
+            {str(name): _read(handle[f"study/{group}/{name}"]) for name in given[names]}
+            for group, names in (("values", "value_names"), ("table", "table_names"))
+        )
+        return Study(
+            kind=kind,
+            title=given["title"],
+            settings=dict(json.loads(given["settings"])),
+            notes=tuple(given["notes"]),
+            values={name: Value(float(item.value), *item[1:]) for name, item in values.items()},
+            table={name: Column(tuple(item.value.tolist()), *item[1:]) for name, item in table.items()},
+            runs={name: hdf5.load(handle[f"runs/{name}"], f"{path}, {name}") for name in given["runs"]},
+            complete=status == "complete",
+            **{name: given[name] for name in ("version", "command", "created")},
+        )
+
+
+def verify_study(path: str | Path) -> str:
+    """Check every stored hash, of the table and of each run, and return that of the table.
+
+    Raises
+    ------
+    ResultFileError : one differs
+    """
+    with open_checked(path, most_objects=MOST_OBJECTS) as handle:
+        for name, run in handle["runs"].items() if "runs" in handle else ():
+            hdf5.check_hash(run, f"{path}, {name}", read_attribute(run, "content_sha256"))
+        return hdf5.check_hash(handle["study"], f"{path}, study", read_attribute(handle, "content_sha256"))
+
+
+def write_table(
+    path: Path, name: str, columns: Mapping[str, Column], attributes: Mapping[str, str], *, overwrite: bool
+) -> None:
+    """Write `columns` as the group `name`; rows have the same place in every column.
+
+    Parameters
+    ----------
+    attributes : texts that hold for the whole table
+
+    Raises
+    ------
+    ResultFileError : the file exists and `overwrite` is false
+    ResourceError : the disk is full or the folder cannot be written
+    """
+
+    def fill(handle: h5py.File) -> None:
+        group = handle.create_group(name)
+        group.attrs.update(attributes)
+        hdf5.write_items(group, _column_items(columns), hdf5.storable)
+        handle.attrs["creator"] = "dfmp2"
+        handle.attrs["file_time"] = datetime.now(UTC).isoformat(timespec="seconds")
+        handle.attrs["default"] = name
+        handle.attrs["dfmp2_table_version"] = TABLE_VERSION
+        handle.attrs["status"] = "complete"
+
+    write_atomically(path, hdf5.file_bytes(fill), overwrite=overwrite)
+
+
+def _store(handle: h5py.File, study: Study) -> None:
+    items = {
+        "title": Item(study.title, "", "what was studied"),
+        "settings": Item(json.dumps(study.settings), "", "what was asked for, JSON"),
+        "version": Item(study.version, "", "dfmp2 version"),
+        "command": Item(study.command, "", "command line, or the Python entry point"),
+        "created": Item(study.created, "", "time of writing, ISO 8601 with time zone"),
+        "notes": Item(tuple(study.notes), "", "formulas, citations, remarks"),
+        "runs": Item(tuple(study.runs), "", "names of the runs, in order"),
+        "value_names": Item(tuple(study.values), "", "names below values, in order"),
+        "table_names": Item(tuple(study.table), "", "names below table, in order"),
+        **{f"values/{name}": Item(float(value.value), *value[1:]) for name, value in study.values.items()},
+        **{f"table/{name}": item for name, item in _column_items(study.table).items()},
+    }
+    group = handle.create_group("study")
+    # The reader wants the units back: `safe_hdf5.read_attribute` says why they are of fixed length.
+    hdf5.write_items(group, items, hdf5.storable, label=lambda text: np.bytes_(hdf5.printed(text)))
+    handle.attrs["creator"] = "dfmp2"
+    handle.attrs["creator_version"] = study.version
+    handle.attrs["file_time"] = study.created
+    handle.attrs["default"] = "study"
+    handle.attrs["dfmp2_study_version"] = STUDY_VERSION
+    handle.attrs["content_sha256"] = np.bytes_(hdf5.content_hash(group))
+    handle.attrs["kind"] = np.bytes_(study.kind)
+    handle.attrs["status"] = np.bytes_(study.status)
+
+
+def _read(dataset: h5py.Dataset) -> Item:
+    value = dataset.asstr()[()] if dataset.dtype.kind == "O" else dataset[()]
+    return Item(value, *(str(read_attribute(dataset, name)) for name in ("units", "description")))
+
+
+def _column_items(columns: Mapping[str, Column]) -> dict[str, Item]:
+    """A dataset for each column."""
+    return {name: Item(_values(column.values), *column[1:]) for name, column in columns.items()}
+
+
+def _values(values: Sequence[Any]) -> Any:
+    if all(isinstance(value, str) for value in values):
+        return tuple(values)
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def plain(value: float) -> float | None:
+    """A number JSON can hold."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,264 @@
+"""What a run will hold in memory and write to disk, stage by stage, before it starts.
+
+Counts the arrays that grow with the molecule; program and libraries are what is resident already.
+Each stage has a variant in memory and one on disk; the one in memory is taken where it fits. On disk
+a stage holds what it must and, of the streamed array, as many blocks as the budget leaves room for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dfmp2.backends.base import Limits
+from dfmp2.errors import ResourceError
+from dfmp2.planning.sizes import Workload
+from dfmp2.units import format_bytes
+
+FLOAT64, FLOAT32 = 8, 4
+SCF_MATRICES = 30  # (nao, nao) float64 arrays alive in the SCF: DIIS space of 8 pairs, Fock, density, work
+X2C_MATRICES = 32  # float64 arrays of the decontracted basis while X2C is made: 31 to 36 measured (Ar chain, cc-pVTZ)
+START_MATRICES = 10  # of them at the first iteration, when the integrals are made
+WORKER_BYTES = 32 * 10**6  # buffers of one worker in the SCF fit, the exchange and the triangular solves
+STREAMING_WORKER_BYTES = 28 * 10**6  # the same where blocks are small
+HALF_BYTES = 12 * 10**6  # of half-transformed MP2 integrals per worker (dfmp2.integrals.transform)
+LEFT_BEHIND = 16 * 10**6  # per worker: what the SCF leaves in BLAS buffers and the C library's heap
+SLACK = 6 * 10**6  # bytes of Python objects and library buffers made on the way
+CONVENTIONAL_LEAST = 200 * 10**6  # of PySCF's conventional SCF when its integrals do not fit: it recomputes them
+PAIR_BLOCK_MOST = 64 * 10**6  # of SCF integrals made at a time; larger ones gain nothing
+READ_MOST = 256 * 10**6  # of SCF integrals read at a time
+SOLVE_BYTES = 16 * 10**6  # of B a worker solves at a time (dfmp2.integrals.metric)
+LEAST_FUNCTIONS = 16  # fitting functions in the smallest block of MP2 integrals: one shell
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Bytes of one step of a variant on disk: `fixed`, and between `least` and `most` of streamed blocks."""
+
+    fixed: int
+    least: int
+    most: int
+
+    @property
+    def needed(self) -> int:
+        """Bytes without which it cannot run."""
+        return self.fixed + self.least
+
+    def blocks(self, room: int) -> int:
+        """Bytes for blocks when `room` bytes may be held in all."""
+        return min(max(room - self.fixed, self.least), max(self.most, self.least))
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes per stage.
+
+    Attributes
+    ----------
+    program : resident now
+    scf_in_core, mp2_in_core : with everything in memory
+    scf_fit, scf_read : making and reading the SCF integrals on disk, None for a conventional SCF
+    mp2_integrals, mp2_solve, mp2_pairs : making B on disk, fitting it, pair energies
+    scf_disk, mp2_disk : bytes on disk of the variants on disk
+    integral_block : bytes of packed MP2 integrals per block where there is room
+    budget : what the run may use
+    """
+
+    program: int
+    scf_in_core: int
+    scf_fit: Stage | None
+    scf_read: Stage | None
+    scf_disk: int
+    mp2_in_core: int
+    mp2_integrals: Stage
+    mp2_solve: Stage
+    mp2_pairs: Stage
+    mp2_disk: int
+    integral_block: int
+    budget: int
+
+    @property
+    def room(self) -> int:
+        """Bytes the run may hold beside the program."""
+        return self.budget - self.program - SLACK
+
+    @property
+    def scf_fits_in_core(self) -> bool:
+        """Whether the SCF integrals stay in memory."""
+        return self.scf_in_core <= self.room
+
+    @property
+    def mp2_fits_in_core(self) -> bool:
+        """Whether B stays in memory."""
+        return self.mp2_in_core <= self.room
+
+    @property
+    def scf_least(self) -> int:
+        """Bytes without which the SCF cannot run."""
+        return min(self.scf_in_core, max((s.needed for s in self._scf_stages()), default=self.scf_in_core))
+
+    @property
+    def mp2_least(self) -> int:
+        """Bytes without which the MP2 step cannot run."""
+        return min(self.mp2_in_core, max(s.needed for s in self._mp2_stages()))
+
+    @property
+    def scf(self) -> int:
+        """Bytes the SCF will hold."""
+        return self.scf_in_core if self.scf_fits_in_core else self._held(self._scf_stages(), self.scf_least)
+
+    @property
+    def mp2(self) -> int:
+        """Bytes the MP2 step will hold."""
+        return self.mp2_in_core if self.mp2_fits_in_core else self._held(self._mp2_stages(), self.mp2_least)
+
+    @property
+    def pair_bytes(self) -> int:
+        """Of raw SCF integrals per block of pairs on disk."""
+        return 0 if self.scf_fit is None else self.scf_fit.blocks(self.room)
+
+    @property
+    def read_bytes(self) -> int:
+        """Of SCF integrals read from disk at a time, both buffers."""
+        return 0 if self.scf_read is None else self.scf_read.blocks(self.room)
+
+    @property
+    def integral_bytes(self) -> int:
+        """Of packed MP2 integrals per block."""
+        if self.mp2_fits_in_core:
+            return self.integral_block
+        share = self.mp2_integrals.blocks(self.room) / max(1, self.mp2_integrals.most)
+        return int(self.integral_block * min(1.0, share))
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Of B on disk held in memory at a time."""
+        return self.mp2_pairs.blocks(self.room)
+
+    @property
+    def disk(self) -> int:
+        """Bytes of scratch space: the SCF integrals are gone before B is written."""
+        scf = 0 if self.scf_fits_in_core else self.scf_disk
+        return max(scf, 0 if self.mp2_fits_in_core else self.mp2_disk)
+
+    @property
+    def predicted_peak(self) -> int:
+        """Expected peak resident memory, bytes."""
+        return self.program + SLACK + max(self.scf, self.mp2)
+
+    @property
+    def least(self) -> int:
+        """Smallest budget that works, bytes."""
+        return self.program + SLACK + max(self.scf_least, self.mp2_least)
+
+    @property
+    def comfortable(self) -> int:
+        """Smallest budget with which everything stays in memory, bytes."""
+        return self.program + SLACK + max(self.scf_in_core, self.mp2_in_core)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the run can stay inside the budget."""
+        return self.least <= self.budget
+
+    def require(self) -> None:
+        """Refuse a run that cannot stay inside the budget.
+
+        Raises
+        ------
+        ResourceError : with the bytes required and available, and what would fit
+        """
+        if not self.fits:
+            raise ResourceError(
+                f"not enough memory: {format_bytes(self.least)} are required even with all large arrays on disk "
+                f"({format_bytes(self.program)} of them for the program itself) and {format_bytes(self.budget)} may be "
+                f"used: allow at least --memory {-(-self.least // 10**6)}MB, or choose a smaller "
+                "--basis"
+            )
+
+    def _scf_stages(self) -> list[Stage]:
+        return [stage for stage in (self.scf_fit, self.scf_read) if stage is not None]
+
+    def _mp2_stages(self) -> list[Stage]:
+        return [self.mp2_integrals, self.mp2_solve, self.mp2_pairs]
+
+    def _held(self, stages: list[Stage], least: int) -> int:
+        return max((stage.fixed + stage.blocks(self.room) for stage in stages), default=least)
+
+
+def plan(work: Workload, *, program: int, budget: int, workers: int, limits: Limits, edge: int = 1) -> MemoryPlan:
+    """Bytes every stage will hold.
+
+    Parameters
+    ----------
+    work : sizes of the calculation
+    program, budget : resident and allowed bytes
+    workers : concurrent tiles and threads; limits : what each tile holds
+    edge : occupied orbitals along the edge of a tile of pairs
+    """
+    scf_in_core, scf_fit, scf_read, scf_disk = _scf(work, budget - program - SLACK, workers)
+    mp2_in_core, integrals, solve, pairs, mp2_disk = _mp2(work, workers, limits, edge)
+    return MemoryPlan(
+        program=program,
+        scf_in_core=scf_in_core,
+        scf_fit=scf_fit,
+        scf_read=scf_read,
+        scf_disk=scf_disk,
+        mp2_in_core=mp2_in_core,
+        mp2_integrals=integrals,
+        mp2_solve=solve,
+        mp2_pairs=pairs,
+        mp2_disk=mp2_disk,
+        integral_block=work.block_functions * work.pairs_of_functions * FLOAT64,
+        budget=budget,
+    )
+
+
+def _scf(work: Workload, room: int, workers: int) -> tuple[int, Stage | None, Stage | None, int]:
+    pairs, n, naux = work.pairs_of_functions, work.nao, work.naux_scf
+    x2c = X2C_MATRICES * work.x2c_functions**2 * FLOAT64  # freed before the SCF integrals are made
+    matrices = SCF_MATRICES * n * n * FLOAT64 * len(work.spins) + 2 * (pairs + n * n) * FLOAT64 * workers
+    if not naux:  # PySCF keeps all four-centre integrals when they fit, else it recomputes them
+        everything = pairs * (pairs + 1) // 2 * FLOAT64
+        fits = matrices + everything <= room
+        held = matrices + (everything if fits else min(everything, CONVENTIONAL_LEAST))
+        return max(held, x2c), None, None, 0
+    columns = work.kept_pairs
+    whole = naux * columns * FLOAT64
+    metric = naux * naux * FLOAT64
+    buffers = min(WORKER_BYTES * workers, 2 * naux * pairs * FLOAT64)
+    start = START_MATRICES * n * n * FLOAT64 * len(work.spins)
+    widest = work.widest_shell * n * naux * FLOAT64
+    fit = Stage(max(start + metric, x2c), widest, min(PAIR_BLOCK_MOST, 2 * whole))
+    streaming = min(STREAMING_WORKER_BYTES * workers, 2 * whole)
+    read = Stage(matrices + streaming, 2 * workers * columns * FLOAT64, min(READ_MOST, 2 * whole))
+    return max(matrices + whole + 2 * metric + buffers, x2c), fit, read, whole
+
+
+def _mp2(work: Workload, workers: int, limits: Limits, edge: int) -> tuple[int, Stage, Stage, Stage, int]:
+    pairs, naux = work.pairs_of_functions, work.naux
+    whole = work.elements * naux * FLOAT64
+    single = 0 if work.precision == "fp64" else work.elements * naux * FLOAT32
+    metric = naux * naux * FLOAT64
+    frontier = work.frontier_elements * naux * FLOAT64
+    per_function = (pairs + 2 * (work.elements + work.frontier_elements)) * FLOAT64
+    block = work.block_functions * per_function
+    nvir = max((s.nvir for s in work.spins), default=0)
+    row = nvir * naux * FLOAT64
+    tiles = min(workers * _tile_elements(limits, edge, nvir * nvir) * FLOAT64, 2 * whole)
+    in_core = max(whole + frontier + 2 * metric + block, whole + single + metric + tiles)
+    coefficients = work.nao * sum(work.nao + spin.nvir for spin in work.spins)  # one worker's triangle, virtuals
+    half = min(HALF_BYTES * workers, whole) + workers * coefficients * FLOAT64
+    left = min(LEFT_BEHIND * workers, whole)
+    integrals = Stage(left + metric + frontier + half, min(block, LEAST_FUNCTIONS * per_function), block)
+    solve = Stage(left + metric + frontier + 2 * workers * min(max(SOLVE_BYTES, row), whole), 0, 0)
+    rows = sum(s.nocc for s in work.spins)
+    rounding = 0 if work.precision == "fp64" else row // 2
+    streamed = Stage(left + tiles + row + rounding, 3 * edge * row, (rows + 2 * edge) * row)
+    return in_core, integrals, solve, streamed, whole
+
+
+def _tile_elements(limits: Limits, edge: int, pair: int) -> int:
+    """Numbers a tile holds: products of `pair` elements each, and work space of at most twice as many."""
+    held = min(max(limits.tile_elements, pair), max(1, edge) ** (2 if limits.square else 1) * pair)
+    wanted = 2 * limits.tile_elements if limits.work_elements is None else limits.work_elements
+    return held + min(max(wanted, 2 * pair), 2 * held)

@@ -1,0 +1,276 @@
+"""The plan of a run: its workload, the memory it will hold, the seconds it will take. Made before the SCF."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dfmp2.backends import tiling
+from dfmp2.backends.base import Limits, Prediction, Shape
+from dfmp2.backends.registry import predictions, weigh_trainium
+from dfmp2.errors import ResourceError
+from dfmp2.host import resources, threads
+from dfmp2.integrals import three_center
+from dfmp2.integrals.screening import pair_list
+from dfmp2.molecule.frozen_core import FrozenCore
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.options import Options
+from dfmp2.planning import device_transform, disk_rates, memory, time
+from dfmp2.planning import rates as calibration
+from dfmp2.planning.disk_rates import DiskRates
+from dfmp2.planning.figures import Timings
+from dfmp2.planning.sizes import Spin, Workload
+from dfmp2.planning.system import Setup, System, frozen_core, prepare, resolve
+from dfmp2.planning.time import IN_MEMORY, Traffic, traffic
+from dfmp2.progress import Listener
+from dfmp2.scf.hamiltonian import uncontracted_functions
+from dfmp2.scf.hartree_fock import reference_kind, uses_single
+from dfmp2.scf.stability import frontier_elements
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run is expected to need.
+
+    Attributes
+    ----------
+    work : sizes and operations
+    memory : bytes per stage, and whether they fit
+    timings : predicted wall times, s
+    measured : whether the times rest on rates measured on this host (else on built-in ones)
+    tiles : pair tiles of all channels
+    traffic : bytes to and from scratch
+    disk : measured speed of the scratch folder, None where it was never measured
+    """
+
+    work: Workload
+    memory: memory.MemoryPlan
+    timings: Timings
+    measured: bool
+    tiles: int
+    traffic: Traffic = IN_MEMORY
+    disk: DiskRates | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outlook:
+    """A run planned but not done.
+
+    Attributes
+    ----------
+    system, setup, core : what would be computed, with what, and the frozen core
+    plan : what it would need
+    change : the smallest change that would make it fit, "" when it fits
+    trainium : predicted pair energies on one core of each Trainium chip; None where no Trainium core is in question
+    """
+
+    system: System
+    setup: Setup
+    core: FrozenCore
+    plan: Plan
+    change: str
+    trainium: tuple[Prediction, ...] | None
+
+
+def make_plan(system: System, setup: Setup, core: FrozenCore, kind: str, *, scf: bool = True) -> Plan:
+    """Plan a run of kind "rhf" or "uhf"; times from the rates of this host if they were ever measured.
+
+    Parameters
+    ----------
+    scf : whether the SCF is a part of the run
+    """
+    work = _workload(system, setup.options, core, kind)
+    work = _with_columns(work, system) if scf else work
+    rates = calibration.load(setup.backend.name, setup.threads)
+    limits, nocc = setup.backend.limits, [s.nocc for s in work.spins]
+    rows = [s.nvir * work.naux for s in work.spins]
+    tiles = sum(len(tiling.triangle(n, limits, row)) for n, row in zip(nocc, rows, strict=True))
+    if len(nocc) == 2:
+        tiles += len(tiling.rectangle(nocc[0], nocc[1], limits, max(rows)))
+    held = _memory(work, setup, scf=scf)
+    moved, disk = traffic(work, held, limits), disk_rates.load(setup.scratch)
+    timings = _seconds(setup, work, rates or time.Rates(), moved, disk or disk_rates.BUILT_IN)
+    return Plan(work, held, timings, rates is not None, tiles, moved, disk)
+
+
+def settle(
+    system: System, setup: Setup, kind: str, listener: Listener, *, core: FrozenCore | None = None, scf: bool = True
+) -> tuple[FrozenCore, Setup, Plan]:
+    """Frozen core, backend and plan of a run of kind "rhf" or "uhf", before any number is computed.
+
+    Parameters
+    ----------
+    core : the frozen core where it is known
+    scf : whether the SCF is a part of the run
+
+    Raises
+    ------
+    Dfmp2Error : the backend does not suffice
+    """
+    core = core or frozen_core(system, setup.options, listener)
+    setup = settle_backend(setup, system, core, kind)
+    return core, setup, make_plan(system, setup, core, kind, scf=scf)
+
+
+def settle_backend(setup: Setup, system: System, core: FrozenCore, kind: str) -> Setup:
+    """The set-up with a Trainium lane in place of NumPy where `auto` may choose and it pays.
+
+    Raises
+    ------
+    UnsupportedByBackend, ResourceError : B is to be made on the device, and cannot
+    """
+    settled = _settled(setup, system, core, kind)
+    if setup.options.transform == "device":
+        work = _workload(system, settled.options, core, kind)
+        room = setup.budget - resources.resident_memory() - memory.SLACK
+        device_transform.require(settled.backend, trainium_shapes(work), work, room)
+    return settled
+
+
+def _seconds(
+    setup: Setup, work: Workload, rates: time.Rates, moved: Traffic = IN_MEMORY, disk: DiskRates = disk_rates.BUILT_IN
+) -> Timings:
+    """Predicted times of a run."""
+    found = time.seconds(work, rates, moved, disk)
+    if setup.options.transform == "device":
+        return device_transform.retimed(found, setup.backend, trainium_shapes(work), work)
+    return found
+
+
+def _settled(setup: Setup, system: System, core: FrozenCore, kind: str) -> Setup:
+    if setup.options.backend != "auto" or setup.backend.name != "cpu":
+        return setup
+    work = _workload(system, setup.options, core, kind)
+    if setup.options.precision != "fp64":
+        rates = calibration.load("cpu", setup.threads)
+        seconds = time.seconds(work, rates or time.Rates()).pair_energies
+        found = weigh_trainium(trainium_shapes(work), seconds, rates is not None, setup.threads)
+        if found is not None:
+            return replace(setup, backend=found[0] or setup.backend, backend_reason=found[1])
+    return setup
+
+
+def prepare_programs(setup: Setup, work: Workload, listener: Listener) -> None:
+    """Have compiled what the backend needs compiled for this run: before the SCF, because it may be refused.
+
+    Raises
+    ------
+    BackendUnavailable : it is not compiled and cannot be compiled here
+    """
+    if setup.backend.limits.compiles:
+        listener.stage(f"compiled kernels of {setup.backend.name}")
+        setup.backend.prepare(trainium_shapes(work), work.nao if setup.options.transform == "device" else 0)
+
+
+def foresee(molecule: Molecule, options: Options, listener: Listener, *, calibrate: bool) -> Outlook:
+    """Plan a run without doing it; measures this host's rates when they are missing, or when asked to.
+
+    Raises
+    ------
+    Dfmp2Error : the run itself would be refused, for any reason but memory
+    """
+    options = options.settled(molecule.multiplicity)
+    setup = prepare(options, "dfmp2 plan")
+    with threads.limited(setup.threads):
+        system = resolve(molecule, setup, listener)
+        kind = reference_kind(options, molecule.multiplicity)
+        core = frozen_core(system, options, listener)
+        setup = settle_backend(setup, system, core, kind)
+        plan = make_plan(system, setup, core, kind)  # before measuring, which leaves memory behind
+        rates = calibration.load(setup.backend.name, setup.threads)
+        if calibrate or rates is None:
+            listener.stage("measuring the rates of this host, once")
+            rates = calibration.measure(setup.backend, setup.threads)
+        disk = plan.disk
+        if calibrate or (plan.memory.disk and disk is None):
+            disk = _measured_disk(setup, listener)
+        foreseen = predictions(setup.backend, trainium_shapes(plan.work))
+        timings = _seconds(setup, plan.work, rates, plan.traffic, disk or disk_rates.BUILT_IN)
+        plan = replace(plan, timings=timings, measured=True, disk=disk)
+        return Outlook(system, setup, core, plan, _change(plan.memory), foreseen)
+
+
+def sizes(molecule: Molecule, options: Options, listener: Listener, *, scf: bool = False) -> Workload:
+    """Sizes of a run, without planning it; `scf` also those of its SCF, which takes longer to find out."""
+    options = options.settled(molecule.multiplicity)
+    setup = prepare(options, "dfmp2 kernels")
+    with threads.limited(setup.threads):
+        system = resolve(molecule, setup, listener, doubt_units=False)
+        kind = reference_kind(options, molecule.multiplicity)
+        work = _workload(system, options, frozen_core(system, options, listener), kind)
+        return _with_columns(work, system) if scf else work
+
+
+def trainium_shapes(work: Workload) -> tuple[Shape, ...]:
+    """The shapes that the Trainium kernels see, one per spin that has something to correlate."""
+    return tuple(Shape(s.nocc, s.nvir, work.naux) for s in work.spins if s.nocc and s.nvir)
+
+
+def _measured_disk(setup: Setup, listener: Listener) -> DiskRates | None:
+    """Speed of the scratch folder; one that cannot be used is no reason not to plan."""
+    listener.stage(f"measuring the speed of {setup.scratch}, once")
+    try:
+        return disk_rates.measure(setup.scratch)
+    except ResourceError as error:
+        listener.warning(f"{error}; times of disk traffic are those of another disk")
+        return None
+
+
+def _change(plan: memory.MemoryPlan) -> str:
+    """Neither a frozen core nor fewer virtuals lower what the SCF and one tile need: only memory does."""
+    return "" if plan.fits else f"--memory {-(-plan.least // 10**6)}MB"
+
+
+def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> Workload:
+    """Sizes of the run; nvir is taken from nao, an upper limit."""
+    mole = system.mole
+    spins = mole.nelec if kind == "uhf" else mole.nelec[:1]
+    nao = int(mole.nao)
+    return Workload(
+        nao=nao,
+        naux_scf=system.naux_scf,
+        naux=int(system.auxmole.nao),
+        spins=tuple(
+            Spin(int(n), max(0, int(n) - core.orbitals), max(0, nao - int(n) - options.frozen_virtual)) for n in spins
+        ),
+        precision=options.precision,
+        block_functions=three_center.block_functions(system.auxmole, nao),
+        widest_shell=int(np.diff(mole.ao_loc_nr()).max()),
+        frontier_elements=sum(frontier_elements(int(n), nao - int(n)) for n in spins)
+        if options.stability == "auto"
+        else 0,
+        single_exchange=uses_single(options.precision, nao),
+        x2c_functions=uncontracted_functions(mole) if options.relativity == "x2c" else 0,
+        starts=options.scf_starts,
+        examined=options.stability in ("full", "follow"),
+    )
+
+
+def _with_columns(work: Workload, system: System) -> Workload:
+    """The sizes with the pairs of functions that the SCF keeps."""
+    if not system.naux_scf:
+        return work
+    return replace(work, scf_columns=len(pair_list(system.mole).columns))
+
+
+def _memory(work: Workload, setup: Setup, *, scf: bool) -> memory.MemoryPlan:
+    found = memory_plan(
+        work, setup.backend.limits, setup.threads, program=resources.resident_memory(), budget=setup.budget
+    )
+    if setup.options.transform == "device":
+        found = replace(found, mp2_in_core=device_transform.host_bytes(work))
+    return found if scf else replace(found, scf_in_core=0, scf_fit=None, scf_read=None, scf_disk=0)
+
+
+def memory_plan(work: Workload, limits: Limits, count: int, *, program: int, budget: int) -> memory.MemoryPlan:
+    """Bytes of every stage on a backend with these limits and `count` threads, on this host or another one."""
+    row = max(s.nvir for s in work.spins) * work.naux
+    return memory.plan(
+        work,
+        program=program,
+        budget=budget,
+        workers=max(limits.workers, count),
+        limits=limits,
+        edge=max(tiling.edge(s.nocc, limits, row) for s in work.spins),
+    )

@@ -1,0 +1,142 @@
+"""What a run will have to do: floating-point operations and integrals per stage, from sizes alone.
+
+One multiplication and one addition count as two operations. The number of SCF iterations is not
+known beforehand; CYCLES is what closed- and open-shell molecules near equilibrium need from atomic
+densities at the default convergence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LEAST_SAMPLED = 48  # pairs per channel; fewer pairs than this are all redone
+
+
+FRACTION = 0.02  # of the pairs of a channel: keeps the estimate's own error constant as molecules grow
+
+
+SAMPLED = 16  # occupied orbitals per spin that the weights are taken from
+
+
+CYCLES = 11
+EXAMINED_BUILDS = 50  # of J and K for the lowest eigenvector of one kind of rotation (dfmp2.scf.rotations)
+SINGLE_BUILDS = 7  # of these and the first one, in float32 where the SCF uses it (dfmp2.scf.jk)
+
+
+@dataclass(frozen=True, slots=True)
+class Spin:
+    """Orbitals of one spin: all occupied ones, and the correlated occupied and virtual ones."""
+
+    occupied: int
+    nocc: int
+    nvir: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Sizes of a calculation.
+
+    Attributes
+    ----------
+    nao : orbital basis functions
+    naux_scf : functions of the SCF fitting set, 0 for a conventional SCF
+    naux : functions of the MP2 fitting set
+    spins : one (restricted) or two
+    precision : "fp64", "mixed" or "auto"
+    block_functions : MP2 fitting functions in the largest block of integrals
+    scf_columns : pairs of basis functions the fitted SCF integrals are kept for, 0 for all
+    widest_shell : functions of the largest shell of the orbital basis
+    frontier_elements : elements (p, q) of the orbital ranges whose B the stability check needs
+    single_exchange : whether the SCF begins with float32 exchange
+    x2c_functions : functions of the decontracted basis in which X2C is made, 0 without it
+    starts : starts of the SCF
+    examined : whether each solution's stability is that of all rotations
+    """
+
+    nao: int
+    naux_scf: int
+    naux: int
+    spins: tuple[Spin, ...]
+    precision: str
+    block_functions: int
+    scf_columns: int = 0
+    widest_shell: int = 1
+    frontier_elements: int = 0
+    single_exchange: bool = False
+    x2c_functions: int = 0
+    starts: int = 1
+    examined: bool = False
+
+    @property
+    def scf_builds(self) -> int:
+        """J and K of all SCF iterations and of the stability of their solutions; instabilities are not foreseen."""
+        kinds = 2 if len(self.spins) == 1 else 1  # RHF to RHF and to UHF
+        return self.starts * (CYCLES + 1 + (kinds * EXAMINED_BUILDS if self.examined else 0))
+
+    @property
+    def pairs_of_functions(self) -> int:
+        """Pairs mu >= nu of basis functions."""
+        return self.nao * (self.nao + 1) // 2
+
+    @property
+    def kept_pairs(self) -> int:
+        """Pairs of basis functions the fitted SCF integrals are kept for."""
+        return self.scf_columns or self.pairs_of_functions
+
+    @property
+    def elements(self) -> int:
+        """Elements (i, a) of all spins: B has this many rows of naux."""
+        return sum(s.nocc * s.nvir for s in self.spins)
+
+    def integrals(self) -> dict[str, int]:
+        """Integrals evaluated per stage: three-centre ones, or four-centre ones of a conventional SCF."""
+        four_centre = self.pairs_of_functions * (self.pairs_of_functions + 1) // 2
+        return {
+            "scf": self.naux_scf * self.pairs_of_functions if self.naux_scf else four_centre,
+            "integrals": self.naux * self.pairs_of_functions,
+        }
+
+    def flops(self) -> dict[str, int]:
+        """Floating-point operations per kind of work.
+
+        exchange, exchange_single : J and K of the SCF iterations in float64 and in float32; scf_fit : fit of the
+        SCF integrals; eigen : nao^3 per diagonalisation; transform, fit : AO to MO and fit of the MP2 integrals;
+        pairs_fp64, pairs_mixed : pair energies in that precision, the certificate's sample in float64
+        """
+        n, p = self.nao, self.naux_scf
+        single = self.starts * SINGLE_BUILDS if self.single_exchange else 0
+        if p:
+            # Half transformation 2 p n^2 nocc over the pairs kept, symmetric product p n^2 nocc, Coulomb 4 p npair.
+            per_orbital = p * n * n + 2 * p * n * n * self.kept_pairs // self.pairs_of_functions
+            per_build = sum(per_orbital * s.occupied + 4 * p * self.kept_pairs for s in self.spins)
+        else:
+            per_build = 4 * len(self.spins) * self.pairs_of_functions**2
+        amplitudes = [(self._pair_count(k), k) for k in range(3 if len(self.spins) == 2 else 1)]
+        per_channel = [2 * count * self.naux * self._virtuals(k) for count, k in amplitudes]
+        sampled = [
+            2 * min(count, max(LEAST_SAMPLED, int(FRACTION * count))) * self.naux * self._virtuals(k)
+            for count, k in amplitudes
+        ]
+        exact = self.precision == "fp64"
+        return {
+            "exchange": (self.scf_builds - single) * per_build,
+            "exchange_single": single * per_build,
+            "scf_fit": p * p * self.kept_pairs,
+            "eigen": self.starts * (CYCLES + 1) * len(self.spins) * n**3,
+            "transform": sum(2 * self.naux * s.nocc * n * (n + s.nvir) for s in self.spins),
+            "fit": self.naux**2 * self.elements,
+            "pairs_fp64": sum(per_channel) if exact else sum(sampled),
+            "pairs_mixed": 0 if exact else sum(per_channel),
+        }
+
+    def _pair_count(self, channel: int) -> int:
+        """Pairs evaluated in a channel: alpha-alpha (or closed-shell), beta-beta, alpha-beta."""
+        if channel == 2:
+            return self.spins[0].nocc * self.spins[1].nocc
+        nocc = self.spins[channel].nocc
+        return nocc * (nocc + 1) // 2
+
+    def _virtuals(self, channel: int) -> int:
+        """Amplitudes per pair."""
+        left, right = (self.spins[0], self.spins[-1]) if channel == 2 else (self.spins[channel],) * 2
+        return left.nvir * right.nvir

@@ -1,0 +1,181 @@
+"""Everything that is settled before a number is computed: backend, bases, frozen core, memory.
+
+What can be refused is refused here, before the SCF.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dfmp2.backends.base import Backend
+from dfmp2.backends.registry import select
+from dfmp2.errors import InputError
+from dfmp2.host import resources
+from dfmp2.host.scratch import choose_root
+from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.molecule.basis import BasisSet, is_mp2_fitting_set
+from dfmp2.molecule.elements import unit_doubt
+from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_count
+from dfmp2.molecule.mole import build_auxiliary, build_mole
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.point_charges import SUSPICIOUS_DISTANCE, too_near
+from dfmp2.molecule.pyscf_shield import import_pyscf
+from dfmp2.molecule.resolve_basis import resolve_orbital
+from dfmp2.options import Options
+from dfmp2.planning.figures import Sizes
+from dfmp2.progress import Listener
+from dfmp2.scf.fitting_sets import resolve_fitting
+from dfmp2.scf.reference import Reference
+from dfmp2.units import ANGSTROM_PER_BOHR
+
+SINGLE_THREADED = 64  # basis functions; below, OpenMP's and our own threads only wait for each other
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class System:
+    """A molecule with its bases resolved and its PySCF molecules built."""
+
+    molecule: Molecule
+    orbital_basis: BasisSet
+    scf_fitting: BasisSet | None
+    mp2_fitting: BasisSet
+    mole: Any
+    auxmole: Any
+    jk_auxmole: Any
+
+    @property
+    def naux_scf(self) -> int:
+        """Functions of the SCF fitting set, 0 for a conventional SCF."""
+        return 0 if self.jk_auxmole is None else int(self.jk_auxmole.nao)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setup:
+    """Choices made before any number is computed; `threads` were given, `active` of them are put to use.
+
+    `scratch` is the folder for what does not fit into `budget` bytes.
+    """
+
+    options: Options
+    backend: Backend
+    backend_reason: str
+    threads: int
+    active: int
+    budget: int
+    scratch: Path
+    command: str
+
+
+def prepare(options: Options, command: str, choose: Callable[[int], tuple[Backend, str]] | None = None) -> Setup:
+    """Choose the backend, the threads, the memory budget and the scratch folder, once and for the whole run.
+
+    Parameters
+    ----------
+    choose : threads -> backend and reason, where it is not for `--backend` to say
+    """
+    scratch = choose_root(options.scratch)
+    import_pyscf()
+    resources.restart_peak()
+    count = options.threads or resources.usable_cores()
+    backend, reason = choose(count) if choose else select(options.backend, options.precision, count)
+    budget = options.memory or resources.resident_memory() + int(0.9 * resources.available_memory())
+    return Setup(options, backend, reason, count, count, budget, scratch, command)
+
+
+def resolve(molecule: Molecule, setup: Setup, listener: Listener, *, doubt_units: bool = True) -> System:
+    """Resolve the bases by name and build the PySCF molecules.
+
+    Parameters
+    ----------
+    doubt_units : warn of a geometry that looks read in the wrong unit; of several runs the first one does
+    """
+    options = setup.options
+    doubt = unit_doubt(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, molecule.ghost)
+    if doubt and doubt_units:
+        listener.warning(doubt)
+    orbital = resolve_orbital(options.basis, molecule.elements)
+    molecule.check_electrons(orbital.ecp_electrons)
+    jk = None
+    if options.scf == "df":
+        poor = options.allow_poor_fit
+        jk = resolve_fitting("jk", options.scf_auxbasis, orbital, molecule.elements, allow_poor=poor)
+    return assemble(molecule, orbital, jk, setup, listener)
+
+
+def assemble(molecule: Molecule, orbital: BasisSet, jk: BasisSet | None, setup: Setup, listener: Listener) -> System:
+    """Add the MP2 fitting set and build the PySCF molecules."""
+    auxbasis, poor = setup.options.auxbasis, setup.options.allow_poor_fit
+    ri = resolve_fitting("ri", auxbasis, orbital, molecule.elements, allow_poor=poor)
+    if auxbasis and auxbasis != "auto" and not is_mp2_fitting_set(auxbasis):
+        listener.warning(
+            f"--auxbasis {auxbasis} was not made for MP2: expect errors of 1e-5 Eh and more against an -ri set"
+        )
+    _require_hamiltonian(molecule, orbital, setup.options.relativity, listener)
+    mole = build_mole(molecule, orbital, setup.budget)
+    free = int(mole.nao) - int(max(mole.nelec))
+    if free <= 0:
+        raise InputError(
+            f"{molecule.formula} with charge {molecule.charge} has {max(mole.nelec)} electrons of one spin and "
+            f"{orbital.name} only {mole.nao} functions, which leaves no virtual orbitals: use a larger --basis, or "
+            "check --charge"
+        )
+    if setup.options.frozen_virtual >= free:
+        raise InputError(
+            f"--frozen-virtual {setup.options.frozen_virtual} leaves no virtual orbital: there are {free}; "
+            "give a smaller number"
+        )
+    jk_auxmole = None if jk is None else build_auxiliary(mole, molecule, jk)
+    return System(molecule, orbital, jk, ri, mole, build_auxiliary(mole, molecule, ri), jk_auxmole)
+
+
+def _require_hamiltonian(molecule: Molecule, orbital: BasisSet, relativity: str, listener: Listener) -> None:
+    """Refuse X2C with a core potential, which holds relativity already; warn of charges where no atom can be."""
+    potentials = orbital.ecp_electrons
+    replaced = [s for s, ghost in zip(molecule.symbols, molecule.ghost, strict=True) if not ghost and potentials.get(s)]
+    if relativity == "x2c" and replaced:
+        raise InputError(
+            f"--relativity x2c with {orbital.name}: it has a core potential for {replaced[0]}, which is fitted to "
+            "relativistic atoms already: leave --relativity out, or use an all-electron --basis"
+        )
+    if molecule.point_charges is not None:
+        near = too_near(
+            *(molecule.coordinates, molecule.symbols, molecule.ghost, molecule.point_charges), SUSPICIOUS_DISTANCE
+        )
+        if near:
+            listener.warning(f"{near}, nearer than any atom could be: check --point-charge-units and --units")
+
+
+def useful_threads(setup: Setup, system: System) -> Setup:
+    """The set-up with one thread for a molecule so small that starting and joining threads costs more than it gains."""
+    return replace(setup, active=1) if system.mole.nao < SINGLE_THREADED else setup
+
+
+def frozen_core(system: System, options: Options, listener: Listener) -> FrozenCore:
+    """Count the frozen orbitals, and warn when programs would freeze different numbers."""
+    molecule, ecp = system.molecule, system.orbital_basis.ecp_electrons
+    alpha, beta = system.mole.nelec
+    core = frozen_core_count(molecule, options.frozen_core, ecp, alpha, beta)
+    warning = dialect_warning(core, molecule, ecp, alpha, beta)
+    if warning:
+        listener.warning(warning)
+    return core
+
+
+def sizes(system: System, reference: Reference, spaces: list[ActiveSpace], core: FrozenCore, options: Options) -> Sizes:
+    """Dimensions of the calculation, for the record."""
+    alpha, beta = spaces[0], spaces[-1]
+    return Sizes(
+        natom=system.molecule.natom,
+        nelectron=int(sum(system.mole.nelec)),
+        nao=int(system.mole.nao),
+        nmo=int(reference.mo_energy.shape[1]),
+        naux_scf=system.naux_scf,
+        naux=int(system.auxmole.nao),
+        frozen_core=core.orbitals,
+        nocc=(alpha.nocc, beta.nocc),
+        nvir=(alpha.nvir, beta.nvir),
+        frozen_virtual=options.frozen_virtual,
+    )

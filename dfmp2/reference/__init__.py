@@ -1,1 +1,0 @@
-"""The only room that imports PySCF: molecules, basis data, SCF, integrals, reference energies."""

@@ -1,1 +1,0 @@
-"""Reports to read and to keep: results as one self-contained HTML page or as Markdown."""

@@ -1,0 +1,253 @@
+"""Take over a mean field the user converged with PySCF: check it, and turn it into our values.
+
+What is stored must be what was computed. Known additions that cannot be recorded are refused by name; what is left is
+proved: energy and Fock matrix are rebuilt from the recorded molecule, basis sets and orbitals, with one Coulomb and
+exchange build, and must be those of the mean field.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dfmp2.errors import ConvergenceError, InputError
+from dfmp2.molecule.basis import BasisSet, ElementBasis
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.pyscf_shield import shielded
+from dfmp2.scf import hamiltonian
+from dfmp2.scf.hartree_fock import record
+from dfmp2.scf.reference import Reference
+
+GIVEN = ("given",)  # the ladder of a mean field that was converged elsewhere
+# Attributes of PySCF's decorated mean fields whose effect neither a result nor `compare` can hold.
+ADDITIONS = {
+    "with_solvent": "an implicit solvent",
+    "sigma": "smeared occupations",
+    "disp": "a dispersion correction",
+    "only_dfj": "fitted Coulomb beside four-centre exchange",
+}
+SAME_ENERGY = 1e-6  # Eh, of a mean field converged to 1e-7 and better
+SAME_MATRIX = 1e-7  # Eh
+CANONICAL = 1e-4  # Eh; PySCF's default leaves orbital gradients of 3e-5
+TAKEN = "RHF and UHF as they are, sf-X2C-1e (mf.sfx2c1e()) and point charges (qmmm.mm_charge) can be taken over"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adopted:
+    """A mean field as our values.
+
+    Attributes
+    ----------
+    orbital, jk : orbital basis, and SCF fitting set (None if conventional)
+    relativity : "none" or "x2c"
+    """
+
+    molecule: Molecule
+    orbital: BasisSet
+    jk: BasisSet | None
+    relativity: str
+    reference: Reference
+
+
+def adopt(mf: Any) -> Adopted:
+    """The values of a mean field; `require_repeatable` proves them.
+
+    Raises
+    ------
+    InputError : not a molecular RHF or UHF with spherical functions and whole occupations, or more than that
+    ConvergenceError : not converged
+    """
+    with shielded():
+        from pyscf import df, gto, scf
+
+        kind = _kind(mf, scf)
+        mole = mf.mol
+        if not isinstance(mole, gto.Mole) or hasattr(mole, "lattice_vectors"):
+            raise InputError("the mean field is not one of a molecule: periodic systems are not supported")
+        if mole.cart:
+            raise InputError("the mean field uses Cartesian functions: build the molecule with cart=False")
+        fitting = getattr(mf, "with_df", None)
+        _require_plain(mf, gto)
+        if fitting and not isinstance(fitting, df.DF):
+            raise _beyond("with_df", f"integrals of another kind, {type(fitting).__name__}")
+        if not mf.converged:
+            raise ConvergenceError("the mean field is not converged: run it to convergence first (conv_tol=1e-10)")
+        _require_whole_occupations(mf, kind)
+        molecule = Molecule(
+            symbols=tuple(mole.atom_pure_symbol(i).removeprefix("GHOST-").removeprefix("X-") for i in range(mole.natm)),
+            coordinates=np.asarray(mole.atom_coords(unit="Bohr")),
+            ghost=tuple(bool(gto.is_ghost_atom(mole.atom_symbol(i))) for i in range(mole.natm)),
+            charge=int(mole.charge),
+            multiplicity=int(mole.spin) + 1,
+            name="molecule",
+            source="python: PySCF mean field",
+            point_charges=_point_charges(mf),
+        )
+        orbital = _basis("orbital", mole, mole.basis, mole._ecp)
+        jk = None
+        if fitting:
+            if fitting.auxmol is None:
+                fitting.build()
+            jk = _basis("jk", fitting.auxmol, fitting.auxbasis, {})
+        cycles = int(getattr(mf, "cycles", 0) or 0)
+        reference = record(mf, kind, jk is not None, list(GIVEN), cycles, "python")
+        return Adopted(molecule, orbital, jk, _relativity(mf), reference)
+
+
+def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> None:
+    """Rebuild energy and Fock matrix from what is recorded, and refuse a mean field that has others.
+
+    Parameters
+    ----------
+    found : what `adopt` made of it
+    mole, auxmole : PySCF molecules of the recorded orbital and SCF fitting functions; None for a conventional SCF
+
+    Raises
+    ------
+    InputError : the mean field is of another Hamiltonian, or its orbitals are not canonical; it names what differs
+    """
+    with shielded():
+        plain = hamiltonian.mean_field(mole, found.reference.kind, found.relativity, found.molecule.point_charges)
+        if auxmole is not None:
+            plain = plain.density_fit(auxbasis=auxmole.basis)
+        restricted = found.reference.kind == "rhf"
+        orbitals, occupations = np.asarray(mf.mo_coeff), np.asarray(mf.mo_occ)
+        overlap, core = plain.get_ovlp(), plain.get_hcore()
+        density = plain.make_rdm1(orbitals, occupations)
+        potential = plain.get_veff(mole, density)
+        energy = float(plain.energy_tot(density, core, potential))
+        fock = np.asarray(core + potential)
+        spins = [(orbitals, mf.mo_energy, fock)] if restricted else list(zip(orbitals, mf.mo_energy, fock, strict=True))
+        unit = max(float(np.abs(c.T @ overlap @ c - np.eye(c.shape[1])).max()) for c, _, _ in spins)
+        gap = float(mf.e_tot) - energy
+        if not (unit < SAME_ENERGY and abs(gap) <= max(SAME_ENERGY, 10 * mf.conv_tol)):
+            raise InputError(
+                f"E(SCF) of the mean field is {gap:+.3e} Eh off that of its molecule, basis sets and orbitals: "
+                f"{_differences(mf, plain, core, overlap)}. It cannot be recorded and repeated: {TAKEN}"
+            )
+        matrices = [(c.T @ f @ c, np.asarray(e)) for c, e, f in spins]
+        shift = max(float(np.abs(m.diagonal() - e).max()) for m, e in matrices)
+        mixed = max(float(np.abs(m - np.diag(m.diagonal())).max()) for m, _ in matrices)
+        allowed = max(CANONICAL, 3 * (mf.conv_tol_grad or math.sqrt(mf.conv_tol)))
+        if max(shift, mixed) > allowed:
+            raise InputError(
+                f"the orbitals of the mean field are not canonical: mo_energy is up to {shift:.1e} Eh off the Fock "
+                f"matrix, whose elements between orbitals reach {mixed:.1e} Eh (level_shift, localised or rotated "
+                "orbitals?): run it again without, or set mf.mo_energy, mf.mo_coeff = mf.canonicalize(mf.mo_coeff, "
+                "mf.mo_occ)"
+            )
+
+
+def _kind(mf: Any, scf: Any) -> str:
+    """ "rhf" or "uhf" by class; anything else is refused by name."""
+    foreign = (scf.hf.KohnShamDFT, scf.rohf.ROHF) if hasattr(scf.hf, "KohnShamDFT") else (scf.rohf.ROHF,)
+    if not isinstance(mf, foreign):
+        if isinstance(mf, scf.uhf.UHF):
+            return "uhf"
+        if isinstance(mf, scf.hf.RHF):
+            return "rhf"
+    raise InputError(f"the mean field is a {type(mf).__name__}: expected a PySCF RHF or UHF (not ROHF, not Kohn-Sham)")
+
+
+def _beyond(name: str, what: str) -> InputError:
+    return InputError(f"the mean field has {name} ({what}), which cannot be recorded and repeated: {TAKEN}")
+
+
+def _require_plain(mf: Any, gto: Any) -> None:
+    """Refuse known additions, of the mean field and of its molecule."""
+    mole = mf.mol
+    for name, what in ADDITIONS.items():
+        if getattr(mf, name, None):
+            raise _beyond(name, what)
+    helper = getattr(mf, "with_x2c", None)
+    if helper:
+        settings = {"approx": "1e", "xuncontract": True, "basis": None}
+        for name, value in settings.items():
+            given = getattr(helper, name, value)
+            if (given.lower() if isinstance(given, str) else given) != value:
+                raise _beyond(f"with_x2c.{name} = {given!r}", f"expected {value!r}")
+        if type(helper).__name__ != "SpinFreeX2CHelper":
+            raise _beyond("with_x2c", f"{type(helper).__name__}, not spin-free one-electron X2C")
+    charges = getattr(mf, "mm_mol", None)
+    if charges is not None and (charges.charge_model != "point" or not charges.natm):
+        raise _beyond("mm_mol", "charges with radii, or none")
+    if (mole._atm[:, gto.NUC_MOD_OF] == gto.NUC_GAUSS).any():
+        raise _beyond("mol.nucmod", "nuclei of finite size")
+    if mole._env[gto.PTR_RANGE_OMEGA]:
+        raise _beyond(f"mol.omega = {mole._env[gto.PTR_RANGE_OMEGA]:g}", "a range-separated Coulomb operator")
+    if getattr(mole, "_pseudo", None):
+        raise _beyond("mol.pseudo", "pseudopotentials that are no effective core potentials")
+    if np.iscomplexobj(mf.mo_coeff):
+        raise _beyond("mo_coeff", "complex orbitals")
+
+
+def _require_whole_occupations(mf: Any, kind: str) -> None:
+    """Refuse fractional occupations, and numbers of electrons that are not those of the molecule."""
+    occupations = np.asarray(mf.mo_occ)
+    if not np.isin(occupations, (0, 2) if kind == "rhf" else (0, 1)).all():
+        worst = float(occupations.flat[np.abs(occupations - np.round(occupations)).argmax()])
+        raise _beyond("mo_occ", f"fractional occupations such as {worst:.4f}")
+    electrons = (int(occupations.sum()),) if kind == "rhf" else tuple(int(n) for n in occupations.sum(axis=1))
+    expected = (sum(mf.mol.nelec),) if kind == "rhf" else tuple(int(n) for n in mf.mol.nelec)
+    if electrons != expected:
+        raise _beyond("mo_occ", f"{electrons} electrons, where charge and spin of mf.mol say {expected}")
+
+
+def _relativity(mf: Any) -> str:
+    return "x2c" if getattr(mf, "with_x2c", None) else "none"
+
+
+def _point_charges(mf: Any) -> Any:
+    """Those of `qmmm.mm_charge`, (n, 4) bohr and e, None for none."""
+    charges = getattr(mf, "mm_mol", None)
+    if charges is None:
+        return None
+    return np.column_stack([charges.atom_coords(unit="Bohr"), charges.atom_charges()])
+
+
+def _differences(mf: Any, plain: Any, core: Any, overlap: Any) -> str:
+    """Which pieces of a mean field are not those of the recorded one, by the names of PySCF's methods."""
+    own = {name for name, value in vars(mf).items() if callable(value) and callable(getattr(type(mf), name, None))}
+    pieces = {
+        "get_ovlp": float(np.abs(mf.get_ovlp() - overlap).max()),
+        "get_hcore": float(np.abs(mf.get_hcore() - core).max()),
+        "energy_nuc": abs(float(mf.energy_nuc()) - float(plain.energy_nuc())),
+    }
+    found = [f"{name} differs by up to {gap:.1e} Eh" for name, gap in pieces.items() if gap > SAME_MATRIX]
+    if not found:
+        found = [
+            "its Coulomb and exchange matrices differ (get_veff, get_jk, _eri or with_df), or energy_tot adds to it"
+        ]
+    replaced = sorted(own - {"callback", "check_convergence"})
+    return "; ".join([*found, *([f"replaced on the object: {', '.join(replaced)}"] if replaced else [])])
+
+
+def _basis(role: str, mole: Any, name: Any, ecp: dict[str, Any]) -> BasisSet:
+    """The explicit numbers a PySCF molecule carries, per element."""
+    elements: dict[str, ElementBasis] = {}
+    label = name if isinstance(name, str) else "custom"
+    for atom in range(mole.natm):
+        key = mole.atom_symbol(atom)
+        symbol = mole.atom_pure_symbol(atom).removeprefix("GHOST-").removeprefix("X-")
+        data = mole._basis.get(key, mole._basis.get(mole.atom_pure_symbol(atom)))
+        core = ecp.get(key, ecp.get(symbol))
+        found = ElementBasis(
+            symbol=symbol,
+            name=label,
+            source="PySCF mean field",
+            shells=_tuples(data),
+            ecp=None if core is None else _tuples(core),
+            ecp_source=None if core is None else "PySCF mean field",
+        )
+        if elements.setdefault(symbol, found).shells != found.shells:
+            raise InputError(f"atoms of {symbol} carry different basis sets in the mean field, which is not supported")
+    return BasisSet(role, label, elements)
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, list | tuple | np.ndarray):
+        return tuple(_tuples(item) for item in value)
+    return value.item() if isinstance(value, np.generic) else value

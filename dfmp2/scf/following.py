@@ -1,0 +1,176 @@
+"""Which SCF solution is used: instabilities are followed to a minimum, from one start or from several.
+
+An SCF converges to a stationary point. Where the orbital Hessian has a negative eigenvalue, the orbitals are turned
+along its eigenvector to the lowest energy met on the way and converged again, up to MOST_STEPS times: a UHF started
+from densities without spin polarisation leaves the RHF solution so. Of several starts the lowest solution is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from dfmp2.errors import ConvergenceError
+from dfmp2.options import Options
+from dfmp2.progress import Listener
+from dfmp2.scf.guess import random_density
+from dfmp2.scf.reference import Solutions, Stability
+from dfmp2.scf.rotations import BROKEN, Rotation, deepest, energy_along, turned_orbitals
+from dfmp2.scf.stability import THRESHOLD, judged, lowest_rotations
+
+MOST_STEPS = 5
+SPIN_ROUNDING = 1e-10  # of <S^2>, to either side of that of a pure spin state
+LOWER = 1e-7  # Eh; what is not lower by this is the same solution
+
+History = list[tuple[float, float, float]]
+
+
+class Solve(Protocol):
+    """Converges the SCF: mean field, ladder and iterations.
+
+    From a density; or from orbitals and their occupations by the second-order solver, which does not climb. The
+    iterations of the `first` SCF are saved for a run that goes on.
+    """
+
+    def __call__(
+        self, density: Any, *, orbitals: Any = None, first: bool = False
+    ) -> tuple[Any, list[str], History]: ...
+
+
+@dataclass(slots=True)
+class Found:
+    """A solution and how it was found.
+
+    Attributes
+    ----------
+    mf : converged PySCF mean field
+    origin : where the start orbitals came from
+    ladder, history : convergence methods and iterations, from the start on
+    stability : None where it was not examined
+    place : number among all solutions found, from 1
+    """
+
+    mf: Any
+    origin: str
+    ladder: list[str]
+    history: History
+    stability: Stability | None = None
+    place: int = 1
+
+
+@dataclass(slots=True)
+class Log:
+    """Solutions as they are found: the columns of `Solutions`."""
+
+    rows: list[tuple[int, str, float, float, float, str]] = field(default_factory=list)
+
+    def add(self, start: int, origin: str, mf: Any, lowest: Rotation | None) -> int:
+        """Note a solution, or None for a start that did not converge; returns its number."""
+        energy, spin = (math.nan, math.nan) if mf is None else (float(mf.e_tot), spin_square(mf))
+        eigenvalue, kind = (math.nan, "") if lowest is None else (lowest.eigenvalue, lowest.kind)
+        self.rows.append((start, origin, energy, spin, eigenvalue, kind))
+        return len(self.rows)
+
+    def record(self, chosen: int) -> Solutions:
+        """The solutions, one of which is used."""
+        start, origin, energy, spin_square, eigenvalue, kind = zip(*self.rows, strict=True)
+        return Solutions(start, origin, energy, spin_square, eigenvalue, kind, chosen)
+
+
+def find_solution(
+    mf: Any, density: Any, origin: str, options: Options, listener: Listener, solve: Solve
+) -> tuple[Found, Solutions | None]:
+    """The solution to use, and all that were found where more than one was looked for.
+
+    Parameters
+    ----------
+    mf : PySCF mean field, not converged
+    density, origin : of the first start
+
+    Raises
+    ------
+    ConvergenceError : no start converges
+    """
+    log, best = Log(), None
+    for start in range(1, options.scf_starts + 1):
+        if start > 1:
+            listener.stage(f"start {start} of {options.scf_starts}: orbitals turned at random")
+        name = origin if start == 1 else f"{origin}, turned at random ({start})"
+        try:
+            solved = solve(density, first=True) if start == 1 else solve(random_density(mf, density, start))
+        except ConvergenceError as error:
+            if start == options.scf_starts and best is None:
+                raise
+            log.add(start, name, None, None)
+            listener.stage(f"start {start} did not converge: {error}")
+            continue
+        found = _follow(Found(solved[0], name, *solved[1:]), start, options, listener, solve, log)
+        if best is None or found.mf.e_tot < best.mf.e_tot - LOWER:
+            best = found
+    if best is None:
+        raise ConvergenceError("no start of the SCF was tried")
+    several = options.scf_starts > 1 or options.stability == "follow"
+    return best, log.record(best.place) if several else None
+
+
+def _follow(found: Found, start: int, options: Options, listener: Listener, solve: Solve, log: Log) -> Found:
+    """The solution that the instabilities of one lead to."""
+    if options.stability not in ("full", "follow"):
+        found.place = log.add(start, found.origin, found.mf, None)
+        return found
+    for step in range(MOST_STEPS + 1):
+        lowest = lowest_rotations(found.mf)
+        found.stability, angle = judged(found.mf, lowest)
+        way = next((one for one in lowest if one.kind != BROKEN and one.eigenvalue < THRESHOLD), None)
+        found.place = log.add(start, found.origin, found.mf, way or (lowest[0] if lowest else None))
+        if options.stability == "full" or way is None or step == MOST_STEPS:
+            break
+        if way is not lowest[0]:  # of RHF, which may be less stable towards UHF
+            angle, _ = deepest(energy_along(found.mf, way))
+        if not angle:
+            break
+        listener.stage(f"following an instability ({way.kind}, lowest eigenvalue {way.eigenvalue:.4f} Eh)")
+        try:
+            solved = _lower(found.mf, way, angle, solve)
+        except ConvergenceError as error:
+            log.add(start, found.origin, None, None)
+            listener.warning(f"an instability of the SCF solution was found and cannot be followed: {error}")
+            break
+        if solved is None:
+            break
+        mf, ladder, history = solved
+        before = found.history[-1][0] if found.history else mf.e_tot
+        joined = [*found.history, *((e, e - before if not n else d, g) for n, (e, d, g) in enumerate(history))]
+        found = Found(mf, found.origin, [*found.ladder, *ladder], joined)
+    return found
+
+
+def _lower(mf: Any, way: Rotation, angle: float, solve: Solve) -> tuple[Any, list[str], History] | None:
+    """The SCF converged from orbitals turned along a rotation, None where it does not end below that of `mf`.
+
+    DIIS may climb back to where it came from; then the second-order solver goes down from there.
+    """
+    orbitals = turned_orbitals(mf, way, angle)
+    with suppress(ConvergenceError):
+        solved = solve(mf.make_rdm1(*orbitals))
+        if solved[0].e_tot < mf.e_tot - LOWER:
+            return solved
+    solved = solve(None, orbitals=orbitals)
+    return solved if solved[0].e_tot < mf.e_tot - LOWER else None
+
+
+def spin_square(mf: Any) -> float:
+    """<S^2> of a determinant; without contamination exactly S(S+1), which it cannot fall below.
+
+    Source: Szabo and Ostlund, Modern Quantum Chemistry (1996), equation 2.271.
+    """
+    if np.ndim(mf.mo_occ) == 1:  # RHF
+        return 0.0
+    spin = 0.5 * abs(int(mf.mol.spin))
+    pure = spin * (spin + 1)
+    contamination = float(mf.spin_square()[0]) - pure
+    return pure + (contamination if contamination > SPIN_ROUNDING else 0.0)

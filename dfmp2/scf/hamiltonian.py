@@ -1,0 +1,109 @@
+"""The Hamiltonian of the SCF beyond that of PySCF's molecule: spin-free X2C, and the field of point charges.
+
+    h = T + V, or with X2C the electronic block of the one-electron Dirac Hamiltonian without spin-orbit terms
+    h_mn - sum_k q_k (m| 1/|r - R_k| |n)        E_nuc + sum_A sum_k Z_A q_k / |R_A - R_k|
+
+X2C is made by PySCF in the decontracted basis (Liu and Peng, J. Chem. Phys. 131, 031104 (2009)). The potential of the
+charges is not transformed, as in PySCF. Coulomb and exchange integrals are those of the non-relativistic SCF.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.molecule.point_charges import nuclear_energy
+
+Array = NDArray[np.float64]
+
+CHARGES_PER_CALL = 4096  # so that Ctrl-C is heard between two calls
+
+
+class OwnHamiltonian:
+    """A PySCF mean field with a one-electron matrix and a nuclear energy of ours.
+
+    Attributes
+    ----------
+    one_electron : (nao, nao) Eh
+    nuclear : Eh
+    """
+
+    _keys = frozenset({"one_electron", "nuclear"})
+    one_electron: Array
+    nuclear: float
+
+    def get_hcore(self, mol: Any = None) -> Array:
+        """The one-electron matrix; a copy, because PySCF's callers may change it."""
+        return self.one_electron.copy()
+
+    def energy_nuc(self) -> float:
+        """Energy of the nuclei among themselves and with the charges."""
+        return self.nuclear
+
+
+def mean_field(mole: Any, kind: str, relativity: str, charges: Array | None, *, native: bool = False) -> Any:
+    """A PySCF RHF or UHF of the molecule, not yet run, with exact Coulomb and exchange matrices.
+
+    Parameters
+    ----------
+    kind : "rhf" or "uhf"; relativity : "none" or "x2c"
+    charges : (n, 4) x, y, z in bohr and charge in e, None for none
+    native : leave the potential of the charges to PySCF's own code
+    """
+    from pyscf import lib, scf
+
+    mf = (scf.RHF if kind == "rhf" else scf.UHF)(mole)
+    if relativity == "x2c":
+        mf = mf.sfx2c1e()
+    if charges is None:
+        return mf
+    if native:
+        from pyscf import qmmm
+
+        return qmmm.mm_charge(mf, charges[:, :3], charges[:, 3], unit="Bohr")
+    one_electron, nuclear = mf.get_hcore() + potential(mole, charges), _nuclear(mole, charges)
+    mf = lib.set_class(mf, (OwnHamiltonian, type(mf)))
+    mf.one_electron, mf.nuclear = one_electron, nuclear
+    return mf
+
+
+def potential(mole: Any, charges: Array) -> Array:
+    """Matrix of the potential of point charges for an electron, (nao, nao) Eh.
+
+    Evaluated as the attraction of nuclei with fractional charges, so that memory does not grow with their number.
+    """
+    from pyscf import gto
+
+    matrix = np.zeros((mole.nao, mole.nao))
+    bare = mole._atm.copy()
+    bare[:, gto.CHARGE_OF] = 0  # the centres stay, their charges are counted elsewhere
+    bare[:, gto.NUC_MOD_OF] = gto.NUC_POINT
+    for first in range(0, len(charges), CHARGES_PER_CALL):
+        some = charges[first : first + CHARGES_PER_CALL]
+        place = len(mole._env) + 4 * np.arange(len(some))
+        atoms = np.zeros((len(some), bare.shape[1]), dtype=bare.dtype)
+        atoms[:, gto.PTR_COORD] = place
+        atoms[:, gto.NUC_MOD_OF] = gto.NUC_FRAC_CHARGE
+        atoms[:, gto.PTR_FRAC_CHARGE] = place + 3
+        environment = np.concatenate([mole._env, some.ravel()])
+        matrix += gto.moleintor.getints("int1e_nuc_sph", np.vstack([bare, atoms]), mole._bas, environment, hermi=1)
+    return matrix
+
+
+def uncontracted_functions(mole: Any) -> int:
+    """Functions of the decontracted basis in which X2C is made."""
+    exponents = {
+        (int(shell[0]), int(shell[1]), float(exponent))
+        for number, shell in enumerate(mole._bas)
+        for exponent in mole.bas_exp(number)
+    }
+    return sum(2 * momentum + 1 for _, momentum, _ in exponents)
+
+
+def _nuclear(mole: Any, charges: Array) -> float:
+    """Nuclear repulsion, and the nuclei in the potential of the charges, Eh."""
+    nuclei = mole.atom_charges() != 0
+    among = nuclear_energy(mole.atom_coords()[nuclei], mole.atom_charges()[nuclei].astype(np.float64), charges)
+    return float(mole.energy_nuc()) + among

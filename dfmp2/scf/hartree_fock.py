@@ -1,0 +1,368 @@
+"""Hartree-Fock through PySCF: RHF or UHF, density-fitted or conventional, with a rescue ladder.
+
+DIIS first; when it has not converged after its share of the cycle limit, a level shift, then the
+second-order solver, all within the same limit. Whoever converges is recorded. What does not
+converge gives no MP2 energy: the error says what the last iteration looked like. Which of several
+solutions is used says `dfmp2.scf.following`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import ConvergenceError, InputError, NumericalError
+from dfmp2.molecule.pyscf_shield import shielded
+from dfmp2.options import Options
+from dfmp2.progress import Listener
+from dfmp2.scf import hamiltonian
+from dfmp2.scf.following import find_solution, spin_square
+from dfmp2.scf.guess import ORIGINS, guess_density
+from dfmp2.scf.reference import Reference, StartOrbitals
+
+if TYPE_CHECKING:
+    pass
+
+Array = NDArray[np.float64]
+OnIteration = Callable[[Array, Array], None]
+
+LEVEL_SHIFT = 0.3  # Eh, added to the virtual orbital energies on the second rung
+DIIS_LEAST = 40  # cycles DIIS always gets before the ladder starts
+DIIS_SHARE, SHIFT_SHARE = 0.6, 0.2  # of the cycle limit; the second-order solver has the rest
+ORTHONORMAL = 1e-6  # deviation of C^T S C from 1 up to which start orbitals count as orthonormal
+
+
+def reference_kind(options: Options, multiplicity: int) -> str:
+    """ "rhf" or "uhf": restricted for singlets unless asked otherwise.
+
+    Raises
+    ------
+    InputError : a restricted reference for an open shell, or a start that a restricted reference cannot have
+    """
+    if options.reference == "rhf" and multiplicity != 1:
+        raise InputError(
+            f"--reference rhf needs multiplicity 1, but the molecule has multiplicity {multiplicity}: "
+            "use --reference uhf (or auto)"
+        )
+    kind = "uhf" if options.unrestricted(multiplicity) else "rhf"
+    if kind == "rhf" and options.guess == "mix":
+        raise InputError(
+            "--guess mix turns alpha and beta orbitals apart, and RHF has the same for both: add --reference uhf, or "
+            "leave it out"
+        )
+    return kind
+
+
+def run_scf(
+    mole: Any,
+    kind: str,
+    options: Options,
+    auxmole: Any,
+    start: StartOrbitals | None,
+    listener: Listener,
+    *,
+    threads: int,
+    integrals: str,
+    charges: Array | None,
+    room: Any = None,
+    resumed: StartOrbitals | None = None,
+    on_iteration: OnIteration | None = None,
+) -> tuple[Any, Reference]:
+    """Converge Hartree-Fock.
+
+    Parameters
+    ----------
+    mole : PySCF molecule; kind : "rhf" or "uhf"
+    auxmole : PySCF molecule carrying the Coulomb-exchange fitting set, None for a conventional SCF
+    start : start orbitals, None for those of options.guess
+    threads : workers of our own Coulomb and exchange builder
+    integrals : of a density-fitted SCF: "memory" or "disk" with our builder, "pyscf" for PySCF's own, which then also
+        makes the potential of the charges
+    charges : (n, 4) point charges around the molecule, bohr and e
+    room : dfmp2.scf.jk_on_disk.Room, needed for "disk"
+    resumed : orbitals of the last iteration of an SCF that was stopped: the first one begins with them
+    on_iteration : called with orbitals (nspin, nao, nmo) and occupations (nspin, nmo) after each iteration of the first
+        SCF; what it raises ends the SCF
+
+    Returns
+    -------
+    the converged PySCF object and its record, which has its stability where options.stability looks at all rotations
+
+    Raises
+    ------
+    ConvergenceError : not converged within options.scf_max_cycles
+    """
+    with shielded():
+        mf = hamiltonian.mean_field(mole, kind, options.relativity, charges, native=integrals == "pyscf")
+        if auxmole is not None and integrals == "disk":
+            from dfmp2.scf.jk_on_disk import DiskIntegrals
+
+            mf = mf.density_fit(with_df=DiskIntegrals(mole, auxmole, threads, room))
+        elif auxmole is not None and integrals == "memory":
+            from dfmp2.scf.jk import FittedIntegrals
+
+            mf = mf.density_fit(with_df=FittedIntegrals(mole, auxmole, threads))
+        elif auxmole is not None:
+            mf = mf.density_fit(auxbasis=auxmole.basis)
+        else:
+            mf = reproducible(mf)
+        mf.verbose = 0
+        mf.chkfile = None
+        mf.conv_tol = options.scf_conv_tol
+        mf.conv_tol_grad = options.scf_gradient_tol
+        mf.conv_check = False  # `_climb` diagonalises the last Fock matrix without building another
+        try:
+            if start is None:
+                density, origin = guess_density(options.guess, mf, kind), ORIGINS[options.guess]
+            else:
+                density, origin = _from_orbitals(start, mole, mf, kind), start.origin
+
+            def solve(density: Any, *, orbitals: Any = None, first: bool = False) -> Any:
+                copy = mf.copy()
+                if orbitals is not None:
+                    copy.mo_coeff, copy.mo_occ = orbitals
+                if first and resumed is not None:
+                    density = _from_orbitals(resumed, mole, mf, kind)
+                try:
+                    told = on_iteration if first else None
+                    return _climb(copy, density, options, listener, told, second_order=orbitals is not None)
+                finally:
+                    mf._eri = copy._eri  # four-centre integrals in memory serve the next SCF too
+
+            found, solutions = find_solution(mf, density, origin, options, listener, solve)
+        except np.linalg.LinAlgError as error:
+            raise NumericalError(
+                f"the SCF equations cannot be solved in this basis ({error}): its functions are linearly dependent; "
+                "check --basis and the geometry"
+            ) from error
+        history = np.array(found.history).reshape(-1, 3)
+        reference = record(found.mf, kind, auxmole is not None, found.ladder, len(history), found.origin)
+        return found.mf, replace(reference, history=history, stability=found.stability, solutions=solutions)
+
+
+def release(mf: Any) -> None:
+    """Free the fitted SCF integrals of a mean field that is no longer needed."""
+    if getattr(mf, "with_df", None) is not None:
+        mf.with_df.discard()
+
+
+def record(mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, start: str) -> Reference:
+    """The plain values of a converged PySCF mean field."""
+    stacked = [np.asarray(x, dtype=np.float64) for x in (mf.mo_coeff, mf.mo_energy, mf.mo_occ)]
+    coeff, energy, occ = stacked if kind == "uhf" else [x[None] for x in stacked]
+    order = np.stack([np.lexsort((e, -n)) for e, n in zip(energy, occ, strict=True)])  # occupied first, by energy
+    coeff = np.take_along_axis(coeff, order[:, None, :], axis=2)
+    energy, occ = (np.take_along_axis(x, order, axis=1) for x in (energy, occ))
+    with shielded():
+        return Reference(
+            kind=kind,
+            scf_type="df" if fitted else "conventional",
+            scf_total_energy=float(mf.e_tot),
+            nuclear_repulsion_energy=float(mf.energy_nuc()),
+            cycles=cycles,
+            ladder=tuple(ladder),
+            start=start,
+            spin_square=spin_square(mf),
+            mo_coeff=coeff,
+            mo_energy=energy,
+            mo_occ=occ,
+        )
+
+
+def _climb(
+    mf: Any,
+    density: Any,
+    options: Options,
+    listener: Listener,
+    on_iteration: OnIteration | None = None,
+    *,
+    second_order: bool = False,
+) -> tuple[Any, list[str], list[tuple[float, float, float]]]:
+    """Run the rungs of the ladder until one converges, or the last one alone; record every iteration."""
+    limit = options.scf_max_cycles
+    diis = 0 if second_order else min(limit, max(DIIS_LEAST, int(limit * DIIS_SHARE)))
+    shift = 0 if second_order else min(limit - diis, int(limit * SHIFT_SHARE))
+    last: dict[str, Any] = {}
+    fitted = getattr(mf, "with_df", None)
+    schedule = None
+    if hasattr(fitted, "single") and not second_order and uses_single(options.precision, int(mf.mol.nao)):
+        schedule = ExchangeSchedule(fitted)
+    history: list[tuple[float, float, float]] = []
+    ladder: list[str] = []
+
+    def watch(envs: dict[str, Any]) -> None:
+        last.update({name: envs.get(name) for name in ("fock", "s1e", "x_orth")})
+        energy, gradient = float(envs["e_tot"]), float(envs["norm_gorb"])
+        change = energy - history[-1][0] if history else 0.0
+        history.append((energy, change, gradient))
+        listener.scf_cycle(len(history), energy, change, gradient)
+        if on_iteration is not None:
+            coeff, occ = np.asarray(envs["mo_coeff"]), np.asarray(envs["mo_occ"])
+            on_iteration(*((coeff[None], occ[None]) if occ.ndim == 1 else (coeff, occ)))
+
+    mf.callback = watch
+    rungs = (("DIIS", diis), ("level shift", shift), ("second order", limit - diis - shift))
+    for number, (rung, cycles) in enumerate(rungs):
+        if cycles <= 0:
+            continue
+        mf.check_convergence = None if schedule is None or number else schedule.converged
+        mf.level_shift = LEVEL_SHIFT if rung == "level shift" else 0.0
+        mf.max_cycle = cycles
+        ladder.append(rung)
+        if rung == "second order":
+            orbitals, occupations = mf.mo_coeff, mf.mo_occ
+            mf = mf.newton()
+            mf.verbose = 0
+            mf.max_cycle = cycles - 1  # its last iteration is reported after the loop
+            mf.kernel(orbitals, occupations)
+        else:
+            mf.kernel(density)
+            if mf.converged and last:  # one electron needs no iteration
+                # "fock" belongs to the last density, neither extrapolated nor shifted.
+                mf.mo_energy, mf.mo_coeff = mf.eig(last["fock"], last["s1e"], x=last["x_orth"])
+                mf.mo_occ = mf.get_occ(mf.mo_energy, mf.mo_coeff)
+        if schedule is not None:
+            schedule.finish()
+        if mf.converged:
+            mf.callback = mf.check_convergence = None
+            return mf, ladder, history
+        listener.stage(f"SCF not converged by {rung} in {cycles} cycles")
+        density = mf.make_rdm1()
+    _, change, gradient = history[-1]
+    raise ConvergenceError(
+        f"the SCF did not converge in {len(history)} cycles ({', '.join(ladder)}): the last energy change was "
+        f"{change:.1e} Eh (needed {options.scf_conv_tol:.1e}) and the orbital gradient {gradient:.1e} Eh (needed "
+        f"{options.scf_gradient_tol:.1e}). Without a converged reference there is no MP2 energy. Check geometry, "
+        "charge and multiplicity; raise --scf-max-cycles; or start from other orbitals with --scf-from"
+    )
+
+
+def require_fitting(start: StartOrbitals, mole: Any) -> None:
+    """Refuse start orbitals of other atoms or another basis.
+
+    Raises
+    ------
+    InputError : they do not fit
+    """
+    charges = tuple(int(z) for z in mole.atom_charges())
+    if start.charges is not None and start.charges != charges:
+        raise InputError(
+            f"--scf-from {start.origin}: its orbitals belong to atoms with charges {list(start.charges)}, this "
+            f"molecule has {list(charges)}: name a file of the same atoms in the same order"
+        )
+    nao = mole.nao
+    if start.mo_coeff.shape[1] != nao:
+        raise InputError(
+            f"--scf-from {start.origin}: its orbitals have {start.mo_coeff.shape[1]} basis functions, this calculation "
+            f"has {nao}: name a file with the same basis"
+        )
+
+
+def _from_orbitals(start: StartOrbitals, mole: Any, mf: Any, kind: str) -> Array:
+    """Density of given start orbitals, orthonormalised in the present overlap.
+
+    Raises
+    ------
+    InputError : they do not fit, see `require_fitting`, or are linearly dependent here
+    """
+    require_fitting(start, mole)
+    overlap = mf.get_ovlp()
+    densities = []
+    for coeff, occ in zip(start.mo_coeff, start.mo_occ, strict=True):
+        occupied = coeff[:, occ > 0]
+        gram = occupied.T @ overlap @ occupied
+        if np.abs(gram - np.eye(len(gram))).max(initial=0.0) > ORTHONORMAL:  # a moved geometry
+            values, vectors = np.linalg.eigh(gram)
+            if values[0] < ORTHONORMAL:
+                raise InputError(
+                    f"--scf-from {start.origin}: its occupied orbitals are linearly dependent in this molecule: name a "
+                    "file of the same or a similar geometry"
+                )
+            occupied = occupied @ (vectors / np.sqrt(values)) @ vectors.T
+        densities.append((occupied * occ[occ > 0]) @ occupied.T)
+    density = np.stack(densities)
+    if kind == "rhf":
+        return np.asarray(density.sum(axis=0))
+    return density if len(density) == 2 else np.stack([density[0] / 2, density[0] / 2])
+
+
+SINGLE_UNTIL = 1e-3  # Eh, norm of the orbital gradient
+SINGLE_GAIN = (
+    0.8  # of the best gradient so far: an iteration that leaves more has met the noise, or has trouble of its own
+)
+SINGLE_PATIENCE = 4  # iterations before that is asked: the first ones may go up and down
+SINGLE_LEAST = 128  # basis functions from which float32 products save time
+
+
+def uses_single(precision: str, nao: int) -> bool:
+    """Whether a density-fitted SCF of this precision and number of basis functions begins in float32."""
+    return precision != "fp64" and nao >= SINGLE_LEAST
+
+
+class ExchangeSchedule:
+    """Switches `fitted.single` from one SCF iteration to the next.
+
+    Parameters
+    ----------
+    fitted : an object with the attribute `single` (dfmp2.scf.jk)
+    """
+
+    def __init__(self, fitted: Any) -> None:
+        self._fitted = fitted
+        self._last_was_double = False
+        self._gradients: list[float] = []
+        fitted.single = True
+
+    def converged(self, envs: dict[str, Any]) -> bool:
+        """PySCF's own criterion, asked of two float64 energies in a row; called once per iteration."""
+        double = not self._fitted.single
+        both, self._last_was_double = double and self._last_was_double, double
+        gradient = float(envs["norm_gorb"])
+        self._observe(gradient)
+        change = abs(float(envs["e_tot"]) - float(envs["last_hf_e"]))
+        return both and change < envs["conv_tol"] and gradient < envs["conv_tol_grad"]
+
+    def finish(self) -> None:
+        """Float64 from here on."""
+        self._fitted.single = False
+
+    def _observe(self, gradient: float) -> None:
+        self._gradients.append(gradient)
+        stalled = len(self._gradients) > SINGLE_PATIENCE and gradient > SINGLE_GAIN * min(self._gradients[:-1])
+        if gradient < SINGLE_UNTIL or stalled:
+            self.finish()
+
+
+def reproducible(mf: Any) -> Any:
+    """A conventional PySCF mean field whose J and K do not depend on how threads are scheduled, while in memory."""
+    from pyscf import lib
+
+    class OneAdds(type(mf)):  # type: ignore[misc]
+        """J and K of integrals in memory by one thread."""
+
+        _eri: Any
+
+        def get_jk(
+            self,
+            mol: Any = None,
+            dm: Any = None,
+            hermi: int = 1,
+            with_j: bool = True,
+            with_k: bool = True,
+            omega: float | None = None,
+        ) -> Any:
+            """As in PySCF."""
+            if self._eri is None and not omega and self._is_mem_enough():
+                self._eri = self.mol.intor("int2e", aosym="s8")
+            asked = mol, dm, hermi, with_j, with_k, omega
+            if self._eri is None or omega:
+                return super().get_jk(*asked)
+            with lib.with_omp_threads(1):
+                return super().get_jk(*asked)
+
+    mf.__class__ = OneAdds
+    return mf

@@ -1,0 +1,106 @@
+"""The Hartree-Fock reference: orbitals, energies, stability, and the solutions found on the way to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.units import quantity as _q
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StartOrbitals:
+    """Orbitals to start the SCF from.
+
+    Attributes
+    ----------
+    mo_coeff : (nspin, nao, nmo) float64
+    mo_occ : (nspin, nmo) float64
+    charges : nuclear charges of the atoms they belong to, or None when the file does not say
+    origin : file name, for the record
+    """
+
+    mo_coeff: Array
+    mo_occ: Array
+    charges: tuple[int, ...] | None
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stability:
+    """Lowest eigenvalue of the orbital Hessian (`dfmp2.scf.stability`)."""
+
+    verdict: str = _q("", "stable, unstable, no instability found, or not checked")
+    method: str = _q("", "which rotations were examined and how")
+    lowest_eigenvalue: float = _q("hartree", "lowest eigenvalue found; negative means a lower SCF solution exists")
+    energy_gain: float | None = _q("hartree", "energy that falls along an unstable eigenvector, the least gained", None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """The converged Hartree-Fock reference."""
+
+    kind: str = _q("", "rhf or uhf")
+    scf_type: str = _q("", "df or conventional")
+    scf_total_energy: float = _q("hartree", "total Hartree-Fock energy")
+    nuclear_repulsion_energy: float = _q("hartree", "nuclear repulsion energy")
+    cycles: int = _q("", "SCF iterations, rescue ladder included")
+    ladder: tuple[str, ...] = _q("", "convergence methods used, in order")
+    start: str = _q("", "where the start orbitals came from")
+    spin_square: float = _q("", "<S^2> of the reference determinant")
+    mo_coeff: Array = _q("", "orbital coefficients (nspin, nao, nmo)")
+    mo_energy: Array = _q("hartree", "orbital energies (nspin, nmo)")
+    mo_occ: Array = _q("", "orbital occupations (nspin, nmo)")
+    stability: Stability | None = _q("", "orbital stability", None)
+    solutions: Solutions | None = _q("", "SCF solutions found, where more than one was looked for", None)
+    history: Array | None = _q("hartree", "energy, its change, orbital gradient of each SCF iteration (n, 3)", None)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where the history is not one row of three numbers for each iteration."""
+        if self.history is not None and self.history.shape != (len(self.history), 3):
+            raise ValueError(f"the SCF history has shape {self.history.shape}, expected (iterations, 3)")
+
+    @property
+    def nspin(self) -> int:
+        """1 for a restricted, 2 for an unrestricted reference."""
+        return int(self.mo_energy.shape[0])
+
+
+SOLUTION = ("start", "origin", "energy", "spin_square", "lowest_eigenvalue", "kind")  # columns of Solutions
+
+
+@dataclass(frozen=True, slots=True)
+class Solutions:
+    """SCF solutions in the order in which they were found: columns of equal length.
+
+    Within a start each solution but the first follows the instability of the one before.
+    """
+
+    start: tuple[int, ...] = _q("", "start that the solution belongs to, from 1")
+    origin: tuple[str, ...] = _q("", "where the orbitals of that start came from")
+    energy: tuple[float, ...] = _q("hartree", "SCF energy, NaN where it did not converge")
+    spin_square: tuple[float, ...] = _q("", "<S^2>")
+    lowest_eigenvalue: tuple[float, ...] = _q("hartree", "lowest of the orbital Hessian, NaN where not examined")
+    kind: tuple[str, ...] = _q("", "kind of rotation that eigenvalue belongs to")
+    chosen: int = _q("", "the solution that is used, from 1")
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where the columns differ in length, or there is no such solution."""
+        lengths = {len(getattr(self, name)) for name in SOLUTION}
+        if len(lengths) != 1 or not 1 <= self.chosen <= len(self.energy):
+            raise ValueError(f"columns of {sorted(lengths)} SCF solutions, of which {self.chosen} is used")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Each solution by the names of the columns."""
+        columns = zip(*(getattr(self, name) for name in SOLUTION), strict=True)
+        return [dict(zip(SOLUTION, values, strict=True)) for values in columns]
+
+    @property
+    def followed(self) -> int:
+        """Instabilities followed on the way to the solution that is used."""
+        return self.start[: self.chosen - 1].count(self.start[self.chosen - 1])

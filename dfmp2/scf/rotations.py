@@ -1,0 +1,212 @@
+"""Rotations of occupied into virtual orbitals: the lowest eigenvector of the orbital Hessian, the energy along it.
+
+With x_ai a rotation, e the orbital energies and C_occ, C_vir the orbitals of a spin, the Hessian takes x to
+
+    (H x)_ai = (e_a - e_i) x_ai + [C_vir^T (w J[D] - K[D]) C_occ]_ai       D = A C_occ^T + C_occ A^T,  A = C_vir x
+
+with w J the sum of both spins (UHF), twice that of one (RHF to RHF), or nothing (RHF to UHF). Because of
+2 D = (A + C)(A + C)^T - (A - C)(A - C)^T the matrices are those of two densities with orbitals, which the fitted
+builder is quick with. Only real rotations are looked at. Source: Seeger and Pople, J. Chem. Phys. 66, 3045 (1977).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.molecule.pyscf_shield import shielded
+
+Array = NDArray[np.float64]
+
+RHF, BROKEN, UHF = "RHF to RHF", "RHF to UHF", "UHF to UHF"
+COULOMB = {RHF: 2.0, BROKEN: 0.0, UHF: 1.0}  # weight of J of the spins' sum
+ROOTS, STARTS = 2, 4  # eigenvectors converged, vectors begun with: of any symmetry, so that none is overlooked
+RESIDUAL = 2e-3  # Eh; the error of the eigenvalue is of second order in it
+MOST_CYCLES, SPACE = 60, 30
+SMALLEST = 0.05  # Eh, of a denominator of the preconditioner
+ANGLES = tuple(math.pi / 4 * 0.5**k for k in range(7))  # 45 degrees mixes HOMO and LUMO; small ones near an onset
+FLAT = 1e-9  # Eh; energies closer than this are equal
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spin:
+    """Orbitals of a spin: (nao, nocc), (nao, nvir), and e_a - e_i, (nvir, nocc), Eh."""
+
+    occupied: Array
+    virtual: Array
+    differences: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rotation:
+    """Lowest eigenvector of the orbital Hessian.
+
+    Attributes
+    ----------
+    kind : from which kind of solution to which
+    eigenvalue : Eh
+    vectors : (nvir, nocc) of alpha and beta, also for RHF; the longer one has norm 1
+    converged : whether the iteration has converged; if not, the eigenvalue is an upper bound
+    """
+
+    kind: str
+    eigenvalue: float
+    vectors: tuple[Array, Array]
+    converged: bool
+
+
+def lowest_rotation(mf: Any, kind: str) -> Rotation | None:
+    """The rotation of this kind with the lowest eigenvalue, None where nothing can be rotated.
+
+    Parameters
+    ----------
+    mf : converged PySCF mean field with canonical orbitals
+    """
+    spins = orbital_spins(mf)
+    shapes = [spin.differences.shape for spin in spins]
+    edges = np.cumsum([0, *(nvir * nocc for nvir, nocc in shapes)])
+    diagonal = np.concatenate([spin.differences.ravel() for spin in spins])
+    if not diagonal.size:
+        return None
+
+    def split(x: Array) -> list[Array]:
+        return [x[p:q].reshape(shape) for p, q, shape in zip(edges, edges[1:], shapes, strict=False)]
+
+    def products(vectors: Sequence[Array]) -> list[Array]:
+        return [np.concatenate([y.ravel() for y in _product(mf, spins, split(x), COULOMB[kind])]) for x in vectors]
+
+    def precondition(residual: Array, eigenvalue: float, _: Array) -> Array:
+        gap = diagonal - eigenvalue
+        return np.asarray(residual / np.where(np.abs(gap) < SMALLEST, SMALLEST, gap))
+
+    rng = np.random.default_rng(0)
+    favoured = SMALLEST / (diagonal - diagonal.min() + SMALLEST)  # excitations of low energy, all symmetries
+    starts = rng.standard_normal((min(STARTS, diagonal.size), diagonal.size)) * favoured
+    with shielded():
+        from pyscf import lib
+
+        converged, values, vectors = lib.davidson1(
+            *(products, list(starts), precondition),
+            tol=RESIDUAL**2,
+            tol_residual=RESIDUAL,
+            max_cycle=MOST_CYCLES,
+            max_space=SPACE,
+            nroots=min(ROOTS, diagonal.size),
+            verbose=0,
+        )
+    x = split(vectors[0])
+    scale = 1 / max(np.linalg.norm(part) for part in x)
+    return Rotation(
+        kind, float(values[0]), (scale * x[0], (-scale if kind == BROKEN else scale) * x[-1]), bool(converged[0])
+    )
+
+
+def orbital_spins(mf: Any) -> list[Spin]:
+    """Orbitals of one spin (RHF) or both (UHF)."""
+    coeff, energy, occ = (np.asarray(x, dtype=np.float64) for x in (mf.mo_coeff, mf.mo_energy, mf.mo_occ))
+    if occ.ndim == 1:
+        coeff, energy, occ = coeff[None], energy[None], occ[None]
+    return [
+        Spin(c[:, n > 0], c[:, n == 0], e[n == 0][:, None] - e[n > 0])
+        for c, e, n in zip(coeff, energy, occ, strict=True)
+    ]
+
+
+def rotated(spin: Spin, x: Array, angle: float) -> tuple[Array, Array]:
+    """Occupied and virtual orbitals of a spin turned by exp(angle (x - x^T)), (nao, nocc) and (nao, nvir).
+
+    Parameters
+    ----------
+    x : (nvir, nocc)
+    """
+    left, angles, right = np.linalg.svd(angle * x, full_matrices=False)
+    cosine, sine = np.cos(angles) - 1, np.sin(angles)
+    occupied = (spin.occupied @ (right.T * cosine) + spin.virtual @ (left * sine)) @ right
+    virtual = (spin.virtual @ (left * cosine) - spin.occupied @ (right.T * sine)) @ left.T
+    return spin.occupied + occupied, spin.virtual + virtual
+
+
+def turned_orbitals(mf: Any, rotation: Rotation, angle: float) -> tuple[Array, Array]:
+    """Orbitals of `mf` turned along a rotation, and its occupations, as PySCF stacks them."""
+    return with_orbitals(
+        mf, [rotated(spin, x, angle) for spin, x in zip(orbital_spins(mf), rotation.vectors, strict=False)]
+    )
+
+
+def with_orbitals(mf: Any, spins: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Occupied and virtual orbitals of each spin in the places of those of `mf`, and its occupations."""
+    coeff, occ = np.array(mf.mo_coeff), np.asarray(mf.mo_occ)
+    wholes, numbers = (coeff[None], occ[None]) if occ.ndim == 1 else (coeff, occ)
+    for whole, n, (occupied, virtual) in zip(wholes, numbers, spins, strict=True):
+        whole[:, n > 0], whole[:, n == 0] = occupied, virtual
+    return coeff, occ
+
+
+def energy_along(mf: Any, rotation: Rotation) -> Callable[[float], float]:
+    """E(angle) - E(0) of the determinant that is rotated so far, Eh."""
+    spins = orbital_spins(mf)
+    core = mf.get_hcore()
+
+    def energy(angle: float) -> float:
+        turned = [rotated(spin, x, angle)[0] for spin, x in zip((spins[0], spins[-1]), rotation.vectors, strict=True)]
+        j, k = coulomb_exchange(mf, turned)
+        densities = [c @ c.T for c in turned]
+        total = densities[0] + densities[1]
+        exchange = sum(float(np.vdot(matrix, density)) for matrix, density in zip(k, densities, strict=True))
+        return float(np.vdot(core, total)) + (float(np.vdot(j[0] + j[1], total)) - exchange) / 2
+
+    here = energy(0.0)
+    return lambda angle: energy(angle) - here
+
+
+def deepest(change: Callable[[float], float]) -> tuple[float, float]:
+    """Angle of the lowest energy tried along a rotation, and that energy relative to the start, Eh; 0, 0 if none falls.
+
+    Parameters
+    ----------
+    change : angle -> energy relative to the start, Eh
+    """
+    best = (0.0, -FLAT)
+    for size in ANGLES:
+        angle, energy = min(((angle, change(angle)) for angle in (size, -size)), key=lambda pair: round(pair[1] / FLAT))
+        if energy < best[1]:
+            best = (angle, energy)
+        elif best[0]:
+            break
+    return best if best[0] else (0.0, 0.0)
+
+
+def coulomb_exchange(mf: Any, orbitals: list[Array]) -> tuple[Array, Array]:
+    """J and K of the densities C C^T of some orbitals, each (n, nao, nao), Eh."""
+    fitted = getattr(mf, "with_df", None)
+    if fitted is not None and hasattr(fitted, "matrices"):
+        found: tuple[Array, Array] = fitted.matrices(orbitals)
+        return found
+    with shielded():
+        from pyscf import lib
+
+        widest = max(c.shape[1] for c in orbitals)
+        padded = np.stack([np.pad(c, ((0, 0), (0, widest - c.shape[1]))) for c in orbitals])
+        occupations = np.stack([(np.arange(widest) < c.shape[1]).astype(np.float64) for c in orbitals])
+        densities = lib.tag_array(padded @ padded.transpose(0, 2, 1), mo_coeff=padded, mo_occ=occupations)
+        j, k = mf.get_jk(mf.mol, densities, hermi=1)
+    return np.asarray(j), np.asarray(k)
+
+
+def _product(mf: Any, spins: list[Spin], x: list[Array], weight: float) -> list[Array]:
+    """H x of each spin."""
+    coulomb, exchange = 0.0, []
+    for spin, part in zip(spins, x, strict=True):  # one after the other: no more matrices at a time than in the SCF
+        turned = spin.virtual @ part
+        j, k = coulomb_exchange(mf, [turned + spin.occupied, turned - spin.occupied])
+        coulomb = coulomb + weight * (j[0] - j[1]) / 2
+        exchange.append((k[0] - k[1]) / 2)
+    return [
+        spin.differences * part + spin.virtual.T @ (coulomb - own) @ spin.occupied
+        for spin, part, own in zip(spins, x, exchange, strict=True)
+    ]

@@ -1,0 +1,192 @@
+"""Is the Hartree-Fock solution a minimum? Lowest eigenvalue of the real orbital Hessian.
+
+With a in the virtual and i in the occupied orbitals, D = (e_a - e_i) delta_ij delta_ab:
+
+    RHF, singlet   D + 4 (ia|jb) - (ib|ja) - (ij|ab)      negative: a lower RHF solution exists
+    RHF, triplet   D - (ib|ja) - (ij|ab)                  negative: a lower UHF solution exists
+    UHF            D + 2 (ia|jb) - (ib|ja) - (ij|ab) within a spin, 2 (ia|jb) between the spins
+
+Method "auto" diagonalises the block of the frontier orbitals with fitted integrals: all rotations of
+a small molecule, the most likely ones of a large one (its lowest eigenvalue is an upper bound, so a
+negative one proves an instability). "full" and "follow" find the lowest eigenvector of all rotations
+iteratively (`dfmp2.scf.rotations`). Of an instability the energy that falls along its
+eigenvector is recorded: the least that a lower solution gains.
+Source: Seeger and Pople, J. Chem. Phys. 66, 3045 (1977).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.scf import rotations
+from dfmp2.scf.reference import Reference, Stability
+from dfmp2.scf.rotations import BROKEN, RHF, UHF, Rotation, Spin
+
+Array = NDArray[np.float64]
+
+EXACT_ROTATIONS = 600  # per spin; up to here the block is the whole Hessian
+FRONTIER_OCCUPIED, FRONTIER_VIRTUAL = 16, 32
+THRESHOLD = -1e-4  # Eh; a symmetry-broken direction has exactly zero curvature, so zero is not unstable
+CHUNK = 4 * 10**6  # elements of B at a time along a rotation
+
+
+def frontier_spaces(reference: Reference) -> list[ActiveSpace]:
+    """Orbital ranges whose fitted integrals `frontier_stability` needs: (ia), (ij), (ab) of each spin's window."""
+    windows = _windows(reference)
+    return [s for w in windows for s in (w, _same(w.c_occ, w.eps_occ), _same(w.c_vir, w.eps_vir))]
+
+
+def frontier_elements(occupied: int, virtual: int) -> int:
+    """Elements (p, q) of a spin's `frontier_spaces`: what of B the check holds per fitting function."""
+    if occupied * virtual > EXACT_ROTATIONS:
+        occupied, virtual = min(occupied, FRONTIER_OCCUPIED), min(virtual, FRONTIER_VIRTUAL)
+    return occupied * virtual + occupied**2 + virtual**2
+
+
+def frontier_stability(reference: Reference, tensors: list[Array]) -> Stability:
+    """Stability from the orbital Hessian of the frontier orbitals.
+
+    Parameters
+    ----------
+    tensors : fitted integrals of `frontier_spaces`, in its order, Eh^1/2
+
+    Returns
+    -------
+    Stability with the lowest eigenvalue, Eh
+    """
+    windows = _windows(reference)
+    exact = all(_rotations(n) == w.nocc * w.nvir for n, w in zip(reference.mo_occ, windows, strict=True))
+    covered = "all rotations" if exact else f"{sum(w.nocc * w.nvir for w in windows)} frontier rotations"
+    if reference.kind == "rhf":
+        coulomb, exchange = _blocks(windows[0], *tensors)
+        hessians = {RHF: exchange + 4 * coulomb, BROKEN: exchange}
+    else:
+        (ja, xa), (jb, xb) = (_blocks(w, *tensors[3 * s : 3 * s + 3]) for s, w in enumerate(windows))
+        ba, bb = (tensors[3 * s].reshape(-1, tensors[0].shape[2]) for s in (0, 1))
+        mixed = 2 * ba @ bb.T
+        hessians = {UHF: np.block([[xa + 2 * ja, mixed], [mixed.T, xb + 2 * jb]])}
+    kind, eigenvalue = min(((kind, _lowest(matrix)) for kind, matrix in hessians.items()), key=lambda item: item[1])
+    gain = None
+    if eigenvalue < THRESHOLD:
+        gain = -rotations.deepest(_energy_along(kind, hessians[kind], windows, tensors))[1]
+    verdict = f"unstable ({kind})" if gain is not None else "stable" if exact else "no instability found"
+    return Stability(verdict, f"{', '.join(hessians)}; {covered}", eigenvalue, gain)
+
+
+def full_stability(mf: Any) -> Stability:
+    """Stability of a converged mean field, from the lowest eigenvectors over all rotations."""
+    return judged(mf, lowest_rotations(mf))[0]
+
+
+def lowest_rotations(mf: Any) -> list[Rotation]:
+    """The lowest rotation of each kind, the lowest of them first."""
+    kinds = (RHF, BROKEN) if np.ndim(mf.mo_occ) == 1 else (UHF,)
+    found = [rotation for kind in kinds if (rotation := rotations.lowest_rotation(mf, kind)) is not None]
+    return sorted(found, key=lambda rotation: rotation.eigenvalue)
+
+
+def judged(mf: Any, found: list[Rotation]) -> tuple[Stability, float]:
+    """What the lowest rotations of a solution say of it, and the angle of the lowest energy along the first of them."""
+    if not found:
+        return Stability("stable", "nothing to rotate", float("inf")), 0.0
+    lowest = found[0]
+    method = f"{', '.join(sorted(rotation.kind for rotation in found))}; all rotations, iterative"
+    if lowest.eigenvalue < THRESHOLD:
+        angle, change = rotations.deepest(rotations.energy_along(mf, lowest))
+        return Stability(f"unstable ({lowest.kind})", method, lowest.eigenvalue, -change), angle
+    certain = all(rotation.converged for rotation in found)
+    return Stability("stable" if certain else "no instability found", method, lowest.eigenvalue), 0.0
+
+
+def _rotations(occ: Array) -> int:
+    return int((occ > 0).sum() * (occ == 0).sum())
+
+
+def _windows(reference: Reference) -> list[ActiveSpace]:
+    spins = zip(reference.mo_coeff, reference.mo_energy, reference.mo_occ, strict=True)
+    return [_window(*spin) for spin in spins]
+
+
+def _window(coeff: Array, energy: Array, occ: Array) -> ActiveSpace:
+    occupied, virtual = np.flatnonzero(occ > 0), np.flatnonzero(occ == 0)
+    if _rotations(occ) > EXACT_ROTATIONS:
+        occupied, virtual = occupied[-FRONTIER_OCCUPIED:], virtual[:FRONTIER_VIRTUAL]
+    return ActiveSpace(coeff[:, occupied], coeff[:, virtual], energy[occupied], energy[virtual])
+
+
+def _same(coeff: Array, energy: Array) -> ActiveSpace:
+    """An orbital range against itself, for (ij|P) and (ab|P)."""
+    return ActiveSpace(coeff, coeff, energy, energy)
+
+
+def _blocks(window: ActiveSpace, b_ov: Array, b_oo: Array, b_vv: Array) -> tuple[Array, Array]:
+    """(ia|jb), and D - (ib|ja) - (ij|ab), both (nocc nvir, nocc nvir), Eh."""
+    nocc, nvir, naux = b_ov.shape
+    size = nocc * nvir
+    coulomb = b_ov.reshape(size, naux) @ b_ov.reshape(size, naux).T
+    ibja = coulomb.reshape(nocc, nvir, nocc, nvir).transpose(0, 3, 2, 1)
+    ijab = b_oo.reshape(-1, naux) @ b_vv.reshape(-1, naux).T
+    exchange = (-ibja - ijab.reshape(nocc, nocc, nvir, nvir).transpose(0, 2, 1, 3)).reshape(size, size)
+    exchange[np.diag_indices(size)] += (window.eps_vir[None, :] - window.eps_occ[:, None]).ravel()
+    return coulomb, exchange
+
+
+def _lowest(hessian: Array) -> float:
+    if not hessian.size:
+        return float("inf")
+    return float(scipy.linalg.eigh(hessian, eigvals_only=True, subset_by_index=[0, 0])[0])
+
+
+def _energy_along(
+    kind: str, hessian: Array, windows: list[ActiveSpace], tensors: list[Array]
+) -> Callable[[float], float]:
+    """E(angle) - E(0) of the determinant turned along the lowest eigenvector of the windows' Hessian, Eh.
+
+    With Delta the change of a spin's density among its window's orbitals and v_P = sum_pq B_pq,P Delta_pq
+
+        E(angle) - E(0) = sum_s [sum_p e_p Delta_pp - tr(B_P Delta B_P Delta) / 2] + |v_alpha + v_beta|^2 / 2
+    """
+    vector = scipy.linalg.eigh(hessian, subset_by_index=[0, 0])[1][:, 0]
+    parts = np.split(vector, [windows[0].nocc * windows[0].nvir]) if len(windows) == 2 else [vector, vector]
+    signs = (1.0, -1.0 if kind == BROKEN else 1.0)
+    scale = 1 / max(np.linalg.norm(part) for part in parts)
+    spins = [(windows[s], tensors[3 * s : 3 * s + 3]) for s in ((0, 1) if len(windows) == 2 else (0, 0))]
+
+    def change(angle: float) -> float:
+        energy, potential = 0.0, np.zeros(tensors[0].shape[2])
+        for (window, b), part, sign in zip(spins, parts, signs, strict=True):
+            x = sign * scale * part.reshape(window.nocc, window.nvir).T
+            one = np.eye(window.nocc + window.nvir)
+            turned, _ = rotations.rotated(Spin(one[:, : window.nocc], one[:, window.nocc :], x), x, angle)
+            delta = turned @ turned.T - np.diag(np.arange(len(one)) < window.nocc)
+            energy += float(np.concatenate([window.eps_occ, window.eps_vir]) @ delta.diagonal())
+            v, exchange = _fields(b, delta)
+            potential += v
+            energy -= exchange / 2
+        return energy + float(potential @ potential) / 2
+
+    return change
+
+
+def _fields(b: list[Array], delta: Array) -> tuple[Array, float]:
+    """sum_pq B_pq,P Delta_pq, shape (naux,), and sum_P tr(B_P Delta B_P Delta), of a window's B: (ia), (ij), (ab)."""
+    b_ov, b_oo, b_vv = b
+    nocc, nvir, naux = b_ov.shape
+    potential, exchange = np.empty(naux), 0.0
+    step = max(1, CHUNK // (nocc + nvir) ** 2)
+    for start in range(0, naux, step):
+        cut = slice(start, min(start + step, naux))
+        ov = b_ov[:, :, cut].transpose(2, 0, 1)
+        whole = np.block(
+            [[b_oo[:, :, cut].transpose(2, 0, 1), ov], [ov.transpose(0, 2, 1), b_vv[:, :, cut].transpose(2, 0, 1)]]
+        )
+        product = whole @ delta
+        potential[cut] = product.trace(axis1=1, axis2=2)
+        exchange += float(np.einsum("pij,pji->", product, product))
+    return potential, exchange

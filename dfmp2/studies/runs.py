@@ -1,0 +1,332 @@
+"""The runs of a study, one after the other, each kept and written as soon as it is done.
+
+A study stopped half way leaves a file with status "incomplete" and its finished runs in it, and beside it the state of
+the run it was at; started again with `resume`, those are not repeated. (Killed without notice the file may lack the
+last of many runs quicker than its writing.)
+
+While the file grows:
+
+    x.scan.h5               every finished run, written anew as a whole, status "incomplete" until the last one
+    x.scan.h5.checkpoint    the present run (`dfmp2.output.checkpoint`); its identity names run and start
+
+One process at a time: the lock of the file is held as long as the study goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from dfmp2.errors import DeviceFault, Dfmp2Error, ForeignCheckpoint, InputError, Interrupted, ResourceError
+from dfmp2.host.files import require_writable
+from dfmp2.host.locks import locked
+from dfmp2.host.resources import usable_cores
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2 import energy
+from dfmp2.mp2.checkpoint import NOTHING, Checkpoint
+from dfmp2.mp2.identity import changed, question
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import Options
+from dfmp2.output.checkpoint import FileCheckpoint, State, checkpoint_of, found_beside, remove
+from dfmp2.output.study import MOST_RUNS, Study, StudyWriter, read_study, verify_study
+from dfmp2.planning import plan, system
+from dfmp2.progress import Listener
+from dfmp2.scf.hartree_fock import reference_kind
+from dfmp2.scf.reference import StartOrbitals
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One calculation of a study; `who` describes it to people, and so in errors."""
+
+    name: str
+    who: str
+    molecule: Molecule
+    options: Options
+
+
+def hamiltonian_notes(molecule: Molecule, options: Options) -> list[str]:
+    """What all runs of a study have in common beyond nuclei and electrons, in words."""
+    charges = molecule.point_charges
+    return [
+        *(["relativity in every run: spin-free one-electron X2C"] if options.relativity == "x2c" else []),
+        *([] if charges is None else [f"every run in the field of the same {len(charges)} point charges"]),
+    ]
+
+
+class Quiet(Listener):
+    """Hears nothing: what is warned about before the runs is warned about again by the run itself."""
+
+    def warning(self, text: str) -> None:
+        """Not yet."""
+
+
+def examine(step: Step) -> int:
+    """Find everything a run would be refused for, before any run; returns the number of frozen core orbitals.
+
+    Raises
+    ------
+    Dfmp2Error : what `dfmp2 run` would say, with the step's name in front
+    """
+    try:
+        options = step.options.settled(step.molecule.multiplicity)
+        setup = system.prepare(options, "")
+        found = system.resolve(step.molecule, setup, Quiet())
+        kind = reference_kind(options, step.molecule.multiplicity)
+        core = system.frozen_core(found, options, Quiet())
+        plan.make_plan(found, setup, core, kind).memory.require()
+    except Dfmp2Error as error:
+        raise named(error, step.who) from error
+    return core.orbitals
+
+
+def named(error: Dfmp2Error, who: str) -> Dfmp2Error:
+    """The same error with what it happened to in front."""
+    return type(error)(f"{who}: {error}")
+
+
+# Errors that are not the step's own: the next step would meet them as well, or they concern the whole study.
+OF_THE_STUDY = (ForeignCheckpoint, DeviceFault)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a step has no result: exit code of the error and its message."""
+
+    code: int
+    message: str
+
+
+Results = Mapping[str, MP2Result]
+Failures = Mapping[str, Failure]
+Summary = Callable[[Results, Failures, bool], Study]  # results, failures, complete -> study
+
+
+def carry_out(
+    steps: Sequence[Step],
+    summarise: Summary,
+    keeper: Keeper,
+    listener: Listener,
+    command: str,
+    *,
+    first_start: StartOrbitals | None = None,
+    chained: bool = False,
+    tolerant: bool = False,
+) -> Study:
+    """Run all steps in order and return the study of them.
+
+    Parameters
+    ----------
+    steps : what to compute
+    summarise : makes the study of the results, failures, and whether it is complete
+    keeper : where finished runs go
+    first_start : start orbitals of the first run
+    chained : start every SCF from the converged orbitals of the run before
+    tolerant : a step that fails is recorded and the next one goes on; else its error ends the study
+
+    Raises
+    ------
+    Dfmp2Error : of the step that failed, with its name in front
+    """
+    if len(steps) > MOST_RUNS:
+        raise InputError(f"{len(steps)} runs: at most {MOST_RUNS} go into one study; split it")
+    stored = keeper.find(steps)
+    results = dict(stored)
+    failures: dict[str, Failure] = {}
+
+    def study(complete: bool) -> Study:
+        return summarise({step.name: results[step.name] for step in steps if step.name in results}, failures, complete)
+
+    with keeper.held(steps, listener):
+        for name, result in stored.items():
+            keeper.keep(name, result, stored=True)
+        start = first_start
+        try:
+            for number, step in enumerate(steps, start=1):
+                found = stored.get(step.name)
+                listener.stage(f"[{number}/{len(steps)}] {step.who}{'' if found is None else ': finished before'}")
+                if found is None:
+                    checkpoint = keeper.checkpoint(step)
+                    try:
+                        found = energy.mp2_energy(
+                            *(step.molecule, step.options),
+                            start=start,
+                            listener=listener,
+                            command=command,
+                            checkpoint=checkpoint,
+                            doubt_units=number == 1,
+                        )
+                    except Interrupted:
+                        raise
+                    except Dfmp2Error as error:
+                        if not tolerant or isinstance(error, OF_THE_STUDY):
+                            if not isinstance(error, ResourceError):  # where room can be made, the run can go on
+                                keeper.close(checkpoint)
+                            keeper.catch_up(study)
+                            raise named(error, step.who) from error
+                        failures[step.name] = Failure(error.exit_code, str(error))
+                        listener.warning(f"{step.who}: failed with code {error.exit_code}: {error}")
+                    else:
+                        results[step.name] = found
+                        keeper.keep(step.name, found)
+                    if number < len(steps) and keeper.due:
+                        keeper.write(study(False))
+                    keeper.close(checkpoint)
+                if chained and found is not None:
+                    orbitals = found.reference
+                    start = StartOrbitals(orbitals.mo_coeff, orbitals.mo_occ, None, f"orbitals of {step.name}")
+        except (KeyboardInterrupt, Interrupted):
+            keeper.catch_up(study)
+            raise
+        finished = study(True)
+        keeper.write(finished)
+        return finished
+
+
+REST = 5.0  # pause after writing the file, in units of the time that took
+
+
+class Keeper:
+    """Keeps finished runs in a file and the state of the present one beside it; nowhere when there is no path.
+
+    Parameters
+    ----------
+    path : file of the study, None for none
+    overwrite : replace an existing file
+    resume : take finished runs from the file if it exists, and go on from the checkpoint beside it
+    beside : files that are made of the study when it is done, by the option that names them
+    undisturbed : context in which the file is written (the command line defers signals there)
+    finishing : told of the checkpoint of every run (the command line lets a signal wait for the next iteration or tile)
+    """
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        overwrite: bool = False,
+        resume: bool = False,
+        beside: Mapping[str, Path] | None = None,
+        undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
+        finishing: Callable[[FileCheckpoint], None] = lambda _: None,
+    ) -> None:
+        if resume and overwrite:
+            raise InputError("--resume keeps the finished runs of the file and --overwrite drops them: choose one")
+        self._path, self._resume, self._undisturbed, self._finishing = path, resume, undisturbed, finishing
+        self._files = {} if path is None else {"--output": path, **(beside or {})}
+        self._replaces = overwrite or resume
+        self._stored: Study | None = None
+        if resume and path is not None and path.exists():
+            verify_study(path)
+            self._stored = read_study(path)
+        self._writer = None if path is None else StudyWriter(path, overwrite=overwrite or self._stored is not None)
+        self._begun: State | None = None  # what a stopped study had done of a run
+        self.written = self._stored is not None
+        self._behind = False  # whether a run is kept that the file lacks
+        self._next = 0.0  # time.monotonic() from which on the file is worth writing
+
+    def require_kind(self, kind: str) -> None:
+        """Refuse to go on with the file of another kind of study."""
+        if self._stored is not None and self._stored.kind != kind:
+            raise InputError(
+                f"--resume: {self._path} holds a study of kind {self._stored.kind}, not {kind}: name another file"
+            )
+
+    def find(self, steps: Sequence[Step]) -> dict[str, MP2Result]:
+        """The stored results of these steps, by name.
+
+        Raises
+        ------
+        InputError : a run of that name is another calculation, or steps are missing and had other last bits
+        """
+        runs = {} if self._stored is None else self._stored.runs
+        stored = {step.name: runs[step.name] for step in steps if step.name in runs}
+        for step in steps:
+            if step.name in stored:
+                different = _changed(stored[step.name], step, alone=len(stored) == len(steps))
+                if different:
+                    raise InputError(
+                        f"--resume: run {step.name} in {self._path} is another calculation (different "
+                        f"{', '.join(different)}): use the options it was started with, or start anew with --overwrite"
+                    )
+        return stored
+
+    @contextmanager
+    def held(self, steps: Sequence[Step], listener: Listener) -> Iterator[None]:
+        """The file for this process alone; in the end nothing but the file is left, unless the study was stopped.
+
+        Raises
+        ------
+        ResultExists : it is there, or a file to be made of it is, and may not be replaced
+        ResultFileError : another process is writing it
+        ForeignCheckpoint : what lies beside it is of none of these runs
+        """
+        if self._path is None:
+            yield
+            return
+        checkpoint = checkpoint_of(self._path)
+        for option, file in self._files.items():
+            require_writable(file, overwrite=self._replaces, option=option)
+        with locked(self._path):
+            if os.path.lexists(checkpoint):
+                self._begun = found_beside(self._path, resume=self._resume, note=listener.stage, warn=listener.warning)
+            if self._begun is not None and self._begun.run not in {step.name for step in steps}:
+                raise ForeignCheckpoint(
+                    f"{checkpoint} belongs to another calculation ({self._begun.run or 'a single run'} there): name "
+                    "another file, or delete it"
+                )
+            yield
+            remove(checkpoint)
+
+    def checkpoint(self, step: Step) -> Checkpoint:
+        """Saves the state of a run beside the file, and holds what a stopped study had done of that run."""
+        if self._path is None:
+            return NOTHING
+        found = self._begun if self._begun is not None and self._begun.run == step.name else None
+        made = FileCheckpoint(self._path, found, run=step.name, eager=self.written or self._behind)
+        self._finishing(made)
+        return made
+
+    def close(self, checkpoint: Checkpoint) -> None:
+        """The run is kept, or has failed for good: there is nothing to go on from."""
+        if isinstance(checkpoint, FileCheckpoint) and checkpoint.saved:
+            checkpoint.complete()
+
+    def keep(self, name: str, result: MP2Result, *, stored: bool = False) -> None:
+        """Put a finished run aside for the file; `stored` says that it came from there."""
+        if self._writer is not None:
+            with self._undisturbed():
+                self._writer.add(name, result)
+                self._behind = self._behind or not stored
+
+    @property
+    def due(self) -> bool:
+        """Whether the file should be written now: writing it takes a small part of the time, however long it is."""
+        return self._writer is not None and time.monotonic() >= self._next
+
+    def write(self, study: Study) -> None:
+        """Write everything kept so far."""
+        if self._writer is not None:
+            begun = time.monotonic()
+            with self._undisturbed():
+                self._writer.write(study)
+                self.written, self._behind = True, False
+            ended = time.monotonic()
+            self._next = ended + REST * (ended - begun)
+
+    def catch_up(self, study: Callable[[bool], Study]) -> None:
+        """Write what the file lacks, before the study is left unfinished."""
+        if self._behind:
+            self.write(study(False))
+
+
+def _changed(found: MP2Result, step: Step, *, alone: bool) -> list[str]:
+    """What makes a step another calculation than a stored one; `alone` where nothing is computed beside it."""
+    different = changed(question(found.molecule, found.options), question(step.molecule, step.options))
+    threads = step.options.threads or usable_cores()
+    if not alone and found.provenance.threads != threads:
+        different.append(f"threads: {found.provenance.threads} there, {threads} here")
+    return different

@@ -1,1 +1,0 @@
-"""AWS Batch: the job definition, the array job, and what runs inside its containers."""

@@ -1,1 +1,0 @@
-"""Slurm: a batch as array scripts that save and requeue themselves, and their way to sbatch."""

@@ -1,0 +1,305 @@
+"""Pair terms by the Trainium kernels, on any executor.
+
+B is padded, packed and uploaded once, in blocks of 8 occupied orbitals; every block of pairs is one kernel call whose
+float32 partial sums are added in float64 on the host, in a fixed order. The kernels return J and K for
+D = e_a + e_b - e_i - e_j > 0, so direct = -J and exchange = -K. There is no float64 on the device.
+
+B may also be made on the device (K1 and K2), of fitted integrals that are rounded to float32 here:
+
+    B_iaP = sum_mu nu A_P(mu, nu) C_occ(mu, i) C_vir(nu, a)        A_P fitted in float64
+
+A batch of 128 A_P goes up once for all spins. Between K1 and K2 the host puts the outputs of all batches below each
+other, for 8 occupied orbitals at a time; nothing is permuted. All spins have the columns of the one with most virtual
+orbitals, so that they share both programs, and the programs of the pair energies as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Prediction, Shape, Tile
+from dfmp2.backends.untransformed import UntransformedTensor, unpacked
+from dfmp2.errors import UnsupportedByBackend
+from dfmp2.trainium import layout
+from dfmp2.trainium.calls import CHIP, KERNELS, programs, variants
+from dfmp2.trainium.launch.executors import Executor
+from dfmp2.trainium.layout import BANK, EDGE, GROUP, Array, P
+
+SOURCE = f"{KERNELS}.transform"
+
+
+def transform(tensors: Sequence[UntransformedTensor], executor: Executor) -> list[tuple[Any, ...]]:
+    """Blocks of B as `layout.pack_b` makes them, one per 8 occupied orbitals, resident, for each spin.
+
+    Parameters
+    ----------
+    tensors : one per spin, of the same fitted integrals
+    """
+    a, nao = tensors[0].a, len(tensors[0].c_occ)
+    tiles, slices = -(-nao // P), layout.padded_naux(len(a)) // P
+    columns = layout.tile_columns(layout.padded_nvir(max(t.shape[1] for t in tensors)))
+    groups = [[executor.upload(pack_orbitals(part, GROUP)) for part in _parts(t.c_occ, GROUP)] for t in tensors]
+    virtual = [executor.upload(pack_orbitals(t.c_vir, columns)) if columns else None for t in tensors]
+    halves: list[list[list[NDArray[Any]]]] = [[[] for _ in own] for own in groups]  # spin, group of orbitals, batch
+    for k in range(slices):
+        batch = executor.upload(pack_fitted(unpacked(a[k * P : (k + 1) * P], nao), tiles))
+        for own, found in zip(groups, halves, strict=True):
+            for c_occ, half in zip(own, found, strict=True):
+                half.append(executor.launch(SOURCE, "half_transform", {"a": batch, "c_occ": c_occ}))
+
+    def full(first: int, found: list[list[NDArray[Any]]], c_vir: Any) -> Any:
+        at = first % GROUP
+        x = np.concatenate([half[:, at : at + EDGE] for half in found[first // GROUP]])
+        return executor.keep(SOURCE, "full_transform", {"x": executor.upload(x), "c_vir": c_vir})
+
+    return [
+        tuple(full(first, found, c_vir) for first in range(0, tensor.shape[0], EDGE)) if columns else ()
+        for tensor, found, c_vir in zip(tensors, halves, virtual, strict=True)
+    ]
+
+
+def _parts(c: Array, size: int) -> list[Array]:
+    return [c[:, first : first + size] for first in range(0, c.shape[1], size)]
+
+
+def pack_orbitals(c: Array, columns: int) -> Array:
+    """C (nao, n) as (128, NT, columns): row mu of a tile, slice mu_tile; zero in the padding."""
+    tiles = -(-c.shape[0] // P)
+    padded = np.zeros((tiles * P, columns))
+    padded[: c.shape[0], : c.shape[1]] = c
+    return np.ascontiguousarray(padded.reshape(tiles, P, columns).transpose(1, 0, 2))
+
+
+def pack_fitted(a: Array, tiles: int) -> Array:
+    """Up to 128 A_P (n, nao, nao) as (NT*128*128, NT, 128): row (nu_tile*128 + P)*128 + mu, slice mu_tile, col. nu."""
+    packed = np.zeros((tiles, P, P, tiles, P))  # nu_tile, P, mu, mu_tile, nu
+    for nu, mu in np.ndindex(tiles, tiles):
+        part = a[:, mu * P : (mu + 1) * P, nu * P : (nu + 1) * P]
+        packed[nu, : part.shape[0], : part.shape[1], mu, : part.shape[2]] = part
+    return packed.reshape(tiles * P * P, tiles, P)
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """One spin space on the device.
+
+    Attributes
+    ----------
+    blocks : B in blocks of EDGE occupied orbitals by number, as `layout.pack_b` makes them; those that are there
+    shape : (nocc, nvir, naux), not padded; nvir, naux : padded
+    eps_vir : (nvir or fewer,) Eh, energies of the columns of the blocks
+    kept : tables on the device that many blocks share, by name
+    """
+
+    blocks: dict[int, Any]
+    shape: tuple[int, int, int]
+    nvir: int
+    naux: int
+    eps_vir: Array
+    kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+
+
+class NkiBackend(Backend):
+    """The Trainium kernels on an executor.
+
+    Parameters
+    ----------
+    name : of the row in the registry
+    executor : launches the kernels
+    variant : "plain", "packed", or None for the best that a shape offers
+    """
+
+    def __init__(self, name: str, executor: Executor, variant: str | None = None) -> None:
+        self.name = name
+        self.limits = Limits(
+            *(("mixed",), EDGE, P * BANK),
+            workers=1,
+            least_edge=EDGE,
+            transforms=True,
+            compiles=executor.compiles,
+        )
+        self._executor = executor
+        self._variant = variant
+
+    def put(self, b: Array, eps_occ: Array, eps_vir: Array, precision: str) -> Operand:
+        """Pad, pack and upload B.
+
+        Raises
+        ------
+        UnsupportedByBackend : a precision other than "mixed"
+        """
+        if precision not in self.limits.precisions:
+            raise UnsupportedByBackend(f"--backend {self.name} has no {precision}: it offers mixed")
+        operand = self.declare(b.shape, eps_occ, eps_vir)
+        for number in range(-(-len(b) // EDGE)):
+            self.add(operand, number, b[number * EDGE : (number + 1) * EDGE])
+        return operand
+
+    def declare(self, shape: tuple[int, ...], eps_occ: Array, eps_vir: Array) -> Operand:
+        """An operand whose blocks come later, one by one, and only those that are needed here."""
+        nocc, nvir, naux = shape
+        padded = layout.padded_nvir(nvir), layout.padded_naux(naux)
+        return Operand(Resident({}, (nocc, nvir, naux), *padded, eps_vir), eps_occ, eps_vir, "mixed")
+
+    def add(self, operand: Operand, number: int, rows: Array) -> None:
+        """Pad, pack and upload a block: up to EDGE orbitals' rows (n, nvir, naux) of B."""
+        (block,) = layout.pack_b(rows, dtype=np.float64)
+        operand.b.blocks[number] = self._executor.upload(block)
+
+    def put_untransformed(
+        self, tensors: Sequence[UntransformedTensor], energies: Sequence[tuple[Array, Array]]
+    ) -> list[Operand]:
+        """Make B of all spins on the device, where it stays, in float32.
+
+        Parameters
+        ----------
+        energies : (eps_occ, eps_vir) of each spin, Eh
+        """
+        most = layout.padded_nvir(max(tensor.shape[1] for tensor in tensors))
+        operands = []
+        made = transform(tensors, self._executor)
+        for tensor, blocks, (eps_occ, eps_vir) in zip(tensors, made, energies, strict=True):
+            far = np.full(most - eps_vir.size if eps_vir.size else 0, layout.FAR)  # virtuals that another spin has
+            padded = most, layout.padded_naux(tensor.shape[2])
+            resident = Resident(dict(enumerate(blocks)), tensor.shape, *padded, np.concatenate([eps_vir, far]))
+            operands.append(Operand(resident, eps_occ, eps_vir, "mixed"))
+        return operands
+
+    def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:
+        """Have the programs compiled and loaded that these shapes need."""
+        if self.limits.compiles:
+            for program in programs(tuple(spins), CHIP[self._executor.target], nao):
+                self._executor.prepare(program)
+
+    def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
+        """Predicted pair energies on one core of each chip."""
+        from dfmp2.trainium.costs import prediction  # the cost model is loaded only where it is asked for
+
+        return prediction.predict(spins)
+
+    def transform_seconds(self, spins: Sequence[Shape], nao: int) -> float:
+        """Predicted seconds of K1 and K2, of their dispatch and transfers.
+
+        Raises
+        ------
+        KernelError : they cannot run at these sizes
+        """
+        from dfmp2.trainium.costs import prediction
+
+        found = prediction.predict_transform(spins, nao, CHIP[self._executor.target])
+        return found.device + found.dispatch + found.link
+
+    def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
+        """Direct and exchange terms of a tile of occupied pairs, float64, Eh; whole blocks are evaluated."""
+        i0, i1, j0, j1, diagonal = tile
+        same = left is right
+        direct = np.zeros((i1 - i0, j1 - j0))
+        exchange = np.zeros_like(direct) if same else None
+        if not left.eps_vir.size or not right.eps_vir.size:
+            return PairTerms(direct, exchange)
+        for row in range(i0 // EDGE, -(-i1 // EDGE)):
+            for column in range(j0 // EDGE, -(-j1 // EDGE)):
+                if diagonal and column < row:
+                    continue
+                block = self._same(left, row, column) if same else self._cross(left, right, row, column)
+                for matrix, values in zip((direct, exchange), block, strict=False):
+                    if matrix is not None:
+                        _cut(matrix, -values, tile, row * EDGE, column * EDGE)
+        if diagonal:
+            direct = np.triu(direct)
+            exchange = None if exchange is None else np.triu(exchange)
+        return PairTerms(direct, exchange)
+
+    def describe(self) -> dict[str, str]:
+        """What the executor says of its lane, and the kernels launched."""
+        return self._executor.describe()
+
+    def _same(self, operand: Operand, row: int, column: int) -> tuple[Array, Array]:
+        """J and K (EDGE, EDGE) of two blocks of one space; both triangles of a diagonal block."""
+        resident, diagonal = operand.b, row == column
+        nvir, naux = resident.nvir, resident.naux
+        packed = (self._variant or variants(nvir, naux)[-1]) == "packed"
+        held = (layout.packed_residents if packed else layout.residents)(nvir, naux)
+        items = layout.emission(EDGE, held, diagonal, layout.packing(nvir, naux) if packed else 1)
+        eps_i, eps_j = (_block(layout.pad_occupied(operand.eps_occ), k) for k in (row, column))
+        if packed:
+            kernel, read = "pair_energy_packed", layout.read_packed
+            eu, identity = layout.packed_tables, layout.packed_identity
+            tables = {
+                "eu": self._kept(resident, (kernel, "eu", diagonal), lambda: eu(resident.eps_vir, diagonal)),
+                "neg": self._executor.upload(layout.packed_neg(eps_i, eps_j, items)),
+                "identity": self._kept(resident, (kernel, "identity"), lambda: identity(nvir)),
+            }
+        else:
+            kernel, read = "pair_energy_block", layout.read_pairs
+            tables = {
+                "eu": self._kept(resident, (kernel, "eu"), lambda: layout.eu_table(resident.eps_vir)),
+                "neg": self._executor.upload(layout.neg_table(eps_i, eps_j, items)),
+                "identity": self._kept(resident, (kernel, "identity"), lambda: np.eye(P)),
+            }
+        out = self._executor.launch(
+            f"{KERNELS}.{'pair_energy_packed' if packed else 'pair_energy'}",
+            kernel,
+            {
+                "b_i": resident.blocks[row],
+                "b_j": resident.blocks[column],
+                **tables,
+                "nvir": nvir,
+                "residents": held,
+                "run": layout.RUN,
+                "diagonal": diagonal,
+                "transpose": self._executor.target == "gen3",
+            },
+        )
+        direct, exchange = read(out, items, EDGE, nvir)
+        if diagonal:
+            direct, exchange = (m + np.triu(m, 1).T for m in (direct, exchange))
+        return direct, exchange
+
+    def _cross(self, left: Operand, right: Operand, row: int, column: int) -> tuple[Array]:
+        """J (EDGE, EDGE) of a block of the left and a block of the right space."""
+        nvir, naux = right.b.nvir, right.b.naux
+        held = layout.residents(max(nvir, left.b.nvir), naux)
+        eps_i, eps_j = (
+            _block(layout.pad_occupied(left.eps_occ), row),
+            _block(layout.pad_occupied(right.eps_occ), column),
+        )
+        out = self._executor.launch(
+            f"{KERNELS}.pair_energy_cross",
+            "pair_energy_cross",
+            {
+                "b_i": left.b.blocks[row],
+                "b_j": right.b.blocks[column],
+                "eu": self._kept(
+                    *(left.b, ("cross", right.b.eps_vir.tobytes())),
+                    lambda: layout.cross_table(left.b.eps_vir, right.b.eps_vir),
+                ),
+                "neg": self._executor.upload(layout.cross_neg(eps_i, eps_j)),
+                "nvir": nvir,
+                "residents": held,
+            },
+        )
+        return (layout.read_cross(out, EDGE),)
+
+    def _kept(self, resident: Resident, name: object, make: Callable[[], Array]) -> Any:
+        """A table on the device, made and uploaded once per operand."""
+        if name not in resident.kept:
+            resident.kept[name] = self._executor.upload(make())
+        return resident.kept[name]
+
+
+def _block(energies: Array, number: int) -> Array:
+    return energies[number * EDGE : (number + 1) * EDGE]
+
+
+def _cut(matrix: Array, values: NDArray[np.float64], tile: Tile, i: int, j: int) -> None:
+    """Put the part of a block at (i, j) that lies in the tile where it belongs."""
+    rows = range(max(i, tile.i0), min(i + EDGE, tile.i1))
+    columns = range(max(j, tile.j0), min(j + EDGE, tile.j1))
+    part = values[rows.start - i : rows.stop - i, columns.start - j : columns.stop - j]
+    matrix[rows.start - tile.i0 : rows.stop - tile.i0, columns.start - tile.j0 : columns.stop - tile.j0] = part

@@ -1,0 +1,316 @@
+"""Which kernel calls cover a shape, and the compiled programs (NEFFs) that they need.
+
+A program belongs to a kernel, the padded shapes of its tensors and its compile-time constants; all tensors are float32,
+and nothing depends on the number of occupied orbitals.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dfmp2.backends.base import Shape
+from dfmp2.errors import InputError
+from dfmp2.trainium import layout
+from dfmp2.trainium.interpreter.settings import Shape as Tensor
+from dfmp2.trainium.layout import EDGE, P
+
+LARGEST = 100_000  # of any dimension: what goes beyond is a typing error, not a molecule
+
+
+SHAPES = {  # the synthetic shapes the public trn1 figures were measured with
+    "small": Shape(16, 112, 384),
+    "medium": Shape(64, 448, 1536),
+    "large": Shape(96, 672, 2304),
+}
+KERNELS = "dfmp2.trainium.kernels"
+VARIANTS = ("plain", "packed")
+KERNEL_FOLDER = Path(__file__).parent / "kernels"
+GENERATION = {"trn1": "gen2", "trn2": "gen3"}
+CHIP = {generation: chip for chip, generation in GENERATION.items()}
+
+
+def parse_shape(text: str) -> Shape:
+    """A shape from its name or its three numbers.
+
+    Raises
+    ------
+    InputError : neither
+    """
+    if text in SHAPES:
+        return SHAPES[text]
+    parts = text.split(",")
+    expected = f"{', '.join(SHAPES)} or three numbers NOCC,NVIR,NAUX such as 16,112,384"
+    if len(parts) != 3 or not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
+        raise InputError(f"--shape {text}: not understood: expected {expected}")
+    shape = Shape(*(int(part) for part in parts))
+    if min(shape) < 1 or max(shape) > LARGEST:
+        raise InputError(f"--shape {text}: every number must lie between 1 and {LARGEST}: expected {expected}")
+    return shape
+
+
+def spin_shapes(text: str, beta: str | None) -> tuple[Shape, ...]:
+    """Shapes of one spin, or of two where `beta` ("NOCC,NVIR") is given.
+
+    Raises
+    ------
+    InputError : either text is not understood
+    """
+    alpha = parse_shape(text)
+    if beta is None:
+        return (alpha,)
+    if beta.count(",") != 1:
+        raise InputError(f"--beta {beta}: expected two numbers NOCC,NVIR such as 15,113")
+    try:
+        return alpha, parse_shape(f"{beta},{alpha.naux}")
+    except InputError as error:
+        raise InputError(f"--beta {beta}: expected two numbers from 1 to {LARGEST}, such as 15,113") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A kernel call.
+
+    Attributes
+    ----------
+    source : module of the kernel; kernel : function in it
+    arguments : by name; `interpreter.settings.Shape` placeholders for tensors, the rest compile-time constants
+    count : how often a calculation makes it
+    neff : name of the compiled program; equal names are the same program
+    """
+
+    source: str
+    kernel: str
+    arguments: dict[str, Any]
+    count: int
+    neff: str
+
+
+def pair_energy_calls(
+    nocc: int, nvir: int, naux: int, target: str = "gen2", variant: str = "plain", edge: int = EDGE
+) -> tuple[Call, ...]:
+    """Calls of K3 for all pairs i <= j of one spin space: off-diagonal and diagonal blocks.
+
+    Parameters
+    ----------
+    nocc, nvir, naux : sizes of the molecule, not padded
+    target : "gen2" (trn1) or "gen3" (trn2)
+    variant : "plain", or "packed" where leftover rows can be packed (see `variants`)
+
+    Raises
+    ------
+    InputError : the variant does not exist for these sizes
+    """
+    n, aux, blocks = layout.padded_nvir(nvir), layout.padded_naux(naux), -(-nocc // edge)
+    if variant not in variants(nvir, naux, edge):
+        raise InputError(f"variant {variant!r}: {nvir} virtual orbitals offer {', '.join(variants(nvir, naux, edge))}")
+    calls = []
+    for diagonal, count in ((False, blocks * (blocks - 1) // 2), (True, blocks)):
+        if count and variant == "packed":
+            calls.append(
+                _call("pair_energy_packed", "pair_energy_packed", _packed(n, aux, edge, target, diagonal), count)
+            )
+        elif count:
+            calls.append(_call("pair_energy", "pair_energy_block", _plain(n, aux, edge, target, diagonal), count))
+    return tuple(calls)
+
+
+def variants(nvir: int, naux: int, edge: int = EDGE) -> tuple[str, ...]:
+    """Variants of K3 for a shape, the best last."""
+    return VARIANTS if layout.packing(layout.padded_nvir(nvir), layout.padded_naux(naux), edge) else VARIANTS[:1]
+
+
+def cross_calls(
+    nocc: tuple[int, int], nvir: tuple[int, int], naux: int, target: str = "gen2", edge: int = EDGE
+) -> tuple[Call, ...]:
+    """Calls of K3's cross mode for all pairs of an alpha and a beta occupied orbital."""
+    count = -(-nocc[0] // edge) * -(-nocc[1] // edge)
+    if not count:
+        return ()
+    slices = layout.padded_naux(naux) // P
+    left, right = (layout.tile_columns(layout.padded_nvir(n)) for n in nvir)
+    n = layout.padded_nvir(nvir[1])
+    arguments = {
+        "b_i": Tensor((edge * P, slices, left)),
+        "b_j": Tensor((edge * P, slices, right)),
+        "eu": Tensor((P, left // P * n)),
+        "neg": Tensor((P, edge * edge)),
+        "nvir": n,
+        "residents": layout.residents(max(map(layout.padded_nvir, nvir)), layout.padded_naux(naux), edge),
+    }
+    return (_call("pair_energy_cross", "pair_energy_cross", arguments, count),)
+
+
+def transform_calls(
+    nao: int, nocc: int, nvir: int, naux: int, target: str = "gen2", edge: int = EDGE
+) -> tuple[Call, ...]:
+    """Calls of K1 (128 fitting functions, 64 occupied orbitals each) and K2 (a block of them each) for one spin."""
+    tiles, slices, blocks = -(-nao // P), layout.padded_naux(naux) // P, -(-nocc // edge)
+    half = {"a": Tensor((tiles * P * P, tiles, P)), "c_occ": Tensor((P, tiles, layout.GROUP))}
+    columns = layout.tile_columns(layout.padded_nvir(nvir))
+    full = {"x": Tensor((slices * tiles * P, edge, P)), "c_vir": Tensor((P, tiles, columns))}
+    return (
+        _call("transform", "half_transform", half, slices * -(-nocc // layout.GROUP)),
+        _call("transform", "full_transform", full, blocks),
+    )
+
+
+def predecessor_calls(nocc: int, nvir: int, naux: int) -> tuple[Call, ...]:
+    """One call of each predecessor at the padded sizes of a shape, where it fits one call (nvir at most 512)."""
+    n, slices = layout.padded_nvir(nvir), layout.padded_naux(naux) // P
+    columns = layout.tile_columns(n)
+    rows = max(size for size in range(1, min(nvir, P) + 1) if nvir % size == 0)
+    operand = Tensor((P, slices, columns))
+    calls = [
+        _call("products", "gemm", {"a": Tensor((P, columns)), "b": Tensor((P, n))}, 1),
+        _call("products", "gemm_batch", {"a": Tensor((4 * P, columns)), "b": Tensor((4 * P, n)), "batches": 4}, 1),
+        _call("products", "syrk", {"a": Tensor((P, columns)), "identity": Tensor((P, P))}, 1),
+        _call(
+            "products",
+            "trsm",
+            {"l_t": Tensor((4 * P, 4 * P)), "inverse_t": Tensor((4 * P, P)), "b": Tensor((4 * P, P))},
+            1,
+        ),
+    ]
+    if n <= layout.BANK:
+        energy: dict[str, Any] = {
+            "t": Tensor((nocc * nvir, nvir)),
+            "eu": Tensor((nvir, nvir)),
+            "neg": Tensor((rows, nocc)),
+        }
+        energy |= {"identity": Tensor((rows, rows)), "ic": 1, "nocc": nocc}
+        calls.append(_call("pair_checks", "mp2_energy", energy, nocc))
+        fused = {"b_i": operand, "b_j": operand, "eu": Tensor((P, columns // P * n)), "neg": Tensor((P, 1)), "nvir": n}
+        calls.append(_call("pair_checks", "pair_fused", fused, nocc * (nocc + 1) // 2))
+    return tuple(calls)
+
+
+def _plain(nvir: int, naux: int, edge: int, target: str, diagonal: bool) -> dict[str, Any]:
+    block = Tensor((edge * P, naux // P, layout.tile_columns(nvir)))
+    npair = edge * (edge + 1) // 2 if diagonal else edge * edge
+    return {
+        "b_i": block,
+        "b_j": block,
+        "eu": Tensor((P, layout.upper_columns(nvir))),
+        "neg": Tensor((P, 2 * npair)),
+        "identity": Tensor((P, P)),
+        "nvir": nvir,
+        "residents": layout.residents(nvir, naux, edge),
+        "run": layout.RUN,
+        "diagonal": diagonal,
+        "transpose": target == "gen3",
+    }
+
+
+def _packed(nvir: int, naux: int, edge: int, target: str, diagonal: bool) -> dict[str, Any]:
+    full, height = divmod(nvir, P)
+    held = layout.packed_residents(nvir, naux, edge)
+    items = layout.emission(edge, held, diagonal, P // height)
+    groups = sum(len(item.rows) > 1 for item in items)
+    table = layout.upper_columns(full * P) + nvir - full * P + full * height
+    plain = _plain(nvir, naux, edge, target, diagonal)
+    return {
+        **plain,
+        "eu": Tensor((P, table + (layout.upper_columns(nvir) if diagonal else 0))),
+        "neg": Tensor((P, plain["neg"].shape[1] + groups)),
+        "identity": Tensor((P, P + height)),
+        "residents": held,
+    }
+
+
+def _call(module: str, kernel: str, arguments: dict[str, Any], count: int) -> Call:
+    """The program's name is made of everything that it was compiled for."""
+    words = ["x".join(map(str, v.shape)) if isinstance(v, Tensor) else str(v) for v in arguments.values()]
+    return Call(f"{KERNELS}.{module}", kernel, arguments, count, "-".join([kernel, *words]))
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One kernel at given shapes and constants.
+
+    Attributes
+    ----------
+    source, kernel : module and function
+    tensors : (name, shape) of each tensor; statics : (name, value) of each constant
+    """
+
+    source: str
+    kernel: str
+    tensors: tuple[tuple[str, tuple[int, ...]], ...]
+    statics: tuple[tuple[str, Any], ...]
+
+    @property
+    def label(self) -> str:
+        """For messages."""
+        shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in self.tensors)
+        return f"{self.kernel} ({shapes})"
+
+    def fingerprint(self, target: str, logical_core: int = 1) -> str:
+        """Names the program on a chip for these kernel sources, whatever compiles it."""
+        what = [self.source, self.kernel, self.tensors, self.statics, target, logical_core, source_hash()]
+        return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
+
+
+def program_of(source: str, kernel: str, arguments: Mapping[str, Any]) -> Program:
+    """The program that a call with these arguments needs; whatever has a shape is a tensor."""
+    tensors = {name: tuple(map(int, value.shape)) for name, value in arguments.items() if hasattr(value, "shape")}
+    statics = {name: value for name, value in arguments.items() if name not in tensors}
+    return Program(source, kernel, tuple(sorted(tensors.items())), tuple(sorted(statics.items())))
+
+
+def pair_programs(spins: tuple[Shape, ...], target: str) -> tuple[Program, ...]:
+    """Programs of the pair energies of one or two spins, as the backend launches them.
+
+    Parameters
+    ----------
+    target : "trn1" or "trn2"
+    """
+    generation = GENERATION[target]
+    calls: list[Call] = []
+    for shape in spins:
+        best = variants(shape.nvir, shape.naux)[-1]
+        calls += pair_energy_calls(*shape, generation, best)
+    if len(spins) == 2:
+        alpha, beta = spins
+        calls += cross_calls((alpha.nocc, beta.nocc), (alpha.nvir, beta.nvir), alpha.naux, generation)
+    found = [program_of(call.source, call.kernel, call.arguments) for call in calls]
+    return tuple(dict.fromkeys(found))
+
+
+def transform_programs(spins: tuple[Shape, ...], nao: int, target: str) -> tuple[Program, ...]:
+    """Programs of the transformation on the device: two, for one or two spins.
+
+    Parameters
+    ----------
+    spins : in `one_bucket`; nao : basis functions
+    target : "trn1" or "trn2"
+    """
+    calls = [call for shape in spins for call in transform_calls(nao, *shape, GENERATION[target])]
+    return tuple(dict.fromkeys(program_of(call.source, call.kernel, call.arguments) for call in calls))
+
+
+def one_bucket(spins: tuple[Shape, ...]) -> tuple[Shape, ...]:
+    """The shapes as the kernels see them where the device transforms: all spins with most virtual orbitals of any."""
+    most = max((shape.nvir for shape in spins), default=0)
+    return tuple(shape._replace(nvir=most) for shape in spins)
+
+
+def programs(spins: tuple[Shape, ...], target: str, nao: int = 0) -> tuple[Program, ...]:
+    """All programs of a run; `nao` basis functions where the device transforms, else 0."""
+    if not nao:
+        return pair_programs(spins, target)
+    spins = one_bucket(spins)
+    return *transform_programs(spins, nao, target), *pair_programs(spins, target)
+
+
+def source_hash() -> str:
+    """SHA-256 of all kernel files, hexadecimal."""
+    digest = hashlib.sha256()
+    for path in sorted(KERNEL_FOLDER.glob("*.py")):
+        if path.stem != "twins":
+            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()

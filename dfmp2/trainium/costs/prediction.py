@@ -1,0 +1,198 @@
+"""Predicted time and device memory of a calculation: what the host adds to kernel calls, pair energies, transformation.
+
+    neff    programs compiled once, loaded once, operands stay on the device; calls are queued
+    xla     the same through torch-xla
+    numpy   every call compiles, uploads its inputs and downloads its outputs
+
+0.67 ms per submission, 1.3 ms per round trip, 4.6 GB/s to and 5.6 GB/s from the device are figures published for trn1
+through torch-xla; for neff the link is assumed to be the same. One spin needs the pairs i <= j of its space, two spins
+both of these and all pairs between them. B comes from the host, to each of several cores the blocks that it needs; or
+it is made on the core from fitted integrals over basis functions, and stays there:
+
+    up     A_P once for all spins, X in blocks of occupied orbitals, orbitals        down   X
+
+Nothing here was measured on a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from dfmp2.backends.base import Prediction, Shape
+from dfmp2.errors import KernelError
+from dfmp2.trainium import layout
+from dfmp2.trainium.assignment import blocks_by_core, largest_share, pair_channels
+from dfmp2.trainium.calls import Call, one_bucket, transform_calls
+from dfmp2.trainium.costs import catalogue
+from dfmp2.trainium.costs.catalogue import FLOAT32
+from dfmp2.trainium.costs.chips import CHIPS, Assumptions, Chip, find_chip
+from dfmp2.trainium.costs.pricing import Price, price
+
+LANES = ("neff", "xla", "numpy")
+SUBMIT = 0.67  # ms
+ROUND_TRIP = 1.3  # ms
+UPLOAD, DOWNLOAD = 4.6e6, 5.6e6  # bytes per ms
+RECOMPILE = 10_000.0  # ms for each call of the numpy lane, unless the user knows better
+MS, NS = 1e3, 1e9  # in a second
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Host time of a list of calls, ms, if none of it overlaps with the device.
+
+    Attributes
+    ----------
+    lane : how calls are launched
+    calls : submissions and the final round trip; link : uploads and downloads; compile : compilation inside the calls
+    flagged : why this lane is not for production, "" if it is
+    """
+
+    lane: str
+    calls: float
+    link: float
+    compile: float
+    flagged: str
+
+    @property
+    def total(self) -> float:
+        """All of it, ms."""
+        return self.calls + self.link + self.compile
+
+
+def dispatch(
+    lane: str, calls: int, resident: int, per_call: int, output: int, recompile: float = RECOMPILE
+) -> Dispatch:
+    """Host time of `calls` calls.
+
+    Parameters
+    ----------
+    lane : one of LANES
+    resident : bytes of all inputs together, uploaded once; per_call : the same with the inputs of each call anew
+    output : bytes downloaded in all
+    recompile : ms per call, numpy lane only
+    """
+    down = output / DOWNLOAD
+    if lane == "numpy":
+        flagged = "" if calls <= 1 else f"every one of the {calls} calls compiles and uploads again: for probes only"
+        return Dispatch(lane, calls * ROUND_TRIP, per_call / UPLOAD + down, calls * recompile, flagged)
+    if lane not in LANES:
+        raise ValueError(f"lane {lane!r}: expected one of {', '.join(LANES)}")
+    return Dispatch(lane, calls * SUBMIT + ROUND_TRIP, resident / UPLOAD + down, 0.0, "")
+
+
+def predict(
+    spins: Sequence[Shape],
+    given: Assumptions | None = None,
+    chips: tuple[str, ...] = tuple(CHIPS),
+    cores: int = 1,
+) -> tuple[Prediction, ...]:
+    """One prediction per chip; none where there is nothing to correlate.
+
+    Parameters
+    ----------
+    cores : of the chip that share the pairs
+    """
+    return tuple(_on(CHIPS[name], spins, given or Assumptions(), cores) for name in chips) if spins else ()
+
+
+def shared_bytes(spins: Sequence[Shape], cores: int) -> list[int]:
+    """Bytes of B that each core is sent: of the blocks it needs, padding included."""
+    block = [catalogue.b_bytes(shape) // -(-shape.nocc // layout.EDGE) for shape in spins]
+    needed = blocks_by_core(pair_channels([shape.nocc for shape in spins]), cores)
+    return [sum(block[spin] for spin, _ in found) for found in needed]
+
+
+def _on(chip: Chip, spins: Sequence[Shape], given: Assumptions, cores: int) -> Prediction:
+    try:
+        prices = _prices(chip, spins, given)
+    except KernelError as error:
+        return Prediction(chip.name, LANES[0], available=chip.hbm, obstacle=str(error))
+    by_core = shared_bytes(spins, cores)
+    operands = sum(by_core)
+    results = sum(p.call.count * p.account.bytes_written for found in prices for p in found.parts)
+    rings = {p.call.neff: p.account.ring_bytes for found in prices for p in found.parts}
+    calls = sum(found.calls for found in prices)
+    launched = dispatch(LANES[0], calls, operands, operands, results)
+    memory = max(by_core) + -(-results // cores) + sum(rings.values())
+    short = "" if memory <= chip.hbm else "B does not fit the device memory of one core"
+    return Prediction(
+        chip=chip.name,
+        lane=LANES[0],
+        device=sum(found.makespan for found in prices) / NS * largest_share([s.nocc for s in spins], cores),
+        dispatch=launched.calls / 1e3 / cores,
+        link=launched.link / 1e3,
+        calls=calls,
+        neffs=len(rings),
+        memory=memory,
+        available=chip.hbm,
+        obstacle=short,
+        cores=cores,
+        uploaded=operands,
+    )
+
+
+def _prices(chip: Chip, spins: Sequence[Shape], given: Assumptions) -> list[Price]:
+    row = catalogue.find("pair_energy")
+    prices = [catalogue.best(row, shape, chip, given)[0] for shape in spins]
+    if len(spins) == 2:
+        alpha, beta = spins
+        work = alpha.nocc * beta.nocc * alpha.nvir * beta.nvir * alpha.naux
+        prices.append(price("plain", catalogue.cross(spins, chip), work, chip, given))
+    return prices
+
+
+@dataclass(frozen=True, slots=True)
+class Transformation:
+    """K1 and K2 for all spins on one core.
+
+    Attributes
+    ----------
+    device : s of the core; dispatch : s if every call is waited for; link : s of transfers
+    calls, neffs : kernel calls and compiled programs; up, down : bytes
+    """
+
+    device: float
+    dispatch: float
+    link: float
+    calls: int
+    neffs: int
+    up: int
+    down: int
+
+
+def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Transformation:
+    """K1 and K2 of one or two spins with `nao` basis functions.
+
+    Raises
+    ------
+    KernelError : they cannot run at these sizes
+    """
+    core = find_chip(chip)
+    found = [call for shape in one_bucket(tuple(spins)) for call in transform_calls(nao, *shape, core.target)]
+    done = price("plain", found, 0, core, Assumptions())
+    up, down = transform_traffic(found)
+    return Transformation(
+        device=done.makespan / NS,
+        dispatch=done.calls * ROUND_TRIP / MS,
+        link=(up / UPLOAD + down / DOWNLOAD) / MS,
+        calls=done.calls,
+        neffs=done.neffs,
+        up=up,
+        down=down,
+    )
+
+
+def transform_traffic(calls: list[Call]) -> tuple[int, int]:
+    """Bytes up and down of these calls of K1 and K2, spin after spin."""
+    up = down = 0
+    for half, full in zip(calls[::2], calls[1::2], strict=True):
+        tiles, slices = half.arguments["a"].shape[1], full.arguments["x"].shape[0] // half.arguments["a"].shape[1]
+        slices //= layout.P
+        groups = half.count // slices
+        once = prod(half.arguments["a"].shape) * slices if half is calls[0] else 0  # all spins share it
+        orbitals = prod(half.arguments["c_occ"].shape) * groups + prod(full.arguments["c_vir"].shape)
+        up += FLOAT32 * (once + orbitals + full.count * prod(full.arguments["x"].shape))
+        down += FLOAT32 * half.count * tiles * layout.P * layout.GROUP * layout.P
+    return up, down

@@ -1,0 +1,341 @@
+"""The in-order list schedule: when each instruction of a trace starts and ends.
+
+Every engine and the DMA queues issue in program order. An instruction starts when its engine is free, what it waits for
+has ended (plus the cross-engine wait; for transfers plus the DMA start time) and the ports it needs are free: on trn1
+one PSUM port for Vector and Scalar Engine and one SBUF port for Vector Engine and GpSimd, on trn2 the PSUM banks.
+Whoever can start first gets a port. What an instruction waits for:
+
+    RAW  a read waits for the writes of the region       WAR  a write waits for the reads of the region
+    WAW  a write waits for earlier writes of it          release: a new buffer waits for the old one's users
+
+Kernels declare a fresh buffer where they need it and leave its address to the compiler. Here the oldest released memory
+is taken first, without fragmentation: PSUM tensors get one of 8 banks, SBUF tensors bytes of every partition. A new
+buffer may be written when the last user of every buffer it replaces has finished; this is where too little double
+buffering shows.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import KernelError
+from dfmp2.trainium.costs.chips import DMA_QUEUES, PSUM_BANKS, Assumptions, Chip, charge, queues, transfer_time
+from dfmp2.trainium.interpreter.trace import Access, Allocation, Instruction, Trace
+
+Region = tuple[int, int, int, int]  # partition start and stop, byte start and stop
+ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma")
+PSUM_PORT, SBUF_PORT = "psum", "sbuf"
+PSUM_SHARERS, SBUF_SHARERS = ("vector", "scalar"), ("vector", "gpsimd")
+NOTHING, ENGINE, INSTRUCTION, PORT = 0, 1, 2, 3  # what an instruction waited for last
+
+
+@dataclass(slots=True)
+class Residency:
+    """Where the buffers of a trace lie.
+
+    Attributes
+    ----------
+    replaces : tensor -> tensors whose memory it takes over
+    bank : PSUM tensor -> its bank
+    """
+
+    replaces: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    bank: dict[int, int] = field(default_factory=dict)
+
+
+def place(trace: Trace, chip: Chip) -> Residency:
+    """Give every on-chip buffer of a trace a place.
+
+    Raises
+    ------
+    KernelError : more is alive at once than the chip has
+    """
+    found = Residency()
+    _place_psum([a for a in trace.allocations if a.space == "psum"], found)
+    _place_sbuf([a for a in trace.allocations if a.space == "sbuf"], chip.sbuf, found)
+    return found
+
+
+def _place_psum(allocations: list[Allocation], found: Residency) -> None:
+    free: deque[tuple[int, int | None]] = deque((bank, None) for bank in range(PSUM_BANKS))
+    alive: list[tuple[int, int]] = []  # (last use, tensor)
+    for allocation in allocations:
+        while alive and alive[0][0] < allocation.born:
+            tensor = heapq.heappop(alive)[1]
+            free.append((found.bank[tensor], tensor))
+        if not free:
+            raise KernelError(f"{allocation.line}: {PSUM_BANKS + 1} PSUM banks are in use: a core has {PSUM_BANKS}")
+        bank, former = free.popleft()
+        found.bank[allocation.tensor] = bank
+        found.replaces[allocation.tensor] = () if former is None else (former,)
+        heapq.heappush(alive, (allocation.last_use, allocation.tensor))
+
+
+def _place_sbuf(allocations: list[Allocation], capacity: int, found: Residency) -> None:
+    free: deque[tuple[int, int | None]] = deque([(capacity, None)])  # (bytes, former tenant), oldest first
+    alive: list[tuple[int, int, int]] = []  # (last use, tensor, bytes)
+    for allocation in allocations:
+        while alive and alive[0][0] < allocation.born:
+            _, tensor, size = heapq.heappop(alive)
+            free.append((size, tensor))
+        wanted, former = allocation.bytes, []
+        while wanted:
+            if not free:
+                raise KernelError(
+                    f"{allocation.line}: {allocation.bytes} bytes per partition do not fit beside what is alive: "
+                    f"a core has {capacity}"
+                )
+            size, tenant = free.popleft()
+            if tenant is not None:
+                former.append(tenant)
+            if size > wanted:
+                free.appendleft((size - wanted, tenant))
+            wanted -= min(size, wanted)
+        found.replaces[allocation.tensor] = tuple(former)
+        heapq.heappush(alive, (allocation.last_use, allocation.tensor, allocation.bytes))
+
+
+def waits(trace: Trace, residency: Residency) -> list[tuple[int, ...]]:
+    """For every instruction the earlier ones of other engines it waits for (transfers also for transfers)."""
+    writes: dict[int, dict[Region, int]] = {}
+    reads: dict[int, dict[tuple[str, Region], int]] = {}
+    last: dict[int, dict[str, int]] = {}  # tensor -> engine -> its last user
+    begun: set[tuple[int, str]] = set()
+    result = []
+    for index, instruction in enumerate(trace.instructions):
+        engine, needed = instruction.engine, set[int]()
+        for access in instruction.reads:
+            own, earlier = access[2:], writes.get(access.tensor)
+            if earlier:
+                exact = earlier.get(own)
+                if exact is not None and len(earlier) == 1:
+                    needed.add(exact)
+                else:
+                    needed.update(done for region, done in earlier.items() if _overlap(region, own))
+        for access in instruction.writes:
+            needed.update(_overwritten(access, writes.setdefault(access.tensor, {}), reads.get(access.tensor)))
+            if (access.tensor, engine) not in begun:
+                begun.add((access.tensor, engine))
+                for former in residency.replaces.get(access.tensor, ()):
+                    needed.update(last.get(former, {}).values())
+        for access in instruction.reads:
+            reads.setdefault(access.tensor, {})[(engine, access[2:])] = index
+            last.setdefault(access.tensor, {})[engine] = index
+        for access in instruction.writes:
+            writes[access.tensor][access[2:]] = index
+            last.setdefault(access.tensor, {})[engine] = index
+        needed.discard(index)
+        kept = (n for n in needed if engine == "dma" or trace.instructions[n].engine != engine)
+        result.append(tuple(sorted(kept)))
+    return result
+
+
+def _overwritten(access: Access, writes: dict[Region, int], reads: dict[tuple[str, Region], int] | None) -> list[int]:
+    """Earlier users of the region; those it covers entirely are forgotten, since they are waited for now."""
+    own = access[2:]
+    found = []
+    for region in [region for region in writes if _overlap(region, own)]:
+        found.append(writes[region])
+        if _covers(own, region):
+            del writes[region]
+    if reads:
+        for key in [key for key in reads if _overlap(key[1], own)]:
+            found.append(reads[key])
+            if _covers(own, key[1]):
+                del reads[key]
+    return found
+
+
+def _overlap(a: Region, b: Region) -> bool:
+    return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
+
+
+def _covers(a: Region, b: Region) -> bool:
+    return a[0] <= b[0] and b[1] <= a[1] and a[2] <= b[2] and b[3] <= a[3]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """Times of all instructions, ns.
+
+    Attributes
+    ----------
+    start, end : (n,) float64
+    cause : (n,) what decided the start: NOTHING, ENGINE (busy), INSTRUCTION (a dependency), PORT (held)
+    blocker : (n,) index of the dependency or port holder, -1 otherwise
+    port : ns the PSUM port of Vector and Scalar Engine was held (trn1)
+    """
+
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+    cause: NDArray[np.int8]
+    blocker: NDArray[np.int64]
+    port: float
+
+    @property
+    def makespan(self) -> float:
+        """ns from the first start of a transfer's preparation to the last end."""
+        return float(self.end.max()) if len(self.end) else 0.0
+
+
+def durations(trace: Trace, chip: Chip, given: Assumptions) -> NDArray[np.float64]:
+    """Nanoseconds each instruction keeps its engine, or its queues, busy."""
+    known: dict[tuple[object, ...], float] = {}
+    times = np.empty(len(trace.instructions))
+    for index, one in enumerate(trace.instructions):
+        spaces = tuple(access.space for access in one.reads[:2])
+        rows = tuple(access.partition_stop - access.partition_start for access in one.reads + one.writes)
+        key = (one[:5], one[7:16], spaces, rows if one.engine == "dma" or one.name == "tensor_reduce" else 0)
+        if one.name == "tensor_reduce" or key not in known:
+            known[key] = _duration(one, chip, given)
+        times[index] = known[key]
+    return times
+
+
+def _duration(one: Instruction, chip: Chip, given: Assumptions) -> float:
+    if one.engine == "dma":
+        return transfer_time(one, chip, given)
+    return charge(one, chip, given).cycles / chip.clock(one.engine)
+
+
+def build(trace: Trace, chip: Chip, given: Assumptions) -> Schedule:
+    """Schedule a trace on one core of a chip."""
+    residency = place(trace, chip)
+    needed = waits(trace, residency)
+    times = durations(trace, chip, given)
+    order: dict[str, list[int]] = {engine: [] for engine in ENGINES}
+    for index, one in enumerate(trace.instructions):
+        order[one.engine].append(index)
+    return _Simulation(trace, chip, given, residency, needed, times).run(order)
+
+
+class _Simulation:
+    """Engines, queues and ports while the schedule is made."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        chip: Chip,
+        given: Assumptions,
+        residency: Residency,
+        needed: list[tuple[int, ...]],
+        times: NDArray[np.float64],
+    ) -> None:
+        count = len(trace.instructions)
+        self._trace, self._chip, self._needed = trace, chip, needed
+        self._times: list[float] = times.tolist()
+        self._start, self._end = [0.0] * count, [-1.0] * count
+        self._cause, self._blocker = [NOTHING] * count, [-1] * count
+        self._waits = {e: given.cross_engine_wait / chip.clock(e) for e in ENGINES if e != "dma"}
+        self._waits["dma"] = given.dma_start
+        self._free = dict.fromkeys(ENGINES, 0.0)
+        self._queues = [0.0] * DMA_QUEUES
+        self._ports: dict[object, tuple[float, int]] = {}
+        self._port_time = 0.0
+        self._bank = residency.bank
+
+    def run(self, order: dict[str, list[int]]) -> Schedule:
+        """Commit, again and again, the engine whose next instruction can start first."""
+        heads = {engine: 0 for engine in ENGINES if order[engine]}
+        ready: dict[str, tuple[float, int, int]] = {}  # engine -> (data ready, cause, blocker) of its next instruction
+        while heads:
+            best: tuple[float, int] | None = None
+            for engine, position in heads.items():
+                index = order[engine][position]
+                if engine not in ready:
+                    known = self._ready(engine, index)
+                    if known is None:
+                        continue
+                    ready[engine] = known
+                start = self._earliest(engine, index, ready[engine][0])
+                if best is None or (start, index) < best:
+                    best = (start, index)
+            if best is None:
+                raise RuntimeError("an instruction waits for a later one: the trace is not in program order")
+            engine = self._trace.instructions[best[1]].engine
+            self._commit(engine, best[1], best[0], ready.pop(engine))
+            heads[engine] += 1
+            if heads[engine] == len(order[engine]):
+                del heads[engine]
+        return Schedule(
+            np.array(self._start), np.array(self._end), np.array(self._cause, np.int8),
+            np.array(self._blocker, np.int64), self._port_time,
+        )  # fmt: skip
+
+    def _ready(self, engine: str, index: int) -> tuple[float, int, int] | None:
+        """When all that an instruction waits for is there; None while some of it is not scheduled yet."""
+        latest, blocker = 0.0, -1
+        for other in self._needed[index]:
+            end = self._end[other]
+            if end < 0.0:
+                return None
+            if end >= latest:
+                latest, blocker = end, other
+        if blocker < 0 and engine != "dma":
+            return 0.0, NOTHING, -1
+        wait = self._waits[engine]
+        if engine == "dma" and self._trace.instructions[index].dynamic:
+            wait += self._chip.dynamic_descriptor
+        return latest + wait, INSTRUCTION, blocker
+
+    def _earliest(self, engine: str, index: int, data: float) -> float:
+        start = max(data, self._engine_free(engine, index))
+        for port in self._ports_of(engine, index):
+            start = max(start, self._ports.get(port, (0.0, -1))[0])
+        return start
+
+    def _engine_free(self, engine: str, index: int) -> float:
+        if engine != "dma":
+            return self._free[engine]
+        wanted = queues(self._trace.instructions[index])
+        return max(self._free["dma"], sorted(self._queues)[wanted - 1])
+
+    def _ports_of(self, engine: str, index: int) -> set[object]:
+        one = self._trace.instructions[index]
+        if engine == "dma" or engine == "tensor":
+            return set()
+        accesses = one.reads + one.writes
+        ports: set[object] = set()
+        if self._chip.bank_conflicts:
+            ports.update(self._bank[a.tensor] for a in accesses if a.space == "psum")
+        if not self._chip.shared_ports:
+            return ports
+        if engine in PSUM_SHARERS and any(a.space == "psum" for a in accesses):
+            ports.add(PSUM_PORT)
+        if engine in SBUF_SHARERS and any(a.space == "sbuf" for a in accesses):
+            ports.add(SBUF_PORT)
+        return ports
+
+    def _commit(self, engine: str, index: int, start: float, ready: tuple[float, int, int]) -> None:
+        data, cause, blocker = ready
+        if self._engine_free(engine, index) >= data and cause != NOTHING:
+            cause, blocker = ENGINE, -1
+        end = start + self._times[index]
+        for port in self._ports_of(engine, index):
+            held, holder = self._ports.get(port, (0.0, -1))
+            if held == start and start > max(data, self._engine_free(engine, index)):
+                cause, blocker = PORT, holder
+            self._ports[port] = (end, index)
+            if port == PSUM_PORT:
+                self._port_time += end - start
+        if engine == "dma":
+            self._transfer(index, start, end)
+        else:
+            self._free[engine] = end
+        self._start[index], self._end[index] = start, end
+        self._cause[index], self._blocker[index] = cause, blocker
+
+    def _transfer(self, index: int, start: float, end: float) -> None:
+        """Take the queues that are free first; later transfers may not start before this one."""
+        one = self._trace.instructions[index]
+        taken = sorted(range(DMA_QUEUES), key=self._queues.__getitem__)[: queues(one)]
+        for queue in taken:
+            self._queues[queue] = end
+        self._free["dma"] = start
+        if one.dynamic and self._chip.software_descriptors:
+            self._free["gpsimd"] = max(self._free["gpsimd"], start) + self._chip.dynamic_descriptor

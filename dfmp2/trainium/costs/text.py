@@ -1,0 +1,139 @@
+"""Predicted costs of kernels as JSON and as text, labelled as predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from dfmp2.backends.base import Shape
+from dfmp2.trainium.calls import Call
+from dfmp2.trainium.costs.catalogue import KERNELS, Program, b_bytes
+from dfmp2.trainium.costs.chips import Assumptions, Chip
+from dfmp2.trainium.costs.prediction import Dispatch
+from dfmp2.trainium.costs.pricing import Price
+from dfmp2.trainium.costs.schedule import ENGINES
+from dfmp2.trainium.layout import padded_naux, padded_nvir
+from dfmp2.units import format_bytes
+
+NAMES = {
+    "tensor": "Tensor Engine",
+    "vector": "Vector Engine",
+    "scalar": "Scalar Engine",
+    "gpsimd": "GpSimd",
+    "dma": "DMA queues",
+}
+MS = 1e6  # ns
+
+
+def price_dict(price: Price, launched: Dispatch) -> dict[str, Any]:
+    """The object `dfmp2 kernels cost --json` prints; all of it predicted."""
+    return {
+        "makespan_ms": price.makespan / MS,
+        "variant": price.variant,
+        "dispatch_ms": launched.calls,
+        "engine_ms": {engine: price.busy(engine) / MS for engine in ENGINES},
+        "te_utilisation": price.utilisation,
+        "hbm_bytes": price.hbm_bytes,
+        "neffs": price.neffs,
+        "sbuf_high_water_bytes": price.sbuf,
+        "floor_ms": price.floor / MS,
+    }
+
+
+def price_text(kernel: str, shape: Shape, chip: Chip, price: Price, launched: Dispatch, others: Sequence[str]) -> str:
+    """The engine table of a shape, for reading."""
+    lines = [
+        f"{kernel}, nocc {shape.nocc}, nvir {shape.nvir}, naux {shape.naux}, one {chip.name} core, float32: predicted, "
+        "not measured",
+        f"variant {price.variant}: {price.calls} calls of {price.neffs} compiled programs",
+        "",
+        f"{'predicted':<20}{'busy / ms':>12}{'without overhead':>18}",
+    ]
+    for engine in ENGINES:
+        bare = price.busy(engine, overhead=False) / MS
+        lines.append(f"{NAMES[engine]:<20}{price.busy(engine) / MS:>12.3f}{bare:>18.3f}")
+    if chip.shared_ports:
+        lines.append(f"{'shared PSUM port':<20}{price.port / MS:>12.3f}")
+    ratio = price.makespan / price.floor if price.floor else 0.0
+    lines += [
+        "",
+        f"{'makespan':<20}{price.makespan / MS:>12.3f} ms   in-order schedule; busiest engine alone "
+        f"{price.bound / MS:.3f} ms",
+        f"{'floor':<20}{price.floor / MS:>12.3f} ms   makespan / floor {ratio:.2f}; Tensor Engine utilisation "
+        f"{price.utilisation:.3f}",
+        f"{'dispatch, ' + launched.lane:<20}{launched.calls:>12.3f} ms   if no submission overlaps with the device",
+        f"{'host link':<20}{launched.link:>12.3f} ms   operands up once, results down",
+    ]
+    if launched.compile:
+        lines.append(f"{'compilation':<20}{launched.compile:>12.0f} ms   inside the calls")
+    if launched.flagged:
+        lines.append(f"warning: {launched.flagged}")
+    lines += [
+        f"{'HBM traffic':<20}{format_bytes(price.hbm_bytes):>12}",
+        f"{'descriptor rings':<20}{format_bytes(price.rings):>12}",
+        f"{'SBUF high water':<20}{price.sbuf:>12} of {chip.sbuf} bytes per partition",
+        f"{'PSUM high water':<20}{price.psum:>12} of 8 banks",
+        "",
+        f"{'program':<34}{'calls':>6}{'ms each':>10}{'TE use':>8}{'statements':>12}{'SBUF bytes':>12}",
+    ]
+    for part in price.parts:
+        account = part.account
+        count = sum(account.statements.values())
+        lines.append(
+            f"{_label(part.call):<34}{part.call.count:>6}{account.makespan / MS:>10.3f}{account.utilisation:>8.3f}"
+            f"{count:>12}{account.sbuf:>12}"
+        )
+    return "\n".join([*lines, *others]) + "\n"
+
+
+def _label(call: Call) -> str:
+    return f"{call.kernel}{', diagonal' if call.arguments.get('diagonal') else ''}"
+
+
+def assumptions_text(given: Assumptions) -> str:
+    """What the numbers rest on, one line."""
+    hint = "credited" if given.one_zero_hint else "not credited"
+    return (
+        f"assumed: {given.vector_overhead} and {given.scalar_overhead} cycles per Vector and Scalar instruction, "
+        f"{given.cross_engine_wait} cycles between engines, {given.dma_start / 1e3:g} us to start a transfer, one/zero "
+        f"hint {hint}\n"
+    )
+
+
+def catalogue_dict(spins: Sequence[Shape], programs: Sequence[Program], sent: Sequence[int]) -> dict[str, Any]:
+    """The object `dfmp2 kernels list --json` prints; `sent`: bytes of B that each core is sent."""
+    return {
+        "kernels": {row.name: {"short": row.short, "about": row.about} for row in KERNELS},
+        "shapes": [list(shape) for shape in spins],
+        "buckets": [[padded_nvir(shape.nvir), padded_naux(shape.naux)] for shape in spins],
+        "neffs": len(programs) if spins else None,
+        "programs": [asdict(program) for program in programs],
+        "b_bytes_by_core": list(sent),
+    }
+
+
+def catalogue_text(spins: Sequence[Shape], programs: Sequence[Program], chip: Chip, sent: Sequence[int]) -> str:
+    """The kernels, and the programs of a molecule."""
+    lines = [f"{row.name:<20}{row.short:<5}{row.about}" for row in KERNELS]
+    if not spins:
+        return "\n".join([*lines, "", "give a molecule with --basis, or --shape, for the programs it needs"]) + "\n"
+    for shape in spins:
+        lines += [
+            "",
+            f"nocc {shape.nocc}, nvir {shape.nvir}, naux {shape.naux}: bucket of {padded_nvir(shape.nvir)} virtual "
+            f"orbitals and {padded_naux(shape.naux)} fitting functions",
+        ]
+    lines += [
+        "",
+        f"{len(programs)} compiled programs (NEFFs) for {chip.name}; as many for any nocc above 8",
+    ]
+    for program in programs:
+        lines.append(f"  {program.kernel}, {program.purpose}: {program.calls} calls\n    {program.neff}")
+    if len(sent) > 1:
+        whole = sum(map(b_bytes, spins))
+        lines.append(
+            f"B on {len(sent)} cores: {format_bytes(sum(sent))} sent, at most {format_bytes(max(sent))} to one core "
+            f"(all of it is {format_bytes(whole)})"
+        )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,197 @@
+"""What the registry asks of Trainium: which lanes can be used, their backends, predictions, what is compiled ahead.
+
+nki            compiled programs (NEFF) through the runtime bindings       nki-xla          torch-xla
+nki-simulator  AWS's simulator on the CPU                                 nki-interpreter  our own, on the CPU
+
+`auto` on a host with Neuron devices decides once, for the whole pair step, from predicted times: device, dispatch,
+transfers, and compilation of what is not in the cache, against this host's own rates. Nothing of the device's side was
+measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dfmp2.backends.base import Backend, Prediction, Shape
+from dfmp2.errors import BackendUnavailable, InputError
+from dfmp2.trainium.backend import NkiBackend
+from dfmp2.trainium.calls import CHIP, pair_programs, programs
+from dfmp2.trainium.costs import prediction
+from dfmp2.trainium.costs.chips import CHIPS
+from dfmp2.trainium.launch import compiler, environment, toolchain
+from dfmp2.trainium.launch.compiler import NeffCache
+from dfmp2.trainium.launch.cores import CoresBackend
+from dfmp2.trainium.launch.environment import HERE, LIBRARIES, ON, Host, cache_folder
+from dfmp2.trainium.launch.executors import InterpreterExecutor, XlaExecutor, executor
+from dfmp2.trainium.launch.guard import GuardedBackend
+from dfmp2.trainium.launch.proof import Proof
+from dfmp2.trainium.layout import padded_naux, padded_nvir
+
+__all__ = ["bucket", "cache_folder", "make", "named_lane", "predict", "refusal", "weigh"]
+
+COMPILE_SECONDS = 30.0  # per program; public reports name 10 s for a tiny kernel and 27 s for 88,000 statements
+
+
+def refusal(lane: str, host: Host = HERE) -> str | None:
+    """Why a lane cannot be used, None if it can; programs in the cache may stand for a compiler."""
+    if lane == "nki-interpreter":
+        return None
+    stored = lane == "nki" and any(cache_folder(host).glob("*/*.neff"))
+    found = toolchain.problems(lane, host, compiled=stored and not compiler.compiler_versions(host))
+    return toolchain.told(found) or None
+
+
+def make(name: str, threads: int, host: Host = HERE) -> Backend:
+    """The backend of a lane: one process per visible NeuronCore, pairs of it recomputed on the host now and then.
+
+    Raises
+    ------
+    BackendUnavailable : a device does not answer
+    """
+    if name == "nki-interpreter":
+        return NkiBackend(name, InterpreterExecutor())
+    cores = visible_cores(host)
+    if name in ("nki", "nki-xla") and len(cores) > 1:
+        return GuardedBackend(ManyCores(name, cores, host))
+    return GuardedBackend(NkiBackend(name, executor(name, None, host)))
+
+
+def visible_cores(host: Host = HERE) -> tuple[int, ...]:
+    """NeuronCores that this process may use."""
+    return environment.cores(host.environ.get("NEURON_RT_VISIBLE_CORES") or "0") or (0,)
+
+
+class ManyCores(CoresBackend):
+    """Several cores of a lane; programs are compiled here, once, before the cores load them."""
+
+    def __init__(self, name: str, cores: Sequence[int], host: Host = HERE) -> None:
+        single = NkiBackend(name, InterpreterExecutor())  # limits but `compiles` do not depend on the executor
+        super().__init__(name, name, cores, single.limits, compiles=name == "nki")
+        self._host = host
+
+    def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:
+        """Have the programs compiled that these shapes need."""
+        if self.limits.compiles:
+            compile_ahead(tuple(spins), toolchain.device_target(self._host) or "trn1", self._host)
+
+    def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
+        """Predicted pair energies on one core of each chip, and on as many as there are here."""
+        return prediction.predict(spins) + prediction.predict(spins, cores=self.limits.workers)
+
+
+def named_lane(name: str, host: Host = HERE) -> tuple[str, str]:
+    """The backend that a name stands for under the variables, and a note for the reason ("" if they change nothing).
+
+    DFMP2_REQUIRE_NKI allows nothing but these lanes, DFMP2_USE_SIMULATOR takes the simulator in place of nki.
+
+    Raises
+    ------
+    BackendUnavailable : DFMP2_REQUIRE_NKI=1 and another backend was asked for
+    InputError : a variable is neither yes nor no
+    """
+    required, simulated = (_flag(variable, host) for variable in ("DFMP2_REQUIRE_NKI", "DFMP2_USE_SIMULATOR"))
+    notes = []
+    if required and name == "auto":
+        name = "nki"
+        notes.append("DFMP2_REQUIRE_NKI=1")
+        if not simulated and toolchain.refusal("nki", host) and not toolchain.refusal("nki-xla", host):
+            name = "nki-xla"
+    if required and not name.startswith("nki"):
+        raise BackendUnavailable(
+            f"DFMP2_REQUIRE_NKI=1 allows only the nki lanes, and --backend {name} was asked for: choose --backend nki, "
+            "or unset the variable"
+        )
+    if simulated and name == "nki":
+        name = "nki-simulator"
+        notes.append("DFMP2_USE_SIMULATOR=1 takes the simulator in place of nki")
+    return name, ", ".join(notes)
+
+
+def _flag(name: str, host: Host) -> bool:
+    value = ON.get(host.environ.get(name, "").strip().lower())
+    if value is None:
+        raise InputError(f"{name}={host.environ[name]!r}: expected 1 or 0")
+    return value
+
+
+def predict(spins: Sequence[Shape], chips: tuple[str, ...] = tuple(CHIPS)) -> tuple[Prediction, ...]:
+    """Predicted pair energies on one core of each chip; none where there is nothing to correlate."""
+    return prediction.predict(spins, chips=chips)
+
+
+def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool, host: Host = HERE) -> tuple[str | None, str]:
+    """For `auto` on a host with Neuron devices: the lane to take, None for the host, and the reason.
+
+    Parameters
+    ----------
+    host_seconds : predicted time of the pair step on the host, s; measured : from rates measured on this host
+    """
+    target = toolchain.device_target(host)
+    problems = {lane: toolchain.refusal(lane, host) for lane in ("nki", "nki-xla")}
+    lane = next((name for name, why in problems.items() if why is None), None)
+    if target is None or lane is None:
+        return None, f"auto: a Neuron device is present, but {'; '.join(f'{k}: {v}' for k, v in problems.items() if v)}"
+    cores = len(visible_cores(host))
+    found = next(iter(prediction.predict(spins, chips=(target,), cores=cores)), None)
+    if found is None or found.obstacle:
+        return None, f"auto: a Neuron device is present, but {found.obstacle if found else 'there is nothing to do'}"
+    cache, versions = NeffCache(cache_folder(host)), compiler.compiler_versions(host)
+    missing = sum(cache.find(program, target, versions) is None for program in pair_programs(spins, target))
+    compiling = missing * COMPILE_SECONDS
+    dispatch = found.calls * prediction.ROUND_TRIP / 1e3 / cores  # every call is waited for
+    device = found.device + dispatch + found.link + compiling
+    told = (
+        f"predicted {device:.2f} s on {cores} {target} core{'s' * (cores > 1)} (device {found.device:.3f}, "
+        f"dispatch {dispatch:.3f}, transfers {found.link:.3f}, compiling {missing} programs {compiling:.0f}) "
+        f"against {host_seconds:.2f} s on the host ({'rates measured here' if measured else 'built-in rates'})"
+    )
+    return (lane, f"auto: {told}") if device < host_seconds else (None, f"auto: the host is faster: {told}")
+
+
+def bucket(spins: Sequence[Shape]) -> tuple[tuple[int, int], ...]:
+    """Padded virtual orbitals and fitting functions of each spin: what compiled programs are made for."""
+    return tuple((padded_nvir(shape.nvir), padded_naux(shape.naux)) for shape in spins)
+
+
+def container_variables(target: str, own: Mapping[str, str], prefix: str) -> dict[str, str]:
+    """Variables of a container whose Python in `prefix` compiles and runs; each process is given its core later."""
+    planted = Host({**own, "DFMP2_NKI_PYTHON": f"{prefix}/bin/python"}, Path("/"), Path(prefix))
+    found = environment.settings("nki", target, planted)
+    del found["NEURON_RT_VISIBLE_CORES"]
+    return {**found, "LD_LIBRARY_PATH": LIBRARIES}
+
+
+def compile_ahead(spins: tuple[Shape, ...], target: str, host: Host = HERE, nao: int = 0) -> Proof:
+    """Compile what the pair energies of these shapes need, unless it is in the cache; needs no device.
+
+    Parameters
+    ----------
+    nao : basis functions where the device transforms, else 0
+
+    Raises
+    ------
+    BackendUnavailable : nothing can be compiled here; KernelError : the compiler refuses a kernel
+    """
+    proof, cache = Proof(), NeffCache(cache_folder(host))
+    for program in programs(spins, target, nao):
+        compiler.ensure(program, target, cache, proof, host)
+    return proof
+
+
+def launch_ahead(spins: tuple[Shape, ...], nao: int = 0, host: Host = HERE) -> Proof:
+    """Have torch-xla compile what these shapes need, by launching each program once; needs the device.
+
+    Raises
+    ------
+    BackendUnavailable : the device does not answer; KernelFailed and others : see `faults`
+    """
+    made = XlaExecutor(host=host)
+    for program in programs(spins, CHIP[made.target], nao):
+        tensors = {
+            name: made.upload(np.full(shape, float(name not in ("b_i", "b_j")))) for name, shape in program.tensors
+        }
+        made.launch(program.source, program.kernel, {**tensors, **dict(program.statics)})
+    return made.proof

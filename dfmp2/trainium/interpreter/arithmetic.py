@@ -1,0 +1,135 @@
+"""Number formats and arithmetic of the engines on NumPy arrays.
+
+bfloat16 and tfloat32 are held as float32 with the low 16 or 13 mantissa bits cleared; with float64 storage every float
+format is held as float64 and nothing is rounded. Matrix products follow one of four models (`pe_model`): fp32, one
+float32 dot per instruction; exact, float64 dot, rounded once, added in float32; bf16prod, products of 16-bit operands
+rounded to bfloat16, then summed in float32; split4, float32 operands as hi + lo with 12 bits each, four float32 dots
+(hi hi + hi lo + lo hi + lo lo).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+_HELD: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype(np.float32),
+    "tfloat32": np.dtype(np.float32),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(np.float32),
+    "int32": np.dtype(np.int32),
+    "uint8": np.dtype(np.uint8),
+}
+_DROPPED_BITS = {"tfloat32": 13, "bfloat16": 16}
+BINARY: dict[str, Callable[[Array, Array], Array]] = {
+    "add": np.add,
+    "subtract": np.subtract,
+    "multiply": np.multiply,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+}
+UNARY: dict[str, Callable[[Array], Array]] = {
+    "copy": lambda x: x,
+    "square": np.square,
+    "exp": np.exp,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: np.reciprocal(np.sqrt(x)),
+    "reciprocal": np.reciprocal,
+}
+SPLIT_BITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """A number format: name, bytes per element on the device, float or integer."""
+
+    name: str
+    itemsize: int
+    floating: bool
+
+    def __repr__(self) -> str:
+        return f"nl.{self.name}"
+
+
+FLOAT32 = DType("float32", 4, True)
+TFLOAT32 = DType("tfloat32", 4, True)
+FLOAT16 = DType("float16", 2, True)
+BFLOAT16 = DType("bfloat16", 2, True)
+INT32 = DType("int32", 4, False)
+UINT8 = DType("uint8", 1, False)
+DTYPES = {dtype.name: dtype for dtype in (FLOAT32, TFLOAT32, FLOAT16, BFLOAT16, INT32, UINT8)}
+
+
+def held_as(dtype: DType, storage: str) -> np.dtype[Any]:
+    """NumPy dtype that holds `dtype` under the storage model."""
+    return np.dtype(np.float64) if storage == "float64" and dtype.floating else _HELD[dtype.name]
+
+
+def drop_bits(values: Array, bits: int) -> Array:
+    """float32 values rounded to nearest even with the lowest `bits` mantissa bits cleared; NaN and inf stay."""
+    raw = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    half = np.uint32((1 << (bits - 1)) - 1)
+    rounded = (raw + half + ((raw >> np.uint32(bits)) & np.uint32(1))) & np.uint32(0xFFFFFFFF ^ ((1 << bits) - 1))
+    return np.where(np.isfinite(values), rounded.view(np.float32), values)
+
+
+def cast(values: Array, dtype: DType, storage: str) -> Array:
+    """Engine results (float32, or float64 under float64 storage) as the format `dtype` holds them."""
+    if not dtype.floating:
+        info = np.iinfo(_HELD[dtype.name])
+        return np.clip(np.rint(values), info.min, info.max).astype(_HELD[dtype.name])
+    if storage == "float64":
+        return values.astype(np.float64, copy=False)
+    bits = _DROPPED_BITS.get(dtype.name)
+    return drop_bits(values, bits) if bits else values.astype(_HELD[dtype.name], copy=False)
+
+
+def working(values: Array, double: bool) -> Array:
+    """Operand values in the engine's arithmetic (float32; float64 under float64 storage)."""
+    return values.astype(np.float64 if double else np.float32, copy=False)
+
+
+def reduce_rows(values: Array, op: str, keep: int, row_sum: str) -> Array:
+    """Reduces all but the first `keep` dimensions of working values, in order; add follows the row-sum model."""
+    rows = values.reshape((*values.shape[:keep], -1))
+    if op != "add":
+        reduced: Array = BINARY[op].reduce(rows, axis=-1)  # type: ignore[attr-defined]
+        return reduced
+    if row_sum == "float64" or rows.dtype == np.float64:
+        total: Array = rows.sum(axis=-1, dtype=np.float64)
+        return total.astype(values.dtype)
+    last: Array = np.cumsum(rows, axis=-1, dtype=np.float32)[..., -1]
+    return last
+
+
+def contract(stationary: Array, moving: Array, model: str, narrow: bool) -> Array:
+    """stationary^T moving of one instruction: (K, M), (K, N) -> (M, N), in float32 (float64 if the operands are).
+
+    narrow : both operands are 16-bit formats.
+    """
+    if stationary.dtype == np.float64 or moving.dtype == np.float64:
+        doubled: Array = stationary.T.astype(np.float64) @ moving.astype(np.float64)
+        return doubled
+    if model == "exact":
+        exact: Array = (stationary.T.astype(np.float64) @ moving.astype(np.float64)).astype(np.float32)
+        return exact
+    left, right = stationary.astype(np.float32, copy=False), moving.astype(np.float32, copy=False)
+    if model == "bf16prod" and narrow:
+        total = np.zeros((left.shape[1], right.shape[1]), dtype=np.float32)
+        for row, other in zip(left, right, strict=True):
+            total += drop_bits(np.multiply.outer(row, other), 16)
+        return total
+    if model == "split4" and not narrow:
+        high, other_high = drop_bits(left, SPLIT_BITS), drop_bits(right, SPLIT_BITS)
+        low, other_low = left - high, right - other_high
+        split: Array = high.T @ other_high + high.T @ other_low
+        split += low.T @ other_high
+        split += low.T @ other_low
+        return split
+    product: Array = left.T @ right
+    return product

@@ -1,0 +1,224 @@
+"""Runs one kernel on the simulated NeuronCore: NumPy arrays in, NumPy arrays and the trace out.
+
+Kernel files are found by module name, linted once, and executed in a private namespace with `nki`, `nki.language` and
+`nki.isa` replaced by the interpreter's own, never through sys.modules: the real nki may be absent, and every run gets
+modules bound to its own simulated core.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from dfmp2.errors import InputError
+from dfmp2.trainium.interpreter.arithmetic import DTYPES, Array, held_as
+from dfmp2.trainium.interpreter.core import Core, finish
+from dfmp2.trainium.interpreter.language import Kernel, Nki, tensor_shape
+from dfmp2.trainium.interpreter.lint import BUILTINS, lint
+from dfmp2.trainium.interpreter.rules import Violation
+from dfmp2.trainium.interpreter.settings import Settings, Shape
+from dfmp2.trainium.interpreter.tensors import Tensor, whole
+from dfmp2.trainium.interpreter.trace import Trace
+
+__all__ = ["Settings", "Shape", "run_kernel"]
+# What kernel code may raise by itself; the same from the interpreter's own code is a fault of ours and passes through.
+PYTHON_ERRORS = (ArithmeticError, AttributeError, ImportError, LookupError, NameError, TypeError, ValueError)
+STATIC = (int, float, str, type(None))
+
+
+def locate(source: str, beside: Path | None = None) -> Path:
+    """File of a kernel module: a path that ends in .py, a name in the importing file's folder, or a module name."""
+    if source.endswith(".py"):
+        path = Path(source)
+    elif beside is not None and "." not in source:
+        path = beside.parent / f"{source}.py"
+    else:
+        top, *rest = source.split(".")
+        spec = find_spec(top)
+        folders = list(spec.submodule_search_locations or ()) if spec else []
+        path = Path(folders[0] if folders else ".", *rest).with_suffix(".py")
+    if not path.is_file():
+        raise InputError(f"kernel source {source}: no file {path}; give a module name or a path that ends in .py")
+    return path
+
+
+@lru_cache(maxsize=64)
+def _compiled(path: str, _modified: int, _size: int) -> CodeType:
+    """Linted code of a kernel file; compiled once per version of the file."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise Violation("syntax", f"not UTF-8: {error.reason} at byte {error.start}", Path(path).name) from error
+    lint(text, Path(path).name)
+    return compile(text, path, "exec", dont_inherit=True)
+
+
+class Loader:
+    """Kernel modules of one run, each executed once."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._nki = Nki(core)
+        self._modules: dict[str, ModuleType] = {}
+
+    def load(self, source: str, beside: Path | None = None) -> ModuleType:
+        """The module executed with the interpreter's nki."""
+        path = locate(source, beside)
+        key = os.path.abspath(path)
+        if key in self._modules:
+            return self._modules[key]
+        state = path.stat()
+        code = _compiled(key, state.st_mtime_ns, state.st_size)
+        module = ModuleType(source.rsplit(".", 1)[-1] if not source.endswith(".py") else path.stem)
+        self._modules[key] = module
+        self._core.files[key] = path.name
+        module.__dict__["__file__"] = key
+        module.__dict__["__builtins__"] = self._builtins(Path(key))
+        exec(code, module.__dict__)
+        return module
+
+    def _builtins(self, path: Path) -> dict[str, Any]:
+        allowed: dict[str, Any] = {name: getattr(builtins, name) for name in BUILTINS}
+        allowed["AssertionError"] = AssertionError
+        allowed["__build_class__"] = builtins.__build_class__
+
+        def load_import(
+            name: str, _: Any = None, __: Any = None, names: tuple[str, ...] | None = (), ___: int = 0
+        ) -> Any:
+            if name == "__future__":
+                return __import__("__future__")
+            if name == "nki" or name.startswith("nki."):
+                return getattr(self._nki, name.rpartition(".")[2]) if names and name != "nki" else self._nki
+            return self.load(name, path)
+
+        allowed["__import__"] = load_import
+        return allowed
+
+
+def run_kernel(
+    source: str, kernel: str, arguments: dict[str, object], settings: Settings | None = None
+) -> tuple[tuple[Array, ...], Trace]:
+    """Executes a kernel and returns its outputs and its trace.
+
+    Parameters
+    ----------
+    source : module name of the kernel file (or a path that ends in .py)
+    kernel : name of a function in it that carries @nki.jit
+    arguments : by name; NumPy arrays (or `Shape` in counts-only runs) are HBM inputs, the rest compile-time constants
+    settings : how to interpret it; default `Settings()`
+
+    Returns
+    -------
+    outputs : the returned tensors in order, uninitialised in counts-only runs
+    trace : instructions, allocations and high-water marks
+
+    Raises
+    ------
+    Violation : the kernel breaks a documented rule; InputError : no such kernel, or arguments that do not fit it
+    """
+    settings = settings or Settings()
+    core = Core(settings)
+    with _kernel_code(core):
+        module = Loader(core).load(source)
+    entry = module.__dict__.get(kernel)
+    if not isinstance(entry, Kernel):
+        found = ", ".join(name for name, value in module.__dict__.items() if isinstance(value, Kernel))
+        raise InputError(f"{source} has no kernel {kernel}; its kernels: {found or 'none'}")
+    names = list(inspect.signature(entry.function).parameters)
+    defaults = {
+        n: p.default for n, p in inspect.signature(entry.function).parameters.items() if p.default is not p.empty
+    }
+    if not set(arguments) <= set(names) or not set(names) <= set(arguments) | set(defaults):
+        raise InputError(f"{kernel} takes {', '.join(names)}; given: {', '.join(arguments)}")
+    bound = {name: _argument(core, name, value) for name, value in arguments.items()}
+    core.running = True
+    with _kernel_code(core):
+        returned = entry.function(**bound)
+    core.running = False
+    outputs = tuple(_output(core, value) for value in (returned if isinstance(returned, tuple) else (returned,)))
+    finish(core)
+    return outputs, core.trace
+
+
+@contextmanager
+def _kernel_code(core: Core) -> Iterator[None]:
+    """Code of kernel files runs inside: its own Python errors become violations, ours pass through."""
+    try:
+        with np.errstate(all="ignore"):  # overflow to inf and invalid to NaN are what the engines do
+            yield
+    except AssertionError as error:
+        raise Violation("kernel-assert", f"assertion failed: {error}", _raised_at(core, error)[0]) from error
+    except PYTHON_ERRORS as error:
+        place, innermost = _raised_at(core, error)
+        if not innermost:
+            raise
+        rule = "import" if isinstance(error, ImportError) else "kernel-error"
+        raise Violation(rule, f"{type(error).__name__}: {error}", place) from error
+
+
+def _argument(core: Core, name: str, value: object) -> object:
+    """A kernel argument: an HBM input, or a constant as it is."""
+    if isinstance(value, Shape):
+        if core.arithmetic:
+            raise InputError(f"argument {name}: a Shape carries no data; give an array or set arithmetic=False")
+        if value.dtype not in DTYPES:
+            raise InputError(f"argument {name}: dtype {value.dtype!r}; one of {', '.join(DTYPES)}")
+        storage = core.declare(name, "shared_hbm", "hbm", DTYPES[value.dtype], tensor_shape(value.shape, Violation))
+        storage.readonly, storage.written, storage.writer, storage.array = True, None, None, None
+        return whole(core, storage)
+    if isinstance(value, np.ndarray):
+        dtype = "float32" if core.double and value.dtype == np.float64 else value.dtype.name
+        if dtype not in DTYPES:
+            raise Violation("tensor-dtype", f"argument {name} is {value.dtype}")
+        shape = tensor_shape(value.shape, Violation)
+        known = core.arithmetic or dtype == "int32"
+        storage = core.declare(name, "shared_hbm", "hbm", DTYPES[dtype], shape, value if known else None)
+        storage.readonly, storage.written, storage.writer = True, None, None
+        return whole(core, storage)
+    if not _static(value):
+        raise Violation("kernel-arguments", f"argument {name} is {type(value).__name__}")
+    return value
+
+
+def _static(value: object) -> bool:
+    return all(_static(part) for part in value) if isinstance(value, tuple) else isinstance(value, STATIC)
+
+
+def _output(core: Core, value: object) -> Array:
+    """A returned tensor as a NumPy array; everything must have been written."""
+    if (
+        not isinstance(value, Tensor)
+        or value.storage.region != "shared_hbm"
+        or not value.whole
+        or value.storage.readonly
+    ):
+        what = value.storage.region if isinstance(value, Tensor) else type(value).__name__
+        raise Violation("output-space", f"the kernel returns {what}")
+    storage = value.storage
+    if storage.written is not None and core.strict and not storage.written.all():
+        missing = int(storage.written.size - storage.written.sum())
+        raise Violation(
+            "output-unwritten", f"{missing} elements of output {storage.shape} never written", storage.life.line
+        )
+    return storage.array if storage.array is not None else np.empty(storage.shape, held_as(storage.dtype, "declared"))
+
+
+def _raised_at(core: Core, error: BaseException) -> tuple[str, bool]:
+    """ "file:line" of the innermost kernel statement in a traceback, and whether the error arose in it."""
+    place, innermost, link = "", False, error.__traceback__
+    while link is not None:
+        short = core.files.get(link.tb_frame.f_code.co_filename)
+        innermost = short is not None
+        place = f"{short}:{link.tb_lineno}" if innermost else place
+        link = link.tb_next
+    return place, innermost

@@ -1,0 +1,448 @@
+"""Registers and tensor views, and what reads and writes of their elements have to obey.
+
+A view is a slice or an access pattern of one storage, as (offset, shape, strides) in elements: element [p, k, ...] lies
+at offset + p strides[0] + k strides[1] + ...; on chip dimension 0 is the partition, whose stride is the free size of
+the storage. A matmul group is the rectangle of PSUM elements that one nc_matmul(accumulate=False) initialised; it stays
+open until another engine writes into it or a later accumulate=False overlaps it.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NoReturn, cast
+
+import numpy as np
+
+from dfmp2.trainium.interpreter.arithmetic import Array, DType
+from dfmp2.trainium.interpreter.core import Core, Storage
+from dfmp2.trainium.interpreter.signatures import REGIONS, Region
+from dfmp2.trainium.interpreter.trace import Access
+
+LARGE_STRIDE_BYTES = 16
+MOST_FREE_DIMENSIONS = 4
+
+
+class Register:
+    """A virtual register; `register_value` is None before the first load, `loop` the loop it counts (0: none)."""
+
+    def __init__(self, core: Core, value: int | None, loop: int = 0) -> None:
+        self._core = core
+        self.register_value = value
+        self.loop = loop
+
+    def read(self) -> int:
+        """The value, at run time."""
+        if self.loop and self.loop not in self._core.loops:
+            raise self._core.refuse("loop-scope", "a loop index was used after its loop")
+        if self.register_value is None:
+            raise self._core.refuse("register", "a register without a value was read")
+        return self.register_value
+
+    def as_offset(self) -> int:
+        """The value, used as scalar_offset."""
+        if self.loop and self._core.settings.release == "0.3.0":
+            raise self._core.refuse("loop-offset", "a dynamic_range index as scalar_offset in release 0.3.0")
+        return self.read()
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise self._core.refuse("loop-index", "Python arithmetic, comparison or conversion of a register")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __mod__ = __neg__ = _refuse
+    __truediv__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __abs__ = __pow__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _refuse
+    __bool__ = __int__ = __index__ = __float__ = _refuse
+    __hash__ = object.__hash__
+
+
+class Tensor:
+    """A view of a storage; kernels see `shape`, `dtype`, `buffer`, slicing and `ap`, instructions the rest.
+
+    start, partitions : on-chip partitions (0, 1 in HBM); elements : per partition (all in HBM);
+    access : what a trace records; strided : innermost stride of 16 bytes or more; dynamic : offset known at run time
+    only, then `also_reads` holds the access of the offset; checked : the engine rules hold (filled on first use).
+    """
+
+    __slots__ = (
+        "_array",
+        "_bits",
+        "_children",
+        "_core",
+        "access",
+        "also_reads",
+        "checked",
+        "dynamic",
+        "elements",
+        "offset",
+        "one_zero",
+        "partitions",
+        "shape",
+        "start",
+        "storage",
+        "strided",
+        "strides",
+        "whole",
+    )
+
+    def __init__(
+        self, core: Core, storage: Storage, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
+    ) -> None:
+        self._core = core
+        self.storage = storage
+        self.shape = shape
+        self.strides = strides
+        self.offset = offset
+        self._array: Array | None = None
+        self._bits: Array | None = None
+        self._children: dict[tuple[object, ...], Tensor] = {}
+        self.also_reads: tuple[Access, ...] = ()
+        self.dynamic = False
+        self.checked = False
+        self.one_zero = (-1, False)
+        count = prod(shape)
+        self.whole = count == storage.elements
+        item = storage.element_bytes
+        if storage.space == "hbm":
+            self.start, self.partitions, free, inner = 0, 1, offset, 0
+        else:
+            self.start, free, inner = offset // storage.row, offset % storage.row, 1
+            self.partitions = shape[0]
+        self.elements = count // self.partitions
+        reach = sum((n - 1) * step for n, step in zip(shape[inner:], strides[inner:], strict=True)) + 1
+        self.access = Access(
+            storage.life.serial,
+            storage.space,
+            self.start,
+            self.start + self.partitions,
+            free * item,
+            (free + reach) * item,
+        )
+        long = [step for n, step in zip(shape[inner:], strides[inner:], strict=True) if n > 1]
+        self.strided = storage.space != "hbm" and bool(long) and long[-1] * item >= LARGE_STRIDE_BYTES
+
+    @property
+    def dtype(self) -> DType:
+        return self.storage.dtype
+
+    @property
+    def buffer(self) -> Region:
+        return REGIONS[self.storage.region]
+
+    @property
+    def free_shape(self) -> tuple[int, ...]:
+        return self.shape if self.storage.space == "hbm" else self.shape[1:]
+
+    def of(self, base: Array) -> Array:
+        """This view of an array that has the storage's shape in C order."""
+        item = base.itemsize
+        steps = tuple(step * item for step in self.strides)
+        return cast(
+            Array, np.ndarray(self.shape, base.dtype, buffer=cast(Any, base), offset=self.offset * item, strides=steps)
+        )
+
+    def values(self) -> Array | None:
+        """The elements (a view, shared memory), or None when only counting."""
+        base = self.storage.array
+        if base is None:
+            return None
+        if self._array is None:
+            self._array = self.of(base)
+        return self._array
+
+    def bits(self, written: Array) -> Array:
+        """The written bits of the elements (a view)."""
+        if self._bits is None:
+            self._bits = self.of(written)
+        return self._bits
+
+    def run(self) -> int:
+        """Elements of the longest contiguous run that starts each row (innermost dimensions without gaps)."""
+        length = 1
+        for n, step in zip(reversed(self.free_shape), reversed(self.strides), strict=False):
+            if n > 1 and step != length:
+                break
+            length *= n
+        return length
+
+    def __getitem__(self, key: object) -> Tensor:
+        parts = key if isinstance(key, tuple) else (key,)
+        name = tuple((p.start, p.stop, p.step) if isinstance(p, slice) else p for p in parts)
+        try:
+            known = self._children.get(name)
+        except TypeError:
+            known = None
+        if known is None or any(type(p) is bool for p in parts):
+            known = self._children[name] = self._sliced(parts)
+        return known
+
+    def _sliced(self, parts: tuple[object, ...]) -> Tensor:
+        core, rank = self._core, len(self.shape)
+        if len(parts) != rank:
+            raise core.refuse("index", f"{len(parts)} indices for a tensor of rank {rank} {self.shape}")
+        shape: list[int] = []
+        strides: list[int] = []
+        offset = self.offset
+        for dimension, (part, size, stride) in enumerate(zip(parts, self.shape, self.strides, strict=True)):
+            if isinstance(part, slice):
+                start, stop, step = self._bounds(part, size, dimension)
+                count = -(-(stop - start) // step)
+                shape.append(count)
+                strides.append(stride * step)
+                offset += start * stride
+            else:
+                position = self._number(part, "an index")
+                if rank < 3 or not 0 < dimension < rank - 1:
+                    raise core.refuse("integer-index", f"index {position} in dimension {dimension} of {self.shape}")
+                if not 0 <= position < size:
+                    raise core.refuse("index", f"index {position} in dimension {dimension} of {self.shape}")
+                offset += position * stride
+        view = Tensor(core, self.storage, tuple(shape), tuple(strides), offset)
+        view.dynamic, view.also_reads = self.dynamic, self.also_reads
+        view.whole = view.whole and self.whole
+        return view
+
+    def _bounds(self, part: slice, size: int, dimension: int) -> tuple[int, int, int]:
+        start = 0 if part.start is None else self._number(part.start, "a slice start")
+        stop = size if part.stop is None else self._number(part.stop, "a slice stop")
+        step = 1 if part.step is None else self._number(part.step, "a slice step")
+        if not 0 <= start < stop <= size or step < 1:
+            raise self._core.refuse("index", f"{start}:{stop}:{step} in dimension {dimension} of {self.shape}")
+        if step != 1 and dimension == 0 and self.storage.space != "hbm":
+            raise self._core.refuse("partition-step", f"{start}:{stop}:{step} in the partition dimension")
+        return start, stop, step
+
+    def _number(self, value: object, what: str) -> int:
+        if type(value) is not int:
+            rule = "loop-index" if hasattr(value, "register_value") else "index"
+            raise self._core.refuse(rule, f"{what} is {type(value).__name__}, not a Python int")
+        return value
+
+    def ap(
+        self,
+        pattern: object,
+        offset: object = None,
+        scalar_offset: object = None,
+        vector_offset: object = None,
+        indirect_dim: int = 0,
+        dtype: object = None,
+    ) -> Tensor:
+        """Raw access pattern of the whole tensor (nki-aps.rst): see `access_patterns.view`."""
+        if vector_offset is not None or dtype is not None:
+            raise self._core.outside("ap() with vector_offset or dtype")
+        return view(self._core, self, pattern, offset, scalar_offset, indirect_dim)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__") or name in Tensor.__slots__:
+            raise AttributeError(name)
+        raise self._core.outside(f"tensor attribute {name}")
+
+    def _no_arithmetic(self, *_: object) -> NoReturn:
+        raise self._core.refuse("tensor-arithmetic", "a Python operator or assignment on a tensor")
+
+    def _no_condition(self, *_: object) -> NoReturn:
+        raise self._core.refuse("tensor-conditional", "a tensor in a Python condition or comparison")
+
+    __add__ = __radd__ = __iadd__ = __sub__ = __rsub__ = __isub__ = __mul__ = __rmul__ = __imul__ = _no_arithmetic
+    __truediv__ = __rtruediv__ = __itruediv__ = __matmul__ = __imatmul__ = __neg__ = __setitem__ = _no_arithmetic
+    __iter__ = __len__ = __float__ = __int__ = __index__ = _no_arithmetic
+    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _no_condition
+    __hash__ = object.__hash__
+
+
+def whole(core: Core, storage: Storage) -> Tensor:
+    """The view of a whole storage."""
+    strides = [1]
+    for size in reversed(storage.shape[1:]):
+        strides.append(strides[-1] * size)
+    return Tensor(core, storage, storage.shape, tuple(reversed(strides)), 0)
+
+
+def view(
+    core: Core, base: Tensor, pattern: object, offset: object, scalar_offset: object, indirect_dim: object
+) -> Tensor:
+    """The access pattern as a view; all rules of the page checked."""
+    storage = base.storage
+    if base.shape != storage.shape or base.offset != 0 or base.dynamic or not _contiguous(base):
+        raise core.refuse("ap-base", f"ap() on a view of shape {base.shape} of a tensor of shape {storage.shape}")
+    if type(offset) is not int or offset < 0:
+        raise core.refuse("ap-offset", f"offset={offset!r}")
+    pairs = _pairs(core, pattern)
+    shape, strides = tuple(n for _, n in pairs), tuple(step for step, _ in pairs)
+    if storage.space != "hbm" and strides[0] != storage.row:
+        raise core.refuse(
+            "ap-pattern", f"first stride {strides[0]} on a tensor with {storage.row} elements per partition"
+        )
+    shift = 0
+    reads: tuple[Access, ...] = ()
+    if scalar_offset is not None:
+        if type(indirect_dim) is not int or not 0 <= indirect_dim < len(storage.shape):
+            raise core.refuse("ap-dynamic", f"indirect_dim={indirect_dim!r} for rank {len(storage.shape)}")
+        value, reads = _dynamic(core, scalar_offset)
+        shift = value * prod(storage.shape[indirect_dim + 1 :])
+    start = offset + shift
+    last = start + sum((n - 1) * step for step, n in pairs)
+    free = sum((n - 1) * step for step, n in pairs[1:])
+    inside = start >= 0 and last < storage.elements
+    if storage.space != "hbm" and (not inside or start % storage.row + free >= storage.row):
+        inside = False
+    if not inside:
+        raise core.refuse("ap-pattern", f"elements {start} to {last} of a tensor of shape {storage.shape}")
+    result = Tensor(core, storage, shape, strides, start)
+    result.dynamic, result.also_reads = scalar_offset is not None, reads
+    result.whole = result.whole and _contiguous(result)
+    return result
+
+
+def _contiguous(tensor: Tensor) -> bool:
+    return tensor.strides == tuple(prod(tensor.shape[k + 1 :]) for k in range(len(tensor.shape)))
+
+
+def _pairs(core: Core, pattern: object) -> list[tuple[int, int]]:
+    pairs: list[tuple[int, int]] = []
+    if not isinstance(pattern, (list, tuple)) or not 2 <= len(pattern) <= 5:
+        raise core.refuse("ap-pattern", f"pattern {pattern!r}: 2 to 5 [stride, count] pairs expected")
+    for pair in pattern:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2 or any(type(x) is not int for x in pair):
+            raise core.refuse("ap-pattern", f"pair {pair!r}: two ints expected")
+        step, count = pair
+        if step < 0 or count < 1:
+            raise core.refuse("ap-pattern", f"pair {pair!r}: stride >= 0 and count >= 1 expected")
+        pairs.append((step, count))
+    return pairs
+
+
+def _dynamic(core: Core, source: object) -> tuple[int, tuple[Access, ...]]:
+    """Run-time value of scalar_offset, and what was read to know it."""
+    if isinstance(source, Register):
+        return source.as_offset(), ()
+    if not isinstance(source, Tensor) or source.shape != (1, 1) or source.dtype.name != "int32":
+        raise core.refuse("ap-dynamic", f"scalar_offset {source!r}"[:80])
+    if source.storage.space != "sbuf":
+        raise core.refuse("ap-dynamic", f"scalar_offset in {source.storage.space}")
+    note_read(core, source)
+    values = source.values()
+    if values is None:
+        raise core.refuse("ap-dynamic", "counts-only mode does not know the value of this scalar_offset")
+    return int(values[0, 0]), (source.access,)
+
+
+def describe(tensor: Tensor) -> str:
+    """Name and shape of a view for messages."""
+    storage = tensor.storage
+    life = storage.life
+    return f"{life.name or 'tensor'} {tensor.shape} of {life.space} (declared at {life.line or 'the call'})"
+
+
+def note_read(core: Core, tensor: Tensor) -> None:
+    """An instruction reads the elements of `tensor`."""
+    storage = tensor.storage
+    _touch(core, storage, tensor)
+    if storage.written is not None and core.strict and not tensor.bits(storage.written).all():
+        raise core.refuse("uninitialised-read", f"read of {describe(tensor)}: some elements were never written")
+    if storage.space == "hbm" and not storage.readonly and not _ordered(core, storage):
+        raise core.refuse("hbm-order", f"load from {describe(tensor)}, which this kernel stores")
+    if storage.writer is not None and storage.used is not None:
+        storage.used[tensor.of(storage.writer)] = True
+        storage.was_read = True
+        if storage.lost:
+            raise core.refuse("lost-write", f"{describe(tensor)}: something unread was overwritten at {storage.lost}")
+
+
+def note_write(core: Core, tensor: Tensor, *, matmul: bool = False, fill: bool = False) -> None:
+    """An instruction writes the elements of `tensor`. fill : a constant, which may be overwritten unread."""
+    storage = tensor.storage
+    _touch(core, storage, tensor)
+    if storage.readonly:
+        raise core.refuse("input-written", f"write into the kernel input {storage.life.name}")
+    if storage.writer is not None:
+        _note_lost(core, storage, tensor, fill)
+    if storage.space == "hbm":
+        _note_store(core, storage, tensor)
+    elif storage.groups and not matmul:
+        storage.groups = [group for group in storage.groups if not _overlap(group, _rectangle(tensor))]
+    storage.version += 1
+    written = storage.written
+    if written is None:
+        return
+    if tensor.whole:
+        storage.written = None
+        return
+    tensor.bits(written)[...] = True
+    storage.fresh += tensor.partitions * tensor.elements
+    if storage.fresh >= storage.elements:
+        storage.fresh = 0
+        if written.all():
+            storage.written = None
+
+
+def note_accumulate(core: Core, tensor: Tensor) -> None:
+    """nc_matmul adds to elements that it does not overwrite."""
+    _touch(core, tensor.storage, tensor)
+    tensor.storage.version += 1
+
+
+def open_group(core: Core, tensor: Tensor) -> None:
+    """nc_matmul(accumulate=False): the rectangle starts a group, groups it overlaps are closed."""
+    rectangle = _rectangle(tensor)
+    storage = tensor.storage
+    storage.groups = [group for group in storage.groups if not _overlap(group, rectangle)]
+    storage.groups.append(rectangle)
+
+
+def require_group(core: Core, tensor: Tensor) -> None:
+    """nc_matmul(accumulate=True): the rectangle must lie inside one open group."""
+    p0, p1, f0, f1 = _rectangle(tensor)
+    written = tensor.storage.written
+    if written is not None and not tensor.bits(written).all():
+        raise core.refuse("matmul-group", f"accumulate=True on {describe(tensor)}: some elements were never written")
+    for a0, a1, b0, b1 in tensor.storage.groups:
+        if a0 <= p0 and p1 <= a1 and b0 <= f0 and f1 <= b1:
+            return
+    raise core.refuse("matmul-group", f"accumulate=True on {describe(tensor)}: no open matmul group covers it")
+
+
+def _touch(core: Core, storage: Storage, tensor: Tensor) -> None:
+    life = storage.life
+    if life.loop and life.loop not in core.loops:
+        raise core.refuse("loop-scope", f"{describe(tensor)} was declared inside a loop that has ended")
+    life.last_use = core.index
+
+
+def _note_lost(core: Core, storage: Storage, tensor: Tensor, fill: bool) -> None:
+    """Refuses to overwrite the result of an instruction of which no element was ever read.
+
+    A tensor that is never read at all (the unwanted main output of a row sum) may be overwritten: the first loss is
+    remembered and refused only when the tensor is read later.
+    """
+    if storage.writer is None or storage.used is None:
+        return
+    writers = tensor.of(storage.writer)
+    if not storage.lost and not storage.used[writers].all():
+        storage.lost = core.place()
+        if storage.was_read:
+            raise core.refuse("lost-write", f"{describe(tensor)}: overwritten before it was read")
+    number = storage.version + 1
+    if number >= len(storage.used):
+        storage.used = np.concatenate([storage.used, np.ones(len(storage.used), dtype=np.bool_)])
+    storage.used[number] = fill
+    writers[...] = number
+
+
+def _note_store(core: Core, storage: Storage, tensor: Tensor) -> None:
+    written = storage.written
+    again = written is None or bool(tensor.bits(written).any())
+    if again and not _ordered(core, storage):
+        raise core.refuse("hbm-order", f"second store to {describe(tensor)}")
+    storage.ordered_in = core.no_reorder
+
+
+def _ordered(core: Core, storage: Storage) -> bool:
+    return core.no_reorder != 0 and storage.ordered_in == core.no_reorder
+
+
+def _rectangle(tensor: Tensor) -> tuple[int, int, int, int]:
+    access = tensor.access
+    return access.partition_start, access.partition_stop, access.byte_start, access.byte_stop
+
+
+def _overlap(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> bool:
+    return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]

@@ -1,0 +1,332 @@
+"""K3: direct and exchange terms of a block of occupied pairs; contraction, elementwise and row sums in one program.
+
+    T_ab = sum_P B_iaP B_jbP        D_ab = e_a + e_b - e_i - e_j > 0        R = 1 / D
+    J = sum_ab T_ab^2 R_ab          K = sum_ab T_ab T_ba R_ab               (direct = -J, exchange = -K)
+
+T never leaves the chip. R is symmetric, so the sums are folded onto the upper triangle of 128 x 128 blocks: with
+X = T_AB and Y = (T_BA)^t, J = sum (X^2 + Y^2) R and K = 2 sum X Y R over A < B; diagonal blocks (A, A) enter with 2 D
+in place of D, an exact power of two. Only half of T is transposed, on the Tensor Engine against an identity.
+
+Dimensions: n = nvir padded to 32, NT = ceil(n/128) row tiles, aux in NK = naux/128 slices (padded to 128).
+  b_i, b_j  (edge*128, NK, 128 NT)  row i*128+p, slice k, column a = B[i, a, k*128+p]; zero in all padding
+  eu        (128, U)                e_a + e_b: all diagonal blocks (doubled), then right of the diagonal, row by row
+  neg       (128, 2 npair)          -(e_i + e_j), then twice that; pairs in the order in which they are emitted
+  identity  (128, 128)
+  returns   (128, npair*columns)    per pair and chunk of 512 packed columns: J parts, then K parts / 2
+Limits: edge a multiple of `residents`; residents = 1 where n > 512 (B_j then comes in parts of at most 512 columns).
+Sums: an engine adds a row one element after the other in float32, and the host the results in float64. Rows of 1,024
+elements that fall fast lose 6e-7 of the energy; so they are summed in pieces of `run` elements (256 by default).
+Budget per pair, medium (n 448, NK 12): 59 Tensor, 10 Vector, 30 Scalar Engine statements (22 with run = 1,024), 32 us
+of Tensor Engine, which the others stay below (trn1).
+Order: i residents, j streamed one ahead, forwards and backwards in turn so that the last B_j of a row of blocks is the
+first of the next. The elementwise work of a pair is emitted between the products of the next, also across rows. Where
+B_j comes in parts, a tile of B_i holds two row tiles and the next B_i replaces them one by one under the last products.
+
+    for each `residents` rows i:  B_i -> SBUF
+        for j:  B_j -> SBUF (loaded during the previous j)
+            for i:  for each row tile A:  X = B_i[A]^t B_j;  copy X: upper blocks -> xu, lower -> tl
+                    between them, for the previous pair, per 512 columns:
+                        Y = transposes;  D = eu + neg;  R = 1/D
+                        out = row sums of (X^2 R, Y^2 R), then of X R Y
+Twin: pair_energy_twin in twins.py
+"""
+
+from __future__ import annotations
+
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+from dfmp2.trainium.kernels.tiles import (
+    BANK,
+    P,
+    contract,
+    copy_columns,
+    load,
+    load_part,
+    load_row_tiles,
+    load_rows,
+    lower_start,
+    pairs_of,
+    psum,
+    row_sum,
+    run_start,
+    sbuf,
+    sum_columns,
+    transpose_piece,
+    traversal,
+    upper_columns,
+)
+
+
+def store_row_tile(
+    x: nl.ndarray, lo: int, hi: int, row: int, nvir: int, xu: nl.ndarray, tl: nl.ndarray, ld: nl.ndarray
+) -> None:
+    """Copy columns [lo, hi) of row tile `row` of T out of PSUM: upper blocks to xu, lower to tl, a short last to ld."""
+    left = P * row
+    height = min(P, nvir - left)
+    copy_columns(xu, left, x, lo, hi, left, left + height)
+    if height < P and left >= lo and left < hi:
+        nisa.activation(dst=ld[0:height, 0:height], op=nl.copy, data=x[0:height, left - lo : left - lo + height])
+    copy_columns(xu, run_start(nvir, row), x, lo, hi, left + P, nvir)
+    copy_columns(tl, lower_start(row), x, lo, hi, 0, left)
+
+
+def transposes(
+    y: nl.ndarray,
+    lo: int,
+    hi: int,
+    nvir: int,
+    xu: nl.ndarray,
+    tl: nl.ndarray,
+    ld: nl.ndarray,
+    identity: nl.ndarray,
+    transpose: bool,
+) -> None:
+    """y = packed columns [lo, hi) of the transposed lower triangle of T."""
+    tiles = (nvir + P - 1) // P
+    for row in range(tiles):
+        height = min(P, nvir - P * row)
+        if height < P:
+            transpose_piece(y, lo, hi, P * row, height, ld, 0, identity, transpose)
+        else:
+            transpose_piece(y, lo, hi, P * row, height, xu, P * row, identity, transpose)
+    for row in range(tiles):
+        for column in range(row + 1, tiles):
+            start = run_start(nvir, row) + P * (column - row - 1)
+            height = min(P, nvir - P * column)
+            transpose_piece(y, lo, hi, start, height, tl, lower_start(column) + P * row, identity, transpose)
+
+
+def emit_chunk(
+    xu: nl.ndarray,
+    tl: nl.ndarray,
+    ld: nl.ndarray,
+    eu: nl.ndarray,
+    eu_at: int,
+    neg: nl.ndarray,
+    single: int,
+    double: int,
+    identity: nl.ndarray,
+    sums: nl.ndarray,
+    at: int,
+    nvir: int,
+    chunk: int,
+    run: int,
+    transpose: bool,
+) -> None:
+    """J and K parts of 512 packed columns of one pair into sums, from column at + chunk * sum_columns(512) on.
+
+    eu_at : first column of the table in eu; single, double : columns of neg with -(e_i+e_j) and twice that
+    """
+    lo = BANK * chunk
+    hi = min(upper_columns(nvir), lo + BANK)
+    size = hi - lo
+    doubled = max(0, min(hi, nvir) - lo)
+    at += chunk * sum_columns(BANK, run)
+    y = psum(size)
+    transposes(y, lo, hi, nvir, xu, tl, ld, identity, transpose)
+    d = sbuf(size)
+    if doubled > 0:
+        nisa.activation(
+            dst=d[:, 0:doubled],
+            op=nl.copy,
+            data=eu[:, eu_at + lo : eu_at + lo + doubled],
+            bias=neg[:, double : double + 1],
+        )
+    if doubled < size:
+        nisa.activation(
+            dst=d[:, doubled:size],
+            op=nl.copy,
+            data=eu[:, eu_at + lo + doubled : eu_at + hi],
+            bias=neg[:, single : single + 1],
+        )
+    r = psum(size)
+    nisa.reciprocal(dst=r, data=d)
+    sq = sbuf(2 * size)
+    nisa.activation(dst=sq[:, 0:size], op=nl.square, data=xu[:, lo:hi])
+    nisa.activation(dst=sq[:, size : 2 * size], op=nl.square, data=y)
+    jj = sbuf(2 * size)
+    nisa.tensor_tensor(dst=jj[:, 0:size], data1=sq[:, 0:size], data2=r, op=nl.multiply)
+    nisa.tensor_tensor(dst=jj[:, size : 2 * size], data1=sq[:, size : 2 * size], data2=r, op=nl.multiply)
+    w = sbuf(size)
+    nisa.tensor_tensor(dst=w, data1=xu[:, lo:hi], data2=r, op=nl.multiply)
+    kp = sbuf(size)
+    nisa.tensor_tensor(dst=kp, data1=w, data2=y, op=nl.multiply)
+    row_sums(sums, at, jj, 2 * size, run)
+    row_sums(sums, at + (2 * size + run - 1) // run, kp, size, run)
+
+
+def row_sums(sums: nl.ndarray, at: int, data: nl.ndarray, size: int, run: int) -> None:
+    """Row sums of `size` elements, at most `run` at a time, into columns at, at + 1, .. of sums."""
+    for low in range(0, size, run):
+        high = min(size, low + run)
+        column = at + low // run
+        row_sum(sums[:, column : column + 1], sbuf(high - low), data[:, low:high])
+
+
+@nki.jit
+def pair_energy_block(
+    b_i: nl.ndarray,
+    b_j: nl.ndarray,
+    eu: nl.ndarray,
+    neg: nl.ndarray,
+    identity: nl.ndarray,
+    nvir: int,
+    residents: int,
+    run: int,
+    diagonal: bool,
+    transpose: bool,
+) -> nl.ndarray:
+    """J and K partial sums of a block of pairs of one spin space.
+
+    nvir : padded to 32; residents : B_i held at a time; run : elements per row sum; diagonal : b_i and b_j are the
+    same block, only i <= j; transpose : True on gen3. Shapes, limits and budget: see the module.
+    """
+    edge = b_i.shape[0] // P
+    tiles = (nvir + P - 1) // P
+    parts = (nvir + BANK - 1) // BANK
+    width = (nvir + parts - 1) // parts
+    total = upper_columns(nvir)
+    chunks = (total + BANK - 1) // BANK
+    columns = sum_columns(total, run)
+    units = tiles * parts
+    npair = edge * (edge + 1) // 2 if diagonal else edge * edge
+    assert edge % residents == 0, "the block edge must be a multiple of the residents"
+    assert parts == 1 or residents == 1, "more than 512 virtual orbitals need residents=1"
+
+    out = nl.ndarray((P, npair * columns), dtype=nl.float32, buffer=nl.shared_hbm)
+    eu_tile = sbuf(total)
+    load(eu_tile, eu)
+    neg_tile = sbuf(2 * npair)
+    load(neg_tile, neg)
+    identity_tile = sbuf(P)
+    load(identity_tile, identity)
+    last_blocks = []  # a short last diagonal block, zero around it: two tiles used in turn
+    if nvir % P != 0:
+        for turn in range(2):
+            last_blocks.append(sbuf(P))
+            nisa.memset(dst=last_blocks[turn], value=0.0)
+
+    # Row tiles of B_i per SBUF tile: two where B_j comes in parts, so that the next B_i can follow in their places.
+    together = tiles if parts == 1 else 2
+    steps = traversal(edge, residents, parts, diagonal)
+    resident = []
+    arriving = []
+    arriving.append([load_rows(b_i, 0, 0, together)])
+    part = eu_tile
+    coming = load_part(b_j, steps[0][1], steps[0][2], nvir)  # all that the first products need has been asked for
+    for row in range(together, tiles, together):
+        arriving[0].append(load_rows(b_i, 0, row, together))
+    for i in range(1, residents):
+        arriving.append(load_row_tiles(b_i, i, together))
+    # The pair being made, and the pair before it, whose elementwise work is emitted between its products.
+    q = 0
+    base = 0
+    xu = identity_tile
+    tl = identity_tile
+    ld = identity_tile
+    sums = identity_tile
+    before_xu = identity_tile
+    before_tl = identity_tile
+    before_ld = identity_tile
+    before_sums = identity_tile
+    before_base = 0
+    for step in range(len(steps)):
+        first = steps[step][0]
+        j = steps[step][1]
+        backwards = (first // residents) % 2 == 1
+        low = steps[step][2] * width
+        high = min(nvir, low + width)
+        if step == 0 or steps[step - 1][0] != first:
+            resident = arriving
+            arriving = []
+            base = q
+            count = 0
+            for other in range(len(steps)):
+                if steps[other][0] == first and steps[other][2] == 0:
+                    count += pairs_of(first, steps[other][1], residents, diagonal)
+            sums = sbuf(columns * count)
+        part = coming
+        more = step + 1 < len(steps)
+        turning = more and steps[step + 1][0] != first
+        if more and not turning:
+            coming = load_part(b_j, steps[step + 1][1], steps[step + 1][2], nvir)
+        starts = step == 0 or steps[step - 1][0] != first or steps[step - 1][1] != j
+        ends = not more or turning or steps[step + 1][1] != j
+        if turning and parts == 1:  # the place of the next B_j is free: B_j stays or is loaded below
+            arriving.append(load_row_tiles(b_i, first + residents, together))
+        following = []  # the next B_i
+        for member in range(pairs_of(first, j, residents, diagonal)):
+            if starts:
+                xu = sbuf(total)
+                if tiles > 1:
+                    tl = sbuf(lower_start(tiles))
+                if nvir % P != 0:
+                    ld = last_blocks[q % 2]
+            seen = parts - 1 - steps[step][2] if backwards else steps[step][2]
+            for row in range(tiles):
+                x = psum(high - low)
+                contract(x, resident[member][row // together], P * (row % together), part, high - low)
+                store_row_tile(x, low, high, row, nvir, xu, tl, ld)
+                if turning and parts > 1 and (row % together == together - 1 or row == tiles - 1):
+                    following.append(load_rows(b_i, first + residents, row // together * together, together))
+                for c in range(chunks if q > 0 else 0):
+                    if -(-(c + 1) * units // chunks) - 1 == seen * tiles + row:
+                        emit_chunk(
+                            before_xu,
+                            before_tl,
+                            before_ld,
+                            eu_tile,
+                            0,
+                            neg_tile,
+                            q - 1,
+                            npair + q - 1,
+                            identity_tile,
+                            before_sums,
+                            columns * (q - 1 - before_base),
+                            nvir,
+                            c,
+                            run,
+                            transpose,
+                        )
+            if ends:
+                if q > 0 and base == q:
+                    load(out[:, columns * before_base : columns * q], before_sums)
+                before_xu = xu
+                before_tl = tl
+                before_ld = ld
+                before_sums = sums
+                before_base = base
+                q += 1
+            if turning and parts == 1 and len(arriving) < residents:  # the place of the resident just used
+                arriving.append(load_row_tiles(b_i, first + residents + len(arriving), together))
+        if turning:
+            if parts > 1:
+                arriving.append(following)
+            for missing in range(len(arriving), residents):
+                arriving.append(load_row_tiles(b_i, first + residents + missing, together))
+            if steps[step + 1][1] != j or steps[step + 1][2] != steps[step][2]:
+                coming = load_part(b_j, steps[step + 1][1], steps[step + 1][2], nvir)
+            else:
+                coming = part
+    for c in range(chunks):
+        emit_chunk(
+            before_xu,
+            before_tl,
+            before_ld,
+            eu_tile,
+            0,
+            neg_tile,
+            q - 1,
+            npair + q - 1,
+            identity_tile,
+            before_sums,
+            columns * (q - 1 - before_base),
+            nvir,
+            c,
+            run,
+            transpose,
+        )
+    load(out[:, columns * before_base : columns * q], before_sums)
+    return out

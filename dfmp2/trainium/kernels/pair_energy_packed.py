@@ -1,0 +1,395 @@
+"""K3 with leftover rows packed: g = 128/h pairs share one row tile for the last h = n mod 128 rows of T.
+
+    n = 128 L + h, h = 64 or 32: the rows 128 L .. n of T of pairs m = 0..g-1 (rows i_m, one j) are one product
+
+        XP[m*h + r, b] = T^m[128 L + r, b]     stationary (B_i0 | B_i1 | ..)[:, 128 L : n], moving B_j
+
+so that the Tensor Engine has no idle columns. Equations, folding and signs as in pair_energy.py, whose blocks
+(A, B), A <= B < L, a pair computes by itself; columns (A, L) and the block (L, L) are computed for g pairs at once.
+
+Dimensions (U' = 64 L (L+1) columns of the blocks below L, C' = ceil(U'/512)):
+  b_i, b_j  as in pair_energy.py
+  eu        (128, W)         tables side by side: blocks below L [U'], (A, L) for A < L [L h], 2 (e_a + e_b) of the last
+                             block repeated g times down the partitions [h], and for diagonal blocks the table of
+                             pair_energy.py [U]
+  neg       (128, 2 npair + ngroup)  as in pair_energy.py, then -2 (e_i + e_j) of the g pairs of each group, h rows each
+  identity  (128, 128 + h)   identity, and identities (h, h) stacked
+  returns   (128, columns)   per group: the columns of pair_energy.py for the blocks below L, per pair; J and K/2 of
+                             (A, L), per pair; J and K/2 of (L, L), where rows m*h .. belong to pair m;
+                             per single pair: as in pair_energy.py
+Limits: n <= 512, L >= 1, `residents` a multiple of g.
+Single pairs (where i > j for some of the g, in a diagonal block) take the path of pair_energy.py.
+Budget per pair, medium (g = 2): 51.5 Tensor, 15 Vector, 34.5 Scalar Engine statements, 28 us of Tensor Engine (trn1).
+
+    per group:  for m: for A < L:  X = B_im[A]^t B_j;  xu, tl as before;  columns (A, L) -> xs[m, A]
+                XP;  columns [0, 128 L) -> tlp;  rest -> xlp, and block m of bd
+    later:      per pair, per 512 columns: emit_chunk
+                Y[m, A] = tlp[:, A]^t identity[:, m h : m h + h]; sums of (A, L) per pair
+                Y = bd^t (stacked identities); sums of (L, L), all pairs in one column
+Twin: pair_energy_twin in twins.py
+"""
+
+from __future__ import annotations
+
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+from dfmp2.trainium.kernels.pair_energy import emit_chunk, store_row_tile
+from dfmp2.trainium.kernels.tiles import (
+    BANK,
+    P,
+    contract,
+    copy_columns,
+    grouped,
+    load,
+    load_part,
+    load_resident,
+    lower_start,
+    psum,
+    row_sum,
+    sbuf,
+    sbuf3,
+    sum_columns,
+    traversal,
+    upper_columns,
+)
+
+
+def terms(x: nl.ndarray, y: nl.ndarray, d: nl.ndarray, size: int) -> tuple[nl.ndarray, nl.ndarray]:
+    """(X^2 R, Y^2 R) as (128, 2, size) and X R Y as (128, size), R = 1/d; x in SBUF, y in PSUM."""
+    r = psum(size)
+    nisa.reciprocal(dst=r, data=d)
+    sq = sbuf3(2, size)
+    nisa.activation(dst=sq[:, 0, 0:size], op=nl.square, data=x)
+    nisa.activation(dst=sq[:, 1, 0:size], op=nl.square, data=y)
+    jj = sbuf3(2, size)
+    nisa.tensor_tensor(dst=jj[:, 0, 0:size], data1=sq[:, 0, 0:size], data2=r, op=nl.multiply)
+    nisa.tensor_tensor(dst=jj[:, 1, 0:size], data1=sq[:, 1, 0:size], data2=r, op=nl.multiply)
+    w = sbuf(size)
+    nisa.tensor_tensor(dst=w, data1=x, data2=r, op=nl.multiply)
+    kp = sbuf(size)
+    nisa.tensor_tensor(dst=kp, data1=w, data2=y, op=nl.multiply)
+    return jj, kp
+
+
+def emit_shared(
+    xs: nl.ndarray,
+    tlp: nl.ndarray,
+    eu: nl.ndarray,
+    eu_at: int,
+    neg: nl.ndarray,
+    single: int,
+    identity: nl.ndarray,
+    sums: nl.ndarray,
+    at: int,
+    height: int,
+    full: int,
+) -> None:
+    """J and K parts of the blocks (A, L) of the pairs of a group: two columns of sums per pair, from `at` on."""
+    span = full * height
+    d = sbuf(full * P)
+    y = psum(full * P)
+    for m in range(P // height):
+        nisa.activation(
+            dst=d[:, m * span : (m + 1) * span],
+            op=nl.copy,
+            data=eu[:, eu_at : eu_at + span],
+            bias=neg[:, single + m : single + m + 1],
+        )
+        for row in range(full):
+            nisa.nc_matmul(
+                dst=y[:, m * span + row * height : m * span + (row + 1) * height],
+                stationary=tlp[:, row * P : (row + 1) * P],
+                moving=identity[:, m * height : (m + 1) * height],
+                is_moving_onezero=True,
+                accumulate=False,
+            )
+    jj, kp = terms(xs, y, d, full * P)
+    for m in range(P // height):
+        dump = sbuf3(2, span)
+        row_sum(sums[:, at + 2 * m : at + 2 * m + 1], dump, jj[:, :, m * span : (m + 1) * span])
+        row_sum(sums[:, at + 2 * m + 1 : at + 2 * m + 2], dump[:, 0, 0:span], kp[:, m * span : (m + 1) * span])
+
+
+def emit_last(
+    xlp: nl.ndarray,
+    bd: nl.ndarray,
+    eu: nl.ndarray,
+    eu_at: int,
+    neg: nl.ndarray,
+    double: int,
+    identity: nl.ndarray,
+    sums: nl.ndarray,
+    at: int,
+    height: int,
+) -> None:
+    """J and K parts of the blocks (L, L) of a group, rows m*height.. for pair m, into two columns of sums."""
+    d = sbuf(height)
+    nisa.activation(dst=d, op=nl.copy, data=eu[:, eu_at : eu_at + height], bias=neg[:, double : double + 1])
+    y = psum(height)
+    nisa.nc_matmul(dst=y, stationary=bd, moving=identity[:, P : P + height], is_moving_onezero=True, accumulate=False)
+    jj, kp = terms(xlp, y, d, height)
+    dump = sbuf3(2, height)
+    row_sum(sums[:, at : at + 1], dump, jj)
+    row_sum(sums[:, at + 1 : at + 2], dump[:, 0, 0:height], kp)
+
+
+def pack_rows(tile: nl.ndarray, m: int, source: nl.ndarray, height: int, full: int) -> None:
+    """The last rows of a resident become columns m*height.. of a packed one, (128, NK, 128)."""
+    nisa.activation(
+        dst=tile[:, :, m * height : (m + 1) * height],
+        op=nl.copy,
+        data=source[:, :, full * P : full * P + height],
+    )
+
+
+@nki.jit
+def pair_energy_packed(
+    b_i: nl.ndarray,
+    b_j: nl.ndarray,
+    eu: nl.ndarray,
+    neg: nl.ndarray,
+    identity: nl.ndarray,
+    nvir: int,
+    residents: int,
+    run: int,
+    diagonal: bool,
+    transpose: bool,
+) -> nl.ndarray:
+    """J and K partial sums of a block of pairs of one spin space; arguments as in pair_energy.py, tables wider."""
+    edge = b_i.shape[0] // P
+    full = nvir // P
+    height = nvir - full * P
+    group = P // max(1, height)
+    tiles = full + 1
+    total = upper_columns(nvir)
+    chunks = (total + BANK - 1) // BANK
+    own = upper_columns(full * P)
+    own_chunks = (own + BANK - 1) // BANK
+    plain_columns = sum_columns(total, run)  # of sums, per single pair
+    own_columns = sum_columns(own, run)  # of sums, of the blocks below L of a pair
+    columns = group * (own_columns + 2) + 2  # of sums, per group
+    shared_at = own
+    last_at = own + full * height
+    plain_at = last_at + height
+    npair = edge * (edge + 1) // 2 if diagonal else edge * edge
+    assert height == 64 or height == 32, "leftover rows of 64 or 32 only"
+    assert full > 0 and nvir <= BANK, "1 to 3 full row tiles"
+    assert edge % residents == 0 and residents % group == 0, "residents must divide the edge and hold whole groups"
+
+    steps = traversal(edge, residents, 1, diagonal)
+    items = grouped(steps, residents, group, diagonal)
+    width = 0
+    for item in range(len(items)):
+        width += columns if items[item][2] > 1 else plain_columns
+
+    out = nl.ndarray((P, width), dtype=nl.float32, buffer=nl.shared_hbm)
+    eu_tile = sbuf(eu.shape[1])
+    load(eu_tile, eu)
+    neg_tile = sbuf(neg.shape[1])
+    load(neg_tile, neg)
+    identity_tile = sbuf(P + height)
+    load(identity_tile, identity)
+    short_blocks = []  # last diagonal blocks on the diagonal of a tile that is zero elsewhere; two used in turn
+    for turn in range(4):  # 0, 1 for groups, 2, 3 for single pairs
+        short_blocks.append(sbuf(P))
+        nisa.memset(dst=short_blocks[turn], value=0.0)
+
+    resident = []
+    packed = []
+    arriving = [load_resident(b_i, 0)]
+    part = eu_tile
+    coming = load_part(b_j, steps[0][1], 0, nvir)  # all that the first products need has been asked for
+    for i in range(1, residents):
+        arriving.append(load_resident(b_i, i))
+    q = 0  # pairs, groups and columns before the current item
+    groups = 0
+    column = 0
+    before_kind = 0  # 0 nothing, 1 a single pair, else a group: the item whose elementwise work is due
+    before_q = 0
+    before_group = 0
+    before_column = 0
+    before_base = 0
+    before_ends = False
+    before_xu = []
+    before_tl = []
+    before_short = identity_tile
+    before_shared = []
+    before_sums = identity_tile
+    base = 0
+    sums = identity_tile
+    for item in range(len(items) + 1):
+        going = item < len(items)  # one turn more, for the elementwise work of the last item
+        member = 0
+        kind = 0
+        first = edge
+        j = -1
+        step = len(steps)
+        ends = False
+        starts = False
+        if going:
+            step = items[item][0]
+            member = items[item][1]
+            kind = items[item][2]
+            first = steps[step][0]
+            j = steps[step][1]
+            starts = item == 0 or items[item - 1][0] != step
+            ends = item + 1 == len(items) or steps[items[item + 1][0]][0] != first
+        more = step + 1 < len(steps)
+        turning = more and steps[step + 1][0] != first
+        if starts:
+            if step == 0 or steps[step - 1][0] != first:
+                resident = arriving
+                arriving = []
+                packed = []
+                for member_row in range(residents):
+                    if member_row % group == 0:
+                        packed.append(sbuf3(b_i.shape[1], P))
+                    pack_rows(packed[member_row // group], member_row % group, resident[member_row], height, full)
+                base = column
+                held = 0
+                for other in range(len(items)):
+                    if steps[items[other][0]][0] == first:
+                        held += columns if items[other][2] > 1 else plain_columns
+                sums = sbuf(held)
+            part = coming
+            if more and not turning:
+                coming = load_part(b_j, steps[step + 1][1], 0, nvir)
+            if turning:
+                arriving.append(load_resident(b_i, first + residents))
+
+        xu = []
+        tl = []
+        shared = []
+        short = identity_tile
+        units = 1
+        if kind == 1:
+            units = tiles
+            xu.append(sbuf(total))
+            tl.append(sbuf(lower_start(tiles)))
+            short = short_blocks[2 + q % 2]
+        if kind > 1:
+            units = group * full + 1
+            for _ in range(group):
+                xu.append(sbuf(own))
+                tl.append(sbuf(lower_start(full)) if full > 1 else identity_tile)
+            short = short_blocks[groups % 2]
+            shared.append(sbuf(full * P))  # columns (A, L) of all pairs, pair after pair
+            shared.append(sbuf(full * P))  # the packed rows: columns [0, 128 L)
+            shared.append(sbuf(height))  # and the rest
+        due = 0 if before_kind == 0 else chunks if before_kind == 1 else group * own_chunks + 2
+        for unit in range(units):
+            if kind == 1:
+                x = psum(nvir)
+                contract(x, resident[member], P * unit, part, nvir)
+                store_row_tile(x, 0, nvir, unit, nvir, xu[0], tl[0], short)
+            if kind > 1 and unit < group * full:
+                m = unit // full
+                row = unit % full
+                x = psum(nvir)
+                contract(x, resident[member + m], P * row, part, nvir)
+                store_row_tile(x, 0, full * P, row, full * P, xu[m], tl[m], short)
+                copy_columns(shared[0], (m * full + row) * height, x, 0, nvir, full * P, nvir)
+            if kind > 1 and unit == group * full:
+                x = psum(nvir)
+                contract(x, packed[member // group], 0, part, nvir)
+                copy_columns(shared[1], 0, x, 0, nvir, 0, full * P)
+                copy_columns(shared[2], 0, x, 0, nvir, full * P, nvir)
+                for m in range(group):
+                    low = m * height
+                    nisa.activation(
+                        dst=short[low : low + height, low : low + height],
+                        op=nl.copy,
+                        data=x[low : low + height, full * P : nvir],
+                    )
+            for c in range(due):
+                if -(-(c + 1) * units // due) - 1 == unit:
+                    at = before_column - before_base
+                    if before_kind == 1:
+                        emit_chunk(
+                            before_xu[0],
+                            before_tl[0],
+                            before_short,
+                            eu_tile,
+                            plain_at,
+                            neg_tile,
+                            before_q,
+                            npair + before_q,
+                            identity_tile,
+                            before_sums,
+                            at,
+                            nvir,
+                            c,
+                            run,
+                            transpose,
+                        )
+                    elif c < group * own_chunks:
+                        m = c // own_chunks
+                        emit_chunk(
+                            before_xu[m],
+                            before_tl[m],
+                            before_short,
+                            eu_tile,
+                            0,
+                            neg_tile,
+                            before_q + m,
+                            npair + before_q + m,
+                            identity_tile,
+                            before_sums,
+                            at + own_columns * m,
+                            full * P,
+                            c % own_chunks,
+                            run,
+                            transpose,
+                        )
+                    elif c == group * own_chunks:
+                        emit_shared(
+                            before_shared[0],
+                            before_shared[1],
+                            eu_tile,
+                            shared_at,
+                            neg_tile,
+                            before_q,
+                            identity_tile,
+                            before_sums,
+                            at + own_columns * group,
+                            height,
+                            full,
+                        )
+                    else:
+                        emit_last(
+                            before_shared[2],
+                            before_short,
+                            eu_tile,
+                            last_at,
+                            neg_tile,
+                            2 * npair + before_group,
+                            identity_tile,
+                            before_sums,
+                            at + columns - 2,
+                            height,
+                        )
+        if before_ends:
+            load(out[:, before_base:column], before_sums)
+        before_kind = kind
+        before_q = q
+        before_group = groups
+        before_column = column
+        before_base = base
+        before_ends = ends
+        before_xu = xu
+        before_tl = tl
+        before_short = short
+        before_shared = shared
+        before_sums = sums
+        q += kind
+        groups += 1 if kind > 1 else 0
+        column += 0 if kind == 0 else columns if kind > 1 else plain_columns
+        if turning:
+            room = residents if ends else min(residents, member + kind + 1)  # B_j's place, and those of used residents
+            for missing in range(len(arriving), room):
+                arriving.append(load_resident(b_i, first + residents + missing))
+            if ends:
+                coming = part if steps[step + 1][1] == j else load_part(b_j, steps[step + 1][1], 0, nvir)
+    return out

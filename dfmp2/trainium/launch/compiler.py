@@ -1,0 +1,247 @@
+"""Compiled programs (NEFF files): kept on disk, and compiled in a process of its own; no device is needed.
+
+    FOLDER/FINGERPRINT/COMPILER.neff   with COMPILER.json beside it: versions, seconds, SHA-256, what the program is
+
+The fingerprint holds kernel sources, shapes, constants and chip, the file name the compiler's versions. Files appear by
+renaming, failed compilations leave nothing, and a file whose SHA-256 does not match counts as absent; so nothing broken
+is ever found here. A host without a compiler takes the file of the newest one.
+
+The interpreter that compiles may be another one than this (`DFMP2_NKI_PYTHON`), since nki and the runtime bindings may
+not share an environment. SIGTERM is held back until the compilation ends, which may take minutes: what is compiled is
+kept, and the signal then stops the run. Ctrl-C ends the compiler at once and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+
+from dfmp2.errors import BackendUnavailable, KernelError, ResourceError
+from dfmp2.host.files import put
+from dfmp2.trainium.calls import Program
+from dfmp2.trainium.launch import environment, toolchain
+from dfmp2.trainium.launch.environment import HERE, Host
+from dfmp2.trainium.launch.proof import Proof
+
+CHILD = Path(__file__).with_name("compile_child.py")
+PACKAGE = Path(__file__).parents[3]  # the folder that holds dfmp2, which the other interpreter may not have installed
+COMPILERS = ("nki", "neuronx-cc")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A compiled program.
+
+    Attributes
+    ----------
+    path : of the NEFF file; sha256 : of its contents
+    compiler : versions, such as "nki 0.5.0, neuronx-cc 2.26.6360.0"
+    entry : how the compiler was entered
+    seconds : the compilation took
+    """
+
+    path: Path
+    sha256: str
+    compiler: str
+    entry: str
+    seconds: float
+
+
+class NeffCache:
+    """The folder of compiled programs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def find(self, program: Program, target: str, compiler: Mapping[str, str]) -> Compiled | None:
+        """The compiled program, None where there is none.
+
+        Parameters
+        ----------
+        compiler : versions of the compiler here; empty where there is none, then any compiler's file will do
+        """
+        place = self.folder / program.fingerprint(target)
+        if compiler:
+            return _read(place / f"{_slug(named(compiler))}.json")
+        found = [entry for file in place.glob("*.json") if (entry := _read(file)) is not None]
+        return max(found, key=lambda entry: _numbers(entry.compiler), default=None)
+
+    def add(
+        self, program: Program, target: str, compiler: Mapping[str, str], made: Path, entry: str, seconds: float
+    ) -> Compiled:
+        """Keep a compiled program.
+
+        Raises
+        ------
+        ResourceError : the folder cannot be written; what was in it counts as before
+        """
+        place = self.folder / program.fingerprint(target)
+        name = _slug(named(compiler))
+        contents = made.read_bytes()
+        done = Compiled(
+            place / f"{name}.neff", hashlib.sha256(contents).hexdigest(), named(compiler), entry, round(seconds, 3)
+        )
+        record = {**asdict(done), "path": done.path.name, "target": target, "program": asdict(program)}
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            put(done.path, contents)
+            try:
+                put(done.path.with_suffix(".json"), json.dumps(record, indent=1).encode())
+            except OSError:
+                done.path.unlink(missing_ok=True)  # without its record it would never be found
+                raise
+        except OSError as error:
+            raise ResourceError(
+                f"cannot keep the compiled program in {self.folder}: {error.strerror}: free some space, or name "
+                "another folder with DFMP2_NEFF_CACHE"
+            ) from error
+        return done
+
+
+def named(compiler: Mapping[str, str]) -> str:
+    """Versions in one text."""
+    return ", ".join(f"{name} {version}" for name, version in sorted(compiler.items()))
+
+
+def _read(record: Path) -> Compiled | None:
+    try:
+        found = json.loads(record.read_text(encoding="utf-8"))
+        path = record.with_suffix(".neff")
+        contents = path.read_bytes()
+        done = Compiled(path, found["sha256"], found["compiler"], found["entry"], float(found["seconds"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return done if hashlib.sha256(contents).hexdigest() == done.sha256 else None
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.+_-]+", "_", text)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
+def compiler_versions(host: Host = HERE) -> dict[str, str]:
+    """Versions of the compiler, empty unless all of it is there."""
+    found = toolchain.versions(COMPILERS, host, host.python)
+    return found if len(found) == len(COMPILERS) else {}
+
+
+def ensure(program: Program, target: str, cache: NeffCache, proof: Proof, host: Host = HERE) -> Compiled:
+    """The compiled program: from the cache, else compiled now.
+
+    Raises
+    ------
+    BackendUnavailable : it is not in the cache and nothing can be compiled here
+    KernelError : the compiler refuses the kernel
+    """
+    compiler = compiler_versions(host)
+    known = cache.find(program, target, compiler)
+    if known is not None:
+        proof.cache_hits += 1
+        return known
+    missing = toolchain.compiler_problems(host, target)
+    if missing:
+        raise BackendUnavailable(
+            f"{program.label} is not compiled for {target} in {cache.folder}, and it cannot be compiled here: "
+            f"{toolchain.told(missing)}; or compile it where nki is installed (dfmp2 kernels warmup), then copy "
+            "the folder"
+        )
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="dfmp2-neff-") as place:
+        made, entry = _compile(program, target, Path(place), host)
+        seconds = time.perf_counter() - begin
+        done = cache.add(program, target, compiler, made, entry, seconds)
+    proof.compiled += 1
+    proof.compile_seconds += seconds
+    return done
+
+
+def _compile(program: Program, target: str, folder: Path, host: Host) -> tuple[Path, str]:
+    """The NEFF file and the entry point that made it."""
+    request = {
+        "source": program.source,
+        "kernel": program.kernel,
+        "tensors": program.tensors,
+        "statics": program.statics,
+        "target": target,
+        "logical_core": 1,
+        "folder": str(folder),
+    }
+    (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+    variables = {**host.environ, **environment.settings("nki", target, host)}
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE), host.environ.get("PYTHONPATH", "")]))
+    log = folder / "compiler.log"
+    with log.open("wb") as output, holding_sigterm():
+        code = _run([host.python, "-P", str(CHILD), str(folder / "request.json")], variables, output.fileno(), folder)
+    entry = _entry(folder / "entry.json")
+    made = [path for path in sorted(folder.rglob("*.neff")) if path.stat().st_size]
+    made = [path for path in made if path == folder / "kernel.neff"] or made
+    # The documented plain call runs the kernel after it has compiled it, which fails where there is no device.
+    if len(made) == 1 and (code == 0 or entry == "call" or (folder / "compiled").exists()):
+        return made[0], entry
+    told = log.read_text(errors="replace").strip().splitlines()[-1:] or ["no message"]
+    what = f"ended with {code}" if code else f"left {len(made)} NEFF files"
+    raise KernelError(
+        f"the compiler {what} for {program.label} on {target} (entry point {entry}): {told[0][:400]}: report this, or "
+        "use --backend cpu"
+    )
+
+
+def _run(command: list[str], variables: dict[str, str], output: int, folder: Path) -> int:
+    """Run a process apart from the terminal's signals, and end it if this one is interrupted."""
+    with subprocess.Popen(
+        command,
+        env=variables,
+        stdout=output,
+        stderr=output,
+        stdin=subprocess.DEVNULL,
+        cwd=folder,
+        start_new_session=True,
+    ) as child:
+        try:
+            return child.wait()
+        finally:
+            if child.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+
+
+def _entry(file: Path) -> str:
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["entry"])
+    except (OSError, ValueError, KeyError):
+        return "not reached"
+
+
+@contextlib.contextmanager
+def holding_sigterm() -> Iterator[None]:
+    """Hold SIGTERM back for the time of the block and raise it again at its end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may change handlers, and only there Python runs them
+        return
+    came: list[int] = []
+
+    def remember(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+
+    before = signal.signal(signal.SIGTERM, remember)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if came:
+        signal.raise_signal(signal.SIGTERM)

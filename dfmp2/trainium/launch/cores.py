@@ -1,0 +1,217 @@
+"""Several NeuronCores: one process each, blocks of pairs shared out beforehand (`assignment`), B sent where needed.
+
+Every entry of the pair matrix is one core's alone and has its own place, and sums are taken in float64 in the order of
+that matrix; so energies have the same bits for one core and for many, whoever computed what. Nothing is exchanged
+between cores. Unverified on hardware; the same processes run the interpreter in the tests.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2 import errors
+from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile
+from dfmp2.errors import Dfmp2Error, KernelFailed
+from dfmp2.trainium.assignment import columns_of, owners, rows_of
+from dfmp2.trainium.launch.compiler import PACKAGE
+from dfmp2.trainium.launch.core_process import receive, send
+from dfmp2.trainium.layout import EDGE
+
+Array = NDArray[np.float64]
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+PATIENCE = 5.0  # s that a process gets to end by itself
+
+
+class CoreProcess:
+    """The parent's end of one process.
+
+    Raises
+    ------
+    Dfmp2Error : the process cannot use its core; raised by `wait`
+    """
+
+    def __init__(self, lane: str, core: int) -> None:
+        variables = dict(os.environ)
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE), variables.get("PYTHONPATH", "")]))
+        variables |= dict.fromkeys(THREADS, "1")  # cores share the host with each other and with the parent
+        if lane.startswith("nki"):
+            variables["NEURON_RT_VISIBLE_CORES"] = str(core)
+        self.core = core
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "dfmp2.trainium.launch.core_process", lane, str(core)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=variables,
+        )
+
+    def ask(self, verb: str, *arguments: object) -> Any:
+        """Have something done and wait for it."""
+        try:
+            send(self._process.stdin, (verb, arguments))  # type: ignore[arg-type]
+        except (BrokenPipeError, ValueError) as error:
+            raise self._ended() from error
+        return self.wait()
+
+    def wait(self) -> Any:
+        """The next answer; an error in the process is raised here."""
+        try:
+            kind, value = receive(self._process.stdout)  # type: ignore[arg-type]
+        except EOFError as error:
+            raise self._ended() from error
+        if kind == "done":
+            return value
+        known = getattr(errors, kind, Dfmp2Error)
+        raise known(f"NeuronCore {self.core}: {value}")
+
+    def end(self) -> None:
+        """Close the pipe, and kill the process if that does not end it."""
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):  # it has ended, and what was written to it is still in the buffer
+                self._process.stdin.close()
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _ended(self) -> KernelFailed:
+        code = self._process.wait()
+        return KernelFailed(
+            f"the process of NeuronCore {self.core} ended with {code} while it was needed; there is no result: look at "
+            "what it printed above, then report this"
+        )
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Shared:
+    """An operand that processes hold under one key, each the blocks that it needs.
+
+    Attributes
+    ----------
+    b : (nocc, nvir, naux) float32, on the host
+    there : for each process the blocks it has, None before it was told of the operand
+    """
+
+    key: int
+    b: NDArray[np.float32]
+    there: list[set[int] | None]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(nocc, nvir, naux)."""
+        return self.b.shape
+
+
+class CoresBackend(Backend):
+    """Pair terms on several cores.
+
+    Parameters
+    ----------
+    name : of the row in the registry
+    lane : that each process runs
+    cores : one process each
+    limits : of the backend that each process runs
+    compiles : whether programs are compiled ahead, here
+
+    Raises
+    ------
+    Dfmp2Error : a core cannot be used
+    """
+
+    def __init__(self, name: str, lane: str, cores: Sequence[int], limits: Limits, *, compiles: bool = False) -> None:
+        self.name = name
+        self.limits = replace(limits, workers=len(cores), transforms=False, divided=True, compiles=compiles)
+        self._all = [CoreProcess(lane, core) for core in cores]
+        self._finish = weakref.finalize(self, _end, self._all)
+        for process in self._all:
+            process.wait()
+        self._busy = [threading.Lock() for _ in self._all]
+        self._owners: dict[tuple[int, int, Tile], int] = {}
+        self._keys = 0
+        self._dropped: dict[int, list[int]] = {process.core: [] for process in self._all}
+        self._lock = threading.Lock()
+
+    def put(self, b: Array, eps_occ: Array, eps_vir: Array, precision: str) -> Operand:
+        """Keep B in the float32 that the kernels take; blocks of it go to the cores that need them."""
+        if precision not in self.limits.precisions:
+            raise errors.UnsupportedByBackend(f"--backend {self.name} has no {precision}: it offers mixed")
+        for process, busy in zip(self._all, self._busy, strict=True):
+            with busy:
+                self._drop(process)
+        self._keys += 1
+        shared = Shared(self._keys, np.asarray(b, dtype=np.float32), [None for _ in self._all])
+        weakref.finalize(shared, _forget, self._dropped, shared.key)
+        return Operand(shared, eps_occ, eps_vir, precision)
+
+    def owners(self, left: Operand, right: Operand, tiles: list[Tile]) -> list[int]:
+        """The core, by its place, that will take each of these tiles."""
+        found = owners(tiles, len(self._all))
+        self._owners = {(left.b.key, right.b.key, tile): core for tile, core in zip(tiles, found, strict=True)}
+        return found
+
+    def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
+        """Direct and exchange terms of a tile, by the core that it was given to (the first where it was to none)."""
+        core = self._owners.get((left.b.key, right.b.key, tile), 0)
+        process = self._all[core]
+        with self._busy[core]:
+            self._drop(process)
+            self._send(core, left, rows_of(tile))
+            self._send(core, right, columns_of(tile))
+            return PairTerms(*process.ask("pair", left.b.key, right.b.key, tile))
+
+    def _send(self, core: int, operand: Operand, blocks: range) -> None:
+        """Let a core have blocks that it lacks."""
+        shared: Shared = operand.b
+        there, process = shared.there[core], self._all[core]
+        if there is None:
+            process.ask("declare", shared.key, shared.shape, operand.eps_occ, operand.eps_vir)
+            there = shared.there[core] = set()
+        for number in blocks:
+            if number not in there:
+                process.ask("add", shared.key, number, shared.b[number * EDGE : (number + 1) * EDGE])
+                there.add(number)
+
+    def describe(self) -> dict[str, str]:
+        """What the cores say: once where they agree, by core where they differ; launches also in total."""
+        told = [process.ask("describe") for process in self._all]
+        merged = {"cores": ", ".join(str(process.core) for process in self._all)}
+        for name in told[0]:
+            values = [one[name] for one in told]
+            by_core = (f"core {p.core}: {value}" for p, value in zip(self._all, values, strict=True))
+            merged[name] = values[0] if len(set(values)) == 1 and name != "kernel launches" else " | ".join(by_core)
+        merged["kernel launches"] = f"{sum(int(one['kernel launches']) for one in told)} ({merged['kernel launches']})"
+        return merged
+
+    def close(self) -> None:
+        """End all processes."""
+        self._finish()
+
+    def _drop(self, process: CoreProcess) -> None:
+        """Tell a process which operands nobody needs any more."""
+        with self._lock:
+            keys, self._dropped[process.core] = self._dropped[process.core], []
+        if keys:
+            process.ask("drop", tuple(keys))
+
+
+def _forget(dropped: dict[int, list[int]], key: int) -> None:
+    for keys in dropped.values():
+        keys.append(key)
+
+
+def _end(processes: list[CoreProcess]) -> None:
+    for process in processes:
+        process.end()

@@ -1,0 +1,152 @@
+"""The variables a Neuron process needs, set by the launcher before anything of Neuron is imported.
+
+What the user has set wins, except where it would change numbers or leave the tools unfound: PATH gets the folders of
+the tools in front, HOME a value where there is none, NEURON_CC_FLAGS the flags without which float32 products may be
+rounded and failed compilations are kept. Sources: Neuron Runtime configuration, NKI `jit` and persistent cache pages
+of the AWS Neuron documentation 2.29 to 2.33. None of it was tried on a device.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+TOOLS = "/opt/aws/neuron/bin"
+LIBRARIES = "/opt/aws/neuron/lib"
+COMPILER_FLAGS = ("--auto-cast=none", "--retry_failed_compilation")
+EXECUTION_TIMEOUT = 120  # s; the longest call of the kernels is predicted to last 0.03 s
+HARDWARE = ("nki", "nki-xla", "nki-call")
+ON = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "": False,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+
+
+def installed(name: str) -> str | None:
+    """Version of an installed distribution by its metadata, without importing it; None if there is none."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What the lanes look at, as one value that tests can plant.
+
+    Attributes
+    ----------
+    environ : environment variables
+    root : "/" on a real machine; /dev and /sys are looked up below it
+    prefix : of the Python installation, whose bin folder holds the compiler
+    version : distribution name -> version installed for this interpreter, None where it is not
+    """
+
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    root: Path = Path("/")
+    prefix: Path = Path(sys.prefix)
+    version: Callable[[str], str | None] = installed
+
+    @property
+    def python(self) -> str:
+        """Interpreter that compiles kernels: this one, or `DFMP2_NKI_PYTHON` where nki and the bindings clash."""
+        return self.environ.get("DFMP2_NKI_PYTHON") or sys.executable
+
+    def flag(self, name: str) -> bool | None:
+        """Value of a yes-or-no variable; None where it is neither."""
+        return ON.get(self.environ.get(name, "").strip().lower())
+
+    def text(self, file: str) -> str:
+        """Contents of a system file without surrounding space, "" where it cannot be read."""
+        try:
+            return (self.root / file.lstrip("/")).read_text(errors="replace").strip()
+        except OSError:
+            return ""
+
+    def devices(self) -> list[Path]:
+        """Neuron devices, /dev/neuron0 and so on."""
+        return sorted(path for path in (self.root / "dev").glob("neuron*") if re.fullmatch(r"neuron\d+", path.name))
+
+
+HERE = Host()
+
+
+def settings(lane: str, target: str, host: Host = HERE, core: int | None = None) -> dict[str, str]:
+    """Variables to set for a lane, with their values.
+
+    Parameters
+    ----------
+    lane : "nki", "nki-xla", "nki-call" or "nki-simulator"
+    target : "trn1" or "trn2"
+    core : the NeuronCore this process owns, None for what NEURON_RT_VISIBLE_CORES says, else the first
+    """
+    env = host.environ
+    found = {"PATH": search_path(host), "NEURON_PLATFORM_TARGET_OVERRIDE": target}
+    if not env.get("HOME"):
+        found["HOME"] = home()
+    if lane == "nki-simulator":
+        return found
+    found["NEURON_LOGICAL_NC_CONFIG"] = "1"  # kernels are written for one physical core
+    found["NEURON_RT_STOCHASTIC_ROUNDING_EN"] = "0"
+    found["NEURON_RT_EXEC_TIMEOUT"] = env.get("NEURON_RT_EXEC_TIMEOUT") or str(EXECUTION_TIMEOUT)
+    found["NEURON_RT_VISIBLE_CORES"] = str(core) if core is not None else env.get("NEURON_RT_VISIBLE_CORES") or "0"
+    found["NEURON_CC_FLAGS"] = compiler_flags(env.get("NEURON_CC_FLAGS", ""))
+    if lane == "nki-xla":
+        found["PJRT_DEVICE"] = "NEURON"  # torch-xla takes the CPU in silence where it is not set
+        found["NEURON_COMPILE_CACHE_URL"] = env.get("NEURON_COMPILE_CACHE_URL") or str(cache_folder(host) / "xla")
+    return found
+
+
+def compiler_flags(given: str) -> str:
+    """NEURON_CC_FLAGS with the flags that are needed, whatever `--auto-cast` it had."""
+    kept = re.sub(r"--auto-cast[=\s]+\S+", "", given).split()
+    return " ".join([*kept, *(flag for flag in COMPILER_FLAGS if flag not in kept)])
+
+
+def search_path(host: Host) -> str:
+    """PATH with this environment's tools and Neuron's own in front."""
+    python = Path(host.python).parent
+    first = [str(host.prefix / "bin"), str(python), str(host.root / TOOLS.lstrip("/"))]
+    given = [entry for entry in host.environ.get("PATH", "").split(os.pathsep) if entry]
+    return os.pathsep.join(dict.fromkeys([*first, *given]))
+
+
+def home() -> str:
+    """A home directory for a shell that has none, as root shells of AWS Systems Manager."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return "/tmp"
+
+
+def cache_folder(host: Host = HERE) -> Path:
+    """Where compiled programs are kept: $DFMP2_NEFF_CACHE, else $XDG_CACHE_HOME/dfmp2/neff."""
+    named = host.environ.get("DFMP2_NEFF_CACHE")
+    if named:
+        return Path(named)
+    base = host.environ.get("XDG_CACHE_HOME") or os.path.join(host.environ.get("HOME") or home(), ".cache")
+    return Path(base) / "dfmp2" / "neff"
+
+
+def cores(text: str) -> tuple[int, ...] | None:
+    """NeuronCores of NEURON_RT_VISIBLE_CORES: "0", "0,2" or "0-3"; None where the text is neither."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,4})(?:\s*-\s*(\d{1,4}))?\s*", part)
+        if match is None:
+            return None
+        found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return tuple(dict.fromkeys(found)) or None

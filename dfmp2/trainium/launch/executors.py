@@ -1,0 +1,469 @@
+"""Where kernels run: an executor launches one kernel by name and counts its launches. One class per lane:
+
+    interpreter            our own, on the CPU
+    nki-simulator          AWS's simulator: a kernel as Python on the CPU, slowly and with AWS's checks of arguments;
+                           it models trn3 unless NEURON_PLATFORM_TARGET_OVERRIDE says otherwise, which is set here
+    nki-call               plain calls with NumPy arrays, which compile anew each time by public evidence: for probes
+    nki                    compiled programs: compiler process (nki) -> NEFF file in our cache -> this process (runtime
+                           bindings): load once, launch many times on resident tensors
+    nki-xla                torch-xla tensors that stay on the device, one graph per kernel
+
+The bindings are nrtpy's NrtpyModel and NrtpyTensor as its pages document them (SDK 2.32 on), under their older names
+where only these are there. With torch-xla blocks are separate device buffers and never slices of one, since a slice
+becomes part of the traced graph and every offset another program; every launch is synchronised, so that a graph holds
+one kernel only; torch-xla takes the CPU in silence where PJRT_DEVICE is not set before its import, so it is set, and
+the device's type asserted afterwards. Everything but the interpreter is unverified on hardware.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import BackendUnavailable, KernelFailed
+from dfmp2.trainium.calls import GENERATION, Program, program_of, source_hash
+from dfmp2.trainium.interpreter.run import Settings, run_kernel
+from dfmp2.trainium.launch import compiler, environment, toolchain
+from dfmp2.trainium.launch.compiler import NeffCache
+from dfmp2.trainium.launch.environment import HERE, Host
+from dfmp2.trainium.launch.faults import launching
+from dfmp2.trainium.launch.proof import Proof, Record
+
+Kernel = Callable[..., Any]
+PATTERN = np.arange(256, dtype=np.float32).reshape(2, 128) / 7
+COMPILATIONS = ("UncachedCompile", "CachedCompile")  # torch-xla's own counters
+
+
+class Executor(ABC):
+    """One lane on which kernels run.
+
+    Attributes
+    ----------
+    lane : how kernels are launched
+    target : chip generation, "gen2" (trn1) or "gen3" (trn2)
+    compiles : whether programs are compiled before they are launched (`prepare`)
+    proof : counts
+    """
+
+    lane: str
+    target: str
+    compiles = False
+    proof: Proof
+
+    @property
+    def launches(self) -> int:
+        """Kernels launched so far."""
+        return self.proof.launches
+
+    @abstractmethod
+    def upload(self, array: NDArray[Any]) -> Any:
+        """Make an array resident; what comes back is passed to `launch`."""
+
+    @abstractmethod
+    def launch(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
+        """Run a kernel of one output: resident tensors and compile-time constants by name."""
+
+    def keep(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Any:
+        """The same, but the output stays resident (on the host it is so in any case); passed to `launch`."""
+        return self.launch(source, kernel, arguments)
+
+    def prepare(self, program: Program) -> None:
+        """Have a program compiled and loaded; nothing to do where `compiles` is False."""
+        return None
+
+    def describe(self) -> dict[str, str]:
+        """Lane, chip, versions, kernel sources, launches, times, counters."""
+        return self._record.describe()
+
+    def _begin(self, chip: str, host: Host) -> None:
+        """Counts from now on, for a lane of AWS's packages."""
+        self.proof = Proof()
+        self._record = Record(self.lane, chip, self.proof, host)
+
+
+class InterpreterExecutor(Executor):
+    """Kernels in our own interpreter on the host.
+
+    Parameters
+    ----------
+    settings : chip, release and arithmetic to emulate
+    """
+
+    lane = "interpreter"
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self.target: str = self.settings.target
+        self.proof = Proof()
+
+    def upload(self, array: NDArray[Any]) -> NDArray[Any]:
+        """The array in the storage that the settings ask for."""
+        return array.astype(np.float64 if self.settings.storage == "float64" else np.float32, copy=False)
+
+    def launch(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
+        """Run a kernel of one output.
+
+        Raises
+        ------
+        KernelError : the kernel breaks a rule of its language or its chip
+        """
+        self.proof.launches += 1
+        (out,), _ = run_kernel(source, kernel, dict(arguments), self.settings)
+        return out
+
+    def describe(self) -> dict[str, str]:
+        """Lane, chip generation, release, kernel sources, launches."""
+        return {
+            "lane": self.lane,
+            "target": self.settings.target,
+            "nki release": self.settings.release,
+            "products": self.settings.pe_model,
+            "kernel sources": f"sha256 {source_hash()[:16]}",
+            "kernel launches": str(self.launches),
+        }
+
+
+class DeviceTensor(NamedTuple):
+    """A float32 tensor on a device: what the runtime gave for it, and its shape."""
+
+    value: Any
+    shape: tuple[int, ...]
+
+
+def native_kernel(source: str, kernel: str) -> Kernel:
+    """The function of a kernel file that the real `@nki.jit` has decorated."""
+    found: Kernel = getattr(import_module(source), kernel)
+    return found
+
+
+def float32(array: NDArray[Any]) -> NDArray[np.float32]:
+    """The array as the device stores it: float32, contiguous."""
+    return np.ascontiguousarray(array, dtype=np.float32)
+
+
+class DeviceExecutor(Executor):
+    """What executors of a device have in common: uploads, launches, and counts of both."""
+
+    def upload(self, array: NDArray[Any]) -> DeviceTensor:
+        """A float32 copy in device memory."""
+        stored = float32(array)
+        with launching(f"upload of {stored.nbytes} bytes"):
+            value = self._sent(stored)
+        self.proof.uploaded(stored.nbytes)
+        return DeviceTensor(value, stored.shape)
+
+    def launch(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
+        """Run a kernel of one output and read it back.
+
+        Raises
+        ------
+        BackendUnavailable, KernelError : it is not compiled and cannot be
+        DeviceFault, KernelFailed, NumericalError, ResourceError : see `faults`
+        """
+        program = self._ready(source, kernel, arguments)
+        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
+            out = self._fetched(program, self._run(program, arguments))
+        self.proof.bytes_down += out.nbytes
+        return out
+
+    def keep(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> DeviceTensor:
+        """Run a kernel of one output and leave it on the device; raises as `launch` does."""
+        program = self._ready(source, kernel, arguments)
+        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
+            return self._run(program, arguments, kept=True)
+
+    def _ready(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Program:
+        """The program of a call, compiled and loaded where that is done ahead of a launch."""
+        return program_of(source, kernel, arguments)
+
+    @abstractmethod
+    def _sent(self, array: NDArray[np.float32]) -> Any:
+        """The runtime's tensor of an array."""
+
+    @abstractmethod
+    def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> DeviceTensor:
+        """The output of a program on the device; `kept` outputs outlive the next launch."""
+
+    @abstractmethod
+    def _fetched(self, program: Program, out: DeviceTensor) -> NDArray[np.float32]:
+        """The output on the host."""
+
+
+class HostExecutor(Executor):
+    """Kernels called with NumPy arrays.
+
+    Parameters
+    ----------
+    lane : "nki-simulator" or "nki-call"
+    target : "trn1" or "trn2"
+    """
+
+    def __init__(self, lane: str, target: str = "trn1", host: Host = HERE) -> None:
+        os.environ.update(environment.settings(lane, target, host))
+        self.lane = lane
+        self.target = GENERATION[target]
+        self._begin(target, host)
+        with launching("import of nki"):
+            self._nki = import_module("nki")
+
+    def upload(self, array: NDArray[Any]) -> NDArray[np.float32]:
+        """The array in float32; it stays on the host."""
+        return float32(array)
+
+    def launch(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
+        """Run a kernel of one output.
+
+        Raises
+        ------
+        KernelFailed, NumericalError, ResourceError : see `faults`
+        """
+        with (
+            launching(f"kernel {kernel} on lane {self.lane}"),
+            self.proof.launch(program_of(source, kernel, arguments)),
+        ):
+            out = self._runnable(source, kernel)(**arguments)
+        return one_output(out, kernel)
+
+    def _runnable(self, source: str, kernel: str) -> Kernel:
+        function = native_kernel(source, kernel)
+        if self.lane != "nki-simulator":
+            return function
+        simulated: Kernel = self._nki.simulate(function)
+        return simulated
+
+
+def one_output(out: Any, kernel: str) -> NDArray[Any]:
+    """The single float32 output of a kernel.
+
+    Raises
+    ------
+    KernelFailed : it is something else
+    """
+    only = out[0] if isinstance(out, tuple | list) and len(out) == 1 else out
+    array = np.asarray(only)
+    if array.dtype != np.float32 or array.ndim < 2:
+        raise KernelFailed(
+            f"kernel {kernel} returned {array.dtype} of shape {array.shape} where one float32 tensor was expected: the "
+            "release of nki and dfmp2 do not fit each other"
+        )
+    return array
+
+
+class Loaded:
+    """A program on the device: the model, and the output tensors of its first call, which later calls reuse."""
+
+    def __init__(self, model: Any, program: Program, entry: str) -> None:
+        self.model = model
+        self.entry = entry
+        self.outputs: dict[str, Any] | None = None
+        inputs, outputs = set(model.input_tensors_info), list(model.output_tensors_info)
+        expected = {name for name, _ in program.tensors}
+        if inputs != expected or len(outputs) != 1:
+            raise KernelFailed(
+                f"the compiled {program.label} takes {sorted(inputs)} and gives {outputs}; expected {sorted(expected)} "
+                "and one output: the compiler and dfmp2 do not fit each other"
+            )
+        self.output = outputs[0]
+        self.shape = tuple(int(n) for n in model.output_tensors_info[self.output].shape)
+
+    def run(self, inputs: dict[str, Any], *, kept: bool) -> Any:
+        """Run it; the output stays on the device, and is overwritten by the next call unless it is `kept`."""
+        if kept or self.outputs is None:
+            made = dict(self.model(inputs=inputs))
+            if kept:
+                return made[self.output]
+            self.outputs = made
+        else:
+            self.model(inputs=inputs, outputs=self.outputs)
+        return self.outputs[self.output]
+
+    def read(self, tensor: Any) -> NDArray[np.float32]:
+        """An output on the host."""
+        raw = np.ascontiguousarray(tensor.numpy())
+        # The runtime does not always know the type and answers bytes; the kernels give float32 only.
+        return raw.reshape(-1).view(np.float32).reshape(self.shape)
+
+
+class NeffExecutor(DeviceExecutor):
+    """Compiled kernels on one NeuronCore.
+
+    Parameters
+    ----------
+    core : the core this process owns, None for what NEURON_RT_VISIBLE_CORES says, else the first
+
+    Raises
+    ------
+    BackendUnavailable : the bindings or the device do not answer
+    """
+
+    lane = "nki"
+    compiles = True
+
+    def __init__(self, host: Host = HERE, core: int | None = None) -> None:
+        target = toolchain.device_target(host)
+        found = toolchain.bindings()
+        if target is None or found is None:
+            raise BackendUnavailable(f"--backend nki cannot be used: {toolchain.refusal('nki', host)}")
+        os.environ.update(environment.settings("nki", target, host, core))
+        self.target = GENERATION[target]
+        self._begin(target, host)
+        self._chip, self._host = target, host
+        self._cache = NeffCache(environment.cache_folder(host))
+        with launching("start of the Neuron runtime"):
+            module = import_module(found[0])
+            name = next((prefix for prefix in found[1] if hasattr(module, f"{prefix}Model")), found[1][0])
+            self._model, self._tensor = getattr(module, f"{name}Model"), getattr(module, f"{name}Tensor")
+            self._bindings = f"{found[0]}.{name}Model"
+            self._prove_device()
+        self._loaded: dict[Program, Loaded] = {}
+
+    def prepare(self, program: Program) -> None:
+        """Have a program compiled and loaded."""
+        if program not in self._loaded:
+            compiled = compiler.ensure(program, self._chip, self._cache, self.proof, self._host)
+            begin = time.perf_counter()
+            with launching(f"loading {program.label}"):
+                model = self._model.load_from_neff(str(compiled.path))
+                self._loaded[program] = Loaded(model, program, f"{compiled.entry}, {compiled.compiler}")
+            self.proof.load_seconds += time.perf_counter() - begin
+
+    def describe(self) -> dict[str, str]:
+        """Lane, chip, versions, kernel sources, launches, times, counters."""
+        entries = sorted({loaded.entry for loaded in self._loaded.values()})
+        return self._record.describe(
+            **{"runtime bindings": self._bindings, "compiled through": "; ".join(entries) or "nothing launched"}
+        )
+
+    def _ready(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Program:
+        program = super()._ready(source, kernel, arguments)
+        self.prepare(program)
+        return program
+
+    def _sent(self, array: NDArray[np.float32]) -> Any:
+        return self._tensor.from_numpy(array)
+
+    def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> DeviceTensor:
+        loaded = self._loaded[program]
+        inputs = {name: arguments[name].value for name, _ in program.tensors}
+        return DeviceTensor(loaded.run(inputs, kept=kept), loaded.shape)
+
+    def _fetched(self, program: Program, out: DeviceTensor) -> NDArray[np.float32]:
+        return self._loaded[program].read(out.value)
+
+    def _prove_device(self) -> None:
+        """Write to the device and read back: an occupied core or a broken driver shows before the SCF."""
+        back = np.ascontiguousarray(self._tensor.from_numpy(PATTERN).numpy()).reshape(-1).view(np.float32)
+        if not np.array_equal(back, PATTERN.reshape(-1)):
+            raise BackendUnavailable(
+                "--backend nki cannot be used: the device does not give back what was written to it: run neuron-ls and "
+                "look at dmesg"
+            )
+
+
+class XlaExecutor(DeviceExecutor):
+    """Kernels through torch-xla.
+
+    Parameters
+    ----------
+    resolve : (module, kernel) -> function of device tensors and constants by name
+    platform : PJRT device type, "NEURON" but for tests
+    core : the core this process owns, None for what NEURON_RT_VISIBLE_CORES says, else the first
+
+    Raises
+    ------
+    BackendUnavailable : torch-xla has taken another device
+    """
+
+    lane = "nki-xla"
+
+    def __init__(
+        self,
+        resolve: Callable[[str, str], Kernel] = native_kernel,
+        platform: str = "NEURON",
+        host: Host = HERE,
+        core: int | None = None,
+    ) -> None:
+        target = toolchain.device_target(host) or "trn1"
+        if platform == "NEURON":
+            os.environ.update(environment.settings(self.lane, target, host, core))
+        else:
+            os.environ["PJRT_DEVICE"] = platform
+        self.target = GENERATION[target]
+        self._begin(target if platform == "NEURON" else platform, host)
+        self._resolve, self._platform = resolve, platform
+        with launching("start of torch-xla"):
+            self._torch, self._xla = import_module("torch"), import_module("torch_xla")
+            self._metrics = import_module("torch_xla.debug.metrics")
+            taken = str(import_module("torch_xla.runtime").device_type())
+            if taken != platform:
+                raise BackendUnavailable(
+                    f"--backend nki-xla cannot be used: torch-xla has taken the device {taken} and not {platform}: "
+                    "start a new process with PJRT_DEVICE unset, and look at the import of libneuronxla"
+                )
+            self._device = self._xla.device()
+
+    def graphs(self) -> int:
+        """Graphs compiled in this process so far, by torch-xla's own counter."""
+        data = self._metrics.metric_data("CompileTime")
+        return int(data[0]) if data else 0
+
+    def describe(self) -> dict[str, str]:
+        """Lane, chip, versions, kernel sources, launches, times, graphs, counters."""
+        counts = {name: self._metrics.counter_value(name) or 0 for name in COMPILATIONS}
+        graphs = f"{self.graphs()} compiled; " + ", ".join(f"{name} {count}" for name, count in counts.items())
+        return self._record.describe(**{"device type": self._platform, "graphs": graphs})
+
+    def _sent(self, array: NDArray[np.float32]) -> Any:
+        return self._torch.from_numpy(array).to(self._device)
+
+    def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> DeviceTensor:
+        given = {name: a.value if isinstance(a, DeviceTensor) else a for name, a in arguments.items()}
+        result = self._resolve(program.source, program.kernel)(**given)
+        self._xla.sync()
+        self._count_graphs()
+        return DeviceTensor(result, tuple(int(n) for n in result.shape))
+
+    def _fetched(self, program: Program, out: DeviceTensor) -> NDArray[np.float32]:
+        return one_output(np.asarray(out.value.cpu().numpy()), program.kernel)
+
+    def _count_graphs(self) -> None:
+        data = self._metrics.metric_data("CompileTime")
+        if data:
+            self.proof.compiled, self.proof.compile_seconds = int(data[0]), float(data[1]) / 1e9
+        self.proof.cache_hits = int(self._metrics.counter_value("CachedCompile") or 0)
+
+
+LANES: dict[str, Callable[[int | None, Host], Executor]] = {
+    "nki": lambda core, host: NeffExecutor(host, core),
+    "nki-xla": lambda core, host: XlaExecutor(host=host, core=core),
+    "nki-simulator": lambda core, host: HostExecutor("nki-simulator", "trn1", host),
+    "nki-call": lambda core, host: HostExecutor("nki-call", toolchain.device_target(host) or "trn1", host),
+    "interpreter": lambda core, host: InterpreterExecutor(),
+}
+
+
+def executor(lane: str, core: int | None = None, host: Host = HERE) -> Executor:
+    """The executor of a lane; `core` is the NeuronCore it owns, None for the first that is visible.
+
+    Parameters
+    ----------
+    lane : one of LANES; or "module:class" of a stand-in, which tests of several processes give
+
+    Raises
+    ------
+    BackendUnavailable : there is no such lane, or its device does not answer
+    """
+    module, _, name = lane.partition(":")
+    if name:
+        stand_in: Executor = getattr(import_module(module), name)()
+        return stand_in
+    if lane not in LANES:
+        raise BackendUnavailable(f"lane {lane!r} is unknown: expected one of {', '.join(LANES)}")
+    return LANES[lane](core, host)

@@ -1,0 +1,179 @@
+"""Matrix products alone, with the arrays and workers of a backend: what bounds the rate of the pair step.
+
+Two kinds are timed: one large square product, the most a BLAS can do, and the products of the pair step in
+their own shape, (nj nvir, naux) times (naux, ni nvir), without anything done to what comes out.
+`dfmp2 bench --gemm` keeps the rates of this host for `dfmp2 plan` and `dfmp2 report`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from dfmp2.backends import registry, tiling
+from dfmp2.backends.base import Backend, Limits, Operand
+from dfmp2.host import threads
+from dfmp2.planning import product_rates
+from dfmp2.planning import rates as calibration
+from dfmp2.planning.product_rates import ProductRates
+from dfmp2.progress import Listener
+from dfmp2.validation import machine
+from dfmp2.validation.machine import Spread, spread
+
+SQUARE_HOST, SQUARE_DEVICE = 2048, 8192  # rows of the square product; beyond, rates change by less than their spread
+SHAPED_SECONDS = 1.0  # the products of the pair step are repeated or cut to about this long
+LIBRARIES = {"cpu": "numpy", "torch": "torch"}  # backend -> library whose products it uses
+PRECISIONS = {"fp64": "float64", "mixed": "float32"}
+
+
+def square_rate(backend: Backend, precision: str, count: int) -> float:
+    """Operations per second of a large square product: the best of the ways the host can share it out.
+
+    Parameters
+    ----------
+    count : threads
+    """
+    n = SQUARE_HOST if backend.limits.memory is None else SQUARE_DEVICE
+    rng = np.random.default_rng(0)
+    operand = backend.put(rng.standard_normal((2, n, n)), np.zeros(2), np.zeros(n), precision)
+    a, b = operand.b[0], operand.b[1].T
+    workers = backend.limits.workers
+    rows = [slice(k * n // workers, (k + 1) * n // workers) for k in range(workers)]
+    with threads.limited(count), ThreadPoolExecutor(workers) as pool:
+        seconds = [_timed(lambda: list(pool.map(lambda part: _finish(a[part] @ b), rows)))]
+    if workers > 1:  # one product with all threads inside the BLAS
+        with threads.limited(count, blas=count):
+            seconds.append(_timed(lambda: _finish(a @ b)))
+    return 2.0 * float(n) ** 3 / min(seconds)
+
+
+def shaped_rate(backend: Backend, operand: Operand, count: int, expected: float) -> float:
+    """Operations per second of the products of the pair step, in their shape and all workers at once.
+
+    Parameters
+    ----------
+    operand : B of the pair step, resident
+    count : threads
+    expected : operations per second, to choose how many products are done
+    """
+    nocc, nvir, naux = (int(size) for size in operand.b.shape)
+    rows, columns = _orbitals(nocc, nvir, naux, backend.limits)
+    per_product = 2.0 * rows * columns * nvir * nvir * naux
+    workers = backend.limits.workers
+    number = max(1, int(SHAPED_SECONDS * expected / per_product / workers))
+    pairs = _cycled(nocc, rows, columns)
+    work = [[next(pairs) for _ in range(number)] for _ in range(workers)]
+
+    def products(part: list[tuple[int, int]]) -> None:
+        for i, j in part:
+            result = operand.b[j : j + columns].reshape(-1, naux) @ operand.b[i : i + rows].reshape(-1, naux).T
+        _finish(result)
+
+    with threads.limited(count), ThreadPoolExecutor(workers) as pool:
+        return per_product * number * workers / _timed(lambda: list(pool.map(products, work)), repeats=1)
+
+
+def measure(count: int, repeats: int, listener: Listener) -> dict[str, Any]:
+    """Measure and store the rates of this host for up to `count` threads; the object `--json` writes.
+
+    The libraries alternate; of all repetitions the median is kept.
+    """
+    header = machine.watch(listener)
+    unused, usable = {}, []
+    for row in registry.BACKENDS:
+        if row.name in LIBRARIES and row.make is not None:
+            reason = row.probe()
+            if reason is None:
+                usable.append((LIBRARIES[row.name], row.make))
+            else:
+                unused[LIBRARIES[row.name]] = reason
+    found: dict[tuple[str, str, int], list[float]] = {}
+    meter = machine.Meter()
+    counts = sorted({count, *(1 << k for k in range(count.bit_length()) if 1 << k <= count)})  # 1, 2, 4, ... and count
+    for number in range(1, repeats + 1):
+        listener.stage(f"[{number}/{repeats}] square products of {', '.join(library for library, _ in usable)}")
+        for n in counts:
+            for library, make in usable:
+                for precision in PRECISIONS:
+                    found.setdefault((library, precision, n), []).append(square_rate(make(n), precision, n))
+    listener.stage("rates of the stages of a run, for dfmp2 plan")
+    plan = {library: calibration.measure(make(count), count) for library, make in usable}
+    foreign = meter.foreign(listener)
+    rates = {name: spread(values) for name, values in found.items()}
+    kept = {f"{library} {precision} {n}": rate.median for (library, precision, n), rate in rates.items()}
+    product_rates.store(count, ProductRates(kept, foreign, header.date))
+    backends = {library: backend for backend, library in LIBRARIES.items()}
+    return {
+        "mode": "gemm",
+        "machine": asdict(header),
+        "load_average_after": os.getloadavg()[0],
+        "foreign_cores": foreign,
+        "threads": count,
+        "rates": [
+            {"library": library, "precision": PRECISIONS[precision], "threads": n, "flops_per_second": asdict(rate)}
+            for (library, precision, n), rate in rates.items()
+        ],
+        "pair_step_flops_per_second": {
+            f"{backends[library]} {precision}": getattr(one, f"pairs_{precision}")
+            for library, one in plan.items()
+            for precision in PRECISIONS
+        },
+        "plan": {backends[library]: asdict(one) for library, one in plan.items()},
+        "not_measured": unused,
+    }
+
+
+def to_text(found: dict[str, Any]) -> str:
+    """Header and table of what `measure` returns."""
+    lines = [
+        *machine.Machine(**found["machine"]).lines(),
+        f"load average at the end {found['load_average_after']:.2f} (our own work included)",
+        f"others used {found['foreign_cores']:.2f} cores meanwhile",
+        *(f"{name} not measured: {reason}" for name, reason in found["not_measured"].items()),
+        "",
+        f"{'library':<10}{'precision':<12}{'threads':>8}{'GF/s':>20}",
+    ]
+    for row in found["rates"]:
+        rate = Spread(**{name: value / 1e9 for name, value in row["flops_per_second"].items()})
+        lines.append(f"{row['library']:<10}{row['precision']:<12}{row['threads']:>8}{rate.show(0):>20}")
+    pairs = ", ".join(f"{name} {rate / 1e9:.0f}" for name, rate in found["pair_step_flops_per_second"].items())
+    return "\n".join([*lines, "", f"pair step with {found['threads']} threads, GF/s: {pairs}"]) + "\n"
+
+
+def _orbitals(nocc: int, nvir: int, naux: int, limits: Limits) -> tuple[int, int]:
+    """Occupied orbitals i and j in most products of the pair step."""
+    fitting = limits.tile_elements // nvir**2
+    if not limits.square:
+        return 1, max(1, min(nocc, fitting))
+    edge = max(1, min(tiling.edge(nocc, limits, nvir * naux), math.isqrt(fitting)))
+    return edge, edge
+
+
+def _cycled(nocc: int, rows: int, columns: int) -> Iterator[tuple[int, int]]:
+    """(first i, first j) of whole blocks of orbitals, over and over."""
+    while True:
+        for i in range(0, nocc - rows + 1, rows):
+            for j in range(0, nocc - columns + 1, columns):
+                yield i, j
+
+
+def _finish(result: Any) -> float:
+    """Wait for a device: an element can only be read when the product is done."""
+    return float(result[-1, -1])
+
+
+def _timed(work: Callable[[], object], repeats: int = 3) -> float:
+    """Shortest time of a few repetitions, s."""
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)

@@ -1,0 +1,205 @@
+"""Rows of a validation as lines, Markdown, JSON and columns of a file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dfmp2.output.study import Column
+from dfmp2.validation.entries import Published
+
+PASS, FAIL, SKIPPED = "pass", "fail", "skipped"
+HEADER = (
+    f"{'status':<8}{'entry':<44}{'quantity':<50}{'dfmp2 / Eh':>18}{'reference / Eh':>18}{'difference':>12}"
+    f"{'allowed':>10}  program"
+)
+COLUMNS = {  # key of a row as JSON and column of a file -> (unit, description)
+    "id": ("", "name of the entry"),
+    "program": ("", "program that produced the reference"),
+    "quantity": ("", "what is compared"),
+    "reference": ("hartree", "reference value"),
+    "value": ("hartree", "value of dfmp2, NaN where there is none"),
+    "difference": ("hartree", "value - reference"),
+    "tolerance": ("hartree", "largest absolute difference that passes"),
+    "status": ("", "pass, fail or skipped"),
+    "reason": ("", "why this tolerance; of a failure or a skip, what happened"),
+    "source": ("", "where the reference is published"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The outcome for one quantity; energies in Eh, None where there is none.
+
+    Attributes
+    ----------
+    id, quantity : which number
+    program, version : who made the reference
+    reference, value, difference : theirs, ours, ours - theirs
+    tolerance : largest |difference| that passes, the certificate's part included
+    status : "pass", "fail" or "skipped"
+    reason : why this tolerance; of a failure or a skip, what happened
+    source : where the reference is published
+    published : what a program published about its own agreement, or None
+    """
+
+    id: str
+    program: str
+    version: str
+    quantity: str
+    reference: float | None
+    value: float | None
+    difference: float | None
+    tolerance: float
+    status: str
+    reason: str
+    source: str
+    published: Published | None = None
+
+    @property
+    def by(self) -> str:
+        """Program with its version."""
+        return f"{self.program} {self.version}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Counts of one program, or of all, and the largest difference, Eh (None without a value)."""
+
+    passed: int
+    failed: int
+    skipped: int
+    largest: float | None
+
+    @property
+    def total(self) -> int:
+        """All values."""
+        return self.passed + self.failed + self.skipped
+
+
+def tally(rows: Iterable[Row]) -> Tally:
+    """Count rows."""
+    rows = list(rows)
+    passed, failed, skipped = (sum(row.status == status for row in rows) for status in (PASS, FAIL, SKIPPED))
+    sizes = [abs(row.difference) for row in rows if row.difference is not None]
+    return Tally(passed, failed, skipped, max(sizes, default=None))
+
+
+def tallies(rows: Sequence[Row]) -> dict[str, Tally]:
+    """Counts per program that produced the references, in order of appearance, and of "all"."""
+    names = dict.fromkeys(row.program for row in rows)
+    return {**{name: tally(row for row in rows if row.program == name) for name in names}, "all": tally(rows)}
+
+
+def line(row: Row) -> str:
+    """One row as text."""
+    start = f"{row.status:<8}{row.id:<44}{row.quantity:<50}"
+    if row.value is None or row.reference is None or row.difference is None:
+        return f"{start}{row.reason}"
+    numbers = f"{row.value:>18.10f}{row.reference:>18.10f}{row.difference:>12.1e}{row.tolerance:>10.1e}"
+    remark = f"; published: {_published(row)}, {row.published.by}" if row.published else ""
+    why = f"  {row.reason}" if row.status == FAIL else ""
+    return f"{start}{numbers}  {row.by}{remark}{why}"
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """One line per program, all together, and what both sides share."""
+    lines = [f"{'program':<20}{'passed':>8}{'failed':>8}{'skipped':>9}{'largest difference / Eh':>26}"]
+    for name, counts in tallies(rows).items():
+        lines.append(f"{name:<20}{counts.passed:>8}{counts.failed:>8}{counts.skipped:>9}{_small(counts.largest):>26}")
+    lines.append("with fitting sets of the same names on both sides, so errors of a set are not seen")
+    return "\n".join(lines)
+
+
+def to_dict(rows: Sequence[Row], backend: str, precision: str) -> dict[str, Any]:
+    """The object `--json` prints; energies in hartree. Rows with something published say so in three more keys."""
+    counted = {
+        name: {"passed": counts.passed, "failed": counts.failed, "skipped": counts.skipped}
+        for name, counts in tallies(rows).items()
+    }
+    total = counted.pop("all")
+    return {
+        "entries": [_row_dict(row) for row in rows],
+        "summary": {**total, "programs": counted},
+        "backend": backend,
+        "precision": precision,
+    }
+
+
+def columns(rows: Sequence[Row]) -> dict[str, Column]:
+    """The rows as columns of a file."""
+    return {name: Column([_cell(row, name) for row in rows], *COLUMNS[name]) for name in COLUMNS}
+
+
+def markdown(rows: Sequence[Row], table: str) -> str:
+    """The tables of the documentation: per program and per entry, or, for trnsci, one row per published number."""
+    if table == "trnsci":
+        return _table(
+            ("entry", "dfmp2 / Eh", "reference / Eh", "by", "our difference", "published difference", "published by"),
+            [
+                (
+                    *(row.id.removeprefix("trnsci-"), _energy(row.value), _energy(row.reference)),
+                    *(f"{row.program} {row.version}", _mark(row), _published(row)),
+                    row.published.by if row.published else "",
+                )
+                for row in rows
+            ],
+        )
+    programs = _table(
+        ("reference", "values", "passed", "failed", "skipped", "largest difference / Eh"),
+        [
+            (name, *map(str, (counts.total, counts.passed, counts.failed, counts.skipped)), _small(counts.largest))
+            for name, counts in tallies(rows).items()
+        ],
+    )
+    entries = []
+    for name in dict.fromkeys(row.id for row in rows):
+        own = [row for row in rows if row.id == name]
+        worst = max(own, key=lambda row: abs(row.difference or 0.0) / row.tolerance)
+        entries.append((name, worst.by, str(len(own)), worst.quantity, _mark(worst), f"{worst.tolerance:.0e}"))
+    header = ("entry", "reference", "values", "closest to its limit", "difference / Eh", "allowed / Eh")
+    return f"{programs}\n\n{_table(header, entries)}"
+
+
+def _row_dict(row: Row) -> dict[str, Any]:
+    cells = {name: _cell(row, name) for name in COLUMNS}
+    item = {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in cells.items()}
+    if row.published is not None:
+        item["published_difference"] = row.published.difference
+        item["published_bound"] = row.published.bound
+        item["published_by"] = row.published.by
+    return item
+
+
+def _cell(row: Row, name: str) -> Any:
+    return row.by if name == "program" else getattr(row, name)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _energy(value: float | None) -> str:
+    return "" if value is None else f"{value:.10f}"
+
+
+def _small(value: float | None) -> str:
+    return "" if value is None else f"{value:.1e}"
+
+
+def _mark(row: Row) -> str:
+    """The difference, or what happened instead."""
+    if row.difference is None:
+        return row.status
+    return f"{abs(row.difference):.1e}" + (" (fail)" if row.status == FAIL else "")
+
+
+def _published(row: Row) -> str:
+    if row.published is None:
+        return ""
+    if row.published.difference is not None:
+        return f"{row.published.difference:.2e}"
+    return f"< {row.published.bound:.0e}"

@@ -1,0 +1,149 @@
+"""Whole programs as child processes, measured from outside: seconds, peak memory, what others did meanwhile."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+# A program of the standard library alone starts each command: the kernel hands a process' peak memory on to what it
+# starts, so a peak measured from a process with NumPy loaded would never be below NumPy's. `foreign` are the
+# processor seconds that everything else on the machine used meanwhile (and that a host took away).
+LAUNCHER = """
+import json, os, sys, time
+def busy():
+    try:
+        fields = [int(word) for word in open("/proc/stat").readline().split()[1:]]
+    except (OSError, ValueError):
+        return 0.0
+    return (sum(fields[:8]) - sum(fields[3:5])) / os.sysconf("SC_CLK_TCK")
+before, start = busy(), time.perf_counter()
+pid = os.posix_spawnp(sys.argv[2], sys.argv[2:], os.environ)
+_, status, usage = os.wait4(pid, 0)
+wall, others, cpu = time.perf_counter() - start, busy() - before, usage.ru_utime + usage.ru_stime
+facts = {"wall": wall, "cpu": cpu, "foreign": max(0.0, others - cpu), "code": os.waitstatus_to_exitcode(status)}
+facts["peak"] = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+json.dump(facts, open(sys.argv[1], "w"))
+"""
+# Writes to one byte of every page, so that the memory is there when the next process asks for it.
+TOUCH = """
+import mmap, sys
+block = mmap.mmap(-1, int(sys.argv[1]))
+for start in range(0, len(block), mmap.PAGESIZE):
+    block[start] = 1
+"""
+# What a shell may have set and a timed program must not inherit: thread counts, binding, foreign configuration.
+DROPPED = (
+    "OMP_",
+    "GOMP_",
+    "KMP_",
+    "OPENBLAS_",
+    "MKL_",
+    "BLIS_",
+    "VECLIB_",
+    "PYSCF_",
+    "PSI",
+    "PYTHONSTARTUP",
+    "COLUMNS",
+)
+DROPPED += ("PYTHONDONTWRITEBYTECODE",)  # a program that compiles its sources at every start is not what a user runs
+STANDARD_LIBRARY = (sys.executable, "-I", "-S", "-c")
+FOLDER = "{folder}"  # stands for the working directory in a setting
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A finished process.
+
+    Attributes
+    ----------
+    wall, cpu, foreign : its wall and processor seconds, and what other processes used meanwhile
+    peak : its largest resident size, bytes
+    code : exit code, negative for a signal
+    out, err : what it wrote
+    """
+
+    wall: float
+    cpu: float
+    foreign: float
+    peak: int
+    code: int
+    out: str
+    err: str
+
+    def facts(self) -> dict[str, Any]:
+        """The numbers, for JSON."""
+        return {name: value for name, value in asdict(self).items() if name not in ("out", "err")}
+
+    def ending(self) -> str:
+        """The last lines of what a failed program said, on one line, fit for a terminal."""
+        lines = [line.strip()[:160] for line in (self.err or self.out).splitlines() if line.strip()]
+        return "".join(c if c.isprintable() else " " for c in " | ".join(lines[-3:])) or "it wrote nothing"
+
+
+def run_child(command: Sequence[str], folder: Path, settings: Mapping[str, str]) -> Child:
+    """Run a command in `folder` and measure it; whatever ends the wait also ends the command and what it started.
+
+    Temporary files go to `folder`; PySCF would execute a configuration file of the user and is given an empty one.
+    """
+    report, empty = folder / "launcher.json", folder / "empty.conf"
+    report.unlink(missing_ok=True)
+    empty.touch()
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(DROPPED)}
+    given = {name: value.replace(FOLDER, str(folder)) for name, value in settings.items()}
+    own = {"TMPDIR": str(folder), "PYSCF_CONFIG_FILE": str(empty), "PSI_SCRATCH": str(folder)}
+    with open(folder / "out.txt", "wb") as out, open(folder / "err.txt", "wb") as err:
+        launcher = subprocess.Popen(
+            [*STANDARD_LIBRARY, LAUNCHER, str(report), *command],
+            cwd=folder,
+            env={**kept, **own, **given},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,  # a group of its own, so that everything it starts can be stopped
+        )
+        try:
+            launcher.wait()
+        finally:
+            if launcher.poll() is None:
+                os.killpg(launcher.pid, signal.SIGKILL)  # its files are temporary: nothing to save
+                launcher.wait()
+    texts = [(folder / name).read_text(encoding="utf-8", errors="replace") for name in ("out.txt", "err.txt")]
+    if not report.exists():
+        raise SystemExit(f"{command[0]} cannot be started: {texts[1].strip().splitlines()[-1]}")
+    return Child(**json.loads(report.read_text(encoding="ascii")), out=texts[0], err=texts[1])
+
+
+def run_dfmp2(*arguments: str, folder: Path, threads: int | None = None) -> tuple[Child, dict[str, Any]]:
+    """A command of dfmp2 with --json, measured, and the object it printed ({} where it printed none)."""
+    counted = () if threads is None else ("--threads", str(threads))
+    child = run_child([sys.executable, "-P", "-m", "dfmp2", *arguments, *counted, "--json"], folder, {})
+    return child, json.loads(child.out) if child.out else {}
+
+
+def touch_memory(size: int) -> None:
+    """Write to `size` bytes in another process, so that a virtual machine's host has handed them out already."""
+    subprocess.run([*STANDARD_LIBRARY, TOUCH, str(size)], check=True)
+
+
+def private_folder(parent: str | None = None) -> tempfile.TemporaryDirectory[str]:
+    """A folder for input, output and scratch files of the timed programs, gone when the block is left."""
+    return tempfile.TemporaryDirectory(prefix="dfmp2-bench-", dir=parent, ignore_cleanup_errors=True)
+
+
+def options(description: str) -> argparse.ArgumentParser:
+    """Options that all measurements of whole programs have."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of every program")
+    parser.add_argument("--repeats", type=int, default=1, help="runs of each")
+    parser.add_argument("--scratch", metavar="DIR", help="folder for temporary files")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write JSON")
+    return parser

@@ -1,0 +1,131 @@
+"""The text of a PySCF script that repeats a calculation of ours: DF-SCF, then `pyscf.mp.dfmp2_native`.
+
+It is what a user would write: names of basis and fitting sets where PySCF's library has them (the numbers
+themselves where it has not), the geometry from the xyz file, the convergence of dfmp2's defaults.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dfmp2.molecule.basis import BasisSet, to_pyscf, to_pyscf_ecp
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.result import MP2Result
+
+CONV_TOL, CONV_TOL_GRAD = 1e-10, 1e-6  # Eh; `norm(g)` of all occupied-virtual elements g = 2 F_ia (RHF)
+MAX_CYCLE = 100
+
+_SCRIPT = '''"""{method} and DF-MP2 with PySCF."""
+
+import time
+
+seconds, last = {{}}, time.perf_counter()
+
+
+def lap(stage):
+    global last
+    now = time.perf_counter()
+    seconds[stage], last = now - last, now
+
+
+import json
+
+import pyscf
+from pyscf import gto, scf
+from pyscf.mp import {module}
+
+lap("import")
+mol = gto.M(
+    atom={atom},
+    unit="{unit}",
+    basis={basis},
+    ecp={ecp},
+    charge={charge},
+    spin={spin},
+    verbose=0,
+)
+mf = scf.{kind}(mol).density_fit(auxbasis={jk})
+mf.conv_tol = {conv_tol}
+mf.conv_tol_grad = {conv_tol_grad}
+mf.max_cycle = {max_cycle}
+lap("molecule")
+mf.with_df.build()
+lap("fitted integrals")
+mf.kernel()
+if not mf.converged:
+    raise SystemExit("the SCF did not converge")
+lap("scf")
+mp = {module}.{solver}(mf, frozen={frozen}, auxbasis={ri})
+with mp:
+    mp.calculate_integrals_()
+    lap("mp2 integrals")
+    mp.kernel()
+    lap("pair energies")
+nocc = {nocc} - {frozen}
+result = {{
+    "program": "PySCF " + pyscf.__version__,
+    "scf_energy": float(mf.e_tot),
+    "correlation_energy": float(mp.e_corr),
+    "sizes": [int(mol.nao), int(mp.auxmol.nao), int(nocc), int(mp.nmo - nocc - {frozen})],
+    "cycles": int(mf.cycles),
+    "seconds": seconds,
+}}
+with open("peer.json", "w") as handle:
+    json.dump(result, handle)
+'''
+
+
+def pyscf_script(ours: MP2Result, geometry: str) -> str:
+    """Python text that repeats `ours` with PySCF and writes peer.json.
+
+    Parameters
+    ----------
+    ours : bases, reference, frozen core
+    geometry : xyz file of the molecule in the working directory
+    """
+    molecule, restricted = ours.molecule, ours.reference.kind == "rhf"
+    ghosts = any(molecule.ghost)
+    module = "dfmp2_native" if restricted else "dfump2_native"
+    return _SCRIPT.format(
+        method="DF-RHF" if restricted else "DF-UHF",
+        module=module,
+        atom=repr(_atoms(molecule) if ghosts else geometry),
+        unit="bohr" if ghosts else "angstrom",
+        basis=_literal(ours.orbital_basis, molecule),
+        ecp=repr(_potentials(ours.orbital_basis, molecule)),
+        charge=molecule.charge,
+        spin=molecule.multiplicity - 1,
+        kind="RHF" if restricted else "UHF",
+        jk="None" if ours.scf_fitting is None else _literal(ours.scf_fitting, molecule),
+        conv_tol=CONV_TOL,
+        conv_tol_grad=CONV_TOL_GRAD,
+        max_cycle=MAX_CYCLE,
+        solver="DFRMP2" if restricted else "DFUMP2",
+        frozen=ours.sizes.frozen_core,
+        ri=_literal(ours.mp2_fitting, molecule),
+        nocc="mp.nocc" if restricted else "mp.nocc[0]",
+    )
+
+
+def _literal(basis: BasisSet, molecule: Molecule) -> str:
+    """Name of a set PySCF has for all elements, else its numbers, as Python text."""
+    sets = [basis.elements[symbol] for symbol in molecule.elements]
+    names = {element.name for element in sets}
+    if len(names) == 1 and all(element.source.startswith("PySCF") and element.ecp is None for element in sets):
+        return repr(names.pop())
+    labels = sorted({(symbol, ghost) for symbol, ghost in zip(molecule.symbols, molecule.ghost, strict=True)})
+    return repr({_label(symbol, ghost): to_pyscf(basis.elements[symbol]) for symbol, ghost in labels})
+
+
+def _potentials(basis: BasisSet, molecule: Molecule) -> dict[str, Any]:
+    real = {symbol for symbol, ghost in zip(molecule.symbols, molecule.ghost, strict=True) if not ghost}
+    return {s: to_pyscf_ecp(basis.elements[s]) for s in sorted(real) if basis.elements[s].ecp is not None}
+
+
+def _atoms(molecule: Molecule) -> list[tuple[str, tuple[float, ...]]]:
+    centres = zip(molecule.symbols, molecule.ghost, molecule.coordinates, strict=True)
+    return [(_label(symbol, ghost), tuple(float(x) for x in position)) for symbol, ghost, position in centres]
+
+
+def _label(symbol: str, ghost: bool) -> str:
+    return f"GHOST-{symbol}" if ghost else symbol

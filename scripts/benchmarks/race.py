@@ -1,0 +1,272 @@
+"""Time dfmp2 and other programs on one molecule, as whole processes from an xyz file to the energy: A B C A B C ...
+
+    python scripts/benchmarks/race.py inputs/benzene.xyz --basis cc-pvtz --against pyscf,pyscf-tuned,psi4 --repeats 5
+
+All are given the same geometry, the same orbital and both fitting sets, the same frozen core, and converge to 1e-10 Eh
+and an orbital gradient of 1e-6 (Psi4: a root mean square of 1e-7, its own measure). Every program first computes H2
+once, untimed: its files are in the system's cache afterwards, and one that does not work is found before the long run.
+`pyscf-tuned` is PySCF with OPENBLAS_NUM_THREADS=1. What follows `--` are options of `dfmp2 run`; the others repeat
+what came of them. Prints Markdown (tables.py); exit code 8 when energies differ by more than 1e-7 Eh.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tables
+from programs import FOLDER, options, private_folder, run_child, touch_memory
+from pyscf_script import pyscf_script
+
+import dfmp2
+from dfmp2.host import resources
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import parse_bytes
+from dfmp2.progress import Listener
+from dfmp2.validation.machine import ratios, spread, watch
+from dfmp2.validation.psi4 import find_psi4, parse_output, psi4_input
+
+TOLERANCE = 1e-7  # Eh; largest difference of energies of two programs
+PSI4_CONVERGENCE = 1e-7  # d_convergence
+SHORTEST = 0.005  # s; no ratio of stages below, which the programs print with three decimals
+H2 = "2\nH2\nH 0 0 0\nH 0 0 0.74\n"
+MEASURES: dict[str, Callable[[dict[str, Any]], float]] = {  # "rest" is start-up, imports, reading, writing
+    "total": lambda run: run["child"]["wall"],
+    "SCF": lambda run: run["outcome"]["stages"]["scf"],
+    "MP2 integrals, fit": lambda run: run["outcome"]["stages"]["between"],
+    "pair energies": lambda run: run["outcome"]["stages"]["pairs"],
+    "rest": lambda run: run["child"]["wall"] - sum(run["outcome"]["stages"].values()),
+    "peak memory": lambda run: run["child"]["peak"] / 1e6,
+}
+# A line of the upper, flat half of Psi4's timer.dat is repeated in the lower one, nested by "| ".
+_TIMER = re.compile(r"^(\S.*?)\s*:\s+\S+u\s+\S+s\s+(\d+\.\d+)w\s", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a program answered.
+
+    Attributes
+    ----------
+    program : name and version
+    scf_energy, correlation_energy : Eh
+    sizes : orbital functions, MP2 fitting functions, correlated occupied and virtual orbitals (alpha)
+    stages : wall seconds of "scf", "between" (MP2 integrals, transformation, fit) and "pairs"
+    cycles : SCF iterations, None when the program does not say
+    """
+
+    program: str
+    scf_energy: float
+    correlation_energy: float
+    sizes: tuple[int, ...]
+    stages: dict[str, float]
+    cycles: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program with its settings.
+
+    Attributes
+    ----------
+    name : as printed
+    settings : environment variables
+    write : puts its input into a folder and returns the command, given the result of dfmp2
+    read : what it left in the folder
+    """
+
+    name: str
+    settings: dict[str, str]
+    write: Callable[[Path, MP2Result | None], list[str]]
+    read: Callable[[Path], Outcome]
+
+
+def ours(basis: str, precision: str, threads: int, more: list[str]) -> Program:
+    """dfmp2 in one precision."""
+    command = [*(sys.executable, "-P", "-m", "dfmp2", "run", "molecule.xyz", f"--basis={basis}"), *more]
+    command += ["--threads", str(threads), "--precision", precision, "--output", "result.h5", "--quiet"]
+    return Program("dfmp2" if precision == "auto" else f"dfmp2 {precision}", {}, lambda *_: command, read_ours)
+
+
+def peers(threads: int) -> dict[str, Program]:
+    """The other programs by name."""
+
+    def write_pyscf(folder: Path, result: MP2Result | None) -> list[str]:
+        assert result is not None
+        (folder / "peer.py").write_text(pyscf_script(result, "molecule.xyz"), encoding="utf-8")
+        return [sys.executable, "peer.py"]
+
+    def write_psi4(folder: Path, result: MP2Result | None) -> list[str]:
+        assert result is not None
+        memory = int(0.7 * resources.available_memory())
+        (folder / "input.dat").write_text(psi4_input(result, memory, PSI4_CONVERGENCE), encoding="ascii")
+        return [find_psi4() or "psi4", "-n", str(threads), "-s", str(folder)]
+
+    one = {"OMP_NUM_THREADS": str(threads)}
+    return {
+        "pyscf": Program("pyscf", one, write_pyscf, read_pyscf),
+        "pyscf-tuned": Program("pyscf-tuned", {**one, "OPENBLAS_NUM_THREADS": "1"}, write_pyscf, read_pyscf),
+        "psi4": Program("psi4", {**one, "HOME": FOLDER}, write_psi4, read_psi4),  # it would execute a ~/.psi4rc
+    }
+
+
+def read_ours(folder: Path) -> Outcome:
+    """A result file of dfmp2."""
+    result = dfmp2.read(folder / "result.h5")
+    times = asdict(result.timings)
+    scf, pairs = times["scf"], times["pair_energies"]
+    between = sum(value for name, value in times.items() if name not in ("scf", "pair_energies", "total"))
+    return Outcome(
+        program=f"dfmp2 {result.provenance.version}, {result.backend}, {result.precision}",
+        scf_energy=result.scf_total_energy,
+        correlation_energy=result.mp2_correlation_energy,
+        sizes=(result.sizes.nao, result.sizes.naux, result.sizes.nocc[0], result.sizes.nvir[0]),
+        stages={"scf": scf, "between": between, "pairs": pairs},
+        cycles=result.reference.cycles,
+    )
+
+
+def read_pyscf(folder: Path) -> Outcome:
+    """What pyscf_script.py writes."""
+    facts = json.loads((folder / "peer.json").read_text(encoding="ascii"))
+    times = facts.pop("seconds")
+    scf, between = times["fitted integrals"] + times["scf"], times["mp2 integrals"]
+    stages = {"scf": scf, "between": between, "pairs": times["pair energies"]}
+    return Outcome(**{**facts, "sizes": tuple(facts["sizes"])}, stages=stages)
+
+
+def read_psi4(folder: Path) -> Outcome:
+    """Psi4's output.dat and timer.dat."""
+    text = (folder / "output.dat").read_text(encoding="utf-8", errors="replace")
+    found = parse_output(text)
+    times = psi4_times((folder / "timer.dat").read_text(encoding="utf-8", errors="replace"))
+    mp2 = {name: value for name, value in times.items() if name.startswith("DFMP2")}
+    pairs = mp2.pop("DFMP2 Energy", 0.0)
+    scf = sum(value for name, value in times.items() if not name.startswith("DFMP2"))
+    iterations = re.findall(r"^\s*@\S+ iter\s+(\d+):", text, re.MULTILINE)
+    return Outcome(
+        program=found.energies.program,
+        scf_energy=found.energies.scf_total_energy,
+        correlation_energy=found.energies.same_spin + found.energies.opposite_spin,
+        sizes=(found.nao, found.naux, *found.active[0]),
+        stages={"scf": scf, "between": sum(mp2.values()), "pairs": pairs},
+        cycles=int(iterations[-1]) if iterations else None,
+    )
+
+
+def psi4_times(text: str) -> dict[str, float]:
+    """Wall seconds of the outermost timers of Psi4's timer.dat, whose lower half is nested."""
+    found: dict[str, float] = {}
+    for name, wall in _TIMER.findall(text.rpartition("-----")[2]):
+        if not name.startswith("|"):
+            found[name] = found.get(name, 0.0) + float(wall)
+    return found
+
+
+def run_all(programs: list[Program], molecule: str, parent: Path, touched: int) -> tuple[list[dict[str, Any]], str]:
+    """One run of every program, in their order, the first of them dfmp2; the title of the calculation."""
+    runs: list[dict[str, Any]] = []
+    result: MP2Result | None = None
+    for program in programs:
+        folder = parent / "run"
+        folder.mkdir()
+        (folder / "molecule.xyz").write_text(molecule, encoding="utf-8")
+        command = program.write(folder, result)
+        if touched:
+            touch_memory(touched)
+        child = run_child(command, folder, program.settings)
+        if child.code:
+            raise SystemExit(f"{program.name} failed (exit code {child.code}): {child.ending()}")
+        outcome = program.read(folder)
+        if runs and outcome.sizes != runs[0]["outcome"]["sizes"]:
+            raise SystemExit(
+                f"{program.name} did another calculation: {outcome.sizes}, not {runs[0]['outcome']['sizes']}"
+            )
+        print(f"{program.name:<12} {child.wall:8.2f} s  E(corr) {outcome.correlation_energy:.10f} Eh", file=sys.stderr)
+        runs.append({"lane": program.name, "child": child.facts(), "outcome": asdict(outcome)})
+        result = result or dfmp2.read(folder / "result.h5")
+        shutil.rmtree(folder)
+    assert result is not None
+    sizes = runs[0]["outcome"]["sizes"]
+    return runs, f"{result.molecule.formula}, {result.reference.kind.upper()}, functions, fitting, occ., virt. {sizes}"
+
+
+def compared(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians and ranges of every program, ratios run by run, largest differences of the energies."""
+    names = list(dict.fromkeys(run["lane"] for run in runs))
+    of = {name: [run for run in runs if run["lane"] == name] for name in names}
+    own = [name for name in names if name.startswith("dfmp2")]
+    pairs = [(mine, other) for mine in own for other in names if other not in own]
+    medians, found = {}, {}
+    for name in names:
+        measured = {key: asdict(spread(list(map(get, of[name])))) for key, get in MEASURES.items()}
+        medians[name] = {"program": of[name][0]["outcome"]["program"], **measured}
+    for mine, other in pairs:
+        values = {key: (list(map(get, of[mine])), list(map(get, of[other]))) for key, get in MEASURES.items()}
+        found[f"{mine} / {other}"] = {
+            key: asdict(ratios(a, b)) if min(*a, *b) >= SHORTEST else None for key, (a, b) in values.items()
+        }
+    differences = {}
+    for mine, other in [*pairs, *((own[0], name) for name in own[1:])]:
+        both = [(a["outcome"], b["outcome"]) for a, b in zip(of[mine], of[other], strict=True)]
+        differences[f"{mine} - {other}"] = {
+            key: max((a[f"{key}_energy"] - b[f"{key}_energy"] for a, b in both), key=abs)
+            for key in ("scf", "correlation")
+        }
+    return {"lanes": medians, "ratios": found, "differences": differences}
+
+
+def main() -> int:
+    """Command line."""
+    parser = options(__doc__ or "")
+    parser.set_defaults(repeats=3)
+    parser.add_argument("molecule", type=Path, help="xyz file")
+    parser.add_argument("--basis", required=True)
+    parser.add_argument("--against", default="", help="pyscf, pyscf-tuned, psi4; with commas")
+    parser.add_argument("--precision", default="auto,fp64", help="auto, fp64, mixed; with commas")
+    parser.add_argument("--touch", default="", metavar="SIZE", help="write to this much memory before every run")
+    parser.add_argument("more", nargs="*", help="after --: options of dfmp2 run")
+    given = parser.parse_args()
+    known = peers(given.threads)
+    wanted = [name for name in given.against.split(",") if name]
+    if unknown := [name for name in wanted if name not in known]:
+        parser.error(f"--against {unknown[0]}: expected one or more of {', '.join(known)}, with commas between")
+    precisions = given.precision.split(",")
+
+    def programs(basis: str, more: list[str]) -> list[Program]:
+        return [*(ours(basis, p, given.threads, more) for p in precisions), *(known[name] for name in wanted)]
+
+    header, runs, title = watch(Listener()), [], ""
+    touched = parse_bytes(given.touch) if given.touch else 0
+    with private_folder(given.scratch) as folder:
+        run_all(programs("cc-pvdz", []), H2, Path(folder), 0)
+        for _ in range(given.repeats):
+            done, title = run_all(
+                programs(given.basis, given.more), given.molecule.read_text(encoding="utf-8"), Path(folder), touched
+            )
+            runs += done
+    found = {
+        "mode": "race",
+        "machine": asdict(header),
+        "load_average_after": os.getloadavg()[0],
+        "memory_touched_bytes": touched,
+        "title": f"{given.molecule.stem} {given.basis}: {title}",
+        "threads": given.threads,
+        **compared(runs),
+        "runs": runs,
+    }
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    print("\n".join(tables.races([found])))
+    return 8 * any(abs(value) > TOLERANCE for pair in found["differences"].values() for value in pair.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""What MkDocs needs beside the pages: reference/cli.md, made of the commands, and docstrings of this house's style."""
+
+from __future__ import annotations
+
+import html
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import griffe
+from mkdocs.structure.files import File, Files
+
+from dfmp2.cli.main import cli
+
+HEAD = """# Command line
+
+Made from the program when these pages are built; `dfmp2 COMMAND --help` prints the same.
+The exit codes of all commands are [listed apart](exit-codes.md).
+"""
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the page of all commands."""
+    files.append(File.generated(config, "reference/cli.md", content=HEAD + "".join(sections())))
+    return files
+
+
+def sections() -> Iterator[str]:
+    """One section for each command, those of groups too."""
+    context = click.Context(cli, info_name="dfmp2")
+    run = cli.get_command(context, "run")
+    assert run is not None
+    yield from section(cli, "dfmp2", {}, 2)
+    yield from walk(cli, "dfmp2", context, options_of(run))
+
+
+def walk(group: click.Group, path: str, context: click.Context, run: dict[str, str]) -> Iterator[str]:
+    """The commands of a group."""
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        own = f"{path} {name}"
+        yield from section(command, own, {} if own == "dfmp2 run" else run, 1 + own.count(" "))
+        if isinstance(command, click.Group):
+            yield from walk(command, own, context, run)
+
+
+def options_of(command: click.Command) -> dict[str, str]:
+    """Options and what they mean, as `--help` prints them."""
+    context = click.Context(command)
+    found = (option.get_help_record(context) for option in command.params if isinstance(option, click.Option))
+    return {record[0]: record[1] for record in found if record is not None}
+
+
+def section(command: click.Command, path: str, run: dict[str, str], level: int) -> Iterator[str]:
+    """Usage, text and options of a command; options it shares with `run` are named only."""
+    usage = " ".join(command.collect_usage_pieces(click.Context(command, info_name=path)))
+    yield f"\n{'#' * max(2, level)} {path}\n\n```text\n{path} {usage}\n```\n\n"
+    yield plain(inspect.cleandoc(command.help or "").replace("\b\n", "")) + "\n\n"
+    options = options_of(command)
+    shared = [option for option, meaning in options.items() if run.get(option) == meaning]
+    yield "".join(f"- `{option}`: {plain(options[option])}\n" for option in options if option not in shared)
+    if shared:
+        names = ", ".join(f"`{option.split()[0]}`" for option in shared)
+        yield f"\nAs for [dfmp2 run](#dfmp2-run): {names}.\n"
+
+
+def plain(text: str) -> str:
+    """Text in which nothing is Markdown or HTML."""
+    return html.escape(text, quote=False).replace("*", r"\*").replace("[", r"\[")
+
+
+class Descriptions(griffe.Extension):
+    """`name : what it is` describes a parameter; the type stands in the signature.
+
+    Where numpydoc expects a type, docstrings of dfmp2 have the description. It is moved to where pages show it.
+    """
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Move the descriptions of one function or class."""
+        kinds = griffe.DocstringSectionKind
+        for part in obj.docstring.parsed if obj.docstring else ():
+            if part.kind not in (kinds.parameters, kinds.attributes, kinds.returns, kinds.raises):
+                continue
+            for item in part.value:
+                if not isinstance(item.annotation, str):
+                    continue
+                given = item.annotation
+                if part.kind is kinds.raises:
+                    item.annotation, _, given = given.partition(" : ")
+                else:
+                    item.annotation = obj.returns if part.kind is kinds.returns else None
+                item.description = f"{given} {item.description}".strip()

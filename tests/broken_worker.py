@@ -1,0 +1,60 @@
+"""A worker process with planted faults: molecules of certain names break it. Every calculation is noted in used.txt."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from dataclasses import replace
+from typing import Any
+
+from dfmp2.errors import DeviceFault, ResourceError
+from dfmp2.execution import worker
+
+early: list[str] = []  # what was loaded before the worker was set up
+
+
+def begin(*given: Any) -> None:
+    """The initializer of a worker, which then replaces the calculation and the writing of its result."""
+    early.extend(name for name in ("numpy", "pyscf", "torch", "tests.conftest") if name in sys.modules)
+    worker.begin(*given)
+    from dfmp2.mp2 import energy
+    from dfmp2.output import hdf5
+
+    compute, write = energy.mp2_energy, hdf5.write
+
+    def run(molecule: Any, *given: Any, **more: Any) -> Any:
+        with open("used.txt", "a") as used:
+            print(os.environ.get("CUDA_VISIBLE_DEVICES"), molecule.name, file=used)
+        if molecule.name == "bad":
+            raise DeviceFault("kernel k on host x: NRT_EXEC_HW_ERR_NC_UE(1202): take this host out of use")
+        if molecule.name == "fault":
+            raise ValueError("planted")
+        result = compute(molecule, *given, **more)
+        return replace(result, check=replace(result.check, allowed=-1.0)) if molecule.name == "differs" else result
+
+    def broken_write(result: Any, target: Any) -> None:
+        if result.molecule.name == "full":
+            raise ResourceError("planted: the disk is full")
+        if result.molecule.name == "signalled":
+            os.kill(os.getpid(), signal.SIGTERM)
+        write(result, target)
+        if result.molecule.name == "signalled":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    energy.mp2_energy, hdf5.write = run, broken_write
+
+
+def surroundings() -> dict[str, Any]:
+    """What a task sees of its process."""
+    import numpy
+
+    return {
+        "pid": os.getpid(),
+        "early": early,
+        "main": threading.current_thread() is threading.main_thread(),
+        "threads": os.environ["OMP_NUM_THREADS"],
+        "device": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "numpy": hasattr(numpy, "ndarray"),
+    }

@@ -1,0 +1,676 @@
+"""`dfmp2 compare`: PySCF, no fitting set at all (--exact), Psi4; and what each check sees."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+
+import dfmp2
+from dfmp2.backends.cpu import CpuBackend
+from dfmp2.cli.main import cli
+from dfmp2.errors import BackendError, ComparisonFailed, InputError, ResourceError, UnsupportedByBackend
+from dfmp2.host import resources
+from dfmp2.molecule.basis import BasisSet
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2 import check as exact
+from dfmp2.mp2 import energy
+from dfmp2.mp2.result import Check, MP2Result
+from dfmp2.options import Options
+from dfmp2.output import hdf5
+from dfmp2.progress import Listener
+from dfmp2.scf.reference import StartOrbitals
+from dfmp2.units import BOHR_PER_ANGSTROM
+from dfmp2.validation import compare
+from dfmp2.validation.psi4 import find_psi4, parse_output, psi4_input, run_psi4
+from tests.conftest import COMMAND, Runner, Stored, succeed
+
+ROOT = Path(__file__).parent.parent
+DATA = ROOT / "tests" / "data" / "psi4"
+TABLE = ROOT / "docs" / "explanation" / "checks.md"
+WATER = "O 0 0 0.1173; H 0 0.7572 -0.4692; H 0 -0.7572 -0.4692"
+
+
+def atoms(text: str, scale: float = BOHR_PER_ANGSTROM, **state: int) -> Molecule:
+    """Atoms in angstrom (or bohr, scale 1), a ghost as @X."""
+    rows = [line.split() for line in text.split(";")]
+    points = scale * np.array([[float(x) for x in row[1:]] for row in rows])
+    return Molecule(tuple(r[0].lstrip("@") for r in rows), points, tuple(r[0][0] == "@" for r in rows), **state)
+
+
+def exactly(result: MP2Result, tolerance: float = compare.FITTING_TOLERANCE) -> Check:
+    return compare.recompute_exact(result, tolerance, 1, Listener())
+
+
+class Warned(Listener):
+    """Keeps the warnings."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def warning(self, text: str) -> None:
+        self.texts.append(text)
+
+
+# --- --exact: the energies ---
+
+
+FLUORIDE = "H 0.0 0.0 -1.64558411; F 0.0 0.0 0.08729475"
+
+
+AMIDOGEN = "N 0 0 -0.145912918634892; H 0 -1.511214298139 1.013682596946108; H 0 1.511214298139 1.013682596946108"
+
+
+# E(SCF), E_SS, E_corr of Psi4's standard suite, scf_type pk and mp2_type conv (QCEngine a97b469).
+PUBLISHED = {
+    "hf": (atoms(FLUORIDE, 1), "cc-pvdz", "none", (-100.01941126902270, -0.05427697023782003, -0.203781911950)),
+    "hf, core frozen": (
+        atoms(FLUORIDE, 1),
+        "cc-pvdz",
+        "1",
+        (-100.01941126902270, -0.0534895025483176, -0.201627516796),
+    ),
+    "nh2, uhf": (
+        atoms(AMIDOGEN, 1, multiplicity=2),
+        "aug-cc-pvdz",
+        "none",
+        (-55.57513805247548, -0.03520162545964887, -0.15485993330517828),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_four_centre_energies(name: str) -> None:
+    """Conventional MP2 of another program: 1e-8 Eh, the orbitals enter E(corr) in first order."""
+    molecule, basis, core, (scf, same, correlation) = PUBLISHED[name]
+    check = exactly(dfmp2.run(molecule, basis, frozen_core=core, stability="off"))
+    found = check.scf_total_energy, check.same_spin, check.same_spin + check.opposite_spin
+    assert found == pytest.approx((scf, same, correlation), abs=1e-8)
+    assert check.passed
+    assert abs(check.correlation_difference) > 1e-6  # the fitting error, which no other check shows
+
+
+def test_frozen_virtual_orbitals_and_spins() -> None:
+    """UHF with core and virtual orbitals frozen, against sums over all (ia|jb) written out here."""
+    from pyscf import gto, scf
+
+    frozen = {"frozen_core": "1", "frozen_virtual": 1}
+    molecule = atoms(AMIDOGEN, 1, multiplicity=2)
+    result = dfmp2.run(molecule, "sto-3g", **frozen, scf_conv_tol=1e-12, stability="off")
+    mole = gto.M(atom=AMIDOGEN.replace(";", "\n"), basis="sto-3g", spin=1, unit="Bohr", verbose=0)
+    mf = scf.UHF(mole).run(conv_tol=1e-13)
+    integrals = mole.intor("int2e")
+    spaces = []
+    for c, e, n in zip(mf.mo_coeff, mf.mo_energy, mf.mo_occ, strict=True):
+        occupied, virtual = np.flatnonzero(n > 0)[1:], np.flatnonzero(n == 0)[:-1]
+        spaces.append((c[:, occupied], c[:, virtual], e[occupied], e[virtual]))
+    sums = {}
+    for s, t in ((0, 0), (1, 1), (0, 1)):
+        (ci, ca, ei, ea), (cj, cb, ej, eb) = spaces[s], spaces[t]
+        g = np.einsum("mnls,mi,na,lj,sb->iajb", integrals, ci, ca, cj, cb, optimize=True)
+        d = ei[:, None, None, None] - ea[:, None, None] + ej[:, None] - eb
+        sums[s, t] = np.sum(g * (g - (g.transpose(0, 3, 2, 1) if s == t else 0)) / d)
+    check = exactly(result)
+    assert check.same_spin == pytest.approx((sums[0, 0] + sums[1, 1]) / 2, abs=1e-9)
+    assert check.opposite_spin == pytest.approx(sums[0, 1], abs=1e-9)
+
+
+def test_core_potential_ghost_and_one_electron() -> None:
+    """Sound sets of HI with its core potential stay within 2e-5 Eh per atom; a ghost is no atom."""
+    check = exactly(dfmp2.run(atoms("H 0 0 0; I 0 0 1.6; @I 0 0 4"), "def2-svp", stability="off"), 1e-5)
+    assert check.allowed == pytest.approx(2e-5)
+    assert 1e-6 < check.largest_difference < 1e-4
+    lone = exactly(dfmp2.run(atoms("H 0 0 0", multiplicity=2), "cc-pvdz", stability="off"))
+    assert lone.same_spin == lone.opposite_spin == 0.0 and lone.passed
+
+
+def test_results_of_other_ways_in(call: Runner) -> None:
+    """A mean field of the user's, a conventional one, and prepare with energy; there E(SCF) has no fitting error."""
+    from pyscf import gto, scf
+
+    mole = gto.M(atom="N 0 0 0; N 0 0 1.1", basis="sto-3g", verbose=0)
+    conventional = exactly(dfmp2.from_mean_field(scf.RHF(mole).run(conv_tol=1e-11)))
+    assert abs(conventional.scf_difference) < 1e-9
+    assert 1e-6 < abs(conventional.correlation_difference) < 1e-4
+    fitted = exactly(dfmp2.from_mean_field(scf.RHF(mole).density_fit("def2-universal-jkfit").run(conv_tol=1e-11)))
+    assert 1e-6 < abs(fitted.scf_difference) < 1e-3
+    succeed(call("prepare", "h2o.xyz", "--basis", "sto-3g", "--output", "b.h5", "--quiet"))
+    succeed(call("energy", "--from", "b.h5", "--output", "e.h5", "--quiet"))
+    assert succeed(call("compare", "e.h5", "--exact", "--quiet", "--json")).json["passed"]
+
+
+def test_table_and_json(call: Runner, water: Stored) -> None:
+    done = succeed(call("compare", str(water.path), "--exact", "--quiet"))
+    header, *rows, last = done.out.splitlines()
+    assert header.split()[-3:] == ["stored", "exact", "difference"]
+    assert [row.split()[0] for row in rows][::3] == ["scf_total_energy", "mp2_correlation_energy"]
+    assert re.match(r"fitting errors per atom: \S+ Eh in E\(SCF\), \S+ Eh in E\(corr\); within 1\.0e-03 Eh", last)
+    assert "SCF from the stored orbitals" in last
+    found = succeed(call("compare", str(water.path), "--exact", "--quiet", "--json")).json
+    assert (found["tolerance"], found["allowed"], found["passed"]) == (1e-3, pytest.approx(3e-3), True)
+    scf = found["energies"]["scf_total_energy"]
+    assert scf["difference"] == pytest.approx(scf["stored"] - scf["exact"], abs=1e-12)
+    strict = call("compare", str(water.path), "--exact", "--tolerance", "1e-6")
+    assert strict.code == 8 and "more than --tolerance 1.0e-06 Eh per atom" in strict.message
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "fragment"),
+    [
+        (("--with", "gaussian"), 2, "'gaussian' is not one of 'pyscf', 'psi4'"),
+        (("--timeout", "5"), 3, "--timeout stops Psi4"),
+        (("--with", "psi4", "--timeout", "0"), 3, "--timeout 0.0: expected seconds above zero"),
+        (("--with", "psi4", "--timeout", "nan"), 3, "expected seconds above zero"),
+        (("--with", "psi4", "--threads", "0"), 3, "--threads 0"),
+        (("--tolerance", "-1"), 3, "--tolerance -1.0"),
+        (("--tolerance", "inf"), 3, "--tolerance inf: expected a finite number"),
+        (("--tolerance", "nan"), 3, "--tolerance nan: expected a finite number"),
+        (("--exact", "--with", "psi4"), 3, "--exact is computed by PySCF only"),
+    ],
+)
+def test_bad_options(call: Runner, water: Stored, options: tuple[str, ...], code: int, fragment: str) -> None:
+    done = call("compare", str(water.path), *options)
+    assert (done.code, done.out) == (code, "")
+    assert fragment in done.message
+
+
+def test_what_does_not_fit_is_refused_first(call: Runner, water: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal names the largest basis that would fit: so many functions need at most what there is."""
+    result = hdf5.read(water.path)
+    large = replace(result, sizes=replace(result.sizes, nao=2000, nvir=(1995, 1995)))
+    monkeypatch.setattr(compare.hartree_fock, "run_scf", None)
+    monkeypatch.setattr(resources, "available_memory", lambda: 10**10)
+    with pytest.raises(ResourceError, match=r"\d+ functions would fit") as refused:
+        exactly(large)
+    fits = int(str(refused.value).partition(" functions would fit")[0].split()[-1])
+    needed = [exact.required_bytes(large.sizes, 1, n) + compare.LOADED for n in (fits, fits + 1)]
+    assert needed[0] <= 9 * 10**9 < needed[1]
+    monkeypatch.setattr(resources, "available_memory", lambda: 10**6)
+    done = call("compare", str(water.path), "--exact")
+    assert (done.code, done.out) == (7, "")
+    assert re.search(r"of 7 basis functions in memory: \S+ .B are required and \S+ .B may be used", done.message)
+
+
+def test_the_prediction_is_what_is_held(tmp_path: Path) -> None:
+    """Peak memory of NH3/aug-cc-pVTZ in a fresh process: the estimate within 20 MB (345 of 353 MB measured)."""
+    program = (
+        "import dfmp2; from dfmp2.host import resources; from dfmp2.progress import Listener\n"
+        "from dfmp2.mp2 import check as exact; from dfmp2.validation import compare\n"
+        f"r = dfmp2.run({str(ROOT / 'inputs' / 'nh3.xyz')!r}, 'aug-cc-pvtz', stability='off')\n"
+        "resources.return_memory(); resources.restart_peak(); before = resources.resident_memory()\n"
+        "compare.recompute_exact(r, 1e-3, 1, Listener())\n"
+        "print(before + compare.LOADED + exact.required_bytes(r.sizes, 1, r.sizes.nao))\n"
+        "print(resources.peak_resident_memory())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    predicted, peak = map(int, done.stdout.split())
+    assert abs(peak - predicted) < 20 * 10**6
+
+
+# --- which SCF solution ---
+
+
+@pytest.fixture(scope="module")
+def broken() -> MP2Result:
+    """H2 at 2.5 angstrom with one electron at each end, which no start from atomic densities reaches."""
+    molecule = atoms("H 0 0 0; H 0 0 2.5")
+    bonding, antibonding = dfmp2.run(molecule, "sto-3g", stability="off").reference.mo_coeff[0].T
+    left, right = (bonding + antibonding) / np.sqrt(2), (bonding - antibonding) / np.sqrt(2)
+    start = np.stack([np.column_stack([left, right]), np.column_stack([right, left])])
+    occupied = np.array([[1.0, 0.0], [1.0, 0.0]])
+    options = Options(basis="sto-3g", reference="uhf", stability="off", precision="fp64")
+    return energy.mp2_energy(molecule, options, start=StartOrbitals(start, occupied, None, "one at each end"))
+
+
+def test_another_solution_is_compared_with_itself(broken: MP2Result) -> None:
+    """From atomic densities PySCF finds E(RHF), 0.23 Eh higher; the stored numbers are right all the same."""
+    warned = Warned()
+    assert compare.recompute(broken, 1e-7, 1, warned).passed
+    assert len(warned.texts) == 1
+    assert "ends in another solution, 2.3e-01 Eh higher" in warned.texts[0]
+    assert exactly(broken).passed
+
+
+def test_an_scf_energy_of_no_solution_fails(broken: MP2Result) -> None:
+    wrong = replace(broken, reference=replace(broken.reference, scf_total_energy=-0.8))
+    warned = Warned()
+    assert not compare.recompute(wrong, 1e-6, 1, warned).passed
+    assert warned.texts == []
+
+
+def test_a_loosely_converged_scf_is_not_repeated_loosely(call: Runner) -> None:
+    """Repeated with its own 1e-2 Eh it would agree to 4e-14 Eh; converged it is 1.4e-5 Eh lower."""
+    succeed(call("run", "h2o.xyz", "--basis", "cc-pvdz", "--scf-conv-tol", "1e-2", "--precision", "fp64", "--quiet"))
+    done = call("compare", "h2o.dfmp2.h5", "--json")
+    assert done.code == 8
+    assert "its SCF energy is lower, also from the stored orbitals" in done.message
+    assert "converged with --scf-conv-tol 1.0e-02" in done.message
+    assert done.json["energies"]["scf_total_energy"]["difference"] == pytest.approx(1.44e-5, rel=0.01)
+
+
+def test_orbitals_that_are_left_give_no_fitting_error(water: Stored) -> None:
+    """With another orbital occupied the conventional SCF falls back to the ground state."""
+    result = hdf5.read(water.path)
+    swapped = result.reference.mo_coeff.copy()
+    swapped[:, :, [4, 5]] = swapped[:, :, [5, 4]]
+    with pytest.raises(ComparisonFailed, match=r"leaves the stored orbitals for another solution.* 0\.00\)"):
+        exactly(replace(result, reference=replace(result.reference, mo_coeff=swapped)))
+
+
+def test_nan_agrees_with_nothing() -> None:
+    """Python's max() skips a NaN that does not come first."""
+    for name in ("scf_difference", "same_spin_difference", "opposite_spin_difference"):
+        differences = {"scf_difference": 0.0, "same_spin_difference": 0.0, "opposite_spin_difference": 0.0}
+        check = Check("PySCF", -1.0, -0.1, -0.2, **{**differences, name: float("nan")}, allowed=1e-6)
+        assert not check.passed and np.isnan(check.largest_difference)
+
+
+# --- what the checks see and what they do not ---
+
+
+def outcomes(call: Runner, *options: str) -> dict[str, Any]:
+    """Exit codes of a run of mol.xyz with --check and of both comparisons, and what the last one said."""
+    codes: dict[str, Any] = {"--check": call("run", "mol.xyz", *options, "--check", "--overwrite").code}
+    codes["compare"] = call("compare", "mol.dfmp2.h5").code
+    done = call("compare", "mol.dfmp2.h5", "--exact")
+    return codes | {"compare --exact": done.code, "said": done.message if done.code else done.out}
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "name", "difference"),
+    [
+        (
+            ("--basis", "cc-pvdz", "--scf-auxbasis", "cc-pvdz-jkfit"),
+            "E(SCF) is off by +3.4e-01 Eh per atom: suspect the SCF fitting set (cc-pvdz-jkfit)",
+            *("scf_total_energy", 0.6737),  # in PySCF and Psi4 as well
+        ),
+        (
+            ("--basis", "6-31g*", "--auxbasis", "cc-pvdz-ri"),
+            "suspect the MP2 fitting set (cc-pvdz-ri)",
+            *("mp2_correlation_energy", -0.0022),
+        ),
+    ],
+)
+def test_a_poor_set_is_seen_without_sets_only(
+    call: Runner, folder: Path, options: tuple[str, ...], said: str, name: str, difference: float
+) -> None:
+    """HBr with published sets that do not fit bromine."""
+    (folder / "mol.xyz").write_text("2\n\nH 0 0 0\nBr 0 0 1.41\n")
+    found = outcomes(call, *options, "--allow-poor-fit")
+    assert (found["--check"], found["compare"], found["compare --exact"]) == (0, 0, 8)
+    assert said in found["said"]
+    energy = call("compare", "mol.dfmp2.h5", "--exact", "--json").json["energies"][name]
+    assert energy["difference"] == pytest.approx(difference, abs=1e-4)
+
+
+def test_a_fault_of_the_pair_terms_is_seen_by_another_program(
+    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One part in a thousand: --check and compare see it; the certificate shares it, --exact has no such precision."""
+    right = CpuBackend.pair_terms
+
+    def wrong(*arguments: Any) -> Any:
+        terms = right(*arguments)
+        return terms._replace(direct=1.001 * terms.direct)
+
+    monkeypatch.setattr(CpuBackend, "pair_terms", wrong)
+    (folder / "mol.xyz").write_text((folder / "h2o.xyz").read_text())
+    found = outcomes(call, "--basis", "cc-pvdz", "--backend", "cpu", "--precision", "mixed")
+    assert (found["--check"], found["compare"], found["compare --exact"]) == (8, 8, 0)
+    certificate = hdf5.read("mol.dfmp2.h5").certificate
+    assert certificate is not None and certificate.accepted
+
+
+def test_what_a_check_shares_is_said(call: Runner) -> None:
+    """--check has no SCF of its own, so it shows no difference of SCF energies."""
+    done = succeed(call("run", "h2o.xyz", "--basis", "sto-3g", "--check", "--overwrite"))
+    assert "same orbitals and fitting set (whose errors it cannot see): passed" in done.out
+    check = succeed(call("show", "h2o.dfmp2.h5", "--json")).json["check"]
+    assert check["scf_total_energy"] is None and check["scf_difference"] is None
+
+
+def table() -> list[list[str]]:
+    """Cells of the table of checks that has exit codes, row by row."""
+    rows = [line.strip("|").split(" | ") for line in TABLE.read_text().splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in row] for row in rows]
+    start = next(n for n, row in enumerate(cells) if row[0] == "check" and row[-1] == "exit code")
+    width = len(cells[start])
+    return cells[start : next(n for n, row in enumerate(cells) if n > start and (not row[0] or len(row) != width))]
+
+
+def test_every_check_in_the_table_exists() -> None:
+    """Commands and options as the command line knows them, exit codes of the error tree."""
+    from dfmp2 import errors
+
+    head, *rows = table()
+    assert head == ["check", "time", "exit code"]
+    codes = {getattr(kind, "exit_code", 0) for kind in vars(errors).values() if isinstance(kind, type)}
+    named = []
+    for row in rows:
+        assert all(row), row
+        assert {int(code) for code in re.findall(r"\b\d+\b", row[-1])} <= codes | {0}
+        for command in re.findall(r"`([^`]+)`", row[0]):
+            words = command.split()
+            name = words.pop(0) if not words[0].startswith("-") else "run"
+            known = cli.get_command(click.Context(cli), name)
+            assert known is not None, command
+            options = {option for parameter in known.params for option in parameter.opts}
+            assert {word for word in words if word.startswith("-")} <= options, command
+            named.append(command)
+    assert set(named) >= {"--check", "compare", "compare --with psi4", "compare --exact", "validate"}
+
+
+# --- Psi4: the input ---
+
+
+# NH2, cc-pVDZ, one frozen orbital: what Psi4 1.3.2 printed in DATA/compare-nh2.out.
+RECORDED = (-55.5670750200435464, -0.0319039122076434, -0.1114970638772585)
+
+
+@pytest.fixture(scope="module")
+def radical_result() -> MP2Result:
+    return dfmp2.run(ROOT / "inputs" / "nh2.xyz", "cc-pvdz", frozen_core="1", precision="fp64", stability="off")
+
+
+@pytest.fixture
+def stored(radical_result: MP2Result, folder: Path) -> Path:
+    """The radical's result file in the working directory of `call` and `dfmp2`."""
+    hdf5.write(radical_result, folder / "nh2.h5")
+    return folder / "nh2.h5"
+
+
+def test_recorded_input_is_what_is_written(radical_result: MP2Result) -> None:
+    """The input whose output is recorded, and its geometry to the last bit."""
+    text = psi4_input(radical_result, 10**9)
+    assert text == (DATA / "compare-nh2.in").read_text()
+    atoms = [line.split() for line in text[text.index("0 2\n") + 4 : text.index("\nunits bohr")].splitlines()]
+    points = np.array([[float(x) for x in position] for _, *position in atoms])
+    assert np.array_equal(points, radical_result.molecule.coordinates)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda r: replace(r, scf_fitting=None), "scf_type pk"),
+        (lambda r: replace(r, options=Options(basis="cc-pvdz", scf_conv_tol=1e-12)), "e_convergence 1.0e-12"),
+        (
+            lambda r: replace(r, sizes=replace(r.sizes, nmo=r.sizes.nao - 1)),  # functions were dropped
+            "s_orthogonalization canonical\ns_tolerance 1.0e-06",
+        ),
+    ],
+)
+def test_settings_follow_the_calculation(
+    radical_result: MP2Result, change: Callable[[MP2Result], MP2Result], expected: str
+) -> None:
+    text = psi4_input(change(radical_result), 10**9)
+    assert expected in text
+    assert ("df_basis_scf" in text) == ("scf_type df" in text)
+
+
+@pytest.fixture(scope="module")
+def iodide_result() -> MP2Result:
+    """HI with its 28-electron core potential, and a ghost of each element."""
+    molecule = atoms("H 0 0 0; I 0 0 1.6; @I 0 0 4; @H 0 0 5")
+    return dfmp2.run(molecule, "def2-svp", auxbasis="def2-svp-ri", frozen_core="auto", stability="off")
+
+
+def test_core_potential_and_ghosts(iodide_result):
+    text = psi4_input(iodide_result, 10**9)
+    labels = [line.split()[0] for line in text[: text.index("units bohr")].splitlines()[4:]]
+    assert labels == ["H", "I", "@I_bare", "@H"]  # Psi4 applies a potential at a ghost as well
+    potential = text[text.index("I-ECP 3 28") : text.index("[ orbitalbare ]")].splitlines()
+    assert potential[1:4] == ["f potential", "4", "2 1.9458608999999999e+01 -2.1842040000000001e+01"]
+    assert [line for line in potential if "potential" in line] == [f"{x} potential" for x in "fspd"]
+    assert text.count("I-ECP") == 1
+    assert "assign I_bare orbitalbare" in text
+
+
+def test_nothing_but_numbers_and_symbols_gets_in(radical_result):
+    """Psi4 executes its input, and a result file may come from anywhere."""
+    evil = "}\nimport os; os.system('touch /tmp/evil')\n"
+    basis = radical_result.orbital_basis
+    elements = {symbol: replace(e, name=evil, source=evil, symbol=evil) for symbol, e in basis.elements.items()}
+    hostile = replace(
+        radical_result,
+        molecule=replace(radical_result.molecule, name=evil, source=evil, text=evil),
+        orbital_basis=BasisSet(evil, evil, elements | {evil: elements["N"]}),
+        options=replace(radical_result.options, basis=evil),
+    )
+    assert psi4_input(hostile, 10**9) == psi4_input(radical_result, 10**9)
+
+
+def test_what_the_format_cannot_express_is_refused(radical_result, iodide_result):
+    basis = radical_result.mp2_fitting
+    high = replace(basis.elements["N"], shells=((11, (1.0, 1.0)),))
+    with pytest.raises(UnsupportedByBackend, match="no letter for the shells of angular momentum 11 on N"):
+        psi4_input(replace(radical_result, mp2_fitting=replace(basis, elements={**basis.elements, "N": high})), 10**9)
+    with pytest.raises(InputError, match="the ri basis of the result has no functions for N"):
+        psi4_input(replace(radical_result, mp2_fitting=replace(basis, elements={})), 10**9)
+    orbital = iodide_result.orbital_basis
+    local = replace(orbital.elements["I"], ecp=(28, ((-1, ((), (), ((1.0, 1.0),))),)))
+    with pytest.raises(UnsupportedByBackend, match="core potential of I"):
+        psi4_input(replace(iodide_result, orbital_basis=replace(orbital, elements={**orbital.elements, "I": local})), 1)
+
+
+# --- Psi4: the output ---
+
+
+def test_recorded_output() -> None:
+    text = (DATA / "compare-nh2.out").read_text()
+    found = parse_output(text)
+    assert found.energies.program == "Psi4 1.3.2"
+    assert (found.energies.scf_total_energy, found.energies.same_spin, found.energies.opposite_spin) == RECORDED
+    assert (found.nao, found.naux, found.active) == (24, 84, ((4, 19), (3, 20)))
+    restricted = "\t   PAIRS       1       5       4      19      19       0\n"
+    assert parse_output(re.sub(r"\t   ALPHA.*\n.*BETA.*\n", restricted, text)).active == ((4, 19),)
+    for missing in ("Same-Spin Energy", "NBF =", "ALPHA|BETA", "Psi4 1.3.2"):
+        with pytest.raises(BackendError, match="holds no DF-MP2 energies"):
+            parse_output(re.sub(missing, "gone", text))
+
+
+# --- Psi4: a stand-in on PATH ---
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """Puts a program called psi4 first on PATH; the temporary folder is watched."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("PSI_SCRATCH", str(scratch))
+    monkeypatch.setenv("RECORDED", str(DATA / "compare-nh2.out"))
+
+    def make(script: str) -> Path:
+        program = tmp_path / "bin" / "psi4"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+        return scratch
+
+    yield make
+    assert list(scratch.iterdir()) == []  # whatever happened
+
+
+def test_energies_of_another_calculation_are_refused(radical_result, stand_in):
+    stand_in("cp $RECORDED output.dat")
+    sizes = replace(radical_result.sizes, frozen_core=0, nocc=(5, 4))
+    with pytest.raises(ComparisonFailed, match=r"\(\(4, 19\), \(3, 20\)\) active .*the result has 24, 84"):
+        run_psi4(replace(radical_result, sizes=sizes), 1)
+
+
+def test_psi4s_energies_beside_ours(call: Runner, stored: Path, stand_in):
+    stand_in("cp $RECORDED output.dat")
+    done = succeed(call("compare", "nh2.h5", "--with", "psi4"))
+    header, scf, *_, last = done.out.splitlines()
+    assert header.split()[-2:] == ["Psi4", "difference"]
+    assert scf.split()[:3] == ["scf_total_energy", "-55.5670750200", "-55.5670750200"]
+    assert last == "agrees with Psi4 1.3.2 within 1.0e-06 Eh, with the same fitting sets (--exact uses none)"
+    found = succeed(call("compare", "nh2.h5", "--with", "psi4", "--json")).json
+    assert (found["program"], found["passed"]) == ("Psi4 1.3.2", True)
+    row = found["energies"]["mp2_opposite_spin_correlation_energy"]
+    assert row["psi4"] == RECORDED[2]
+    assert row["difference"] == pytest.approx(row["stored"] - RECORDED[2], abs=1e-15)
+    assert abs(row["difference"]) < 1e-8
+
+
+def test_it_runs_alone(radical_result, stand_in, tmp_path, monkeypatch):
+    """Its own folder as home and working directory, no terminal, no foreign basis sets, our threads."""
+    monkeypatch.setenv("PSIPATH", "/elsewhere")
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    seen = tmp_path / "seen"
+    stand_in(f'(pwd; echo "$HOME|$PSIPATH|$OPENBLAS_NUM_THREADS|$*"; cat; ls) > {seen}; cp $RECORDED output.dat')
+    run_psi4(radical_result, 3)
+    where, environment, *files = seen.read_text().splitlines()
+    assert Path(where).parent == tmp_path / "scratch"
+    assert environment == f"{where}|||-n 3 -s {where}"
+    assert files == ["input.dat", "screen.txt"]
+
+
+@pytest.mark.parametrize(
+    ("script", "fragment", "allowed"),
+    [
+        ("s/-0.1114970638772585/-0.1115970638772585/", "Psi4 1.3.2 differs by 1.0e-04 Eh, more than --toler", "1e-3"),
+        ("s/-55.5670750200435464/-55.6670750200435464/", "lower, so the two may have found different SCF", "1"),
+    ],
+)
+def test_a_difference_is_exit_8(call: Runner, stored: Path, stand_in, script: str, fragment: str, allowed: str) -> None:
+    stand_in(f"sed '{script}' $RECORDED > output.dat")
+    done = call("compare", "nh2.h5", "--with", "psi4")
+    assert done.code == 8 and fragment in done.message
+    assert call("compare", "nh2.h5", "--with", "psi4", "--tolerance", allowed).code == 0
+
+
+@pytest.mark.parametrize(
+    ("script", "fragment"),
+    [
+        (
+            "echo 'Fatal Error: There are no occupied orbitals with beta spin.'; exit 1",
+            "(exit code 1): Fatal Error: Th",
+        ),
+        ("echo a; echo b; echo c; printf 'd\\033[2J\\n'; exit 3", "(exit code 3): b | c | d [2J"),
+        ("exit 1", "(exit code 1): it wrote nothing"),
+        ("kill -SEGV $$", "(killed by signal 11)"),
+        ("true", "holds no DF-MP2 energies: it wrote nothing"),
+        ("echo 'Failed to converge: '; cp $RECORDED output.dat", "integrals over the core potential did not converge"),
+        ("sleep 60", "stopped after --timeout 0.3 s"),
+    ],
+    ids=["message", "last lines", "silent", "crash", "no output", "inexact", "slow"],
+)
+def test_a_failing_psi4_is_exit_6(call: Runner, stored: Path, stand_in, script, fragment):
+    stand_in(script)
+    done = call("compare", "nh2.h5", "--with", "psi4", "--timeout", "0.3" if "sleep" in script else "60")
+    assert (done.code, done.out) == (6, "")
+    assert fragment in done.message
+
+
+def test_psi4_missing_or_not_a_program(call: Runner, stored: Path, stand_in, monkeypatch, tmp_path):
+    stand_in("true")
+    (tmp_path / "bin" / "psi4").write_text("no program")
+    done = call("compare", "nh2.h5", "--with", "psi4")
+    assert done.code == 6
+    assert "cannot be started" in done.message
+    monkeypatch.setenv("PATH", str(COMMAND.parent))
+    done = call("compare", "nh2.h5", "--with", "psi4")
+    assert done.code == 6
+    assert "psi4 is not on PATH: install it (apt-get install psi4, or conda install" in done.message
+
+
+def test_no_folder_for_it(call: Runner, stored: Path, stand_in, monkeypatch):
+    stand_in("true")
+    monkeypatch.setenv("PSI_SCRATCH", "/nowhere")
+    done = call("compare", "nh2.h5", "--with", "psi4")
+    assert done.code == 7
+    assert "no temporary folder for Psi4 can be made in /nowhere" in done.message
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+def test_a_signal_ends_psi4_and_removes_its_folder(stored: Path, stand_in, tmp_path, number, code):
+    scratch = stand_in(f"echo $$ > {tmp_path}/pid; sleep 60 & echo $! >> {tmp_path}/pid; wait")
+    arguments = [str(COMMAND), "compare", "nh2.h5", "--with", "psi4"]
+    process = subprocess.Popen(arguments, cwd=stored.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 20
+    pids = tmp_path / "pid"
+    while not (pids.exists() and pids.read_text().count("\n") == 2) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(list(scratch.iterdir())) == 1
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (code, "")
+    assert len([line for line in err.splitlines() if line.startswith("dfmp2: ")]) == 1
+    for pid in pids.read_text().split():
+        status = Path(f"/proc/{pid}/stat")
+        assert not status.exists() or status.read_text().split()[2] == "Z"
+
+
+def test_pyscf_stays_the_default(call: Runner, stored: Path):
+    found = succeed(call("compare", "nh2.h5", "--json")).json
+    assert found["program"].startswith("PySCF")
+    assert abs(found["energies"]["mp2_correlation_energy"]["difference"]) < 1e-8
+    assert "pyscf" in found["energies"]["scf_total_energy"]
+
+
+# --- Psi4 itself ---
+
+
+needs_psi4 = pytest.mark.skipif(find_psi4() is None, reason="psi4 is not on PATH")
+
+
+AMIDOGEN_ANGSTROM = "N 0 0 -0.0772; H 0 -0.7997 0.5364; H 0 0.7997 0.5364"
+REAL = {
+    "h2o": (WATER, "cc-pvdz", {}),
+    "h2o, core and virtuals frozen": (WATER, "cc-pvdz", {"frozen_core": "1", "frozen_virtual": 2}),
+    "h2o, conventional": (WATER, "cc-pvdz", {"scf": "conventional", "frozen_core": "auto"}),
+    "h2o, ghosts": (WATER + "; @O 0 0 3; @H 0 0.75 3.5", "cc-pvdz", {"frozen_core": "auto"}),
+    "h2o, ghost with a core potential": (WATER + "; @I 0 0 2.5", "def2-svp", {"frozen_core": "auto"}),
+    "hi, core potential": ("H 0 0 0; I 0 0 1.6; @I 0 0 4", "def2-svp", {"frozen_core": "auto"}),
+    "lih, uhf": ("Li 0 0 0; H 0 0 1.6", "def2-svp", {"reference": "uhf"}),
+    "he, dropped functions": (
+        "He 0 0 0; @He 0 0 0.21; @He 0 0 0.42",
+        "aug-cc-pvtz",
+        {"auxbasis": "aug-cc-pvtz-ri"},
+    ),
+    "nh2, radical, core frozen": (AMIDOGEN_ANGSTROM, "aug-cc-pvdz", {"frozen_core": "1"}),
+    "water, quadruple zeta": (WATER, "cc-pvqz", {"frozen_core": "auto"}),
+}
+
+
+@needs_psi4
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REAL)
+def test_psi4_agrees(name):
+    """Two programs, each with its own SCF: 1e-7 Eh; E(corr) is of first order in the orbitals."""
+    text, basis, options = REAL[name]
+    molecule = atoms(text, multiplicity=2 if text == AMIDOGEN_ANGSTROM else 1)
+    result = dfmp2.run(molecule, basis, precision="fp64", stability="off", **options)
+    if "dropped" in name:
+        assert result.sizes.nmo < result.sizes.nao
+    check = compare.recompute(result, 1e-7, 2, Listener(), program="psi4")
+    assert check.passed, check
+
+
+@needs_psi4
+@pytest.mark.slow
+def test_psi4s_own_words(call: Runner, folder: Path):
+    """An atom its DF-MP2 refuses, and gold, whose core potential Psi4 1.3 integrates 3e-5 Eh wrong."""
+    (folder / "h.xyz").write_text("1\nmultiplicity=2\nH 0 0 0\n")
+    succeed(call("run", "h.xyz", "--basis", "cc-pvdz", "--quiet"))
+    done = call("compare", "h.dfmp2.h5", "--with", "psi4")
+    assert done.code == 6
+    assert "no occupied orbitals with beta spin" in done.message
+    gold = dfmp2.run(atoms("Au 0 0 0; H 0 0 1.5"), "def2-svp", stability="off")
+    with pytest.raises(BackendError, match="did not converge"):
+        compare.recompute(gold, 1e-6, 2, Listener(), program="psi4")
+    assert not list(Path(tempfile.gettempdir()).glob("dfmp2-psi4-*"))

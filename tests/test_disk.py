@@ -1,0 +1,410 @@
+"""Arrays on disk: the same numbers as in memory, and scratch folders that leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyscf import df, gto, scf
+
+import dfmp2
+from dfmp2.errors import ResourceError
+from dfmp2.host import arrays_on_disk as scratch_space
+from dfmp2.host import scratch as scratch_folder
+from dfmp2.host.arrays_on_disk import Space, prefetched
+from dfmp2.host.scratch import PREFIX, remove_stale
+from dfmp2.host.tensor_on_disk import StoredTensor
+from dfmp2.integrals.screening import every_pair
+from dfmp2.mp2.result import MP2Result
+from dfmp2.planning import memory
+from dfmp2.scf.jk import FittedIntegrals
+from dfmp2.scf.jk_on_disk import DiskIntegrals, Room, pair_blocks
+from tests.conftest import COMMAND, Runner, succeed, write_molecules
+
+INPUTS = Path(__file__).parent.parent / "inputs"
+DISK_RUN = ("run", str(INPUTS / "water-8.xyz"), "--basis", "cc-pvdz", "--memory", "220MB", "--threads", "1")
+DEAD = 2**22 - 1  # above the largest process number Linux gives by default
+EXACT = {"precision": "fp64", "threads": 1}
+
+
+def set_variant(monkeypatch: pytest.MonkeyPatch, *, disk: bool) -> None:
+    """Both stages in memory, or both on disk with as little of them in memory as can be."""
+    for name in ("scf_fits_in_core", "mp2_fits_in_core"):
+        monkeypatch.setattr(memory.MemoryPlan, name, property(lambda _: not disk))
+    if disk:
+        for name in ("pair_bytes", "read_bytes", "integral_bytes", "tensor_bytes"):
+            monkeypatch.setattr(memory.MemoryPlan, name, property(lambda _: 1))
+
+
+def both(monkeypatch: pytest.MonkeyPatch, compute: Any) -> tuple[MP2Result, MP2Result]:
+    set_variant(monkeypatch, disk=False)
+    held = compute()
+    set_variant(monkeypatch, disk=True)
+    return held, compute()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    made = tmp_path / "scratch"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that can go to disk goes there, however small."""
+    for name in ("scf_fits_in_core", "mp2_fits_in_core"):
+        monkeypatch.setattr(memory.MemoryPlan, name, property(lambda _: False))
+
+
+def stale_name(pid: int = DEAD, host: str | None = None) -> str:
+    name = re.sub(r"[^A-Za-z0-9_.]", "_", platform.node()) if host is None else host
+    return f"{PREFIX}-{name}-{pid}-12345-0123abcd"
+
+
+# --- the same numbers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["h2o", "nh2"])
+def test_energies_on_disk_equal_those_in_memory(name: str, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    held, stored = both(
+        monkeypatch, lambda: dfmp2.run(INPUTS / f"{name}.xyz", "sto-3g", scratch=str(root), stability="off", **EXACT)
+    )
+    assert stored.scf_total_energy == pytest.approx(held.scf_total_energy, abs=1e-10)
+    assert stored.mp2_same_spin_correlation_energy == pytest.approx(held.mp2_same_spin_correlation_energy, abs=1e-10)
+    assert stored.mp2_correlation_energy == pytest.approx(held.mp2_correlation_energy, abs=1e-10)
+    assert held.storage is not None and stored.storage is not None
+    assert (held.storage.scf_integrals, held.storage.fitted_tensor, held.storage.written) == ("memory", "memory", 0)
+    assert (stored.storage.scf_integrals, stored.storage.fitted_tensor) == ("disk", "disk")
+    sizes = stored.sizes
+    b = sum(o * v for o, v in zip(sizes.nocc, sizes.nvir, strict=True)) // (1 if name != "h2o" else 2) * sizes.naux
+    columns = sizes.nao * (sizes.nao + 1) // 2
+    assert stored.storage.written == 8 * (sizes.naux_scf * columns + 2 * b)  # B raw, and once more fitted
+    assert stored.storage.read > stored.storage.written
+    assert stored.storage.folder == str(root) and list(root.iterdir()) == []
+
+
+@pytest.mark.parametrize("spin", [0, 1])
+@pytest.mark.parametrize(("backend", "precision"), [("cpu", "fp64"), ("cpu", "mixed"), ("torch", "mixed")])
+def test_pair_energies_on_the_same_orbitals(
+    backend: str, precision: str, spin: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiles and solves are the same; only the number of functions per product of the transformation differs."""
+    atoms = "N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6" + ("" if spin else "; H 0.9 0 -0.3")
+    mole = gto.M(atom=atoms, basis="6-31g", spin=spin, verbose=0)
+    mf = (scf.UHF if spin else scf.RHF)(mole).run(conv_tol=1e-10, conv_tol_grad=1e-5)
+    held, stored = both(
+        monkeypatch, lambda: dfmp2.from_mean_field(mf, "def2-svp-ri", backend=backend, precision=precision, threads=2)
+    )
+    for name, matrix in held.pairs.channels().items():
+        np.testing.assert_allclose(
+            stored.pairs.channels()[name], matrix, rtol=0, atol=1e-16 if precision == "fp64" else 1e-9
+        )
+    if held.certificate is not None and stored.certificate is not None:
+        assert stored.certificate.correlation_error == pytest.approx(held.certificate.correlation_error, abs=1e-14)
+    assert stored.storage is not None and stored.storage.scf_integrals == "none"
+
+
+def test_singular_metric_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Six centres within 0.4 angstrom: fitting functions are dropped, so B has fewer of them than it had raw."""
+    crowd = write_molecules(tmp_path) / "crowd.xyz"
+    held, stored = both(monkeypatch, lambda: dfmp2.run(crowd, "aug-cc-pvtz", stability="off", **EXACT))
+    assert held.diagnostics.metric_dropped > 0
+    assert stored.diagnostics.metric_dropped == held.diagnostics.metric_dropped
+    assert stored.mp2_total_energy == pytest.approx(held.mp2_total_energy, abs=1e-10)
+
+
+MOLE = gto.M(
+    atom="H 0 18 0; N 0 0 0; H 0 27 0; H 0 0.8 0.6; H 0 36 0; H 0 -0.8 0.6; H 0 9 0", basis="6-31g", spin=1, verbose=0
+)
+AUX = df.addons.make_auxmol(MOLE, "def2-universal-jkfit")
+
+
+@pytest.mark.parametrize(("pair_bytes", "read_bytes"), [(1, 1), (10**5, 10**5), (10**9, 10**9)])
+def test_matrices_from_disk(pair_bytes: int, read_bytes: int, tmp_path: Path) -> None:
+    """Any block size, densities of two spins with and without orbitals; pairs of distant functions are left out."""
+    rng = np.random.default_rng(2)
+    occupied = [rng.standard_normal((MOLE.nao, n)) for n in (5, 4)]
+    held = FittedIntegrals(MOLE, AUX, 2).build()
+    assert not held.pairs.complete
+    density = np.stack([c @ c.T for c in occupied])
+    with Space(tmp_path, 0) as space:
+        stored = DiskIntegrals(MOLE, AUX, 2, Room(space, pair_bytes, read_bytes))
+        for left, right in zip(held.matrices(occupied), stored.matrices(occupied), strict=True):
+            np.testing.assert_allclose(right, left, atol=1e-10)
+        for left, right in zip(held.get_jk(density), stored.get_jk(density), strict=True):  # PySCF's own builder
+            np.testing.assert_allclose(right, left, atol=1e-10)
+        assert stored.get_naoaux() == AUX.nao
+        stored.discard()
+        assert [file.name for file in next(tmp_path.iterdir()).iterdir()] == ["lock"]
+
+
+def test_full_stability_reads_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    far = write_molecules(tmp_path) / "h2-far.xyz"
+    held, stored = both(monkeypatch, lambda: dfmp2.run(far, "sto-3g", stability="full", **EXACT))
+    assert held.reference.stability is not None and stored.reference.stability is not None
+    assert stored.reference.stability.verdict == held.reference.stability.verdict
+    assert "unstable" in stored.reference.stability.verdict
+
+
+def test_pair_blocks_cover_the_triangle_once() -> None:
+    for most in (1, 5_000, 100_000, 10**9):
+        blocks = pair_blocks(MOLE, every_pair(MOLE.nao), AUX.nao, most)
+        assert [b.t0 for b in blocks] == [0, *(b.t1 for b in blocks[:-1])]
+        assert blocks[-1].t1 == MOLE.nao * (MOLE.nao + 1) // 2
+        assert all((b.t1 - b.t0) * AUX.nao * 8 <= most or b.last == b.first + 1 for b in blocks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("memory_given", ["270MB", "220MB"])
+def test_peak_stays_near_the_budget(memory_given: str, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [COMMAND, "run", INPUTS / "water-8.xyz", "--basis", "cc-pvdz", "--precision", "fp64", "--memory", memory_given],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    assert usage.ru_maxrss * 1024 <= 1.1 * int(memory_given[:-2]) * 10**6 + 200 * 10**6
+    result = dfmp2.read(tmp_path / "water-8.dfmp2.h5")
+    assert result.mp2_total_energy == pytest.approx(-610.0169162773, abs=1e-8)
+
+
+# --- arrays -------------------------------------------------------------------------------------------
+
+
+def test_array_gives_back_what_was_written_and_counts(root: Path) -> None:
+    values = np.random.default_rng(0).standard_normal((7, 11))
+    with Space(root, 8 * 77) as space:
+        assert list(root.iterdir()) == []  # no folder before the first array
+        array = space.array("b", 77)
+        array.write(0, values[:3])
+        array.write(33, values[3:])
+        out = np.empty((4, 11))
+        array.read(22, out)
+        np.testing.assert_array_equal(out, values[2:6])
+        assert (space.written, space.read) == (8 * 77, 8 * 44)
+        (own,) = root.iterdir()
+        assert own.stat().st_mode & 0o077 == 0 and {file.name for file in own.iterdir()} == {"lock", "b.h5"}
+    assert list(root.iterdir()) == []
+
+
+@pytest.mark.parametrize("block", [1, 4, 9])
+def test_tensor_is_fitted_group_by_group(root: Path, block: int) -> None:
+    rng = np.random.default_rng(1)
+    raw, factor = rng.standard_normal((9, 5, 3)), rng.standard_normal((9, 6))
+    with Space(root, 0) as space:
+        kept, shorter = (StoredTensor(space, name, (5, 3, 9), [(0, 2), (2, 4), (4, 5)]) for name in "ab")
+        for p0 in range(0, 9, block):
+            for tensor in (kept, shorter):
+                tensor.add(p0, min(p0 + block, 9), raw[p0 : p0 + block])
+        kept.fit(lambda rows: 2 * rows, 2, shrinks=False)
+        shorter.fit(lambda rows: rows @ factor, 2, shrinks=True)
+        out = np.empty((3, 3, 9))
+        kept.read(1, 4, out)
+        np.testing.assert_array_equal(out, 2 * raw.transpose(1, 2, 0)[1:4])
+        np.testing.assert_array_equal(kept.orbital(2), out[1])
+        with pytest.raises(TypeError, match="expected float64"):
+            kept.read(1, 4, out.astype(np.float32))
+        assert shorter.shape == (5, 3, 6)
+        out = np.empty((5, 3, 6))
+        shorter.read(0, 5, out)
+        np.testing.assert_allclose(out, np.einsum("pia,pq->iaq", raw, factor), atol=1e-14)
+
+
+def test_next_block_is_fetched_during_the_work_on_the_present_one() -> None:
+    loaded: list[int] = []
+
+    def load(k: int) -> int:
+        loaded.append(k)
+        return k
+
+    for k in prefetched(load, 3):
+        deadline = time.monotonic() + 5
+        while len(loaded) < min(k + 2, 3) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert loaded == list(range(min(k + 2, 3)))
+
+
+def test_read_error_is_reported(root: Path) -> None:
+    with Space(root, 80) as space:
+        array = space.array("b", 10)
+        array.write(0, np.ones(10))
+        array.read(0, np.empty(10))
+        os.truncate(space.folder / "b.h5", 100)  # type: ignore[operator]
+        with pytest.raises(ResourceError, match="shorter than what was written"):
+            array.read(0, np.empty(10))
+
+
+# --- what is left behind, and what is left alone --------------------------------------------------------
+
+
+def test_stale_folders_of_the_dead_go_and_everything_else_stays(root: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious.h5").write_text("mine")
+    stale = root / stale_name()
+    stale.mkdir()
+    (stale / "lock").touch()
+    (stale / "scf.h5").write_text("x")
+    kept = {
+        "living": root / stale_name(os.getpid()).replace("-12345-", f"-{scratch_folder._started(os.getpid())}-"),
+        "other host": root / stale_name(host="elsewhere"),
+        "other name": root / "dfmp2-scratch-data",
+        "somebody's": root / stale_name().replace("abcd", "abce"),
+    }
+    for path in kept.values():
+        path.mkdir()
+        (path / "scf.h5").write_text("x")
+    (kept["somebody's"] / "notes.txt").write_text("x")
+    (kept["somebody's"] / "link.h5").symlink_to(outside / "precious.h5")
+    link, file = root / stale_name().replace("abcd", "1111"), root / stale_name().replace("abcd", "2222")
+    link.symlink_to(outside)
+    file.write_text("x")
+    assert remove_stale(root) == [stale.name]
+    assert not stale.exists() and link.is_symlink() and file.read_text() == "x"
+    assert (outside / "precious.h5").read_text() == "mine"
+    for name in ("living", "other host", "other name"):
+        assert (kept[name] / "scf.h5").exists(), name
+    assert sorted(p.name for p in kept["somebody's"].iterdir()) == ["link.h5", "notes.txt"]
+
+
+def test_reused_process_number_does_not_protect(root: Path) -> None:
+    """Our own number, but another start time: that process is dead."""
+    stale = root / stale_name(os.getpid())
+    stale.mkdir()
+    assert remove_stale(root) == [stale.name]
+
+
+def test_a_held_lock_protects_whatever_the_name_says(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process in another container has the same host name perhaps, but its number means nothing here."""
+    monkeypatch.setattr(os, "getpid", lambda: DEAD)
+    with Space(root, 0) as space:
+        space.array("b", 3)
+        monkeypatch.undo()
+        assert remove_stale(root) == []
+        assert space.folder is not None and (space.folder / "b.h5").exists()
+
+
+def test_two_runs_share_a_folder(root: Path) -> None:
+    with Space(root, 0) as first:
+        first.array("b", 3).write(0, np.ones(3))
+        with Space(root, 0) as second:
+            second.array("b", 3).write(0, np.zeros(3))
+            assert len(list(root.iterdir())) == 2
+        assert list(root.iterdir()) == [first.folder]
+    assert list(root.iterdir()) == []
+
+
+def test_signal_during_the_removal_is_raised_afterwards(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove, calls = scratch_space.remove_folder, []
+
+    def interrupted(path: Path) -> None:
+        calls.append(path)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        remove(path)
+
+    monkeypatch.setattr(scratch_space, "remove_folder", interrupted)
+    space = Space(root, 0)
+    space.array("b", 3)
+    with pytest.raises(KeyboardInterrupt):
+        space.close()
+    assert list(root.iterdir()) == []
+
+
+# --- choosing and refusing --------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no /dev/shm")
+@pytest.mark.usefixtures("on_disk")
+def test_a_folder_in_memory_is_used_with_a_warning(call: Runner) -> None:
+    done = succeed(call("run", "h2.xyz", "--basis", "sto-3g", "--scratch", "/dev/shm"))
+    assert "/dev/shm is itself in memory" in done.err
+    assert not list(Path("/dev/shm").glob(f"{PREFIX}-*"))
+
+
+def test_a_folder_that_is_none_is_refused_before_the_scf(call: Runner) -> None:
+    for name in ("missing", "h2.xyz"):
+        done = call("run", "h2.xyz", "--basis", "sto-3g", "--scratch", name)
+        assert done.code == 3 and f"--scratch {name}: there is no such folder" in done.message
+        assert "RHF" not in done.err
+
+
+@pytest.mark.usefixtures("on_disk")
+def test_disk_full_or_closed_at_the_start(call: Runner, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = call("run", "h2o.xyz", "--basis", "sto-3g", "--scratch", "/proc")
+    assert done.code == 7 and "/proc" in done.message and "--scratch" in done.message and "SCF   1" not in done.err
+    monkeypatch.setattr(scratch_folder, "free_disk", lambda _: 1_000_000)
+    done = call("run", "h2o.xyz", "--basis", "sto-3g", "--scratch", str(root))
+    assert done.code == 7 and "SCF   1" not in done.err
+    assert re.search(rf"{root}: [\d.]+ kB are needed and 1.00 MB are free", done.message)
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file of this process may grow beyond 40 kB; the system then fails as it does on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("on_disk", "small_files")
+def test_disk_full_in_the_middle(call: Runner, root: Path, folder: Path) -> None:
+    """The SCF integrals (280 kB) do not fit."""
+    done = call("run", "h2o.xyz", "--basis", "cc-pvdz", "--scratch", str(root))
+    assert done.code == 7
+    assert re.search(rf"scratch folder {root}: .*needs .* there, .* written and .* free now", done.message)
+    assert list(root.iterdir()) == [] and not (folder / "h2o.dfmp2.h5").exists()
+
+
+# --- signals and death ----------------------------------------------------------------------------------
+
+
+def start(root: Path, cwd: Path) -> subprocess.Popen[bytes]:
+    """A run that has made its scratch folder and is in the SCF."""
+    process = subprocess.Popen(
+        [COMMAND, *DISK_RUN, "--scratch", root],
+        cwd=cwd,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    deadline = time.monotonic() + 30
+    while not list(root.glob(f"{PREFIX}-*-{process.pid}-*/scf.h5")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    return process
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_signal_leaves_nothing(number: signal.Signals, code: int, root: Path, folder: Path) -> None:
+    process = start(root, folder)
+    process.send_signal(number)
+    assert process.wait(20) == code
+    assert list(root.iterdir()) == [] and not list(folder.glob("*.h5"))
+
+
+def test_killed_run_is_cleaned_up_by_the_next_and_a_living_one_is_not(dfmp2: Runner, root: Path, folder: Path) -> None:
+    process = start(root, folder)
+    h2 = ("run", "h2.xyz", "--basis", "sto-3g", "--overwrite", "--scratch", str(root))
+    succeed(dfmp2(*h2))
+    assert len(list(root.iterdir())) == 1
+    process.kill()
+    process.wait()
+    assert len(list(root.iterdir())) == 1
+    succeed(dfmp2(*h2))
+    assert list(root.iterdir()) == []

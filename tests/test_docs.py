@@ -1,0 +1,202 @@
+"""Every command block of README and docs is executed, and the numbers shown are those of that run.
+
+    ```console                   commands after `$ `, then lines of what they print; `...` stands for anything
+    ```python                    executed; what `print(...)  # comment` prints is the comment
+    ```toml title="batch.toml"   any language: written to that file
+    <!-- slow -->                on the line before a block: minutes, run by scripts/check --all
+    <!-- needs: slurm -->        not run here; every page that has one is listed in NOT_EXECUTED
+
+The blocks of a page run in one folder, one after the other, with `inputs/` of the repository in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import COMMAND
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NOT_EXECUTED = {  # page: what its tagged blocks need
+    "README.md": {"network"},
+    "docs/clusters/aws.md": {"aws"},
+    "docs/clusters/containers.md": {"docker"},
+    "docs/clusters/slurm.md": {"slurm"},
+    "docs/explanation/architecture.md": {"network"},
+    "docs/start/from-psi4-or-orca.md": {"psi4"},
+    "docs/start/install.md": {"network"},
+    "docs/trainium/probes.md": {"trainium"},
+    "docs/trainium/run.md": {"trainium"},
+}
+BLOCK = re.compile(
+    r"(?:^[ ]*<!-- (?P<tag>slow|needs: \w+) -->\n)?"
+    r"^(?P<indent>[ ]*)```(?P<language>\w+)(?P<info>[^\n]*)\n(?P<text>.*?)^[ ]*```$",
+    re.MULTILINE | re.DOTALL,
+)
+MADE = ROOT / "docs/reference/cli.md"  # by scripts/docs_hooks.py, when the pages are built
+EXECUTED = ("console", "python")
+CLOSE = 2e-8  # Eh; mixed precision rounds differently on other processors
+# Small molecules do not gain from threads, which wait for each other where other tests run beside them.
+ENVIRONMENT = {
+    **os.environ,
+    "PATH": f"{COMMAND.parent}{os.pathsep}{os.environ['PATH']}",
+    "OMP_NUM_THREADS": "1",
+    "NO_COLOR": "1",
+}
+END = "\x1e"  # what separates the output of two commands
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page."""
+
+    language: str
+    title: str
+    text: str
+    tag: str
+
+    @property
+    def commands(self) -> list[tuple[str, list[str]]]:
+        """Commands of a console block, each with the lines shown under it."""
+        text = self.text.replace("\\\n", "\\\0")
+        found: list[tuple[str, list[str]]] = []
+        for line in text.splitlines():
+            if line.startswith("$ "):
+                found.append((line[2:].replace("\\\0", "\\\n"), []))
+            else:
+                found[-1][1].append(line)
+        return found
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """The fenced blocks of a page, their indentation taken off."""
+    found = []
+    for match in BLOCK.finditer(page.read_text()):
+        title = re.search(r'title="([^"]+)"', match["info"])
+        text = re.sub(rf"^{match['indent']}", "", match["text"], flags=re.MULTILINE)
+        found.append(Block(match["language"], title[1] if title else "", text, match["tag"] or ""))
+    return found
+
+
+def pages(*, slow: bool) -> list[Path]:
+    """Pages with something to execute; with `slow` those that have slow blocks."""
+    wanted = [[b for b in blocks_of(page) if b.language in EXECUTED] for page in PAGES]
+    return [p for p, blocks in zip(PAGES, wanted, strict=True) if any((b.tag == "slow") is slow for b in blocks)]
+
+
+def same(shown: str, printed: str) -> bool:
+    """Is a line shown what was printed? `...` stands for anything, numbers may differ by rounding."""
+    words, others = shown.split(), printed.split()
+    if "..." in words:
+        head, tail = words.index("..."), len(words) - 1 - words.index("...")
+        others[head : len(others) - tail] = ["..."]
+    return len(words) == len(others) and all(
+        word == other or close(word.rstrip(",;"), other.rstrip(",;")) for word, other in zip(words, others, strict=True)
+    )
+
+
+def close(shown: str, printed: str) -> bool:
+    """Two energies that differ in the last digits, or two differences that are both nothing but rounding."""
+    if not (re.fullmatch(r"-?\d+\.\d{8,}", shown) or re.fullmatch(r"[-+]?\d\.\d+e-(09|[1-9]\d)", shown)):
+        return False
+    return re.fullmatch(r"[-+]?[\d.]+(e-\d+)?", printed) is not None and abs(float(shown) - float(printed)) < CLOSE
+
+
+def check_lines(shown: list[str], printed: str, command: str) -> None:
+    """Every line shown was printed, in this order."""
+    left = iter(printed.splitlines())
+    for line in shown:
+        found = line.strip() in ("", "...") or any(same(line, other) for other in left)
+        assert found, f"{command}\nnot printed: {line}\n--- but:\n{printed}"
+
+
+def run_console(block: Block, folder: Path) -> None:
+    """The commands of a block in one shell; each must succeed unless `echo $?` follows it."""
+    script = "".join(
+        f"{command}\ncode=$?; printf '{END}%d{END}' $code; printf '{END}' >&2; (exit $code)\n"
+        for command, _ in block.commands
+    )
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    outputs, errors = done.stdout.split(END), done.stderr.split(END)
+    for number, (command, shown) in enumerate(block.commands):
+        assert number < len(outputs) // 2, f"{command}\n{done.stderr}"
+        following = block.commands[number + 1][0] if number + 1 < len(block.commands) else ""
+        assert outputs[2 * number + 1] == "0" or following == "echo $?", f"{command}\n{errors[number]}"
+        check_lines(shown, outputs[2 * number] + "\n" + errors[number], command)
+
+
+def run_python(block: Block, folder: Path) -> None:
+    """A script of its own; comments behind print() are what it prints."""
+    command = [sys.executable, "-c", block.text]
+    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    check_lines(re.findall(r"^ *print\(.*\)  # (.*)$", block.text, re.MULTILINE), done.stdout, block.text)
+
+
+def run_page(page: Path, folder: Path, *, slow: bool) -> None:
+    """Execute a page from top to bottom."""
+    shutil.copytree(ROOT / "inputs", folder / "inputs")
+    for block in blocks_of(page):
+        if block.title:
+            (folder / block.title).write_text(block.text)
+        elif block.language in EXECUTED and (not block.tag or (slow and block.tag == "slow")):
+            (run_console if block.language == "console" else run_python)(block, folder)
+
+
+def name(page: Path) -> str:
+    """Of a page, as it appears in the list of tests."""
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", pages(slow=False), ids=name)
+def test_commands_do_what_the_page_says(page: Path, tmp_path: Path) -> None:
+    run_page(page, tmp_path, slow=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", pages(slow=True), ids=name)
+def test_long_commands_do_what_the_page_says(page: Path, tmp_path: Path) -> None:
+    run_page(page, tmp_path, slow=True)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_page_is_well_formed(page: Path) -> None:
+    """No command escapes execution, tables have equal rows, links lead somewhere."""
+    text = page.read_text()
+    blocks = blocks_of(page)
+    assert text.count("```") == 2 * len(blocks), "a fence without a language, or one that is not closed"
+    for block in blocks:
+        assert block.language in (*EXECUTED, "toml", "text", "json", "bibtex"), block
+        assert block.language in EXECUTED or "$ " not in block.text, "a command that is not executed"
+    needs = {block.tag.removeprefix("needs: ") for block in blocks if block.tag.startswith("needs")}
+    assert needs == NOT_EXECUTED.get(name(page), set())
+    prose = BLOCK.sub("", text)
+    assert not re.search(r"^    \s*(\$|dfmp2 |python )", prose, re.MULTILINE), "a command that is not executed"
+    for rows in tables(prose):
+        columns = {len(re.findall(r"(?<!\\)\|", row)) for row in rows}
+        assert len(columns) == 1, rows
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", prose):
+        path = (page.parent / target).resolve()
+        assert path.exists() or path == MADE, target
+
+
+def tables(text: str) -> Iterator[list[str]]:
+    """The rows of each table of a page."""
+    for found in re.finditer(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        yield found[0].splitlines()

@@ -1,0 +1,374 @@
+"""Beyond nuclei and electrons: spin-free X2C and point charges, against PySCF's own, by symmetry, and recorded."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from pyscf import gto, qmmm, scf
+from pyscf.mp import dfmp2_native, dfump2_native
+from pyscf.x2c.sfx2c1e import SpinFreeX2CHelper
+
+import dfmp2
+from dfmp2.backends.cpu import CpuBackend
+from dfmp2.errors import InputError, ResultFileError, UnsupportedByBackend
+from dfmp2.interop import qcschema
+from dfmp2.molecule.molecule import Molecule, field_energy
+from dfmp2.output.export import export
+from dfmp2.planning import memory
+from dfmp2.planning.sizes import Spin, Workload
+from dfmp2.scf import hamiltonian
+from dfmp2.scf.hamiltonian import uncontracted_functions
+from dfmp2.units import BOHR_PER_ANGSTROM
+from dfmp2.validation import psi4
+from dfmp2.validation.psi4 import decontracted, psi4_input, run_psi4
+from tests.conftest import Runner, succeed
+from tests.test_physics import WATER, rotation
+
+FIELD = "# a neighbour, TIP3P\n2.9117 0 0.0592 -0.834  # O\n\n3.4970 0.0 -7.072D-1 .417\r\n3.497 0 +0.7072 0.417\n"
+CHARGES = np.array([[2.9117, 0, 0.0592, -0.834], [3.497, 0, -0.7072, 0.417], [3.497, 0, 0.7072, 0.417]])
+IN_BOHR = CHARGES * np.array([BOHR_PER_ANGSTROM] * 3 + [1.0])
+STO3G = ("--basis", "sto-3g", "--overwrite")
+AMONG = ("--point-charges", "field.dat")
+X2C = ("--relativity", "x2c")
+EXACT: dict[str, Any] = {"precision": "fp64", "stability": "off", "scf_conv_tol": 1e-12, "threads": 1}
+SETS: dict[str, Any] = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "def2-svp-ri"}
+HCL = Molecule(("H", "Cl"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 2.4086]]), name="hcl")
+
+
+@pytest.fixture(autouse=True)
+def field(folder: Path) -> Path:
+    """A file with three charges beside the molecules."""
+    (folder / "field.dat").write_text(FIELD, newline="")
+    return folder / "field.dat"
+
+
+def mean_field(molecule: Molecule, charge: int, fitted: bool, relativity: str = "none") -> Any:
+    """PySCF's, among the charges of the molecule."""
+    labels = [label.replace("@", "ghost-") for label in molecule.labels]
+    points = list(zip(labels, molecule.coordinates, strict=True))
+    mf = scf.HF(gto.M(atom=points, unit="Bohr", basis="6-31g", charge=charge, spin=charge, verbose=0))
+    mf = mf.x2c() if relativity == "x2c" else mf
+    mf = mf.density_fit(SETS["scf_auxbasis"]) if fitted else mf
+    charges = molecule.point_charges
+    return mf if charges is None else qmmm.mm_charge(mf, charges[:, :3], charges[:, 3], unit="Bohr")
+
+
+@pytest.fixture(scope="module")
+def hcl() -> dfmp2.MP2Result:
+    return dfmp2.run(HCL, relativity="x2c", check=True, **SETS, **EXACT)
+
+
+# --- energies ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("charge", "scf_type"), [(0, "df"), (1, "df"), (1, "conventional")])
+@pytest.mark.parametrize(
+    ("molecule", "relativity"),
+    [
+        pytest.param(HCL, "x2c", id="x2c"),
+        pytest.param(WATER.in_field(IN_BOHR), "none", id="charges"),
+        pytest.param(HCL.in_field([[0.0, 5.0, 0.0, -0.4]]), "x2c", id="x2c and charges, which are not transformed"),
+    ],
+)
+def test_energies_are_pyscfs(molecule: Molecule, relativity: str, charge: int, scf_type: str) -> None:
+    mf = mean_field(molecule, charge, scf_type == "df", relativity).run(conv_tol=1e-12, conv_tol_grad=1e-7)
+    theirs = (dfump2_native.DFUMP2 if charge else dfmp2_native.DFRMP2)(mf, auxbasis=SETS["auxbasis"]).run()
+    settings = {
+        "charge": charge,
+        "multiplicity": 1 + charge,
+        "scf": scf_type,
+        "relativity": relativity,
+        **SETS,
+        **EXACT,
+    }
+    if scf_type == "conventional":
+        del settings["scf_auxbasis"]
+    ours = dfmp2.run(molecule, **settings)
+    assert ours.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
+    assert ours.mp2_correlation_energy == pytest.approx(theirs.e_corr, abs=1e-9)
+    assert ours.reference.nuclear_repulsion_energy == pytest.approx(mf.energy_nuc(), abs=1e-10)
+
+
+def test_core_potentials_screen_the_nucleus_and_ghosts_have_none() -> None:
+    """A ghost on top of a charge is allowed, and iodine has 25 of its 53 charges."""
+    charges = np.array([[0.0, 0.0, -8.0, 0.5], [0.0, 6.0, 0.0, -0.2]])
+    points = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 3.04], [0.0, 0.0, -8.0]])
+    molecule = Molecule(("I", "H", "He"), points, (False, False, True), point_charges=charges)
+    mole = gto.M(
+        atom=[("I", points[0]), ("H", points[1]), ("ghost-He", points[2])],
+        **{"unit": "Bohr", "basis": "def2-svp", "ecp": {"I": "def2-svp"}, "verbose": 0},
+    )
+    mf = qmmm.mm_charge(scf.RHF(mole).density_fit("def2-universal-jkfit"), charges[:, :3], charges[:, 3], unit="Bohr")
+    mf.run(conv_tol=1e-12, conv_tol_grad=1e-7)
+    ours = dfmp2.run(molecule, "def2-svp", **EXACT)
+    assert ours.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-9)
+    expected = mf.energy_nuc() - mole.energy_nuc()
+    assert field_energy(molecule, ours.orbital_basis.ecp_electrons) == pytest.approx(expected, abs=1e-12)
+
+
+def test_potential_in_blocks_is_pyscfs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attraction of fractional nuclei here, integrals on a grid there; d functions, three blocks of charges."""
+    monkeypatch.setattr(hamiltonian, "CHARGES_PER_CALL", 7)
+    random = np.random.default_rng(3)
+    charges = np.column_stack([random.normal(size=(20, 3)) * 6.0, random.normal(size=20)])
+    mole = gto.M(atom="S 0 0 0; H 0 0.94 0.95; H 0 -0.94 0.95; ghost-H 0 1.3 0", basis="cc-pvdz", verbose=0)
+    theirs = qmmm.mm_charge(scf.RHF(mole), charges[:, :3], charges[:, 3], unit="Bohr").get_hcore()
+    assert hamiltonian.potential(mole, charges) == pytest.approx(theirs - scf.RHF(mole).get_hcore(), abs=1e-11)
+
+
+def test_energy_follows_molecule_and_charges_moved_together() -> None:
+    turn, shift = rotation(), np.array([3.0, -7.0, 11.0])
+    moved = np.column_stack([IN_BOHR[:, :3] @ turn.T + shift, IN_BOHR[:, 3]])
+    here = dfmp2.run(WATER.in_field(IN_BOHR), "sto-3g", **EXACT)
+    there = replace(WATER, coordinates=WATER.coordinates @ turn.T + shift, point_charges=moved)
+    assert dfmp2.run(there, "sto-3g", **EXACT).mp2_total_energy == pytest.approx(here.mp2_total_energy, abs=1e-9)
+
+
+def test_a_charge_of_zero_changes_nothing_and_one_far_away_is_coulombs_law() -> None:
+    alone = dfmp2.run(WATER, "sto-3g", **EXACT)
+    nothing = dfmp2.run(WATER, "sto-3g", point_charges=[[0.0, 0.0, 3.0, 0.0]], **EXACT)
+    assert nothing.mp2_total_energy == pytest.approx(alone.mp2_total_energy, abs=1e-12)
+    cation = dfmp2.run(WATER, "sto-3g", charge=1, multiplicity=2, **EXACT)
+    far = [[0.0, 0.0, 9000.0, 2.0]]
+    settings = {"charge": 1, "multiplicity": 2, "point_charges": far, "point_charge_units": "bohr", **EXACT}
+    among = dfmp2.run(WATER, "sto-3g", **settings)
+    assert among.mp2_total_energy - cation.mp2_total_energy == pytest.approx(2 / 9000, abs=1e-6)
+
+
+def test_the_decontracted_basis_is_pyscfs() -> None:
+    """What memory is planned with; general contractions, SP shells and ghosts."""
+    mole = gto.M(atom="Br 0 0 0; H 0 0 1.41; ghost-O 0 3 0", basis={"Br": "cc-pvdz", "default": "6-31g"}, verbose=0)
+    assert uncontracted_functions(mole) == SpinFreeX2CHelper(mole).get_xmol()[0].nao
+
+
+def test_memory_of_the_transformation_is_planned() -> None:
+    """32 matrices of 944 functions: 228 MB, where 222 MB were measured (16 Ar in cc-pVTZ)."""
+    work = Workload(544, 2000, 2000, (Spin(144, 64, 400),), "fp64", 66, x2c_functions=944)
+    small = replace(work, nao=10, naux_scf=10)
+    given = {"program": 0, "budget": 10**12, "workers": 1, "limits": CpuBackend(1).limits}
+    assert memory.plan(small, **given).scf == pytest.approx(222e6, rel=0.05)
+    assert memory.plan(work, **given).scf == memory.plan(replace(work, x2c_functions=0), **given).scf
+
+
+# --- recorded, repeated, and said by every command ---------------------------------------------------------
+
+
+def test_recorded_repeated_and_shown(call: Runner, folder: Path, hcl: dfmp2.MP2Result) -> None:
+    assert hcl.check is not None and hcl.check.passed
+    dfmp2.write(hcl, folder / "hcl.h5")
+    assert dfmp2.read(folder / "hcl.h5").options.relativity == "x2c"
+    shown = succeed(call("show", "hcl.h5")).out
+    assert "RHF (spin-free one-electron X2C), df" in shown
+    assert succeed(call("compare", "hcl.h5", "--tolerance", "1e-8", "--json")).json["passed"]
+    succeed(call("report", "hcl.h5", "--output", "page.html"))
+    page = (folder / "page.html").read_text()
+    assert "spin-free one-electron X2C" in page and "X2C-DF-RHF" in page
+    assert "relativity" in call("derive", "hcl.h5", "--relativity", "none").message
+    assert b'method="X2C-DF-MP2/6-31g"' in export(hcl, "xyz")
+    assert b", spin-free X2C" in export(hcl, "molden")
+    with pytest.raises(InputError, match="an X2C Hamiltonian, which the format cannot say"):
+        export(hcl, "trexio")
+
+
+def test_commands_take_x2c(call: Runner, folder: Path) -> None:
+    """Resume tells it apart, ghosts have their functions only, both parts and QCSchema know it."""
+    sto3g = ("--basis", "sto-3g", "--threads", "1", "--json")
+    relativistic = succeed(call("run", "h2o.xyz", *sto3g, *X2C)).json
+    assert relativistic["relativity"] == "x2c"
+    assert "--relativity (x2c there, none here)" in call("run", "h2o.xyz", *sto3g, "--resume").message
+    succeed(call("prepare", "h2o.xyz", *sto3g, *X2C))
+    parts = succeed(call("energy", "--from", "h2o.prepared.h5", "--json", "--overwrite", "--threads", "1")).json
+    assert parts["mp2_total_energy"] == relativistic["mp2_total_energy"]
+    (folder / "neh.xyz").write_text("2\n\nNe 0 0 0\nHe 0 0 2.6\n")
+    asked = ("--fragments", "1,2", "--basis", "6-31g", "--scf-auxbasis", SETS["scf_auxbasis"], "--json")
+    study = succeed(call("interaction", "neh.xyz", *asked, *X2C)).json
+    mf = scf.RHF(gto.M(atom="Ne 0 0 0; ghost-He 0 0 2.6", basis="6-31g", verbose=0)).x2c()
+    mf = mf.density_fit(SETS["scf_auxbasis"]).run(conv_tol=1e-11)
+    assert study["runs"]["fragment-1-in-complex"]["scf_total_energy"] == pytest.approx(mf.e_tot, abs=1e-8)
+    assert "relativity in every run: spin-free one-electron X2C" in study["notes"]
+    (folder / "hi.xyz").write_text("2\n\nH 0 0 0\nI 0 0 1.6\n")
+    refused = call("run", "hi.xyz", "--basis", "def2-svp", *X2C)
+    assert refused.code == 3
+    assert "--relativity x2c with def2-svp: it has a core potential for I" in refused.message
+
+
+@pytest.mark.parametrize(
+    ("keywords", "asked"), [({"relativity": "x2c"}, "x2c"), ({"point_charges": CHARGES.tolist()}, "none")]
+)
+def test_qcschema_there_and_back(keywords: dict[str, Any], asked: str) -> None:
+    document = {
+        "molecule": {"symbols": list(WATER.symbols), "geometry": WATER.coordinates.ravel().tolist()},
+        **{"driver": "energy", "model": {"method": "mp2", "basis": "sto-3g"}, "keywords": keywords},
+    }
+    result = qcschema.run(qcschema.read_request(document))
+    assert result.options.relativity == asked
+    exported = json.loads(export(result, "qcschema"))
+    again = qcschema.read_request({name: exported[name] for name in ("molecule", "driver", "model", "keywords")})
+    assert again.molecule == result.molecule
+    assert (again.molecule.point_charges is not None) == ("point_charges" in keywords)
+    document["keywords"] = {"point_charges": "field.dat"}
+    with pytest.raises(InputError, match="point_charges names a file"):
+        qcschema.read_request(document)
+
+
+def test_run_check_compare_show_and_resume(call: Runner, folder: Path) -> None:
+    done = succeed(call("run", "h2o.xyz", *STO3G, *AMONG, "--check", "--json")).json
+    assert done["point_charges"]["count"] == 3
+    assert done["point_charges"]["total_charge"] == pytest.approx(0.0, abs=1e-15)
+    assert done["point_charges"]["nuclear_energy"] == pytest.approx(-0.2719314318, abs=1e-9)  # PySCF
+    assert done["check"]["passed"]
+    stored = dfmp2.read("h2o.dfmp2.h5")
+    assert np.array_equal(stored.molecule.point_charges, IN_BOHR)
+    line = "3 point charges, +0.000000 e in all; -0.2719314318 Eh with the nuclei"
+    assert line in succeed(call("show", "h2o.dfmp2.h5")).out
+    assert line in succeed(call("derive", "h2o.dfmp2.h5", "--frozen-core", "1")).out
+    succeed(call("report", "h2o.dfmp2.h5", "--output", "page.html"))
+    assert "3 point charges" in (folder / "page.html").read_text()
+    compared = succeed(call("compare", "h2o.dfmp2.h5", "--json", "--tolerance", "1e-8")).json
+    assert compared["passed"]
+    arguments = ("run", "h2o.xyz", "--basis", "sto-3g", "--resume", "--check", "--json")
+    assert succeed(call(*arguments, *AMONG)).json == done
+    assert "another calculation: point charges" in call(*arguments).message
+    (folder / "field.dat").write_text(FIELD.replace("2.9117", "2.9118"))
+    assert "another calculation: point charges" in call(*arguments, *AMONG).message
+
+
+def test_bohr_is_said_once_for_all(call: Runner, folder: Path) -> None:
+    (folder / "bohr.dat").write_text("".join(" ".join(f"{x:.17g}" for x in row) + "\n" for row in IN_BOHR))
+    there = succeed(call("run", "h2o.xyz", *STO3G, *AMONG, "--json")).json
+    units = ("--point-charges", "bohr.dat", "--point-charge-units", "bohr")
+    assert (
+        succeed(call("run", "h2o.xyz", *STO3G, *units, "--json")).json["mp2_total_energy"] == there["mp2_total_energy"]
+    )
+    assert succeed(call("plan", "h2o.xyz", "--basis", "sto-3g", *units, "--json")).json
+
+
+def test_two_parts_give_the_run_among_charges(call: Runner) -> None:
+    whole = succeed(call("run", "h2o.xyz", *STO3G, *AMONG, "--json", "--threads", "1")).json
+    prepared = succeed(call("prepare", "h2o.xyz", *STO3G, *AMONG, "--json", "--threads", "1")).json
+    assert prepared["point_charges"] == whole["point_charges"]
+    asked = ("--from", "h2o.prepared.h5", "--overwrite", "--json", "--threads", "1")
+    parts = succeed(call("energy", *asked)).json
+    assert (parts["mp2_total_energy"], parts["point_charges"]) == (whole["mp2_total_energy"], whole["point_charges"])
+    assert "belongs to dfmp2 prepare" in call("energy", *asked, *AMONG).message
+
+
+def test_every_run_of_a_study_is_in_the_same_field(call: Runner, folder: Path) -> None:
+    (folder / "hehe.xyz").write_text("2\n\nHe 0 0 0\nHe 0 0 2.9\n")
+    sets = ("--basis", "6-31g", "--scf-auxbasis", SETS["scf_auxbasis"], "--json")
+    found = succeed(call("interaction", "hehe.xyz", "--fragments", "1,2", *sets, *AMONG)).json
+    assert "every run in the field of the same 3 point charges" in found["notes"]
+    assert {run["point_charges"]["count"] for run in found["runs"].values()} == {3}
+    ghostly = Molecule(("He", "He"), np.diag([0, 0, 2.9])[[0, 2]] * BOHR_PER_ANGSTROM, (True, False))
+    for name, molecule in (
+        ("complex", replace(ghostly, ghost=(False, False))),
+        ("fragment-2-in-complex", ghostly),
+    ):
+        mf = mean_field(molecule.in_field(IN_BOHR), 0, fitted=True).run(conv_tol=1e-11)
+        assert found["runs"][name]["scf_total_energy"] == pytest.approx(mf.e_tot, abs=1e-8)
+    scan = succeed(call("scan", "h2.xyz", "--bond", "1,2", "0.7:0.8:2", *STO3G, *AMONG, "--json")).json
+    assert {run["point_charges"]["nuclear_energy"] < 0 for run in scan["runs"].values()} == {True}
+
+
+def test_items_of_a_batch_have_their_own(call: Runner, folder: Path) -> None:
+    item = '[[item]]\nmolecule = "h2o.xyz"\nname = '
+    items = f'{item}"charged"\npoint-charges = "field.dat"\n{item}"bare"\n{item}"heavy"\nrelativity = "x2c"\n'
+    (folder / "m.toml").write_text(f'basis = "sto-3g"\noutput = "out"\n{items}')
+    succeed(call("batch", "run", "m.toml"))
+    among, bare, heavy = (dfmp2.read(folder / "out" / f"{name}.h5") for name in ("charged", "bare", "heavy"))
+    assert np.array_equal(among.molecule.point_charges, IN_BOHR) and bare.molecule.point_charges is None
+    assert (bare.options.relativity, heavy.options.relativity) == ("none", "x2c")
+    assert "different methods, relativity" in call("batch", "collect", "m.toml", "-o", "table.csv").message
+    (folder / "field.dat").write_text(FIELD.replace("-0.834", "-0.835"))
+    assert "point charges" in succeed(call("batch", "run", "m.toml")).err
+    assert dfmp2.read(folder / "out" / "charged.h5").molecule.point_charges[0, 3] == -0.835
+    (folder / "m.toml").write_text(f'basis = "sto-3g"\noutput = "out"\npoint-charges = "../field.dat"\n{items}')
+    assert "point_charges: '../field.dat' is not below" in call("batch", "run", "m.toml").message
+
+
+def test_a_damaged_field_is_no_result(folder: Path) -> None:
+    dfmp2.write(dfmp2.run(WATER.in_field(IN_BOHR), "sto-3g"), folder / "a.h5")
+    with h5py.File(folder / "a.h5", "r+") as handle:
+        handle["dfmp2/input/point_charges"][0, 3] = np.nan
+    with pytest.raises(ResultFileError, match=r"damaged file.*point charge 1 is nan e"):
+        dfmp2.read(folder / "a.h5")
+
+
+def test_exports_say_it_or_refuse() -> None:
+    result = dfmp2.run(WATER.in_field(IN_BOHR), "sto-3g")
+    assert b"in the field of 3 point charges" in export(result, "molden")
+    assert b" point_charges=3 " in export(result, "xyz")
+    with pytest.raises(InputError, match="point charges, which the format cannot say"):
+        export(result, "trexio")
+    text = psi4_input(result, 10**9)
+    assert text.count("field.extern.addCharge(") == 3
+    # E(SCF) of Psi4 1.3.2 with an input of this form agrees to 1e-12 Eh (water/cc-pVDZ, these charges).
+    assert f"field.extern.addCharge(-0.834, {float(IN_BOHR[0, 0])!r}, 0.0, {float(IN_BOHR[0, 2])!r})" in text
+
+
+def test_psi4_gets_the_decontracted_basis_or_is_not_asked(
+    hcl: dfmp2.MP2Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In cc-pVDZ Psi4 1.3.2 gave -461.33247416437 Eh, 9e-9 Eh from ours: its speed of light is another one."""
+    text = psi4_input(hcl, 10**9)
+    assert "relativistic x2c\nbasis_relativistic decontracted\n" in text
+    shells = [shell for element in decontracted(hcl.orbital_basis).elements.values() for shell in element.shells]
+    assert sum(2 * momentum + 1 for momentum, _ in shells) == uncontracted_functions(mean_field(HCL, 0, False).mol)
+    monkeypatch.setattr(psi4, "find_psi4", lambda: "/bin/false")
+    heavy = replace(hcl, molecule=Molecule(("I", "H"), HCL.coordinates))
+    with pytest.raises(UnsupportedByBackend, match="speed of light"):
+        run_psi4(heavy, 1)
+    monkeypatch.setattr(psi4, "smallest_overlap", lambda _mole: 1e-8)
+    with pytest.raises(UnsupportedByBackend, match="nearly linearly dependent"):
+        run_psi4(hcl, 1)
+
+
+# --- what is refused ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("# nothing\n\n", "field.dat: no point charge"),
+        ("1 2 3\n", "field.dat, line 1: '1 2 3': expected x, y, z and charge"),
+        ("#\n1 2 3 0.1 0.2\n", "field.dat, line 2: '1 2 3 0.1 0.2': expected x, y, z and charge"),
+        ("1 2 3 nan\n", "field.dat, line 1: 'nan'"),
+        ("1 2 3 0,4\n", "field.dat, line 1: '0,4'"),
+        ("1,2,3,4\n", "four numbers with spaces"),
+        ("1 2 x 0.4\n", "field.dat, line 1: 'x'"),
+        ("1 2 3 1e999\n", "point charge 1 is inf e"),
+        ("1 2 3 0.1\n1e6 0 0 0.1\n", "point charge 2 is 0.1 e at (1.88973e+06, 0, 0) bohr"),
+        (" " * 5000 + "1 2 3" + " " * 5000 + "0.1\n", "expected x, y, z and charge"),
+        ("1 2 3\0 0.1\n", "not a file of point charges: it contains NUL"),
+        ("3 0 0 1\n0 0.7572 -0.46 0.4\n", "point charge 2 is 0.009 angstrom from atom 2 H, less than 0.1"),
+    ],
+)
+def test_bad_files_name_the_place_and_nothing_happens(call: Runner, folder: Path, text: str, said: str) -> None:
+    (folder / "field.dat").write_text(text)
+    done = call("run", "h2o.xyz", *STO3G, *AMONG)
+    assert done.code == 3
+    assert said in done.message
+    assert not (folder / "h2o.dfmp2.h5").exists()
+
+
+def test_files_that_are_not_there_or_would_be_overwritten(call: Runner) -> None:
+    assert "nowhere.dat: no such file" in call("run", "h2o.xyz", *STO3G, "--point-charges", "nowhere.dat").message
+    assert "is the file given as" in call("run", "h2o.xyz", *STO3G, *AMONG, "--output", "field.dat").message
+
+
+def test_a_charge_where_no_atom_could_be_is_warned_of(call: Runner, folder: Path) -> None:
+    (folder / "field.dat").write_text("0 0.5 0.6 0.1\n")
+    assert "nearer than any atom could be" in succeed(call("run", "h2o.xyz", *STO3G, *AMONG)).err
+
+
+def test_equal_molecules_have_equal_fields() -> None:
+    among = WATER.in_field(IN_BOHR)
+    assert among == WATER.in_field(IN_BOHR.tolist()) and hash(among) == hash(WATER.in_field(IN_BOHR))
+    assert among != WATER and among.fingerprint != WATER.in_field(IN_BOHR[:2]).fingerprint
+    assert among.in_field(None) == WATER and among.with_state(2, 1).point_charges is not None

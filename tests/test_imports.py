@@ -1,0 +1,253 @@
+"""What an import may do: PySCF executes nothing of the folders of a user, and heavy modules are loaded by use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import dfmp2
+from dfmp2.errors import InputError
+from dfmp2.molecule import pyscf_shield
+from dfmp2.molecule.pyscf_shield import EVALUATING, FLAG, import_pyscf, pyscf_version, shielded
+
+ROOT = str(Path(dfmp2.__file__).parents[1])
+PLANT = "import pathlib; pathlib.Path('marker').touch()\n"
+SET_UP = "import sys; from dfmp2.host.deferred import defer; defer('scipy.optimize'); "
+LOADED = "'scipy.optimize._minimize' in sys.modules"
+
+
+def run_python(code: str, folder: Path, **environment: str) -> str:
+    """Standard output of a fresh interpreter with the working directory first on its path, as in `python -m`."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYSCF_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=clean | {"PYTHONPATH": ROOT, "HOME": str(folder)} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def flags() -> list[bool]:
+    return [bool(getattr(import_module(name), FLAG)) for name in EVALUATING]
+
+
+# --- the shield around PySCF ------------------------------------------------------------------------------
+
+
+def test_pyscf_executes_planted_configuration_without_the_shield(tmp_path: Path) -> None:
+    (tmp_path / ".pyscf_conf.py").write_text(PLANT)
+    run_python("import pyscf", tmp_path)
+    assert (tmp_path / "marker").exists()
+
+
+def test_nothing_from_the_working_directory_is_executed_or_imported(tmp_path: Path) -> None:
+    """Planted: configuration, a whole package `pyscf`, one as plugin path; the environment is left as it was."""
+    (tmp_path / ".pyscf_conf.py").write_text(PLANT)
+    (tmp_path / "own.py").write_text(PLANT)
+    (tmp_path / "pyscf").mkdir()
+    (tmp_path / "pyscf" / "__init__.py").write_text(PLANT)
+    (tmp_path / "plugin" / "pyscf").mkdir(parents=True)
+    code = """
+import os, sys
+from dfmp2.molecule.pyscf_shield import import_pyscf, EVALUATING, FLAG
+assert "pyscf" not in sys.modules and "h5py" not in sys.modules
+before, path = dict(os.environ), list(sys.path)
+import_pyscf()
+assert dict(os.environ) == before and sys.path == path
+import pyscf
+assert all(getattr(sys.modules[name], FLAG) is True for name in EVALUATING)
+assert pyscf.__config__.MAX_MEMORY == 1234 and not pyscf.__config__.ARGPARSE
+assert not any(os.path.realpath(p).startswith(os.getcwd()) for p in pyscf.__path__), pyscf.__path__
+import_pyscf()
+print("fine")
+"""
+    settings = {"PYSCF_MAX_MEMORY": "1234", "PYSCF_ARGPARSE": "1"}
+    planted = {"PYSCF_CONFIG_FILE": str(tmp_path / "own.py"), "PYSCF_EXT_PATH": str(tmp_path / "plugin")}
+    assert run_python(code, tmp_path, **settings, **planted) == "fine\n"
+    assert not (tmp_path / "marker").exists()
+
+
+def test_a_folder_pyscf_does_not_join_the_package_as_plugin(tmp_path: Path) -> None:
+    (tmp_path / "pyscf").mkdir()  # no __init__.py: what pkgutil.extend_path looks for
+    (tmp_path / "pyscf" / "planted.py").write_text(PLANT)
+    code = """
+from dfmp2.molecule.pyscf_shield import import_pyscf
+import_pyscf()
+try:
+    import pyscf.planted
+except ModuleNotFoundError:
+    print("refused")
+"""
+    assert run_python("import pyscf.planted", tmp_path) == ""
+    assert (tmp_path / "marker").exists()  # PySCF alone does import it
+    (tmp_path / "marker").unlink()
+    assert run_python(code, tmp_path) == "refused\n"
+    assert not (tmp_path / "marker").exists()
+
+
+def test_pyscf_imported_earlier_is_closed_and_reopened(tmp_path: Path) -> None:
+    """A coordinate is a Python expression to PySCF: evaluated outside the block, refused inside."""
+    code = """
+from pyscf import gto
+from dfmp2.molecule.pyscf_shield import shielded
+text = "H 0 0 0; H 0 0 len([print('executed')])"
+def build():
+    try:
+        gto.M(atom=text, unit="Bohr", verbose=0)
+    except Exception as error:
+        print(type(error).__name__)
+build()
+with shielded():
+    build()
+build()
+"""
+    assert run_python(code, tmp_path) == "executed\nValueError\nexecuted\n"
+
+
+def test_switches_close_and_restore_when_nested(monkeypatch: pytest.MonkeyPatch) -> None:
+    import_pyscf()
+    found = [True, False, False, True, False]
+    for name, value in zip(EVALUATING, found, strict=True):
+        monkeypatch.setattr(import_module(name), FLAG, value)
+    with shielded():
+        assert all(flags())
+        with pytest.raises(ZeroDivisionError), shielded():
+            raise ZeroDivisionError
+        assert all(flags())
+    assert flags() == found
+
+
+def test_switches_stay_closed_until_the_last_thread_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    import_pyscf()
+    for name in EVALUATING:
+        monkeypatch.setattr(import_module(name), FLAG, False)
+    entered, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with shielded():
+            entered.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=other)
+    with shielded():
+        thread.start()
+        assert entered.wait(10)
+    assert all(flags())
+    leave.set()
+    thread.join(10)
+    assert not any(flags())
+
+
+@pytest.mark.parametrize("version", ["2.12.1", "1.7.6", "unknown", "2.13.0", "2.14.0rc1", "3.0"])
+def test_old_versions_are_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    import_pyscf()
+    monkeypatch.setattr(sys.modules["pyscf"], "__version__", version)
+    if version >= "2.13" and version != "unknown":
+        assert pyscf_version() == version
+        return
+    with pytest.raises(InputError, match=rf"PySCF {version} is installed.*pip install 'pyscf>=2\.13'") as caught:
+        import_pyscf()
+    assert caught.value.exit_code == 3
+
+
+def test_a_parser_without_switch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import_pyscf()
+    monkeypatch.delattr(sys.modules["pyscf.gto.basis.parse_cp2k"], FLAG)
+    with pytest.raises(InputError, match=r"PySCF 2\..*parse_cp2k.*pip install"), shielded():
+        pass
+
+
+def test_missing_pyscf_says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyscf", None)
+    with pytest.raises(InputError, match=r"not installed.*pip install 'pyscf>=2\.13'"):
+        import_pyscf()
+
+
+def test_settings_that_would_break_the_import_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "pyscf", raising=False)
+    monkeypatch.setenv("PYSCF_MAX_MEMORY", "plenty")
+    with pytest.raises(InputError, match="PYSCF_MAX_MEMORY is 'plenty'"):
+        import_pyscf()
+    monkeypatch.delenv("PYSCF_MAX_MEMORY")
+    monkeypatch.setattr(pyscf_shield, "CONFIG", Path("nowhere") / "pyscf_conf.py")
+    with pytest.raises(InputError, match=r"pyscf_conf\.py.*missing"):
+        import_pyscf()
+    assert "pyscf" not in sys.modules
+
+
+def test_a_deleted_working_directory_is_no_obstacle(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    code = (
+        "import os; os.rmdir(os.getcwd())\n"
+        "from dfmp2.molecule.pyscf_shield import no_imports_from_working_directory\n"
+        "with no_imports_from_working_directory(): print('fine')"
+    )
+    assert run_python(code, folder) == "fine\n"
+
+
+# --- modules that are loaded late --------------------------------------------------------------------------
+
+
+def test_a_deferred_module_is_loaded_by_use(tmp_path: Path) -> None:
+    """One interpreter for each way to import it."""
+    for use in (
+        "import scipy.optimize; scipy.optimize.minimize",
+        "from scipy.optimize import minimize",
+        "import scipy.optimize._linprog",
+        "from scipy.optimize import *; minimize",
+    ):
+        check = f"import scipy.linalg; assert not {LOADED}; {use}; assert {LOADED}; "
+        solve = "import scipy.optimize as o; assert abs(o.brentq(lambda x: x * x - 2, 0, 2) - 2**0.5) < 1e-9"
+        run_python(SET_UP + check + solve, tmp_path)
+    run_python(
+        "import scipy.optimize as before; " + SET_UP + "import scipy.optimize as after; assert before is after",
+        tmp_path,
+    )
+
+
+def test_a_run_does_not_load_it(tmp_path):
+    code = (
+        "import sys; from dfmp2.cli.main import main; "
+        f"code = main(['run', 'inputs/h2o.xyz', '--basis', 'sto-3g', '--output', r'{tmp_path}/h2o.h5']); "
+        f"assert code == 0; assert 'pyscf.scf.diis' in sys.modules; assert not {LOADED}; "
+        "assert 'scipy.special' in sys.modules; assert 'numpy.f2py.f2py2e' not in sys.modules; "
+        "assert 'pyscf.symm.geom' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_the_rest_of_numpy_and_pyscf_is_there_when_asked_for(tmp_path: Path) -> None:
+    run_python(
+        """
+from dfmp2.host.deferred import defer_numpy_extras, defer_unused
+defer_numpy_extras(), defer_unused()
+import scipy.linalg, scipy.special
+import numpy as np
+assert np.ma.array([1, 2], mask=[0, 1]).sum() == 1
+import numpy.ma as ma
+assert ma.isMaskedArray(ma.array([1]))
+from numpy.polynomial import Polynomial
+assert Polynomial([1, 2])(3) == 7
+np.testing.assert_allclose(1.0, 1.0)
+import numpy.f2py, numpy.ctypeslib
+assert callable(numpy.f2py.run_main) and numpy.ctypeslib.as_array
+assert np.rec.array([(1, 2.0)], dtype=[('a', int), ('b', float)]).a[0] == 1
+from pyscf import gto, scf
+mole = gto.M(atom='O 0 0 0; H 0 0.76 0.59; H 0 -0.76 0.59', symmetry=True, verbose=0)
+mf = scf.RHF(mole)
+assert mole.groupname == 'C2v' and type(mf).__name__ == 'SymAdaptedRHF', type(mf)
+assert abs(mf.kernel() + 74.96) < 0.1
+""",
+        tmp_path,
+    )

@@ -1,0 +1,356 @@
+"""Integrals: the fit in the Coulomb metric, J and K, screening, the transformation, and the BLAS calls beneath them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import scipy.linalg
+from pyscf import df, gto, lib, scf
+
+from dfmp2.backends.cpu import CpuBackend
+from dfmp2.backends.untransformed import unpacked
+from dfmp2.errors import NumericalError
+from dfmp2.host.blas import SymmetricProducts, solve_columns, solve_rows
+from dfmp2.integrals import screening, three_center
+from dfmp2.integrals import transform as transformation
+from dfmp2.integrals.metric import factorise, fit
+from dfmp2.integrals.screening import every_pair, significant
+from dfmp2.integrals.spaces import ActiveSpace, active_space
+from dfmp2.integrals.transform import Transformation
+from dfmp2.mp2.device_b import fitted_integrals as untransformed_integrals
+from dfmp2.mp2.pairs import pair_energies
+from dfmp2.progress import Stopwatch
+from dfmp2.scf import jk
+from dfmp2.scf.jk import FittedIntegrals, coulomb_exchange, fitted_integrals
+from dfmp2.trainium.kernels.twins import transform_twin
+from tests.test_nki_backend import GEOMETRIES
+
+RNG = np.random.default_rng(8)
+MOLE = gto.M(atom="N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6", basis="cc-pvdz", spin=1, verbose=0)
+AUX = df.addons.make_auxmol(MOLE, "cc-pvdz-jkfit")
+ALL = every_pair(MOLE.nao)
+# Two radicals and a neon atom far apart, in an order that is not that of their places: most pairs are negligible.
+APART = gto.M(
+    atom="N 4 5 25; N 0 0 0; H 4 5.8 25.6; H 0 0.8 0.6; Ne 0 0 12; H 4 4.2 25.6; H 0 -0.8 0.6",
+    basis="cc-pvdz",
+    spin=2,
+    verbose=0,
+)
+APART_AUX = df.addons.make_auxmol(APART, "cc-pvdz-jkfit")
+
+
+# --- three-centre integrals and their fit ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("functions", [1, 7, 30, 10**6])
+def test_blocks_are_all_integrals_and_keep_to_their_size(functions):
+    most = 8 * MOLE.nao * (MOLE.nao + 1) // 2 * functions
+    expected = df.incore.aux_e2(MOLE, AUX, aosym="s2ij").T
+    largest = int(np.diff(AUX.ao_loc_nr()).max())
+    stop = 0
+    for p0, p1, block in three_center.packed_blocks(MOLE, AUX, block_bytes=most):
+        assert p0 == stop and p1 - p0 <= max(functions, largest)
+        np.testing.assert_allclose(block, expected[p0:p1], atol=1e-13)
+        stop = p1
+    assert stop == AUX.nao == len(expected)
+    assert three_center.block_functions(AUX, MOLE.nao, most) <= max(functions, largest)
+
+
+def raw_integrals(nocc, nvir, naux, seed=3):
+    return np.random.default_rng(seed).standard_normal((naux, nocc, nvir))
+
+
+def metric_of(naux, smallest=1e-3, seed=4):
+    q, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((naux, naux)))
+    return (q * np.geomspace(smallest, 10.0, naux)) @ q.T
+
+
+def blocks_of(raw, size):
+    for p0 in range(0, len(raw), size):
+        yield p0, min(p0 + size, len(raw)), [raw[p0 : p0 + size]]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_product_of_fitted_integrals_is_the_coulomb_fit(workers, size):
+    raw, metric = raw_integrals(3, 4, 20), metric_of(20)
+    factor = factorise(metric)
+    assert factor.triangular
+    (b,) = fit(blocks_of(raw, size), factor, [(3, 4)], 20, workers, Stopwatch())
+    expected = np.einsum("pia,pq,qjb->iajb", raw, np.linalg.inv(metric), raw)
+    np.testing.assert_allclose(np.einsum("iap,jbp->iajb", b, b), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_blocks_and_workers_do_not_change_a_bit(monkeypatch):
+    monkeypatch.setattr("dfmp2.integrals.metric.SOLVE_ELEMENTS", 200)  # several solves
+    raw, factor = raw_integrals(5, 11, 33), factorise(metric_of(33))
+    results = [
+        fit(blocks_of(raw, size), factor, [(5, 11)], 33, workers, Stopwatch())[0]
+        for size, workers in ((33, 1), (5, 1), (8, 3))
+    ]
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
+
+
+def test_condition_number_is_estimated():
+    exact = np.linalg.cond(metric_of(30, 1e-4), 1)
+    assert factorise(metric_of(30, 1e-4)).condition == pytest.approx(exact, rel=3)
+
+
+def test_eigenvalues_below_1e_12_are_cut_and_counted():
+    """Relative to the largest, 10: the four smallest are zero or noise, the fifth is not."""
+    naux, cut = 12, 4
+    values, vectors = np.linalg.eigh(metric_of(naux))
+    values[: cut + 1] = [-1e-17, 0.0, 1e-15, 3e-12, 1e-10]
+    factor = factorise((vectors * values) @ vectors.T)
+    assert not factor.triangular
+    assert (factor.dropped, factor.naux, factor.threshold) == (cut, naux - cut, 1e-12)
+    # Raw integrals inside the kept space: the fit is exact there.
+    kept, values = vectors[:, cut + 1 :], values[cut + 1 :]
+    raw = np.einsum("pq,qia->pia", kept, raw_integrals(2, 3, len(values)))
+    (b,) = fit(blocks_of(raw, 4), factor, [(2, 3)], naux, 1, Stopwatch())
+    expected = np.einsum("pia,pq,qjb->iajb", raw, (kept / values) @ kept.T, raw)
+    np.testing.assert_allclose(np.einsum("iap,jbp->iajb", b, b), expected, rtol=1e-8, atol=1e-8)
+
+
+def test_nan_in_the_metric_is_refused():
+    metric = metric_of(5)
+    metric[2, 3] = np.nan
+    with pytest.raises(NumericalError, match="metric"):
+        factorise(metric)
+
+
+# --- Coulomb and exchange matrices ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def uhf():
+    return scf.UHF(MOLE).density_fit(auxbasis="cc-pvdz-jkfit").run()
+
+
+def test_fitted_integrals_equal_pyscf(uhf):
+    theirs = next(uhf.with_df.loop(blksize=AUX.nao))
+    ours = fitted_integrals(MOLE, AUX, ALL, 2)
+    np.testing.assert_allclose(ours.T @ ours, theirs.T @ theirs, atol=1e-11)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_matrices_of_an_open_shell_equal_pyscf(uhf, threads, monkeypatch):
+    monkeypatch.setattr(jk, "BLOCK_BYTES", 8 * 5 * MOLE.nao * 7)  # several blocks per worker
+    monkeypatch.setattr(jk, "CACHE_BYTES", 1)  # several parts per block
+    density = uhf.make_rdm1()
+    theirs = uhf.with_df.get_jk(density)
+    ours = FittedIntegrals(MOLE, AUX, threads).get_jk(density)
+    for mine, reference in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(mine, reference, atol=1e-11)
+
+
+def test_matrices_of_a_closed_shell_have_no_spin_axis():
+    mole = gto.M(atom="F 0 0 0; H 0 0 0.92", basis="6-31g", verbose=0)
+    aux = df.addons.make_auxmol(mole, "cc-pvdz-jkfit")
+    mf = scf.RHF(mole).density_fit(auxbasis="cc-pvdz-jkfit").run()
+    j, k = FittedIntegrals(mole, aux, 2).get_jk(mf.make_rdm1())
+    np.testing.assert_allclose((j, k), mf.with_df.get_jk(mf.make_rdm1()), atol=1e-11)
+
+
+def test_density_without_orbitals_goes_to_pyscf(uhf):
+    density = np.asarray(uhf.make_rdm1())
+    assert not isinstance(density, lib.NPArrayWithTag)
+    ours = FittedIntegrals(MOLE, AUX, 2).get_jk(density)
+    np.testing.assert_allclose(ours, uhf.with_df.get_jk(density), atol=1e-11)
+
+
+def test_same_threads_give_the_same_bits(uhf):
+    b = fitted_integrals(MOLE, AUX, ALL, 2)
+    np.testing.assert_array_equal(b, fitted_integrals(MOLE, AUX, ALL, 1))
+    occupied = [np.asarray(c)[:, n > 0] for c, n in zip(uhf.mo_coeff, uhf.mo_occ, strict=True)]
+    first, second = (coulomb_exchange(b, ALL, occupied, 2) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_a_spin_without_electrons(uhf):
+    b = fitted_integrals(MOLE, AUX, ALL, 1)
+    _, k = coulomb_exchange(b, ALL, [np.asarray(uhf.mo_coeff[0])[:, :5], np.zeros((MOLE.nao, 0))], 2)
+    assert np.abs(k[0]).max() > 0.1
+    assert np.abs(k[1]).max() == 0.0
+
+
+@pytest.fixture(scope="module")
+def apart():
+    return scf.UHF(APART).density_fit(auxbasis="cc-pvdz-jkfit").run()
+
+
+def test_pairs_are_dropped_whose_diagonal_integral_is_below_1e_24():
+    """By Schwarz's inequality with (mn|mn)^1/2 < 1e-12; the largest of a pair of shells speaks for all of it."""
+    mole = gto.M(atom=[("He", (0, 0, 0.8 * n)) for n in range(12)], basis="cc-pvdz", verbose=0)
+    shells = mole.nbas
+    largest = np.zeros((shells, shells))
+    for i, j in np.ndindex(shells, shells):
+        block = mole.intor_by_shell("int2e_sph", (i, j, i, j))
+        largest[i, j] = np.sqrt(np.einsum("ijij->ij", block).max())
+    shell = np.repeat(np.arange(shells), np.diff(mole.ao_loc_nr()))
+    expected = largest[np.ix_(shell, shell)][np.tril_indices(mole.nao)]
+    assert ((expected > 1e-12) & (expected < 1e-10)).sum() > 10 and (expected < 1e-12).sum() > 100
+    np.testing.assert_array_equal(significant(mole), expected >= 1e-12)
+
+
+@pytest.mark.parametrize("cluster", [30, 1000])
+def test_dropped_pairs_change_nothing(apart, cluster, monkeypatch):
+    monkeypatch.setattr(screening, "CLUSTER", cluster)  # many clusters, one
+    monkeypatch.setattr(jk, "CACHE_BYTES", 1)
+    fitted = FittedIntegrals(APART, APART_AUX, 2)
+    assert len(fitted.pairs.columns) < 0.6 * APART.nao * (APART.nao + 1) / 2
+    density = apart.make_rdm1()
+    theirs = apart.with_df.get_jk(density)
+    np.testing.assert_allclose(fitted.get_jk(density), theirs, atol=1e-10)
+    np.testing.assert_allclose(fitted.get_jk(np.asarray(density)), theirs, atol=1e-10)  # through PySCF's builder
+
+
+@pytest.mark.parametrize(("mole", "aux", "reference"), [(MOLE, AUX, "uhf"), (APART, APART_AUX, "apart")])
+def test_float32_exchange_is_good_to_float32(mole, aux, reference, request):
+    mf = request.getfixturevalue(reference)
+    fitted = FittedIntegrals(mole, aux, 2)
+    fitted.single = True
+    (j, k), (exact_j, exact_k) = fitted.get_jk(mf.make_rdm1()), mf.with_df.get_jk(mf.make_rdm1())
+    np.testing.assert_allclose(j, exact_j, atol=1e-10)
+    error = np.abs(k - exact_k).max()
+    assert 1e-10 < error < 4 * np.finfo(np.float32).eps * np.abs(exact_k).max()  # it was float32, and no worse
+
+
+# --- the transformation -----------------------------------------------------------------------------------
+
+
+NAO = 11
+COEFFICIENTS = RNG.standard_normal((NAO, NAO))
+
+
+def space(occupied, virtual):
+    c_occ, c_vir = COEFFICIENTS[:, occupied].copy(), COEFFICIENTS[:, virtual].copy()
+    return ActiveSpace(c_occ, c_vir, np.zeros(c_occ.shape[1]), np.zeros(c_vir.shape[1]))
+
+
+SPACES = {
+    "a spin": [space(slice(1, 5), slice(5, 11))],
+    "parts of it": [space(slice(1, 5), slice(5, 11)), space(slice(2, 4), slice(5, 8)), space(slice(5, 8), slice(5, 8))],
+    "frozen core": [space(slice(2, 5), slice(5, 11)), space(slice(0, 5), slice(5, 11))],
+    "a spin without electrons": [space(slice(0, 2), slice(2, 11)), space(slice(0, 0), slice(0, 11))],
+}
+
+
+@pytest.mark.parametrize("spaces", SPACES.values(), ids=SPACES)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_every_block_is_transformed(spaces, threads, monkeypatch):
+    monkeypatch.setattr(transformation, "HALF_BYTES", 8 * NAO * 7 * 2)  # two or so fitting functions at a time
+    transform = Transformation(spaces, threads)
+    for count in (3, 8, 5):  # larger and smaller than the block before
+        full = RNG.standard_normal((count, NAO, NAO))
+        full += full.transpose(0, 2, 1)
+        packed = np.ascontiguousarray(full[:, *np.tril_indices(NAO)])
+        for part, s in zip(transform(packed), spaces, strict=True):
+            np.testing.assert_allclose(part, s.c_occ.T @ full @ s.c_vir, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_the_metric_after_a_float32_transform_is_wrong_and_before_it_is_right():
+    """Why fitted integrals are transformed and never raw ones: benzene with diffuse functions.
+
+    ours     metric in float64 on (mu nu|Q), rounded to float32, transformed in float32
+    theirs   (mu nu|Q) rounded to float32, transformed in float32, metric afterwards
+    """
+    atoms = "\n".join(GEOMETRIES["benzene"].splitlines()[2:])
+    mole = gto.M(atom=atoms, basis="aug-cc-pvdz", verbose=0)
+    auxmole = gto.M(atom=atoms, basis="aug-cc-pvdz-ri", verbose=0)
+    mf = scf.RHF(mole).density_fit(auxbasis="aug-cc-pvdz-jkfit").run(conv_tol=1e-9)
+    space = active_space(mf.mo_coeff, mf.mo_energy, mf.mo_occ, 0, 0)
+    metric = three_center.coulomb_metric(auxmole)
+    factor = factorise(metric)
+    assert factor.triangular and factor.condition > 1e7
+    backend = CpuBackend(2)
+
+    def energy(b):
+        pairs = pair_energies([backend.put(b.astype(np.float64), space.eps_occ, space.eps_vir, "fp64")], backend)
+        return pairs.same_spin_energy + pairs.opposite_spin_energy
+
+    raw = np.concatenate([block.copy() for _, _, block in three_center.packed_blocks(mole, auxmole)])
+    fitted = untransformed_integrals(mole, auxmole, factor, 2, Stopwatch(), 64 * 10**6)
+    c = space.c_occ, space.c_vir
+    exact = energy(transform_twin(unpacked(fitted, mole.nao), *c, np.float64))
+    ours = energy(transform_twin(unpacked(fitted, mole.nao), *c))
+    raw_b = transform_twin(unpacked(raw, mole.nao), *c)
+    lower = np.tril(factor.factor)
+    errors = {}
+    for dtype in (np.float32, np.float64):
+        rows = raw_b.reshape(-1, raw_b.shape[2]).astype(dtype).T
+        b = scipy.linalg.solve_triangular(lower.astype(dtype), rows, lower=True).T.reshape(raw_b.shape)
+        errors[dtype.__name__] = energy(b) - exact
+    # E(corr) = -0.82817 Eh; metric first: 8e-8 Eh off; metric last: -2.26e-3 Eh, in either precision.
+    assert abs(ours - exact) < 1e-7
+    assert all(1e-4 < abs(error) < 1e-2 for error in errors.values())
+
+
+# --- BLAS -------------------------------------------------------------------------------------------------
+
+
+def lower(n):
+    return np.asfortranarray(np.tril(RNG.standard_normal((n, n))) + 3 * np.eye(n))
+
+
+@pytest.mark.parametrize(("n", "count"), [(1, 1), (5, 3), (40, 129), (7, 0)])
+def test_rows_are_solved(n, count):
+    factor, rows = lower(n), RNG.standard_normal((count, n))
+    expected = scipy.linalg.solve_triangular(factor, rows.T, lower=True).T if count else rows.copy()
+    solve_rows(factor, rows)
+    np.testing.assert_allclose(rows, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_columns_in_a_range_are_solved_and_the_others_left_alone():
+    factor, block = lower(12), RNG.standard_normal((12, 50))
+    before = block.copy()
+    solve_columns(factor, block, 10, 37)
+    np.testing.assert_array_equal(block[:, :10], before[:, :10])
+    np.testing.assert_array_equal(block[:, 37:], before[:, 37:])
+    expected = scipy.linalg.solve_triangular(factor, before[:, 10:37], lower=True)
+    np.testing.assert_allclose(block[:, 10:37], expected, rtol=1e-10, atol=1e-10)
+
+
+def test_what_cannot_be_solved_in_place_is_refused():
+    with pytest.raises(ValueError, match="Fortran"):
+        solve_rows(np.ascontiguousarray(lower(4)), np.ones((3, 4)))
+    with pytest.raises(ValueError, match="C-ordered"):
+        solve_rows(lower(4), np.ones((4, 3)).T)
+    with pytest.raises(TypeError, match="float32"):
+        solve_rows(lower(4), np.ones((3, 4), np.float32))
+
+
+def test_other_threads_run_during_a_solve():
+    """The GIL is free: this thread counts while a worker solves, which takes about 0.1 s."""
+    factor, rows = lower(1200), RNG.standard_normal((2000, 1200))
+    with ThreadPoolExecutor(1) as pool:
+        future, ticks = pool.submit(solve_rows, factor, rows), 0
+        while not future.done():
+            ticks += 1
+        assert ticks > 100
+
+
+@pytest.mark.parametrize(("dtype", "accuracy"), [(np.float32, 4e-6), (np.float64, 1e-14)])
+def test_symmetric_products_of_packed_triangles(dtype, accuracy):
+    rng = np.random.default_rng(5)
+    n, matrices = 7, 4
+    full = rng.standard_normal((matrices, n, n))
+    full += full.transpose(0, 2, 1)
+    packed = np.ascontiguousarray(full[:, *np.tril_indices(n)])
+    sets = [rng.standard_normal((count, n)).astype(dtype) for count in (3, 0, 1)]
+    out = [np.full((matrices, *rows.shape), np.nan, dtype=dtype) for rows in sets]
+    SymmetricProducts(sets)(packed, out)
+    for rows, products in zip(sets, out, strict=True):
+        np.testing.assert_allclose(products, rows @ full, atol=accuracy)
+
+
+@pytest.mark.parametrize("rows", [np.zeros((2, 7)), np.zeros((2, 6), np.float32), np.zeros((7, 2), np.float32).T])
+def test_symmetric_products_refuse_what_blas_would_misread(rows):
+    with pytest.raises(ValueError, match="expected C-ordered float32"):
+        SymmetricProducts([np.zeros((3, 7), np.float32), rows])
+    with pytest.raises(ValueError, match="expected C-ordered float32"):
+        SymmetricProducts([np.zeros((2, 7), np.float32)])(np.zeros((1, 28)), [rows[None]])

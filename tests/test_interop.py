@@ -1,0 +1,552 @@
+"""Other programs' ways in: QCSchema documents, QCEngine with its own suite, QCManyBody, and ASE's calculator."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dfmp2
+from dfmp2.errors import InputError
+from dfmp2.interop import qcschema
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.options import Options
+from dfmp2.studies.interaction import interaction_energy
+from dfmp2.units import BOHR_PER_ANGSTROM
+from tests.conftest import Finished, Runner, listing, run_command
+
+ase = pytest.importorskip("ase")
+pytest.importorskip("qcengine")
+pytest.importorskip("qcmanybody")
+
+from ase.build import molecule as molecule_of  # noqa: E402
+from ase.calculators.calculator import PropertyNotImplementedError  # noqa: E402
+from ase.units import Hartree  # noqa: E402
+from qcelemental import models  # noqa: E402
+
+from dfmp2.interop.ase import DFMP2  # noqa: E402
+
+ENTRIES = json.loads((Path(dfmp2.__file__).parent / "validation" / "cases.json").read_text())["entries"]
+
+
+WATER = [0.0, 0.0, 0.22166487441148175, 0.0, 1.4309006215206648, -0.886659497645927, 0.0, -1.4309006215206648, -0.88]
+
+
+# H-F of QCEngine's standard suite (standard_suite_ref.py), cc-pVDZ, density-fitted SCF and MP2 by Psi4, all electrons.
+HF = {"symbols": ["H", "F"], "geometry": [0.0, 0.0, -1.64558411, 0.0, 0.0, 0.08729475]}
+HF_SCF, HF_MP2 = -100.019400605629, -0.2037649370559149
+
+
+# --- QCSchema ---------------------------------------------------------------------------------------
+
+
+def v1(molecule: dict[str, Any] | None = None, basis: Any = "sto-3g", **changes: Any) -> dict[str, Any]:
+    """An AtomicInput of version 1."""
+    return {
+        "schema_name": "qcschema_input",
+        "schema_version": 1,
+        "molecule": molecule or {"symbols": ["O", "H", "H"], "geometry": WATER},
+        "driver": "energy",
+        "model": {"method": "mp2", "basis": basis},
+        **changes,
+    }
+
+
+def v2(document: dict[str, Any]) -> dict[str, Any]:
+    """The same input in version 2."""
+    specification = {k: document[k] for k in ("driver", "model", "keywords", "protocols", "extras") if k in document}
+    rest = {k: v for k, v in document.items() if k not in specification}
+    return {**rest, "schema_name": "qcschema_atomic_input", "schema_version": 2, "specification": specification}
+
+
+@pytest.fixture
+def pipe(call: Runner, folder: Path) -> Callable[[Any], Finished]:
+    """The command on a document (or text) in a file."""
+
+    def run(document: Any) -> Finished:
+        text = document if isinstance(document, str) else json.dumps(document)
+        (folder / "in.json").write_text(text)
+        return call("qcschema", "in.json")
+
+    return run
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_published_energy(pipe: Callable[[Any], Finished], version: int) -> None:
+    document = v1(HF, "cc-pvdz", keywords={"precision": "fp64", "auxbasis": "cc-pvdz-ri"}, id="hf-1")
+    done = pipe(document if version == 1 else v2(document))
+    assert (done.code, done.err) == (0, "")
+    answer = done.json
+    assert answer["return_result"] == pytest.approx(HF_SCF + HF_MP2, abs=2e-8)
+    properties = answer["properties"]
+    assert properties["scf_total_energy"] == pytest.approx(HF_SCF, abs=1e-8)
+    assert properties["mp2_correlation_energy"] == pytest.approx(HF_MP2, abs=1e-8)
+    assert properties["return_energy"] == answer["return_result"]
+    parts = ("mp2_same_spin_correlation_energy", "mp2_opposite_spin_correlation_energy")
+    assert sum(properties[name] for name in parts) == pytest.approx(properties["mp2_doubles_energy"], abs=1e-15)
+    assert (properties["calcinfo_nalpha"], properties["calcinfo_nbasis"], properties["calcinfo_natom"]) == (5, 19, 2)
+    assert answer["schema_name"] == ("qcschema_output" if version == 1 else "qcschema_atomic_result")
+    assert (answer["schema_version"], answer["id"], answer["success"]) == (version, "hf-1", True)
+    assert answer["provenance"]["creator"] == "dfmp2"
+
+
+def test_standard_input_and_nothing_but_json(folder: Path) -> None:
+    done = run_command("qcschema", "-", cwd=folder, stdin=json.dumps(v1()))
+    assert (done.code, done.err) == (0, "")
+    # Bohr to bohr: the same bits as our own molecule, so the same energy.
+    molecule = Molecule(("O", "H", "H"), np.reshape(WATER, (3, 3)))
+    again = dfmp2.run(molecule, "sto-3g", threads=done.json["extras"]["dfmp2"]["provenance"]["threads"])
+    assert done.json["return_result"] == pytest.approx(again.mp2_total_energy, abs=1e-12)
+
+
+def test_the_input_comes_back_untouched(pipe: Callable[[Any], Finished]) -> None:
+    molecule = {
+        **{"symbols": ["O", "H", "H"], "geometry": WATER, "fix_com": False, "fix_orientation": True},
+        **{"comment": "as it was", "masses": [15.99, 1.008, 1.008], "connectivity": [[0, 1, 1.0], [0, 2, 1.0]]},
+    }
+    document = v1(molecule, extras={"mine": {"a": 1}}, keywords={"frozen_core": 1})
+    answer = pipe(document).json
+    assert answer["molecule"] == molecule
+    assert answer["keywords"] == {"frozen_core": 1}
+    assert answer["extras"]["mine"] == {"a": 1}
+    assert answer["extras"]["dfmp2"]["frozen_core_orbitals"] == 1
+    answer = pipe(v2(document)).json
+    assert answer["input_data"] == v2(document)
+    assert answer["molecule"] == molecule
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_qcelemental_accepts_result_and_failure(pipe: Callable[[Any], Finished], version: int) -> None:
+    room = models.v1 if version == 1 else models.v2
+    form = (lambda document: document) if version == 1 else v2
+    record = room.AtomicResult(**pipe(form(v1(protocols={"wavefunction": "orbitals_and_eigenvalues"}))).json)
+    orbitals = record.wavefunction.scf_orbitals_a
+    assert orbitals.shape == (7, 7)
+    assert record.wavefunction.scf_eigenvalues_a.shape == (7,)
+    assert record.wavefunction.scf_occupations_a is None
+    failed = room.FailedOperation(**pipe(form(v1(driver="hessian"))).json)
+    assert (failed.error.error_type, failed.success) == ("input_error", False)
+
+
+def test_scaled_methods(pipe: Callable[[Any], Finished]) -> None:
+    def energy(method: str, **keywords: float) -> tuple[float, dict[str, float]]:
+        answer = pipe(v1(model={"method": method, "basis": "sto-3g"}, keywords=keywords)).json
+        return answer["return_result"] - answer["properties"]["scf_total_energy"], answer["extras"]["qcvars"]
+
+    plain, names = energy("RI-MP2")
+    opposite, same = names["MP2 OPPOSITE-SPIN CORRELATION ENERGY"], names["MP2 SAME-SPIN CORRELATION ENERGY"]
+    assert plain == pytest.approx(opposite + same, abs=1e-12)
+    assert energy("scs-mp2")[0] == pytest.approx(1.2 * opposite + same / 3, abs=1e-9)  # Grimme 2003
+    assert energy("sos-mp2")[0] == pytest.approx(1.3 * opposite, abs=1e-9)  # Jung 2004
+    custom, names = energy("custom-scs-mp2", os_scale=1.5, ss_scale=0.25)
+    assert custom == pytest.approx(1.5 * opposite + 0.25 * same, abs=1e-9)
+    assert names["CURRENT CORRELATION ENERGY"] == names["CUSTOM SCS-MP2 CORRELATION ENERGY"]
+
+
+DIMER = {"symbols": ["O", "H", "Na"], "geometry": [0, 0, 0, 0, 0, 1.83, 0, 0, -9.0], "fragments": [[0, 1], [2]]}
+STATES = [  # (changes of the molecule, charge, multiplicity)
+    ({}, 0, 1),
+    ({"molecular_charge": -1.0, "molecular_multiplicity": 1.0}, -1, 1),
+    ({"fragment_charges": [-1.0, 1.0]}, 0, 1),
+    ({"fragment_charges": [-1, 0], "fragment_multiplicities": [1, 2]}, -1, 2),
+    ({"fragment_charges": [-1, 1], "fragment_multiplicities": [1, 2], "real": [1 > 0, 1 > 0, 1 > 1]}, -1, 1),
+    ({"molecular_multiplicity": 3, "fragment_multiplicities": [2, 2]}, 0, 3),
+    ({"molecular_charge": None, "fragments": None, "real": None}, 0, 1),
+]
+
+
+@pytest.mark.parametrize(("changes", "charge", "multiplicity"), STATES, ids=[str(c) for c, *_ in STATES])
+def test_charge_and_multiplicity(changes: dict[str, Any], charge: int, multiplicity: int) -> None:
+    molecule = qcschema.read_request(v1({**DIMER, **changes})).molecule
+    assert (molecule.charge, molecule.multiplicity) == (charge, multiplicity)
+
+
+BROKEN_MOLECULES = [  # (changes, message)
+    ({"symbols": ["O", "H"]}, "geometry has 9 numbers: expected 6 in bohr"),
+    ({"geometry": ["1"] * 9}, "geometry: expected a list of numbers in bohr"),
+    ({"geometry": [[0, 0], [0, 0, 0, 1], [0, 0, 3]]}, "geometry has 9 numbers: expected 9 in bohr, x, y, z of 3"),
+    ({"geometry": [10**400] * 9}, "geometry: "),
+    ({"geometry": [0, 0, 0, 0, 0, 1.83, 0, 0, 1.83]}, "apart, less than 0.2"),
+    ({"symbols": ["O", "H", "Xx"]}, "unknown element 'Xx'"),
+    ({"real": [True, False]}, "real: expected a list of 3 values"),
+    ({"real": [1, 1, 0]}, "real: expected a list of 3 values"),
+    ({"atomic_numbers": [8, 1, 12]}, "atomic_numbers do not belong to molecule.symbols"),
+    ({"molecular_charge": 0.5}, "molecular_charge 0.5: expected a whole number"),
+    ({"molecular_multiplicity": "2"}, "molecular_multiplicity '2': expected a whole number"),
+    ({"fragments": [[0, 1], [1, 2]]}, "each of the atoms 0 to 2 in exactly one"),
+    ({"fragment_charges": [1, 1], "molecular_charge": 1}, "molecular_charge is 1, its fragment_charges add up to 2"),
+    ({"fragment_multiplicities": [2, 2]}, "2 fragments are open shells, which couple in several ways"),
+    ({"molecular_chrage": 1}, "unknown field 'molecular_chrage'"),
+    ({"schema_version": 1, "schema_name": "qcschema_molecule"}, "expected qcschema_molecule, 2 or 3"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BROKEN_MOLECULES, ids=[str(c) for c, _ in BROKEN_MOLECULES])
+def test_broken_molecules(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        qcschema.read_request(v1({**DIMER, **changes}))
+    assert message in str(raised.value)
+
+
+REFUSED = [  # (document or text, exit code, error type, message)
+    ("", 3, "input_error", "not JSON"),
+    ('{"a": NaN}', 3, "input_error", "NaN is not a number in JSON"),
+    ('{"id": "a", "id": "b"}', 3, "input_error", "'id' is given twice"),
+    ("[" * 100_000, 3, "input_error", "not usable JSON"),
+    ('{"id": ' + "9" * 5000 + "}", 3, "input_error", "not usable JSON"),
+    ("{}", 3, "input_error", "driver None: only energy is available"),
+    (v1(schema_version=3), 3, "input_error", "schema_version 3: expected 1 or 2"),
+    (v1(schema_name="qcschema_output"), 3, "input_error", "expected 'qcschema_input'"),
+    (v1(driver="gradient"), 3, "input_error", "driver 'gradient': only energy is available"),
+    (v1(model={"method": "b3lyp", "basis": "sto-3g"}), 3, "input_error", "method 'b3lyp': expected one of mp2"),
+    (v1(model={"method": "mp2"}), 3, "input_error", "model.basis was not given"),
+    (v1(basis={"name": "mine", "center_data": {}}), 3, "input_error", "model.basis is a JSON object"),
+    (v1(keywords={"scf_type": "df"}), 3, "input_error", "unknown option 'scf_type'"),
+    (v1(keywords={"scf_from": "/etc/passwd"}), 3, "input_error", "a QCSchema document names no files"),
+    (v1(keywords={"os_scale": 1.3}), 3, "input_error", "belong to method custom-scs-mp2"),
+    (v1({"symbols": ["H"], "geometry": [0, 0, 0]}), 3, "input_error", "H has 1 electron"),
+    (v1(keywords={"scf_max_cycles": 1}), 4, "convergence_error", "SCF"),
+    (v1(keywords={"backend": "nki"}), 6, "resource_error", "nki"),
+    (v1(keywords={"memory": "1MB"}), 7, "resource_error", "1.00 MB"),
+]
+
+
+@pytest.mark.parametrize(
+    ("document", "code", "kind", "message"), REFUSED, ids=[f"{n}-{m[:30]}" for n, (*_, m) in enumerate(REFUSED)]
+)
+def test_failed_operation(
+    pipe: Callable[[Any], Finished], folder: Path, document: Any, code: int, kind: str, message: str
+) -> None:
+    done = pipe(document)
+    assert done.code == code
+    failed = done.json
+    assert failed["success"] is False
+    assert failed["error"]["error_type"] == kind
+    assert message in failed["error"]["error_message"]
+    assert failed["error"]["extras"]["exit_code"] == code
+    assert failed["input_data"] == {"{}": {}}.get(str(document), document)
+    assert message in done.message
+    assert not [name for name in listing(folder) if name.endswith(".h5")]
+
+
+def test_a_failed_check_is_no_result(pipe: Callable[[Any], Finished], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dfmp2.mp2.check.SAME_ORBITALS", 0.0)
+    done = pipe(v1(keywords={"check": True, "precision": "fp64"}))
+    assert (done.code, done.json["error"]["error_type"]) == (8, "unknown_error")
+    assert "PySCF's DF-MP2 differs by" in done.message
+
+
+def test_files_that_are_none(call: Runner, folder: Path) -> None:
+    (folder / "bytes.json").write_bytes(b"\xff\xfe")
+    for name, message in {"none.json": "no such file", ".": "give a JSON file", "bytes.json": "not UTF-8"}.items():
+        done = call("qcschema", name)
+        assert done.code == 3
+        assert message in done.json["error"]["error_message"]
+        assert done.json["input_data"] is None
+
+
+def test_another_program_is_not_impersonated() -> None:
+    document = v2(v1())
+    document["specification"]["program"] = "psi4"
+    with pytest.raises(InputError, match="program is 'psi4', and this is dfmp2"):
+        qcschema.read_request(document)
+    document["specification"]["program"] = "DFMP2"
+    assert qcschema.read_request(document).version == 2
+
+
+# --- QCEngine and QCManyBody --------------------------------------------------------------------------
+
+
+SUITE = [  # (molecule of the suite, reference, basis): all its DF-MP2 entries for RHF and UHF but those of CFOUR's QZ2P
+    ("hf", "rhf", "cc-pvdz"),
+    ("bh3p", "uhf", "cc-pvdz"),
+    ("h2o", "rhf", "aug-cc-pvdz"),
+    ("nh2", "uhf", "aug-cc-pvdz"),
+]
+# Our options that make the suite's names true; Psi4's dialect is what its frozen-core values were made with.
+SCF = {"pk": "conventional", "df": "df"}
+CORE = {"ae": "none", "fc": "psi4"}
+VERSIONS = {"as_v1": (1, -1), "as_v2": (2, -1), "to_v2": (1, 2), "to_v1": (2, 1)}  # version in, version asked for
+
+
+@pytest.fixture(scope="module")
+def qcng() -> Any:
+    """QCEngine with dfmp2 registered, twice, which must not matter."""
+    import qcengine
+
+    from dfmp2.interop.qcengine import register
+
+    register()
+    register()
+    return qcengine
+
+
+class Keywords(dict[str, Any]):
+    """Keywords of a program of which QCEngine's runner does not know what it calls the kind of SCF."""
+
+    scf_type = "df"
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.scf_type if key == "scf_type" else super().get(key, default)
+
+
+@pytest.mark.parametrize("fcae", CORE)
+@pytest.mark.parametrize("scf_type", SCF)
+@pytest.mark.parametrize(("subject", "reference", "basis"), SUITE, ids=[f"{s}-{b}" for s, _, b in SUITE])
+def test_standard_suite(
+    qcng: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    subject: str,
+    reference: str,
+    basis: str,
+    scf_type: str,
+    fcae: str,
+) -> None:
+    """QCEngine's own runner, which asks for each energy by each of its names, to 2e-7 Eh (0.52.0)."""
+    monkeypatch.chdir(tmp_path)  # importing the runner starts the programs it finds, and Psi4 leaves a file
+    suite = pytest.importorskip("qcengine.programs.tests.standard_suite_ref")
+    runner = pytest.importorskip("qcengine.programs.tests.standard_suite_runner")
+    route = list(VERSIONS)[SUITE.index((subject, reference, basis))]  # each route of versions with one molecule
+    version, returned = VERSIONS[route]
+    keywords = Keywords(scf=SCF[scf_type], frozen_core=CORE[fcae], precision="fp64")
+    keywords.scf_type = scf_type
+    asked = {
+        **{"call": "dfmp2", "qc_module": "dfmp2", "driver": "energy", "corl_type": "df"},
+        **{"reference": reference, "fcae": fcae, "keywords": keywords, "basis": basis},
+    }
+    room = models.v1 if version == 1 else models.v2
+    molecule = room.Molecule.from_data(suite.std_molecules[f"{subject}-xyz"], name=subject)
+    runner.runner_asserter(asked, molecule, "mp2", basis, route, None, "", room, returned)
+
+
+def test_same_energy_as_the_pipe(qcng: Any) -> None:
+    molecule = {"symbols": ["O", "H", "H"], "geometry": [0, 0, 0.22, 0, 1.43, -0.88, 0, -1.43, -0.88]}
+    document = v1(molecule, keywords={"precision": "fp64", "scf_conv_tol": 1e-12})
+    ours = qcschema.run(qcschema.read_request(document), threads=1)
+    theirs = qcng.compute(document, "dfmp2", raise_error=True, task_config={"ncores": 1, "memory": 2.0})
+    assert theirs.return_result == pytest.approx(ours.mp2_total_energy, abs=1e-10)
+    assert theirs.provenance.creator == "dfmp2"
+    assert theirs.extras["dfmp2"]["memory"]["budget"] == 2 * 2**30  # QCEngine's GiB
+    assert theirs.extras["dfmp2"]["provenance"]["threads"] == 1
+    assert "reference energy" in theirs.stdout
+
+
+FAILURES = [  # (changes of the input, error type, message)
+    ({"keywords": {"scf_max_cycles": 1}}, "convergence_error", "SCF"),
+    ({"keywords": {"memory": "4GB"}}, "input_error", "keywords.memory was given, and memory from outside as well"),
+]
+
+
+@pytest.mark.parametrize(("changes", "kind", "message"), FAILURES, ids=[str(c) for c, *_ in FAILURES])
+def test_failures(qcng: Any, changes: dict[str, Any], kind: str, message: str) -> None:
+    failed = qcng.compute(v1(**changes), "dfmp2", task_config={"ncores": 1})
+    assert (failed.success, failed.error.error_type) == (False, kind)
+    assert message in failed.error.error_message
+    assert "Traceback" not in failed.error.error_message
+
+
+def test_too_little_memory_is_a_resource_error(qcng: Any) -> None:
+    failed = qcng.compute(v1(), "dfmp2", task_config={"ncores": 1, "memory": 1e-6})
+    assert failed.error.error_type == "resource_error"
+
+
+def test_another_program_of_this_name_is_not_replaced(qcng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dfmp2.interop.qcengine import register
+
+    monkeypatch.setitem(qcng.programs.base.programs, "dfmp2", qcng.get_program("rdkit", check=False))
+    with pytest.raises(InputError, match="already has another program called dfmp2"):
+        register()
+
+
+def test_import_alone_registers_nothing() -> None:
+    code = "import dfmp2.interop.qcengine, qcengine; print('dfmp2' in qcengine.list_all_programs())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(("name", "module", "extra"), [("qcengine", "qcengine", "qc"), ("ase", "ase.units", "ase")])
+def test_a_package_that_is_missing_is_named(name: str, module: str, extra: str, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, f"dfmp2.interop.{name}", raising=False)
+    with pytest.raises(ImportError, match=rf"pip install 'dfmp2\[{extra}\]'"):
+        __import__(f"dfmp2.interop.{name}")
+    monkeypatch.delitem(sys.modules, f"dfmp2.interop.{name}", raising=False)
+
+
+def test_counterpoise_by_qcmanybody(qcng: Any) -> None:
+    """It cuts fragments and charges, and makes the ghosts; our own study must have cut and made the same."""
+    from qcmanybody import ManyBodyComputer
+    from qcmanybody.models.v1 import ManyBodyInput
+
+    complex_ = Molecule(("He", "H"), np.array([[0, 0, -3.5], [0, 0, 0.5]]), charge=-1)
+    molecule = models.v1.Molecule(
+        symbols=list(complex_.symbols),
+        geometry=complex_.coordinates.ravel().tolist(),
+        fragments=[[0], [1]],
+        fragment_charges=[0, -1],
+        fix_com=True,
+        fix_orientation=True,
+    )
+    keywords = {
+        "auxbasis": "cc-pvdz-ri",
+        "scf_auxbasis": "def2-universal-jkfit",
+        "precision": "fp64",
+        "stability": "off",
+    }
+    level = {"program": "dfmp2", "driver": "energy", "model": {"method": "mp2", "basis": "cc-pvdz"}}
+    asked = ManyBodyInput(
+        molecule=molecule.dict(),
+        specification={
+            "driver": "energy",
+            "specification": {"mp2": {**level, "keywords": keywords}},
+            "keywords": {"bsse_type": ["cp"], "levels": {2: "mp2"}},
+        },
+    )
+    done = ManyBodyComputer.from_manybodyinput(asked)
+    ours = interaction_energy(complex_, "1,2", Options(basis="cc-pvdz", **keywords), charges="0,-1").values
+    expected = ours["cp_corrected_interaction_energy"].value
+    assert done.properties.cp_corrected_interaction_energy == pytest.approx(expected, abs=1e-8)
+    assert abs(expected) > 1e-4
+
+
+# --- ASE ------------------------------------------------------------------------------------------------
+
+
+SETTINGS: dict[str, Any] = {
+    "basis": "6-31g",
+    "auxbasis": "def2-svp-ri",
+    "precision": "fp64",
+    "threads": 1,
+    "stability": "off",
+}
+
+
+def hydrogen(distance: float = 0.76) -> Any:
+    return ase.Atoms("H2", positions=[(0, 0, 0), (0, 0, distance)])
+
+
+class Counting(DFMP2):
+    """Counts how often it really computes."""
+
+    runs = 0
+
+    def calculate(self, *arguments: Any, **keywords: Any) -> None:
+        self.runs += 1
+        super().calculate(*arguments, **keywords)
+
+
+def test_energy_in_electronvolts() -> None:
+    atoms = hydrogen()
+    atoms.calc = DFMP2(**SETTINGS)
+    molecule = Molecule(("H", "H"), atoms.positions * BOHR_PER_ANGSTROM)
+    expected = dfmp2.run(molecule, **SETTINGS)
+    assert atoms.get_potential_energy() / Hartree == pytest.approx(expected.mp2_total_energy, abs=1e-11)
+    assert atoms.get_potential_energy(force_consistent=True) == atoms.get_potential_energy()
+    assert 27.2113 < Hartree < 27.2114
+    assert atoms.calc.result.mp2_correlation_energy == pytest.approx(expected.mp2_correlation_energy, abs=1e-11)
+    atoms.calc.set(method="scs-mp2")
+    assert atoms.get_potential_energy() / Hartree == pytest.approx(
+        expected.scf_total_energy + expected.scs_mp2_correlation_energy, abs=1e-11
+    )
+
+
+def test_results_are_kept_as_ase_expects() -> None:
+    atoms = hydrogen()
+    atoms.calc = calculator = Counting(**SETTINGS)
+    for _ in range(2):
+        atoms.get_potential_energy()
+    assert calculator.runs == 1
+    calculator.set(basis="6-31g")  # no change
+    atoms.get_potential_energy()
+    assert calculator.runs == 1
+    atoms.positions[1, 2] = 0.75
+    atoms.get_potential_energy()
+    calculator.set(frozen_core=0)
+    assert (calculator.results, calculator.result) == ({}, None)
+    atoms.get_potential_energy()
+    assert calculator.runs == 3
+
+
+def test_forces_are_differences_of_energies() -> None:
+    settings, step = {**SETTINGS, "basis": "sto-3g", "auxbasis": None}, 0.01
+
+    def energy(distance: float) -> float:
+        atoms = hydrogen(distance)
+        atoms.calc = DFMP2(**settings)
+        return float(atoms.get_potential_energy())
+
+    atoms = hydrogen(0.8)
+    atoms.calc = calculator = DFMP2(**settings, displacement=step)
+    forces, slope = atoms.get_forces(), (energy(0.8 + step) - energy(0.8 - step)) / (2 * step)
+    assert forces == pytest.approx(np.array([[0, 0, slope], [0, 0, -slope]]), abs=1e-6)
+    calculator.set(displacement=None)
+    with pytest.raises(PropertyNotImplementedError):
+        atoms.get_forces()
+
+
+def test_state_of_atoms() -> None:
+    """From the parameters, else from what ASE keeps on the atoms."""
+    settings = {**SETTINGS, "basis": "sto-3g", "auxbasis": None}
+
+    def state(atoms: Any, **parameters: Any) -> tuple[int, int, str]:
+        atoms.calc = DFMP2(**settings, **parameters)
+        atoms.get_potential_energy()
+        found = atoms.calc.result
+        return found.molecule.charge, found.molecule.multiplicity, found.reference.kind
+
+    assert state(molecule_of("OH")) == (0, 2, "uhf")  # ASE's own molecule carries its magnetic moment
+    assert state(molecule_of("OH"), charge=-1, multiplicity=1) == (-1, 1, "rhf")
+    water = molecule_of("H2O")
+    water.set_initial_charges([0.4, 0.3, 0.3])
+    water.set_initial_magnetic_moments([1.0, 0.0, 0.0])
+    assert state(water) == (1, 2, "uhf")
+    water.set_initial_charges([-0.4, 0.1, 0.1])
+    with pytest.raises(InputError, match=r"initial charges of the atoms add up to -0.2: expected a whole number; pass"):
+        state(water)
+
+
+PARAMETERS: list[tuple[dict[str, Any], str]] = [
+    ({"basis": "sto-3g", "method": "mp3"}, "method 'mp3'"),
+    ({"basis": "sto-3g", "xc": "PBE"}, "unknown option 'xc'"),
+    ({"basis": 6}, "basis 6: expected the name"),
+    ({"basis": "sto-3g", "frozen_core": [0, 1]}, "frozen_core [0, 1]: expected str or int"),
+    ({"basis": "sto-3g", "charge": 0.5}, "charge 0.5: expected a whole number"),
+    ({"basis": "sto-3g", "displacement": 0}, "displacement 0: expected angstrom"),
+    ({"basis": "sto-3g", "ss_scale": 0.3}, "belong to method custom-scs-mp2"),
+    ({"basis": "sto-3g", "restart": "old.traj"}, "unknown option 'restart'"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "message"), PARAMETERS, ids=[m for _, m in PARAMETERS])
+def test_refused_when_made(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        DFMP2(**parameters)
+    assert message in str(raised.value)
+
+
+def test_a_refused_change_changes_nothing() -> None:
+    calculator = DFMP2(basis="sto-3g")
+    before = dict(calculator.parameters)
+    with pytest.raises(InputError):
+        calculator.set(basis="cc-pvdz", precision="fp16")
+    assert dict(calculator.parameters) == before
+
+
+def test_refused_atoms() -> None:
+    atoms = hydrogen()
+    atoms.calc = DFMP2(**SETTINGS)
+    atoms.set_cell([5, 5, 5])
+    atoms.pbc = (False, False, True)
+    with pytest.raises(InputError, match="periodic"):
+        atoms.get_potential_energy()
+    atoms = ase.Atoms("XH", positions=[(0, 0, 0), (0, 0, 1)])
+    atoms.calc = DFMP2(**SETTINGS)
+    with pytest.raises(InputError, match="unknown element 'X'"):
+        atoms.get_potential_energy()

@@ -1,0 +1,453 @@
+"""The cost model: single instructions, schedules small enough to be worked out by hand, figures published for other
+kernels on trn1, and the pair-energy kernels with per-pair figures worked out by hand.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dfmp2.backends.base import Shape
+from dfmp2.errors import InputError, KernelError
+from dfmp2.trainium.calls import SHAPES
+from dfmp2.trainium.costs import catalogue, prediction, pricing, schedule, timeline
+from dfmp2.trainium.costs.chips import CHIPS, Assumptions, charge, transfer_time
+from dfmp2.trainium.interpreter.trace import Access, Allocation, Instruction, Trace
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+
+import published_kernels as published
+
+TRN1, TRN2, GIVEN = CHIPS["trn1"], CHIPS["trn2"], Assumptions()
+RUN = 24_576  # bytes per partition of a B row at naux 1536, nvir 448 padded to 512
+
+
+class Writer:
+    """Builds a trace instruction by instruction."""
+
+    def __init__(self) -> None:
+        self.trace = Trace()
+        self._buffers: list[list] = []
+
+    def buffer(self, space: str, size: int) -> Access:
+        issued = len(self.trace.instructions)
+        self._buffers.append([len(self._buffers), "t", space, size, issued, issued, ""])
+        return Access(len(self._buffers) - 1, space, 0, 128, 0, size)
+
+    def add(self, name: str, engine: str, elements: int, reads: list, writes: list, **more) -> int:
+        index = len(self.trace.instructions)
+        for access in reads + writes:
+            self._buffers[access.tensor][5] = index
+        more.setdefault("line", f"kernel.py:{index}")
+        self.trace.instructions.append(Instruction(name, engine, elements, 128, 4, tuple(reads), tuple(writes), **more))
+        return index
+
+    def matmul(self, dst: Access, columns: int, *operands: Access, **more) -> int:
+        return self.add("nc_matmul", "tensor", columns, list(operands), [dst], stationary=128, **more)
+
+    def load(self, dst: Access, run: int = RUN) -> int:
+        source = self.buffer("hbm", 10**8)
+        size = 128 * (dst.byte_stop - dst.byte_start)
+        return self.add("dma_copy", "dma", size // 512, [source], [dst], bytes=size, descriptors=128, run_bytes=run)
+
+    def schedule(self, chip=TRN1, given=GIVEN) -> schedule.Schedule:
+        self.trace.allocations = [Allocation(*row) for row in self._buffers]
+        return schedule.build(self.trace, chip, given)
+
+
+def instruction(name, engine="vector", elements=512, spaces=("sbuf",), itemsize=4, **more):
+    reads = tuple(Access(k, space, 0, 128, 0, elements * itemsize) for k, space in enumerate(spaces))
+    return Instruction(name, engine, elements, 128, itemsize, reads, (), **more)
+
+
+@pytest.mark.parametrize(
+    ("chip", "one", "cycles"),
+    [
+        (TRN1, instruction("nc_matmul", "tensor", 448, stationary=128), 4 * 448),
+        (TRN1, instruction("nc_matmul", "tensor", 32, stationary=128), 4 * 64),
+        (TRN1, instruction("nc_matmul", "tensor", 32, stationary=16), 4 * 32),
+        (TRN1, instruction("nc_matmul", "tensor", 448, itemsize=2, stationary=128), 448),
+        (TRN1, instruction("nc_matmul", "tensor", 128, stationary=128, transpose=True), 512),  # a label there
+        (TRN2, instruction("nc_matmul", "tensor", 128, stationary=128, transpose=True), 256),
+        (TRN1, instruction("activation", "scalar"), 512 + 64),
+        (TRN1, instruction("activation", "scalar", reduces=True), 512 + 64 + 64),
+        (TRN1, instruction("tensor_tensor", spaces=("sbuf", "psum")), 512 + 100),
+        (TRN1, instruction("tensor_tensor", spaces=("sbuf", "sbuf")), 1024 + 100),
+        (TRN1, instruction("tensor_tensor", spaces=("sbuf", "sbuf"), itemsize=2), 512 + 100),
+        (TRN1, instruction("scalar_tensor_tensor", spaces=("sbuf", "psum")), 1024 + 100),
+        (TRN1, instruction("tensor_scalar"), 512 + 100),
+        (TRN1, instruction("memset", elements=16, spaces=()), 16 + 100),
+        (TRN1, instruction("tensor_scalar_reduce", reduces=True), 512 + 64 + 100),
+        (TRN1, instruction("reciprocal"), 8 * 512 + 100),
+        (TRN1, instruction("reciprocal", "scalar"), 512 + 64),
+        (TRN1, instruction("tensor_copy", strided=True), 1024 + 100),
+        (TRN1, instruction("tensor_copy", elements=8, dynamic=True), 600 + 100),
+    ],
+)
+def test_cycles_of_the_instruction_pages(chip, one, cycles):
+    assert charge(one, chip, GIVEN).cycles == cycles
+
+
+def test_one_zero_hint_is_credited_only_when_asked_for():
+    one = instruction("nc_matmul", "tensor", 128, stationary=128, one_zero=True)
+    assert charge(one, TRN1, GIVEN).cycles == 512
+    assert charge(one, TRN1, replace(GIVEN, one_zero_hint=True)).cycles == 256
+
+
+def test_an_instruction_without_a_documented_cost_is_refused():
+    with pytest.raises(KernelError, match=r"no documented cost for nisa\.sort"):
+        charge(instruction("sort"), TRN1, GIVEN)
+
+
+def test_transfers_of_512_byte_rows_reach_the_published_rate():
+    # 142 GB/s were derived from a kernel of 206 GB in 1.536 s, 135 GB/s from one of 151 MB per call.
+    rows = Access(0, "sbuf", 0, 128, 0, 512)
+    one = Instruction("dma_copy", "dma", 128, 128, 4, (), (rows,), bytes=65536, descriptors=128, run_bytes=512)
+    assert 65536 / transfer_time(one, TRN1, GIVEN) == pytest.approx(136.0)
+    few = one._replace(writes=(rows._replace(partition_stop=16),))
+    assert transfer_time(few, TRN1, GIVEN) == pytest.approx(8 * transfer_time(one, TRN1, GIVEN))
+
+
+def test_an_engine_runs_its_own_instructions_back_to_back():
+    w = Writer()
+    bank = w.buffer("psum", 2048)
+    for _ in range(12):
+        w.matmul(bank, 512)
+    assert w.schedule().makespan == pytest.approx(12 * 2048 / 2.8)
+
+
+def test_another_engine_waits_for_the_data_and_64_cycles_more():
+    w = Writer()
+    bank, copy = w.buffer("psum", 2048), w.buffer("sbuf", 2048)
+    w.matmul(bank, 512)
+    w.add("activation", "scalar", 512, [bank], [copy])
+    done = w.schedule()
+    assert done.start[1] == pytest.approx(2048 / 2.8 + 64 / 1.4)
+    assert (done.cause[1], done.blocker[1]) == (schedule.INSTRUCTION, 0)
+
+
+def test_reading_another_part_of_a_buffer_does_not_wait():
+    w = Writer()
+    bank, copy = w.buffer("psum", 2048), w.buffer("sbuf", 2048)
+    w.matmul(bank._replace(byte_stop=1024), 256)
+    w.add("activation", "scalar", 256, [bank._replace(byte_start=1024)], [copy])
+    assert w.schedule().start[1] == 0.0
+
+
+def evacuations(banks: int) -> schedule.Schedule:
+    """Ten products of 12 steps whose results are read by a slow instruction, through a given number of banks."""
+    w = Writer()
+    ring = [w.buffer("psum", 2048) for _ in range(banks)]
+    for k in range(10):
+        for _ in range(12):
+            w.matmul(ring[k % banks], 512)
+        w.add("reciprocal", "vector", 512, [ring[k % banks]], [w.buffer("sbuf", 2048)])
+    return w.schedule()
+
+
+def test_a_single_bank_stalls_the_tensor_engine_and_two_do_not():
+    product, read = 12 * 2048 / 2.8, 4196 / 1.12
+    one, two = evacuations(1), evacuations(2)
+    there, back = 64 / 1.12, 64 / 2.8
+    assert two.makespan == pytest.approx(10 * product + there + read)
+    assert one.makespan == pytest.approx(10 * (product + there + read) + 9 * back)
+
+
+def test_fresh_buffers_take_over_the_oldest_released_bank():
+    # Eight banks: the ninth product must wait for the reader of the first, which starts late here.
+    w = Writer()
+    slow = w.buffer("sbuf", 40_000)
+    w.load(slow, 40_000)
+    for _ in range(9):
+        bank = w.buffer("psum", 2048)
+        w.matmul(bank, 512)
+        w.add("activation", "scalar", 512, [bank, slow], [w.buffer("sbuf", 2048)])
+    done = w.schedule()
+    first_reader, ninth = 2, 17
+    assert done.start[15] < done.start[first_reader]
+    assert done.start[ninth] == pytest.approx(done.end[first_reader] + 64 / 2.8)
+
+
+def test_sbuf_released_late_delays_the_next_load():
+    # Four 50 kB operands do not fit into 180,224 bytes: the fourth load waits for the user of the first.
+    w = Writer()
+    bank = w.buffer("psum", 2048)
+    for _ in range(4):
+        tile = w.buffer("sbuf", 50_000)
+        w.load(tile, 50_000)
+        for _ in range(90):
+            w.matmul(bank, 512, tile)
+    done = w.schedule()
+    loads = [k for k, one in enumerate(w.trace.instructions) if one.engine == "dma"]
+    assert done.start[loads[2]] == pytest.approx(done.end[loads[1]])
+    assert done.start[loads[3]] == pytest.approx(done.end[loads[0] + 90] + GIVEN.dma_start)
+
+
+def test_more_than_a_core_has_is_refused():
+    w = Writer()
+    tiles = [w.buffer("sbuf", 60_000) for _ in range(4)]
+    w.add("memset", "vector", 8, [], tiles)
+    with pytest.raises(KernelError, match="60000 bytes per partition do not fit"):
+        w.schedule()
+    w = Writer()
+    w.add("memset", "vector", 8, [], [w.buffer("psum", 2048) for _ in range(9)])
+    with pytest.raises(KernelError, match="PSUM banks"):
+        w.schedule()
+
+
+def port_trace() -> Writer:
+    """A reciprocal into PSUM, and a copy out of another bank that is ready just after it began."""
+    w = Writer()
+    result, bank, half = w.buffer("psum", 2048), w.buffer("psum", 2048), w.buffer("sbuf", 2048)
+    w.add("reciprocal", "vector", 512, [half], [result])
+    w.matmul(bank, 128)
+    w.add("activation", "scalar", 512, [bank], [w.buffer("sbuf", 2048)])
+    return w
+
+
+def test_trn1_reciprocal_into_psum_delays_an_evacuation_by_its_whole_length():
+    w = port_trace()
+    done = w.schedule(TRN1)
+    assert done.start[2] == pytest.approx(4196 / 1.12)  # 3.7 us
+    assert (done.cause[2], done.blocker[2]) == (schedule.PORT, 0)
+    assert done.port == pytest.approx(4196 / 1.12 + 576 / 1.4)
+
+
+def test_trn2_has_no_such_port_but_takes_turns_on_one_bank():
+    assert port_trace().schedule(TRN2).start[2] == pytest.approx(512 / 2.4 + 64 / 1.2)
+    w = Writer()
+    bank = w.buffer("psum", 2048)
+    w.add("reciprocal", "vector", 512, [bank], [w.buffer("sbuf", 2048)])
+    w.add("activation", "scalar", 512, [bank], [w.buffer("sbuf", 2048)])
+    done = w.schedule(TRN2)
+    assert done.start[1] == pytest.approx(done.end[0])
+
+
+def test_transfers_are_issued_in_program_order():
+    # A store that waits for a product holds back the load behind it.
+    w = Writer()
+    bank, result, tile = w.buffer("psum", 2048), w.buffer("sbuf", 2048), w.buffer("sbuf", RUN)
+    for _ in range(12):
+        w.matmul(bank, 512)
+    w.add("activation", "scalar", 512, [bank], [result])
+    store = w.add(
+        "dma_copy", "dma", 512, [result], [w.buffer("hbm", 10**6)], bytes=262144, descriptors=128, run_bytes=2048
+    )
+    load = w.load(tile)
+    done = w.schedule()
+    assert done.start[store] == pytest.approx(done.end[12] + GIVEN.dma_start)
+    assert done.start[load] == pytest.approx(done.end[store])
+    assert done.end[load] - done.start[load] == pytest.approx(128 * RUN / (272 * RUN / (RUN + 512)))
+
+
+def test_account_adds_up_and_timeline_names_the_stall():
+    w = Writer()
+    tile, bank = w.buffer("sbuf", RUN), w.buffer("psum", 2048)
+    w.load(tile)
+    w.matmul(bank, 512, tile)
+    w.add("activation", "scalar", 512, [bank], [w.buffer("sbuf", 2048)], reduces=True)
+    w.schedule()
+    found, plan = pricing.settle(w.trace, TRN1, GIVEN)
+    assert found.bytes_read == 128 * RUN and found.bytes_written == 0 and found.ring_bytes == 128 * 32
+    assert found.busy["scalar"] == pytest.approx(640 / 1.4) and found.documented["scalar"] == pytest.approx(576 / 1.4)
+    assert found.utilisation == pytest.approx(2048 / 2.8 / found.makespan)
+    assert found.bound == pytest.approx(found.busy["dma"])
+    waited = timeline.stalls(w.trace, plan)
+    assert waited[0][1] == pytest.approx(1.3 + 128 * RUN / (272 * RUN / (RUN + 512)) / 1e3 + 0.064 / 2.8)
+    assert waited[0][2] == "dma_copy on dma at kernel.py:0"
+    text = timeline.draw(w.trace, plan, length=20.0)
+    rows = {line.split()[0]: line[8:] for line in text.splitlines()[1:-1]}
+    assert rows["tensor"].index("M") == int(plan.start[1] / 200 + 0.5)
+    assert rows["tensor"].count("M") in (3, 4) and rows["scalar"].strip(".") == "++"
+
+
+def test_twenty_thousand_instructions_are_scheduled_in_seconds():
+    w = Writer()
+    for _ in range(1000):
+        bank, copy, out = w.buffer("psum", 2048), w.buffer("sbuf", 2048), w.buffer("sbuf", 2048)
+        for _ in range(18):
+            w.matmul(bank, 512)
+        w.add("activation", "scalar", 512, [bank], [copy])
+        w.add("tensor_tensor", "vector", 512, [copy, bank], [out])
+    begun = time.perf_counter()
+    done = w.schedule()
+    assert len(done.start) == 20_000
+    assert time.perf_counter() - begun < 5.0
+
+
+TRN1 = CHIPS["trn1"]
+GIVEN = Assumptions()
+BARE = replace(GIVEN, vector_overhead=0)
+PEAK = replace(GIVEN, dma_half=0)
+
+
+def test_elementwise_kernel_takes_203_ms_of_vector_engine_against_206_measured():
+    strip, count = published.elementwise_strip(), published.elementwise_strips()
+    bare = published.engine_time(strip, count, "vector", TRN1, BARE)
+    assert bare == pytest.approx(167.0, abs=0.5)
+    overhead = published.ELEMENTWISE_STATEMENTS.value * GIVEN.vector_overhead / TRN1.vector / 1e6
+    assert bare + overhead == pytest.approx(203.0, abs=0.5)
+    assert bare + overhead == pytest.approx(published.ELEMENTWISE_VECTOR.value, rel=0.02)
+    # Of the 24.6 published instructions per strip 24 are found in the source and its transposed load.
+    found = sum(one.engine == "vector" for one in strip) * count
+    assert found == pytest.approx(published.ELEMENTWISE_STATEMENTS.value, rel=0.03)
+
+
+def test_elementwise_kernel_reads_what_its_profile_shows():
+    # Two (112, 448) float32 tiles for each of 16,384 strips; the profile shows 2.1 MB more, 0.03 %.
+    read = published.traffic(published.elementwise_strip(), published.elementwise_strips())
+    assert read == 64 * 64 * 4 * 2 * 112 * 448 * 4
+    assert read == pytest.approx(published.ELEMENTWISE_READS.value, rel=5e-4)
+
+
+def test_batched_kernel_is_bound_by_its_transfers():
+    block, count = published.batched_block(1536), published.batched_blocks(64, 448)
+    assert published.traffic(block, count) == pytest.approx(206.2e9, rel=1e-3)
+    assert published.engine_time(block, count, "tensor", TRN1, GIVEN) == pytest.approx(288.0, rel=0.005)
+    assert published.engine_time(block, count, "vector", TRN1, GIVEN) == pytest.approx(269.0, rel=0.005)
+    assert published.engine_time(block, count, "dma", TRN1, PEAK) == pytest.approx(760.0, rel=0.005)
+    moved = published.engine_time(block, count, "dma", TRN1, GIVEN)
+    assert moved == pytest.approx(1520.0, rel=0.005)
+    assert moved == pytest.approx(published.BATCHED_MEDIUM.value, rel=0.02)
+
+
+def test_batched_kernel_in_sixteen_calls():
+    block, count = published.batched_block(512), published.batched_blocks(16, 384)
+    assert published.traffic(block, count) / 16 == pytest.approx(151e6, rel=1e-3)
+    calls = published.engine_time(block, count, "dma", TRN1, GIVEN) + 16 * published.ROUND_TRIP
+    assert calls == pytest.approx(39.0, abs=0.5)
+    assert calls == pytest.approx(published.BATCHED_CHUNKED.value, rel=0.02)
+
+
+TRN1, TRN2, GIVEN = CHIPS["trn1"], CHIPS["trn2"], Assumptions()
+K3 = catalogue.find("K3")
+MEMSETS = 2 * (128 + 100)  # Vector Engine cycles of the two zeroed tiles of a call
+SUM = 64 + 64  # Scalar Engine cycles of one more row sum: rows are summed 256 terms at a time, not a chunk at a time
+STATEMENTS = ("nc_matmul", "nc_matmul (hinted)", "reciprocal", "tensor_tensor", "activation")
+
+
+@pytest.fixture(scope="module")
+def prices():
+    return {
+        (name, chip.name, variant): catalogue.best(K3, shape, chip, GIVEN, variant)[0]
+        for name, shape in SHAPES.items()
+        for chip in CHIPS.values()
+        for variant in K3.variants(shape)
+        if (name, chip.name) != ("large", "trn2")  # slow, and the same kernel
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "vector", "scalar", "port", "statements"),
+    [
+        ("medium", 86_016 + 4_096, 13_288, 9_664 + 8 * SUM, 2_880, (48, 11, 2, 8, 22 + 8)),
+        ("large", 290_304 + 9_344, 27_844, 20_512 + 16 * SUM, 6_176, (216, 23, 5, 20, 49 + 16)),
+    ],
+)
+def test_cycles_per_pair_of_the_plain_kernel(prices, name, tensor, vector, scalar, port, statements):
+    # By hand from the layout: row tiles x slices x 4 N columns, U transposed columns, 12 U and 8 U elementwise.
+    part = prices[name, "trn1", "plain"].parts[0]
+    account, pairs = part.account, 64
+    assert account.busy["tensor"] * 2.8 / pairs == pytest.approx(tensor, abs=0.5)
+    assert (account.busy["vector"] * 1.12 - MEMSETS) / pairs == pytest.approx(vector, abs=0.5)
+    assert account.busy["scalar"] * 1.4 / pairs == pytest.approx(scalar, abs=0.5)
+    assert tuple(account.statements[s] // pairs for s in STATEMENTS) == statements
+    # The PSUM port: every Vector instruction, and the Scalar Engine's elements that come out of PSUM with at most
+    # one overhead of 64 cycles for each of its instructions.
+    held = account.port * pairs**-1 - vector / 1.12
+    assert port / 1.4 <= held <= (port + 64 * statements[4]) / 1.4
+
+
+def test_on_chip_memory_of_the_plain_kernel_stays_within_its_design(prices):
+    assert prices["medium", "trn1", "plain"].sbuf <= 152_064
+    assert prices["large", "trn1", "plain"].sbuf <= 165_504
+    for price in prices.values():
+        assert price.sbuf <= TRN1.sbuf
+        assert price.psum <= 8
+
+
+def test_predicted_times_on_one_trn1_core(prices):
+    plain, packed = prices["medium", "trn1", "plain"], prices["medium", "trn1", "packed"]
+    large = prices["large", "trn1", "plain"]
+    # Work of the Tensor Engine alone: 2080 pairs of 90,112 cycles, 4656 pairs of 299,648 cycles.
+    assert plain.busy("tensor") == pytest.approx(2080 * 90_112 / 2.8)
+    assert large.busy("tensor") == pytest.approx(4656 * 299_648 / 2.8)
+    assert plain.busy("tensor") < plain.makespan <= 70e6
+    assert packed.busy("tensor") < packed.makespan <= 62e6
+    assert large.busy("tensor") < large.makespan <= 520e6
+    assert min(price.utilisation for price in (plain, packed, large)) >= 0.85
+    assert plain.floor == pytest.approx(55.9e6, rel=1e-3)
+    assert large.floor == pytest.approx(422e6, rel=1e-3)
+    assert all(price.bound <= price.makespan for price in prices.values())
+
+
+def test_traffic_of_the_medium_shape(prices):
+    price = prices["medium", "trn1", "plain"]
+    # Off-diagonal block: 8 rows of B_i, 8 columns for each of 4 turns, less 3 that stay where the direction turns.
+    rows = 8 + 4 * 8 - 3
+    tables = 4 * 128 * (1024 + 128 + 128)
+    assert price.parts[0].account.bytes_read == rows * 1536 * 512 * 4 + tables
+    assert price.parts[0].account.bytes_written == 64 * 12 * 128 * 4
+    assert price.hbm_bytes <= 5e9
+    assert price.rings < 1e6
+
+
+def test_trn2_gains_from_transpose_mode(prices):
+    # 86,016 + 2,048 + a cut segment that is no whole transpose, at 2.4 GHz.
+    each = prices["medium", "trn2", "plain"].busy("tensor") * 2.4 / 2080
+    assert 86_016 + 2_048 <= each < 86_016 + 4_096
+
+
+def test_best_is_the_packed_variant_where_rows_are_left_over(prices):
+    assert catalogue.best(K3, SHAPES["medium"], TRN1, GIVEN)[0].variant == "packed"
+    assert prices["large", "trn1", "plain"].calls == 66 + 12
+    with pytest.raises(InputError, match="--variant packed: pair_energy offers plain"):
+        catalogue.best(K3, SHAPES["large"], TRN1, GIVEN, "packed")
+
+
+def test_number_of_programs_does_not_depend_on_the_number_of_occupied_orbitals():
+    def needed(*spins):
+        found = catalogue.programs(spins, TRN1, GIVEN)
+        return len(found), {p.neff for p in found if p.kernel.startswith("pair_energy")}
+
+    few, many = needed(Shape(9, 100, 300)), needed(Shape(200, 100, 300))
+    assert few == many and few[0] == 4  # off-diagonal and diagonal blocks, two of the transformation
+    assert needed(Shape(9, 97, 257)) == few  # the same bucket
+    open_shell = needed(Shape(20, 100, 300), Shape(18, 140, 300))
+    assert open_shell == needed(Shape(90, 100, 300), Shape(80, 140, 300))
+    assert open_shell[0] == 7
+
+
+def test_what_cannot_fit_is_refused_before_it_is_counted():
+    with pytest.raises(KernelError, match=r"needs \d+ bytes per SBUF partition"):
+        catalogue.best(K3, Shape(500, 5000, 20_000), TRN1, GIVEN)
+    trn1, _ = prediction.predict((Shape(500, 5000, 20_000),))
+    assert trn1.obstacle and trn1.device == 0.0
+
+
+def test_prediction_of_an_open_shell_adds_three_channels():
+    alpha, beta = Shape(9, 30, 100), Shape(7, 32, 100)
+    trn1, trn2 = prediction.predict((alpha, beta))
+    parts = [catalogue.best(K3, shape, TRN1, GIVEN)[0] for shape in (alpha, beta)]
+    mixed = pricing.price("plain", catalogue.cross((alpha, beta), TRN1), 1, TRN1, GIVEN)
+    assert trn1.device == pytest.approx(sum(p.makespan for p in (*parts, mixed)) / 1e9)
+    assert trn1.calls == sum(p.calls for p in (*parts, mixed))
+    assert trn1.memory > 4 * 128 * 128 * (16 + 8)  # B of 16 and 8 padded orbitals
+    assert (trn1.chip, trn2.chip) == ("trn1", "trn2")
+    assert prediction.predict(()) == ()
+
+
+def test_timeline_of_the_kernel_shows_its_few_stalls(prices):
+    call = prices["medium", "trn1", "plain"].parts[0].call
+    trace, account, plan = pricing.schedule_call(call, TRN1, GIVEN)
+    waited = timeline.stalls(trace, plan)
+    assert sum(idle for _, idle, _ in waited) == pytest.approx(
+        (account.makespan - account.busy["tensor"]) / 1e3, rel=0.01
+    )
+    assert waited[0][2].startswith("dma_copy on dma at ")  # the first operands
+    text = timeline.draw(trace, plan, begin=100.0, length=50.0)
+    assert "." not in next(line for line in text.splitlines() if line.startswith("tensor"))[8:]

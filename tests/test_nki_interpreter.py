@@ -1,0 +1,568 @@
+"""The interpreter: numbers the engines must return, views, hardware loops, and what the trace says of a kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from dfmp2.trainium.interpreter.arithmetic import BFLOAT16, FLOAT32, drop_bits
+from dfmp2.trainium.interpreter.core import Core
+from dfmp2.trainium.interpreter.rules import Violation
+from dfmp2.trainium.interpreter.run import Settings, Shape, run_kernel
+from dfmp2.trainium.interpreter.settings import RELEASES
+from dfmp2.trainium.interpreter.tensors import Tensor, whole
+from dfmp2.trainium.interpreter.trace import Access, Trace
+
+HEAD = """\
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+def load(tensor, dtype):
+    tile = nl.ndarray(tensor.shape, dtype=dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=tensor)
+    return tile
+
+
+"""
+PRODUCT = (
+    HEAD
+    + """\
+@nki.jit
+def kernel(a, b, dtype16, times):
+    x = nl.ndarray((a.shape[1], b.shape[1]), dtype=nl.float32, buffer=nl.psum)
+    if dtype16 == 'bfloat16':
+        left = load(a, nl.bfloat16)
+        right = load(b, nl.bfloat16)
+    elif dtype16 == 'tfloat32':
+        left = load(a, nl.tfloat32)
+        right = load(b, nl.tfloat32)
+    else:
+        left = load(a, nl.float32)
+        right = load(b, nl.float32)
+    for k in range(times):
+        nisa.nc_matmul(dst=x, stationary=left, moving=right, accumulate=k > 0)
+    y = nl.ndarray(x.shape, dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=y, src=x)
+    out = nl.ndarray(x.shape, dtype=nl.float32, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=out, src=y)
+    return out
+"""
+)
+CHAIN = (
+    HEAD
+    + """\
+@nki.jit
+def kernel(a, column):
+    s = load(a, nl.float32)
+    c = load(column, nl.float32)
+    out = nl.ndarray((128, 8, 24), dtype=nl.float32, buffer=nl.shared_hbm)
+    r = nl.ndarray((128, 8, 24), dtype=nl.float32, buffer=nl.sbuf)
+    sums = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
+    sum3 = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
+    cube = s.ap(pattern=[[24, 128], [12, 2], [1, 12]], offset=0)
+    nisa.tensor_scalar(dst=r[:, 0, :], data=s, op0=nl.subtract, operand0=c, reverse0=True, op1=nl.multiply,
+                       operand1=3.0)
+    nisa.scalar_tensor_tensor(dst=r[:, 1, :], data=s, op0=nl.multiply, operand0=c, op1=nl.subtract, operand1=s,
+                              reverse1=True)
+    nisa.activation(dst=r[:, 2, :], op=nl.square, data=s, bias=c, scale=0.5, reduce_op=nl.add,
+                    reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=sums)
+    nisa.reciprocal(dst=r[:, 3, :], data=s)
+    nisa.tensor_scalar(dst=r[:, 4, :], data=s, op0=nl.maximum, operand0=sums)
+    nisa.tensor_reduce(dst=sum3, op=nl.add, data=cube, axis=2, negate=True)
+    nisa.tensor_copy(dst=r[:, 5, 0:2], src=sum3)
+    nisa.tensor_copy(dst=r[:, 5, 2:24], src=s[:, 0:22])
+    nisa.tensor_scalar_reduce(dst=r[:, 6, :], data=s, op0=nl.add, operand0=1.0, reduce_op=nl.maximum, reduce_res=sums)
+    nisa.activation(dst=r[:, 7, :], op=nl.rsqrt, data=s, scale=sums)
+    nisa.dma_copy(dst=out, src=r)
+    return out
+"""
+)
+
+
+def run(tmp_path, text: str, arguments: dict[str, object], **settings: object) -> np.ndarray:
+    path = tmp_path / "kernel.py"
+    path.write_text(text)
+    (out,), _ = run_kernel(str(path), "kernel", arguments, Settings(**settings))
+    return out
+
+
+def product(tmp_path, a, b, dtype16="", times=1, **settings):
+    operands = {"a": np.asarray(a, np.float32), "b": np.asarray(b, np.float32), "dtype16": dtype16, "times": times}
+    return run(tmp_path, PRODUCT, operands, **settings)
+
+
+@pytest.mark.parametrize(
+    ("value", "bits", "rounded"),
+    [
+        (1 + 2**-8, 16, 1.0),  # bfloat16 has 7 mantissa bits: a tie goes to the even neighbour
+        (1 + 3 * 2**-8, 16, 1 + 2**-6),
+        (1 + 2**-8 + 2**-20, 16, 1 + 2**-7),
+        (1 + 2**-11, 13, 1.0),  # tfloat32 has 10
+        (-(1 + 3 * 2**-11), 13, -(1 + 2**-9)),
+        (3.4e38, 16, np.inf),
+        (np.inf, 13, np.inf),
+    ],
+)
+def test_rounding_to_nearest_even(value, bits, rounded):
+    assert drop_bits(np.array([value], np.float32), bits)[0] == np.float32(rounded)
+
+
+def test_rounding_keeps_nan():
+    assert np.isnan(drop_bits(np.array([np.nan], np.float32), 16)).all()
+
+
+def test_width_of_products_is_visible(tmp_path):
+    """(1 + 2^-7)^2 - (1 + 2^-6) = 2^-14: there with full products, gone when products are rounded to bfloat16."""
+    a = [[1 + 2**-7], [1.0]]
+    b = [[1 + 2**-7], [-(1 + 2**-6)]]
+    assert product(tmp_path, a, b, "bfloat16", pe_model="fp32") == 2**-14
+    assert product(tmp_path, a, b, "bfloat16", pe_model="exact") == 2**-14
+    assert product(tmp_path, a, b, "bfloat16", pe_model="bf16prod") == 0
+    # float32 operands do not go through the 16-bit path
+    assert product(tmp_path, a, b, pe_model="bf16prod") == 2**-14
+
+
+def test_operands_are_rounded_to_their_format(tmp_path):
+    third = np.float32(1 / 3)
+    assert product(tmp_path, [[third]], [[1.0]], "bfloat16") == np.float32(0.333984375)
+    assert product(tmp_path, [[third]], [[1.0]], "tfloat32") == drop_bits(np.array([third]), 13)
+    assert product(tmp_path, [[third]], [[1.0]], "tfloat32", storage="float64") == third
+
+
+def test_products_against_float64(tmp_path):
+    a, b = np.random.default_rng(1).standard_normal((2, 128, 96)).astype(np.float32)
+    oracle = a.astype(np.float64).T @ b.astype(np.float64)
+    scale = np.abs(a.astype(np.float64).T) @ np.abs(b.astype(np.float64))
+    exact = product(tmp_path, a, b, pe_model="exact")
+    np.testing.assert_array_equal(exact, oracle.astype(np.float32))
+    for model in ("fp32", "split4"):
+        assert (np.abs(product(tmp_path, a, b, pe_model=model) - oracle) <= 2**-22 * scale).all()
+    np.testing.assert_allclose(product(tmp_path, a, b, storage="float64"), oracle, rtol=1e-13, atol=1e-13)
+    narrow = product(tmp_path, a, b, "bfloat16", pe_model="bf16prod")
+    assert 1e-4 < np.abs(narrow - oracle).max() / scale.max() < 2**-7
+
+
+def test_accumulation_in_psum_is_float32(tmp_path):
+    """Three times x = 1 + 2^-23: x + x is exact, the third sum falls between float32 neighbours 2^-22 apart."""
+    x = np.float32(1 + 2**-23)
+    total = product(tmp_path, [[1.0]], [[x]], times=3, pe_model="exact")
+    assert total == np.float32(x + x) + x
+    assert abs(float(total[0, 0]) - 3 * float(x)) == 2**-23
+    assert product(tmp_path, [[1.0]], [[x]], times=3, storage="float64") == 3 * float(x)
+
+
+@pytest.mark.parametrize(("model", "total"), [("fp32", 2.0**24), ("float64", 2.0**24 + 6)])
+def test_row_sums_are_sequential_or_exact(tmp_path, model, total):
+    """Six ones after 2^24 are lost one by one in float32."""
+    a = np.zeros((128, 24), np.float32)
+    a[:, 0], a[:, 1:7] = 2.0**24, 1.0
+    text = (
+        HEAD
+        + """\
+@nki.jit
+def kernel(a):
+    s = load(a, nl.float32)
+    t = nl.ndarray((128, 24), dtype=nl.float32, buffer=nl.sbuf)
+    r = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.activation(dst=t, op=nl.copy, data=s, reduce_op=nl.add, reduce_cmd=nisa.reduce_cmd.reset_reduce,
+                    reduce_res=r[:, 0:1])
+    nisa.tensor_reduce(dst=r[:, 1:2], op=nl.add, data=s, axis=1)
+    out = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=out, src=r)
+    return out
+"""
+    )
+    np.testing.assert_array_equal(run(tmp_path, text, {"a": a}, row_sum=model), np.full((128, 2), total))
+
+
+@pytest.mark.parametrize("storage", ["declared", "float64"])
+def test_element_instructions_against_numpy(tmp_path, storage):
+    generator = np.random.default_rng(2)
+    kind = np.float64 if storage == "float64" else np.float32
+    a = generator.uniform(0.5, 2.0, (128, 24)).astype(np.float32).astype(kind)
+    c = generator.uniform(0.5, 2.0, (128, 1)).astype(np.float32).astype(kind)
+    out = run(tmp_path, CHAIN, {"a": a, "column": c}, storage=storage)
+    square = (a * 0.5 + c) ** 2
+    expected = [
+        (c - a) * 3.0,
+        a - a * c,
+        square,
+        1 / a,
+        np.maximum(a, square.sum(axis=1, keepdims=True)),
+        np.concatenate([-a.reshape(128, 2, 12).sum(axis=2), a[:, :22]], axis=1),
+        a + 1.0,
+        1 / np.sqrt(a * (a.max(axis=1, keepdims=True) + 1.0)),
+    ]
+    tolerance = 1e-14 if storage == "float64" else 5e-7
+    np.testing.assert_allclose(out, np.stack(expected, axis=1), rtol=tolerance)
+    assert out.dtype == kind
+
+
+def test_formats_of_tiles(tmp_path):
+    """Casts on the way through 16-bit and integer tiles, as NumPy's float16 and round-half-even give them."""
+    a = np.array([[2.5, 3.5, -2.5, 1 / 3] * 2] * 4, np.float32)
+    text = (
+        HEAD
+        + """\
+@nki.jit
+def kernel(a):
+    s = load(a, nl.float32)
+    half = load(a, nl.float16)
+    whole = nl.ndarray((4, 8), dtype=nl.int32, buffer=nl.sbuf)
+    small = nl.ndarray((4, 8), dtype=nl.uint8, buffer=nl.sbuf)
+    nisa.tensor_scalar(dst=whole, data=s, op0=nl.multiply, operand0=1.0)
+    nisa.tensor_copy(dst=small, src=s)
+    r = nl.ndarray((4, 3, 8), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=r[:, 0, :], src=half)
+    nisa.tensor_copy(dst=r[:, 1, :], src=whole)
+    nisa.tensor_copy(dst=r[:, 2, :], src=small)
+    out = nl.ndarray((4, 3, 8), dtype=nl.float32, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=out, src=r)
+    return out
+"""
+    )
+    out = run(tmp_path, text, {"a": a})
+    np.testing.assert_array_equal(out[:, 0], a.astype(np.float16).astype(np.float32))
+    np.testing.assert_array_equal(out[0, 1, :4], [2.0, 4.0, -2.0, 0.0])
+    np.testing.assert_array_equal(out[0, 2, :4], [2.0, 4.0, 0.0, 0.0])
+
+
+UNWRITTEN = (
+    HEAD
+    + """\
+@nki.jit
+def kernel(a):
+    u = nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf)
+    k = nl.ndarray((128, 8), dtype=nl.int32, buffer=nl.sbuf)
+    r = nl.ndarray((128, 2, 8), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.tensor_copy(dst=r[:, 0, :], src=u)
+    nisa.tensor_copy(dst=r[:, 1, :], src=k)
+    out = nl.ndarray((128, 2, 8), dtype=nl.float32, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=out, src=r)
+    return out
+"""
+)
+
+
+def test_poison_flows_where_reads_are_not_refused(tmp_path):
+    a = np.zeros((128, 8), np.float32)
+    with pytest.raises(Violation, match="uninitialised-read"):
+        run(tmp_path, UNWRITTEN, {"a": a})
+    out = run(tmp_path, UNWRITTEN, {"a": a}, strict=False)
+    assert np.isnan(out[:, 0]).all()
+    assert (out[:, 1] == 4).all()
+    first, second = (run(tmp_path, UNWRITTEN, {"a": a}, strict=False, fuzz=seed) for seed in (1, 2))
+    assert np.isfinite(first).all()
+    assert (first[:, 0] != second[:, 0]).any()
+
+
+def test_fuzz_reorders_contractions_and_nothing_else(tmp_path):
+    a, b = np.random.default_rng(3).standard_normal((2, 128, 64)).astype(np.float32)
+    plain = product(tmp_path, a, b)
+    orders = [product(tmp_path, a, b, fuzz=seed) for seed in range(4)]
+    assert any((order != plain).any() for order in orders)
+    scale = np.abs(a).T.astype(np.float64) @ np.abs(b)
+    for order in orders:
+        assert (np.abs(order - plain) <= 2**-21 * scale).all()
+    np.testing.assert_array_equal(orders[1], product(tmp_path, a, b, fuzz=1))
+    np.testing.assert_array_equal(plain, product(tmp_path, a, b))
+
+
+def test_models_that_round_are_not_combined_with_float64_storage():
+    with pytest.raises(Exception, match="storage='float64'") as caught:
+        Settings(storage="float64", pe_model="split4")
+    assert type(caught.value).__name__ == "InputError"
+
+
+def numbered(shape: tuple[int, ...], space: str = "sbuf") -> tuple[Tensor, np.ndarray]:
+    """A tensor whose elements are numbered in C order, and the same as a NumPy array."""
+    core = Core(Settings())
+    values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    region = "shared_hbm" if space == "hbm" else space
+    return whole(core, core.declare("t", region, space, FLOAT32, shape, values)), values
+
+
+@st.composite
+def keys(draw, shape):
+    """Slices for each dimension (no step in dimension 0), an integer in a middle one now and then."""
+    parts = []
+    for dimension, size in enumerate(shape):
+        if 0 < dimension < len(shape) - 1 and draw(st.booleans()):
+            parts.append(draw(st.integers(0, size - 1)))
+            continue
+        start = draw(st.integers(0, size - 1))
+        stop = draw(st.integers(start + 1, size))
+        parts.append(slice(start, stop, draw(st.integers(1, 3)) if dimension else None))
+    return tuple(parts)
+
+
+@hypothesis.settings(max_examples=150, deadline=None)
+@hypothesis.given(
+    data=st.data(), shape=st.lists(st.integers(1, 7), min_size=2, max_size=4).map(tuple), hbm=st.booleans()
+)
+def test_slices_of_slices_are_numpys(data, shape, hbm):
+    tensor, values = numbered(shape, "hbm" if hbm else "sbuf")
+    for _ in range(2):
+        key = data.draw(keys(tensor.shape))
+        tensor, values = tensor[key], values[key]
+        assert tensor.shape == values.shape
+        np.testing.assert_array_equal(tensor.values(), values)
+    first, last = int(values.min()), int(values.max())
+    if hbm:
+        assert (tensor.access.byte_start, tensor.access.byte_stop) == (4 * first, 4 * last + 4)
+    else:
+        row = int(np.prod(shape[1:]))
+        free = values % row
+        assert (tensor.access.partition_start, tensor.access.partition_stop) == (first // row, last // row + 1)
+        assert (tensor.access.byte_start, tensor.access.byte_stop) == (4 * free.min(), 4 * free.max() + 4)
+
+
+@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.given(
+    counts=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    steps=st.lists(st.integers(0, 5), min_size=3, max_size=3),
+    offset=st.integers(0, 10),
+)
+def test_access_patterns_follow_the_formula(counts, steps, offset):
+    """Element [w, z, ...] is element offset + 64 w + step z + ... of the flattened tensor (nki-aps.rst)."""
+    tensor, values = numbered((4, 8, 8))
+    pattern = [[64, 4], *([step, count] for step, count in zip(steps, counts, strict=False))]
+    view = tensor.ap(pattern=pattern, offset=offset)
+    grid = np.indices([count for _, count in pattern])
+    expected = offset + sum(step * index for (step, _), index in zip(pattern, grid, strict=True))
+    np.testing.assert_array_equal(view.values(), values.reshape(-1)[expected])
+
+
+def test_contiguous_runs():
+    tensor, _ = numbered((4, 6, 8))
+    assert tensor.run() == 48
+    assert tensor[:, 2:4, :].run() == 16
+    assert tensor[:, 2:4, 1:8].run() == 7
+    assert tensor[:, 2, 0:8].run() == 8
+    assert tensor[:, :, 0:8:2].run() == 1
+    in_hbm, _ = numbered((4, 6, 8), "hbm")
+    assert in_hbm.run() == 4 * 48
+    assert in_hbm[1:3, :, :].run() == 96
+
+
+def test_large_strides_begin_at_16_bytes():
+    core = Core(Settings())
+    for dtype, step in ((FLOAT32, 4), (BFLOAT16, 8)):
+        tensor = whole(core, core.declare("t", "sbuf", "sbuf", dtype, (4, 64)))
+        assert tensor[:, 0:64:step].strided
+        assert not tensor[:, 0 : 64 : step - 1].strided
+        assert not tensor[:, 0:1].strided
+
+
+SOURCE = str(Path(__file__).parent / "data" / "nki_kernels" / "dynamic_rows.py")
+BLOCKS, WIDTH = 6, 40
+TAKEN = {
+    "counter_in_sbuf": RELEASES[:4],
+    "index_as_offset": RELEASES[1:4],
+    "body_function": RELEASES[3:],
+}
+
+
+def rows_and_count() -> dict[str, object]:
+    generator = np.random.default_rng(7)
+    return {
+        "rows": generator.standard_normal((32 * BLOCKS, WIDTH)).astype(np.float32),
+        "scale": generator.uniform(1, 2, (32, 1)).astype(np.float32),
+        "count": np.array([[BLOCKS]], np.int32),
+    }
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("kernel", TAKEN)
+def test_each_addressing_in_the_releases_that_have_it(kernel, release):
+    given = rows_and_count()
+    if release not in TAKEN[kernel]:
+        with pytest.raises(Violation) as caught:
+            run_kernel(SOURCE, kernel, given, Settings(release=release))
+        assert caught.value.rule in ("release-name", "loop-offset")
+        return
+    (out,), trace = run_kernel(SOURCE, kernel, given, Settings(release=release))
+    expected = np.tile(given["scale"], (BLOCKS, 1)) * given["rows"]
+    np.testing.assert_array_equal(out, expected.astype(np.float32))
+    moved = [i for i in trace.instructions if i.name == "dma_copy" and i.dynamic]
+    assert len(moved) == 2 * BLOCKS
+
+
+def test_body_buffers_are_counted_once_and_live_for_the_whole_loop():
+    """Two tiles of 160 bytes in the body, a 4-byte column and two 4-byte counters outside: 332 bytes for any count."""
+    for count in (1, BLOCKS):
+        given = {**rows_and_count(), "count": np.array([[count]], np.int32)}
+        settings = Settings(strict=False)
+        _, trace = run_kernel(SOURCE, "counter_in_sbuf", given, settings)
+        body = [a for a in trace.allocations if a.space == "sbuf" and a.bytes == 4 * WIDTH]
+        loop = [n for n, i in enumerate(trace.instructions) if i.dynamic]
+        assert len(body) == 2
+        assert {(a.born, a.last_use) for a in body} == {(loop[0], len(trace.instructions) - 1)}
+        assert trace.sbuf_high_water == 2 * 4 * WIDTH + 4 + 4
+
+
+def test_counter_is_followed_without_arithmetic():
+    given = {**rows_and_count(), "rows": Shape((32 * BLOCKS, WIDTH)), "scale": Shape((32, 1))}
+    _, trace = run_kernel(SOURCE, "counter_in_sbuf", given, Settings(arithmetic=False))
+    starts = [i.reads[0].byte_start for i in trace.instructions if i.dynamic and i.reads[0].space == "hbm"]
+    assert starts == [32 * WIDTH * 4 * block for block in range(BLOCKS)]
+    with pytest.raises(Violation, match="counts-only mode does not know"):
+        run_kernel(SOURCE, "counter_in_sbuf", {**given, "count": Shape((1, 1), "int32")}, Settings(arithmetic=False))
+
+
+def test_offset_beyond_the_tensor_is_refused():
+    given = {**rows_and_count(), "count": np.array([[BLOCKS + 1]], np.int32)}
+    with pytest.raises(Violation) as caught:
+        run_kernel(SOURCE, "counter_in_sbuf", given)
+    assert caught.value.rule == "ap-pattern"
+
+
+NESTED = """\
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+DYNAMIC_LOOPS = True
+
+
+@nki.jit
+def kernel(a):
+    out = nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.shared_hbm)
+    s = nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=s, src=a)
+    for i in nl.dynamic_range(3):
+        t = nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.tensor_copy(dst=t, src=s)
+        for j in nl.dynamic_range(2):
+            u = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.sbuf)
+            nisa.tensor_scalar(dst=u[:, 0:8], data=t, op0=nl.add, operand0=1.0)
+            nisa.tensor_copy(dst=s, src=u[:, 0:8])
+    nisa.dma_copy(dst=out, src=s)
+    return out
+"""
+
+
+def test_nested_loops_from_0_6_0_on(tmp_path):
+    path = tmp_path / "nested.py"
+    path.write_text(NESTED)
+    a = np.zeros((128, 8), np.float32)
+    (out,), trace = run_kernel(str(path), "kernel", {"a": a}, Settings(release="0.6.0"))
+    assert (out == 3).all()
+    assert trace.sbuf_high_water == 4 * (8 + 8 + 16)
+    for release in RELEASES[:3]:
+        with pytest.raises(Violation, match="loop-nested"):
+            run_kernel(str(path), "kernel", {"a": a}, Settings(release=release))
+
+
+TRACED = """\
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+
+@nki.jit
+def kernel(b3, small):
+    out = nl.ndarray((128, 4), dtype=nl.float32, buffer=nl.shared_hbm)
+    part = nl.ndarray((128, 3, 100), dtype=nl.float32, buffer=nl.sbuf)
+    full = nl.ndarray((128, 3, 256), dtype=nl.float32, buffer=nl.sbuf)
+    sums = nl.ndarray((128, 4), dtype=nl.float32, buffer=nl.sbuf)
+    half = nl.ndarray((128, 16), dtype=nl.bfloat16, buffer=nl.sbuf)
+    nisa.dma_copy(dst=part, src=b3[128:256, :, 64:164])
+    nisa.dma_copy(dst=full, src=b3[0:128, :, :])
+    nisa.dma_copy(dst=half, src=small)
+    x = nl.ndarray((128, 100), dtype=nl.float32, buffer=nl.psum)
+    for k in range(3):
+        nisa.nc_matmul(dst=x, stationary=full[:, k, 128:256], moving=part[:, k, :], accumulate=k > 0)
+    y = nl.ndarray((128, 100), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.activation(dst=y, op=nl.copy, data=x, reduce_op=nl.add, reduce_cmd=nisa.reduce_cmd.reset_reduce,
+                    reduce_res=sums[:, 0:1])
+    nisa.tensor_tensor(dst=y, data1=y, data2=x, op=nl.multiply)
+    nisa.tensor_copy(dst=sums[:, 1:4], src=y[:, 0:12:4])
+    nisa.tensor_copy(dst=sums[:, 1:4], src=half[:, 0:9:3])
+    nisa.memset(dst=sums[0:64, 1:3], value=0.0, engine=nisa.engine.gpsimd)
+    nisa.dma_copy(dst=out, src=sums)
+    return out
+"""
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["arithmetic", "counts only"])
+def trace(request, tmp_path_factory) -> Trace:
+    path = tmp_path_factory.mktemp("trace") / "kernel.py"
+    path.write_text(TRACED)
+    values = np.ones((256, 3, 256), np.float32), np.ones((128, 16), np.float32)
+    given = dict(
+        zip(("b3", "small"), values if request.param else (Shape((256, 3, 256)), Shape((128, 16))), strict=True)
+    )
+    return run_kernel(str(path), "kernel", given, Settings(arithmetic=request.param))[1]
+
+
+def test_program_order_and_lines(trace):
+    assert [i.name for i in trace.instructions] == [
+        *["dma_copy"] * 3,
+        *["nc_matmul"] * 3,
+        *["activation", "tensor_tensor", "tensor_copy", "tensor_copy", "memset", "dma_copy"],
+    ]
+    assert [i.engine for i in trace.instructions[6:]] == ["scalar", "vector", "vector", "vector", "gpsimd", "dma"]
+    first = TRACED[: TRACED.index("    nisa.dma_copy(dst=part")].count("\n") + 1
+    assert trace.instructions[0].line == f"kernel.py:{first}"
+
+
+def test_descriptors_are_the_shorter_runs(trace):
+    """Rows of a part of the last axis: one descriptor per partition and slice; whole rows: one per partition."""
+    part, full, half = trace.instructions[:3]
+    assert (part.bytes, part.descriptors, part.run_bytes) == (128 * 3 * 100 * 4, 128 * 3, 400)
+    assert (full.bytes, full.descriptors, full.run_bytes) == (128 * 3 * 256 * 4, 128, 3 * 256 * 4)
+    assert (half.bytes, half.descriptors, half.run_bytes) == (128 * 16 * 4, 128, 32)
+    assert part.reads == (Access(0, "hbm", 0, 1, 4 * (128 * 768 + 64), 4 * (255 * 768 + 2 * 256 + 164)),)
+
+
+def test_fields_of_compute_instructions(trace):
+    matmul, act, multiply, wide, narrow, fill = (trace.instructions[n] for n in (4, 6, 7, 8, 9, 10))
+    assert (matmul.elements, matmul.stationary, matmul.partitions, matmul.operands) == (100, 128, 128, 2)
+    assert matmul.reads[0] == Access(3, "sbuf", 0, 128, 4 * (256 + 128), 4 * 512) or matmul.reads[0].tensor == 4
+    assert (act.elements, act.reduces, act.operands, len(act.writes)) == (100, True, 1, 2)
+    assert act.writes[1].byte_stop - act.writes[1].byte_start == 4
+    assert {read.space for read in multiply.reads} == {"sbuf", "psum"}
+    assert (wide.strided, narrow.strided) == (True, False)  # 16 and 6 bytes
+    assert (fill.operands, fill.reads, fill.partitions, fill.elements) == (0, (), 64, 2)
+
+
+def test_live_ranges_end_with_the_last_use(trace):
+    alive = {a.tensor: (a.space, a.bytes, a.born, a.last_use) for a in trace.allocations}
+    assert alive == {
+        0: ("hbm", 256 * 768 * 4, 0, 1),
+        1: ("hbm", 128 * 16 * 4, 0, 2),
+        2: ("hbm", 128 * 4 * 4, 0, 11),
+        3: ("sbuf", 1200, 0, 5),
+        4: ("sbuf", 3072, 0, 5),
+        5: ("sbuf", 16, 0, 11),
+        6: ("sbuf", 32, 0, 9),
+        7: ("psum", 400, 3, 7),
+        8: ("sbuf", 400, 6, 8),
+    }
+    assert trace.sbuf_high_water == 1200 + 3072 + 16 + 32
+    assert trace.psum_high_water == 1
+    line = TRACED[: TRACED.index("    half = ")].count("\n") + 1
+    assert trace.sbuf_peak_line == f"kernel.py:{line}"
+    assert trace.target == "gen2"
+
+
+def test_many_free_dimensions_are_flagged(tmp_path):
+    path = tmp_path / "kernel.py"
+    path.write_text(
+        "import nki\nimport nki.isa as nisa\nimport nki.language as nl\n\n\n@nki.jit\ndef kernel(a):\n"
+        "    out = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.shared_hbm)\n"
+        "    s = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.sbuf)\n"
+        "    nisa.memset(dst=s.ap(pattern=[[16, 128], [8, 2], [4, 2], [2, 2], [1, 2]], offset=0), value=1.0)\n"
+        "    nisa.dma_copy(dst=out, src=s)\n    return out\n"
+    )
+    (out,), trace = run_kernel(str(path), "kernel", {"a": np.zeros((1, 1), np.float32)})
+    assert (out == 1).all()
+    assert len(trace.warnings) == 1
+    assert "4 free dimensions" in trace.warnings[0]

@@ -1,0 +1,271 @@
+"""Plans: operations counted by hand, memory that refuses and advises, time by rates that are measured once and kept."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dfmp2
+from dfmp2.backends.cpu import CpuBackend
+from dfmp2.cli.main import main
+from dfmp2.errors import ResourceError
+from dfmp2.host import cache
+from dfmp2.planning import disk_rates, memory, rates, time
+from dfmp2.planning import plan as planning
+from dfmp2.planning.disk_rates import DiskRates
+from dfmp2.planning.figures import Timings
+from dfmp2.planning.sizes import CYCLES, Spin, Workload
+from dfmp2.planning.time import Rates, Traffic
+from tests.test_disk import set_variant
+
+INPUTS = Path(__file__).parent.parent / "inputs"
+
+
+WATER = Workload(nao=24, naux_scf=116, naux=84, spins=(Spin(5, 5, 19),), precision="fp64", block_functions=84)
+LARGE = Workload(490, 2366, 1708, (Spin(81, 81, 409),), "fp64", 66, widest_shell=6, frontier_elements=1792)
+MEGABYTE = 10**6
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+# --- operations ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "pairs"),
+    [
+        pytest.param({}, 15 * 19 * 19, id="pairs i <= j"),
+        pytest.param(
+            {"spins": (Spin(5, 4, 19), Spin(4, 3, 20))},
+            10 * 19 * 19 + 6 * 20 * 20 + 4 * 3 * 19 * 20,
+            id="three channels",
+        ),
+    ],
+)
+def test_operations_counted_by_hand(changes, pairs):
+    """One multiply-add per (a, b, P) of a pair; of 15 pairs the certificate redoes all."""
+    work = replace(WATER, **changes)
+    assert (work.flops()["pairs_fp64"], work.flops()["pairs_mixed"]) == (2 * 84 * pairs, 0)
+    mixed = replace(work, precision="auto").flops()
+    assert mixed["pairs_mixed"] == 2 * 84 * pairs >= mixed["pairs_fp64"] > 0
+    if not changes:
+        flops = work.flops()
+        assert (work.pairs_of_functions, work.elements) == (300, 95)
+        assert flops["scf_fit"] == 116 * 116 * 300
+        assert flops["fit"] == 84 * 84 * 95
+        assert flops["transform"] == 2 * 84 * 5 * 24 * (24 + 19)
+        assert flops["exchange"] == (CYCLES + 1) * (3 * 116 * 24 * 24 * 5 + 4 * 116 * 300)
+        assert work.integrals() == {"scf": 116 * 300, "integrals": 84 * 300}
+        assert replace(work, naux_scf=0).integrals()["scf"] == 300 * 301 // 2  # four centres
+
+
+# --- memory -------------------------------------------------------------------------------------------
+
+
+def planned(budget, spins=1, precision="auto"):
+    work = replace(LARGE, spins=LARGE.spins * spins, precision=precision, frontier_elements=1792 * spins)
+    limits = CpuBackend(2).limits
+    return memory.plan(work, program=100 * MEGABYTE, budget=budget, workers=2, limits=limits, edge=3)
+
+
+def test_memory_holds_the_large_arrays():
+    """B and its float32 copy, 30 matrices of the SCF for each spin, the SCF integrals; 2.54 GB were measured."""
+    plan, exact, both = planned(10**11), planned(10**11, precision="fp64"), planned(10**11, spins=2)
+    b, matrix = 81 * 409 * 1708, 490 * 490 * 8
+    assert plan.mp2 > b * 12 > exact.mp2 > b * 8
+    assert both.mp2 > 2 * b * 12
+    assert plan.scf > 2366 * 490 * 491 // 2 * 8 + 30 * matrix
+    assert both.scf - plan.scf == pytest.approx(30 * matrix, rel=0.01)
+    assert plan.predicted_peak == pytest.approx(2.6e9, rel=0.1)
+
+
+@pytest.mark.parametrize("spins", [1, 2])
+@pytest.mark.parametrize("precision", ["fp64", "auto"])
+def test_every_accepted_budget_is_kept(spins, precision):
+    ample = planned(10**11, spins, precision)
+    assert ample.disk == 0 and ample.fits
+    assert ample.least < ample.comfortable / 5
+    for budget in np.geomspace(ample.least, 1.2 * ample.comfortable, 25).astype(int):
+        plan = planned(int(budget) + 1, spins, precision)
+        plan.require()
+        assert plan.predicted_peak <= plan.budget
+        assert plan.pair_bytes > 0 and plan.read_bytes > 0 and plan.tensor_bytes >= 3 * 3 * 409 * 1708 * 8
+        whole = 2366 * 490 * 491 // 2 * 8
+        assert plan.disk == max(
+            0 if plan.scf_fits_in_core else whole, 0 if plan.mp2_fits_in_core else spins * 81 * 409 * 1708 * 8
+        )
+    comfortable, below = (planned(ample.comfortable - n, spins, precision) for n in (0, 1))
+    assert comfortable.disk == 0 and below.disk > 0
+    refused, least = (planned(ample.least - n, spins, precision) for n in (1, 0))
+    assert not refused.fits and least.fits
+    with pytest.raises(ResourceError, match=rf"may be used.*--memory {-(-ample.least // MEGABYTE)}MB"):
+        refused.require()
+
+
+# --- time and rates -----------------------------------------------------------------------------------
+
+
+def test_time_is_operations_over_rate():
+    work, found = replace(LARGE, precision="auto"), Rates()
+    slow, fast = (time.seconds(work, r) for r in (found, replace(found, pairs_mixed=2 * found.pairs_mixed)))
+    assert slow.total - fast.total == pytest.approx(work.flops()["pairs_mixed"] / found.pairs_mixed / 2)
+    stages = (slow.scf, slow.integrals, slow.fit, slow.transform, slow.pair_energies)
+    assert slow.total == pytest.approx(sum(stages) + found.start)
+    assert all(stage > 0 for stage in stages)
+
+
+def test_reading_ahead_costs_only_what_the_computation_does_not_hide():
+    disk = DiskRates(write=1e9, read=1e9)
+    plain = time.seconds(LARGE, Rates())
+    hidden = Traffic(pairs_read=10**9, pairs_ahead=10**9)
+    assert time.seconds(LARGE, Rates(), hidden, disk).pair_energies == pytest.approx(plain.pair_energies)
+    waited = Traffic(pairs_read=10**9)
+    assert time.seconds(LARGE, Rates(), waited, disk).pair_energies == pytest.approx(plain.pair_energies + 1.0)
+    slow = time.seconds(LARGE, Rates(), hidden, DiskRates(1e9, 1e7))
+    assert slow.pair_energies == pytest.approx(100.0)
+    moved = Traffic(scf_written=2 * 10**9, fit_written=10**9, fit_read=3 * 10**9)
+    found = time.seconds(LARGE, Rates(), moved, disk)
+    assert found.scf == pytest.approx(plain.scf + 2.0)
+    assert found.fit == pytest.approx(plain.fit + 4.0)
+    assert found.total == pytest.approx(plain.total + 6.0)
+
+
+def test_rates_are_kept_per_backend_and_threads_and_damage_counts_as_none(monkeypatch):
+    found = rates.measure(CpuBackend(1), 1)
+    assert all(value > 0 for value in (found.integrals, found.exchange, found.solve, found.transform, found.eigen))
+    assert found.pairs_mixed > 1.2 * found.pairs_fp64
+    assert rates.load("cpu", 1) == found
+    assert rates.load("cpu", 2) is None and rates.load("torch", 1) is None
+    cache.path().write_text("{ not json")
+    assert rates.load("cpu", 1) is None
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc")
+    rates._store("cpu", 2, Rates())  # an unwritable cache does not stop a plan
+    assert rates.load("cpu", 2) is None
+
+
+def test_a_folder_is_measured_once_and_left_empty(tmp_path):
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    assert disk_rates.load(folder) is None
+    found = disk_rates.measure(folder, 2 * disk_rates.CHUNK)
+    assert found.write > 0 and found.read > 0 and found.date
+    assert list(folder.iterdir()) == []
+    assert disk_rates.load(folder) == found and disk_rates.load(tmp_path) is None
+    cache.store(disk_rates._key(folder), {"write": "fast"})
+    assert disk_rates.load(folder) is None
+
+
+def test_a_file_system_without_direct_access_is_measured_too(tmp_path, monkeypatch):
+    real, dropped = os.open, []
+
+    def refuse(path, flags, *more, **given):
+        if flags & disk_rates.DIRECT:
+            raise OSError(22, "Invalid argument")
+        return real(path, flags, *more, **given)
+
+    monkeypatch.setattr(disk_rates.os, "open", refuse)
+    monkeypatch.setattr(disk_rates.os, "posix_fadvise", lambda *given: dropped.append(given[3]))
+    assert disk_rates.measure(tmp_path, disk_rates.CHUNK).read > 0
+    assert dropped == [os.POSIX_FADV_DONTNEED]
+
+
+def test_a_full_or_failing_folder_is_named(tmp_path, monkeypatch):
+    with pytest.raises(ResourceError, match="no-such"):
+        disk_rates.measure(tmp_path / "no-such", disk_rates.CHUNK)
+
+    def fail(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk_rates.os, "fsync", fail)
+    with pytest.raises(ResourceError, match="No space left"):
+        disk_rates.measure(tmp_path, disk_rates.CHUNK)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("dfmp2-scratch")] == []
+
+
+# --- the command, and a run against its plan ----------------------------------------------------------
+
+
+def fixed_rates(monkeypatch, calls):
+    def measure(backend, count):
+        calls.append((backend.name, count))
+        rates._store(backend.name, count, Rates())
+        return Rates()
+
+    monkeypatch.setattr(rates, "measure", measure)
+
+
+def test_plan_command_measures_once_and_prints_every_key(monkeypatch, capsys):
+    calls = []
+    fixed_rates(monkeypatch, calls)
+    arguments = ["plan", "inputs/h2o.xyz", "--basis", "cc-pvdz", "--threads", "1", "--json"]
+    assert main(arguments) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert set(facts) >= {"sizes", "memory_bytes", "flops", "seconds", "backend", "reason", "fits"}
+    assert facts["sizes"]["nao"] == 24
+    assert facts["fits"] is True
+    assert facts["seconds"]["total"] > 0
+    assert main(arguments) == 0
+    assert calls == [("cpu", 1)]
+    assert main([*arguments, "--calibrate"]) == 0
+    assert len(calls) == 2
+
+
+def test_plan_names_the_smallest_change(monkeypatch, capsys):
+    fixed_rates(monkeypatch, [])
+    assert main(["plan", "inputs/c20h42.xyz", "--basis", "cc-pvdz", "--memory", "150MB", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["fits"] is False
+    assert facts["change"].startswith("--memory ")
+
+
+def test_plan_measures_the_folder_when_arrays_go_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(rates, "measure", lambda backend, count: Rates())
+    monkeypatch.setattr(disk_rates, "SIZE", disk_rates.CHUNK)
+    command = ["plan", str(INPUTS / "h2o.xyz"), "--basis", "cc-pvdz", "--threads", "1", "--scratch", str(tmp_path)]
+    assert main(command) == 0
+    assert "traffic:" not in capsys.readouterr().out
+    assert disk_rates.load(tmp_path) is None
+    set_variant(monkeypatch, disk=True)
+    assert main([*command, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)["scratch"]
+    assert facts["rates"] == "measured on this host"
+    assert facts["read_bytes"] > facts["written_bytes"] > 0
+    assert disk_rates.load(tmp_path).read == facts["bytes_per_second"]["read"]
+    assert main(command) == 0
+    assert " written at " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "precision"), [("h2o", "fp64"), ("nh2", "mixed")])
+def test_bytes_foreseen_are_the_bytes_moved(name, precision, monkeypatch, tmp_path):
+    plans = []
+
+    make_plan = planning.make_plan
+
+    def remember(*given, **more):
+        plans.append(make_plan(*given, **more))
+        return plans[-1]
+
+    set_variant(monkeypatch, disk=True)
+    monkeypatch.setattr(planning, "make_plan", remember)
+    given = {"precision": precision, "threads": 1, "scratch": str(tmp_path), "stability": "off"}
+    result = dfmp2.run(INPUTS / f"{name}.xyz", "sto-3g", **given)
+    [foreseen] = [plan.traffic for plan in plans]
+    assert foreseen.written == result.storage.written
+    others = result.storage.read - (foreseen.read - foreseen.scf_read)  # but for the number of iterations
+    builds = others / foreseen.scf_written
+    assert builds == pytest.approx(result.reference.cycles + 1, abs=0.01)
+
+
+def test_a_run_stores_prediction_beside_measurement():
+    result = dfmp2.run("inputs/h2o.xyz", "cc-pvdz", stability="off")
+    assert isinstance(result.predicted, Timings)
+    assert result.predicted.total > result.predicted.scf > 0
+    assert result.memory.predicted_peak == pytest.approx(result.memory.measured_peak, rel=0.5)

@@ -1,0 +1,298 @@
+"""PySCF users: mean fields taken over as what they are or refused by name, and the class with PySCF's names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyscf import dft, gto, lo, qmmm, scf, sgx
+from pyscf.mp import dfmp2 as pyscf_dfmp2
+from pyscf.mp import dfmp2_native, dfump2_native
+from pyscf.scf import addons
+
+import dfmp2
+from dfmp2.errors import ConvergenceError, InputError
+from dfmp2.interop.pyscf import DFMP2
+from dfmp2.progress import Listener
+from dfmp2.validation.compare import recompute
+
+WATER = "O 0 0 0.1173; H 0 0.7572 -0.4692; H 0 -0.7572 -0.4692"
+RADICAL = "N 0 0 0; H 0 0.8036 0.6347; H 0 -0.8036 0.6347"
+CHARGES = np.array([[3.0, 0.0, 0.0, -0.8], [3.5, 0.0, 1.0, 0.4]])
+EXACT: dict[str, Any] = {"precision": "fp64", "threads": 1}
+PLAIN: dict[str, Any] = {"auxbasis": "def2-svp-ri", "threads": 1}
+Made = Callable[[], Any]
+
+
+def water(**settings: Any) -> Any:
+    return gto.M(**{"atom": WATER, "basis": "6-31g", "verbose": 0, **settings})
+
+
+def fitted(mf: Any) -> Any:
+    return mf.density_fit("def2-universal-jkfit")
+
+
+def among(mf: Any, **settings: Any) -> Any:
+    return qmmm.mm_charge(mf, CHARGES[:, :3], CHARGES[:, 3], **settings)
+
+
+def set_on(mf: Any, **attributes: Any) -> Any:
+    """The mean field with attributes, run."""
+    for name, value in attributes.items():
+        setattr(mf, name, value)
+    return mf.run()
+
+
+@pytest.fixture(scope="module")
+def closed() -> Any:
+    """Water, RHF without fitting."""
+    return water().RHF().run(conv_tol=1e-11, conv_tol_grad=1e-7)
+
+
+@pytest.fixture(scope="module")
+def radical() -> Any:
+    """NH2, UHF with fitting."""
+    return fitted(water(atom=RADICAL, spin=1).UHF()).run(conv_tol=1e-11, conv_tol_grad=1e-7)
+
+
+# --- energies on PySCF's orbitals ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("frozen", [None, 1])
+def test_rhf_against_pyscf(closed: Any, frozen: int | None) -> None:
+    mp = closed.apply(DFMP2, frozen=frozen, auxbasis="def2-svp-ri", **EXACT).run()
+    theirs = dfmp2_native.DFRMP2(closed, frozen=frozen, auxbasis="def2-svp-ri").run()
+    assert mp.e_corr == pytest.approx(theirs.e_corr, abs=1e-11)
+    assert mp.e_tot == pytest.approx(closed.e_tot + theirs.e_corr, abs=1e-10)
+    # PySCF's other DF-MP2 class has the names we use; with the same fitting set it must have the same parts.
+    other = pyscf_dfmp2.DFMP2(closed, frozen=frozen)
+    other.with_df.auxbasis = "def2-svp-ri"
+    other.kernel(with_t2=False)
+    assert (mp.e_corr_ss, mp.e_corr_os) == pytest.approx((other.e_corr_ss, other.e_corr_os), abs=1e-9)
+    assert mp.result.reference.scf_type == "conventional"
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_uhf_against_pyscf(radical: Any, frozen: int) -> None:
+    mp = radical.apply(DFMP2, frozen=frozen, auxbasis="def2-svp-ri", **EXACT).run()
+    theirs = dfump2_native.DFUMP2(radical, frozen=frozen or None, auxbasis="def2-svp-ri").run()
+    assert mp.e_corr == pytest.approx(theirs.e_corr, abs=1e-11)
+    assert mp.e_corr_ss + mp.e_corr_os == pytest.approx(mp.e_corr, abs=1e-14)
+    assert (mp.e_hf, mp.converged, mp.result.sizes.frozen_core) == (radical.e_tot, True, frozen)
+    assert mp.result.reference.scf_type == "df"
+
+
+def test_orbitals_in_any_order_are_stored_by_energy(radical: Any) -> None:
+    """As mean fields with symmetry leave them, irreducible representation by irreducible representation."""
+    expected = dfmp2.from_mean_field(radical, frozen_core=1, **{**PLAIN, "precision": "fp64"})
+    mf, mixed = radical, radical.copy()
+    order = np.random.default_rng(2).permutation(radical.mo_energy.shape[1])
+    mixed.mo_coeff, mixed.mo_energy, mixed.mo_occ = (x[..., order] for x in (mf.mo_coeff, mf.mo_energy, mf.mo_occ))
+    found = dfmp2.from_mean_field(mixed, frozen_core=1, **{**PLAIN, "precision": "fp64"})
+    for energy, occupation in zip(found.reference.mo_energy, found.reference.mo_occ, strict=True):
+        assert (np.diff(occupation) <= 0).all()
+        assert (np.diff(energy[occupation > 0]) >= 0).all() and (np.diff(energy[occupation == 0]) >= 0).all()
+    np.testing.assert_allclose(found.pairs.opposite_spin, expected.pairs.opposite_spin, atol=1e-12)
+
+
+# --- what is taken over, and what is refused ---------------------------------------------------------------------
+
+
+TAKEN: dict[str, Made] = {  # what is equivalent to a plain mean field, or recorded
+    "newton": lambda: fitted(water().RHF()).newton(),
+    "symmetry": lambda: water(symmetry=True, charge=1, spin=1).UHF(),
+    "level shift": lambda: water().RHF().set(level_shift=0.3),
+    "x2c": lambda: water().RHF().x2c().newton(),
+    "x2c, fitted": lambda: fitted(water().UHF()).sfx2c1e(),
+    "charges": lambda: among(fitted(water().RHF())),
+    "charges and x2c": lambda: among(water(charge=1, spin=1).UHF().x2c()),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_is_recorded_is_repeated(name: str) -> None:
+    """By PySCF from the stored values alone, SCF and DF-MP2."""
+    mf = TAKEN[name]().run(conv_tol=1e-11, conv_tol_grad=1e-6)
+    result = mf.apply(DFMP2, **PLAIN).run().result
+    assert result.scf_total_energy == mf.e_tot
+    assert result.options.relativity == ("x2c" if "x2c" in name else "none")
+    assert (result.molecule.point_charges is not None) == ("charges" in name)
+    assert recompute(result, 1e-7, 1, Listener()).passed
+
+
+def _scaled_fit() -> Any:
+    mf = fitted(water().RHF())
+    mf.with_df.build()
+    mf.with_df._cderi = 1.001 * mf.with_df._cderi
+    return mf.run()
+
+
+def _in_a_field() -> Any:
+    mf = water().RHF()
+    core = mf.get_hcore() + 0.01 * mf.mol.intor("int1e_r")[2]
+    return set_on(mf, get_hcore=lambda *_: core)
+
+
+def _localised() -> Any:
+    mf = water().RHF().run()
+    mf.mo_coeff[:, :5] = lo.Boys(mf.mol, mf.mo_coeff[:, :5]).kernel()
+    return mf
+
+
+def _range_separated() -> Any:
+    mole = water()
+    mole.omega = 0.3
+    return mole.RHF().run()
+
+
+class Shifted(scf.hf.RHF):  # type: ignore[misc]
+    """With a nuclear energy of its own."""
+
+    def energy_nuc(self) -> float:
+        """Wrong by 0.3 Eh."""
+        return float(super().energy_nuc()) + 0.3
+
+
+REFUSED: dict[str, tuple[Made, str]] = {
+    "solvent": (lambda: water().RHF().ddCOSMO().run(), r"with_solvent \(an implicit solvent\)"),
+    "smearing": (lambda: addons.smearing_(water().RHF(), sigma=0.1).run(), r"sigma \(smeared occupations\)"),
+    "frac_occ": (
+        lambda: addons.frac_occ(gto.M(atom="O", basis="6-31g", verbose=0).RHF()).run(),
+        r"mo_occ \(fractional occupations such as 1.3333\)",
+    ),
+    "other electrons": (lambda: set_on(water().UHF(), nelec=(6, 4)), r"mo_occ \(\(6, 4\) electrons"),
+    "charges with radii": (lambda: among(water().RHF(), radii=[0.5, 0.5]).run(), r"mm_mol \(charges with radii"),
+    "x2c without charges": (lambda: among(water().RHF()).x2c().run(), "get_hcore differs by up to"),
+    "atomic x2c": (lambda: _atomic_x2c(), r"with_x2c.approx = 'atom1e'"),
+    "finite nuclei": (lambda: water(nucmod={"O": 2}).RHF().run(), r"mol.nucmod \(nuclei of finite size\)"),
+    "range separation": (_range_separated, "mol.omega = 0.3"),
+    "electric field": (_in_a_field, "get_hcore differs by up to 9.*replaced on the object: get_hcore"),
+    "model integrals": (lambda: set_on(water().RHF(), _eri=1.02 * water().intor("int2e", aosym="s8")), "_eri"),
+    "seminumerical exchange": (lambda: sgx.sgx_fit(water().RHF()).run(), r"with_df \(integrals of another kind, SGX"),
+    "fitted Coulomb": (lambda: set_on(fitted(water().RHF()), only_dfj=True), "only_dfj"),
+    "another fit": (_scaled_fit, "Coulomb and exchange matrices differ"),
+    "subclass": (lambda: Shifted(water()).run(), "energy_nuc differs by up to 3.0e-01 Eh"),
+    "localised": (_localised, "not canonical.*mf.canonicalize"),
+    "shifted": (
+        lambda: set_on(water().RHF(), level_shift=0.3, conv_check=False),
+        "not canonical: mo_energy is up to 3.0e-01",
+    ),
+    "complex": (lambda: _complex(), r"mo_coeff \(complex orbitals\)"),
+    "ghf": (lambda: water().GHF().run(), r"the mean field is a GHF: expected a PySCF RHF or UHF"),
+    "rohf": (lambda: scf.ROHF(water(atom=RADICAL, spin=1)).run(), "ROHF"),
+    "kohn-sham": (lambda: dft.RKS(water()).set(max_cycle=1).run(), "not Kohn-Sham"),
+    "cartesian": (lambda: water(basis="6-31g*", cart=True).RHF().run(), "Cartesian"),
+    "no mean field": (object, "object"),
+    "dirac": (lambda: scf.DHF(gto.M(atom="He", basis="6-31g", verbose=0)).run(), "the mean field is a DHF"),
+}
+
+
+def _atomic_x2c() -> Any:
+    mf = water().RHF().x2c()
+    mf.with_x2c.approx = "atom1e"
+    return mf.run()
+
+
+def _complex() -> Any:
+    mf = water().RHF().run()
+    mf.mo_coeff = mf.mo_coeff + 0j
+    return mf
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_recorded_is_refused_by_name(name: str) -> None:
+    make, said = REFUSED[name]
+    with pytest.raises(InputError, match=said):
+        dfmp2.from_mean_field(make(), **PLAIN)
+
+
+def test_what_has_not_converged_or_is_of_the_scf_is_refused(closed: Any) -> None:
+    with pytest.raises(ConvergenceError, match="not converged"):
+        dfmp2.from_mean_field(scf.RHF(closed.mol), **PLAIN)
+    with pytest.raises(InputError, match="belongs to the SCF"):
+        dfmp2.from_mean_field(closed, scf_max_cycles=3, **PLAIN)
+
+
+def test_canonicalised_orbitals_and_an_equal_matrix_are_taken(closed: Any) -> None:
+    expected = dfmp2_native.DFRMP2(closed, auxbasis="def2-svp-ri").run().e_corr
+    mf = _localised()
+    mf.mo_energy, mf.mo_coeff = mf.canonicalize(mf.mo_coeff, mf.mo_occ)
+    core = water().RHF().get_hcore()
+    for given in (mf, set_on(water().RHF(), get_hcore=lambda *_: core)):
+        found = dfmp2.from_mean_field(given, **PLAIN)
+        assert found.mp2_correlation_energy == pytest.approx(expected, abs=1e-7)
+
+
+def test_convergence_as_pyscf_leaves_it_is_enough() -> None:
+    for tolerance in (1e-9, 1e-4):
+        mf = water().RHF().run(conv_tol=tolerance)
+        assert dfmp2.from_mean_field(mf, **PLAIN).scf_total_energy == mf.e_tot
+
+
+# --- the class ----------------------------------------------------------------------------------------------------
+
+
+def test_settings_by_pyscfs_ways(closed: Any) -> None:
+    mp = DFMP2(closed)
+    assert (mp.e_corr, mp.e_tot, mp.converged, mp.auxbasis) == (None, None, False, None)
+    all_electrons = mp.run(**EXACT).e_corr
+    assert mp.set(frozen=1).e_corr is None  # what is old is gone
+    fewer = mp.kernel()
+    assert all_electrons < fewer == mp.e_corr
+    assert mp.set(frozen="auto").run().result.sizes.frozen_core == 1
+    assert mp.run(auxbasis="cc-pvtz-ri").result.mp2_fitting.name == "cc-pvtz-ri"
+
+
+def test_speaks_through_pyscfs_logger_and_can_be_stored(closed: Any, tmp_path: Path) -> None:
+    mp = DFMP2(closed, auxbasis="def2-svp-ri", **EXACT)
+    with open(tmp_path / "log", "w") as stream:
+        mp.set(verbose=4, stdout=stream).run()
+    text = (tmp_path / "log").read_text()
+    assert f"E(DF-MP2) = {mp.e_tot:.15g}  E_corr = {mp.e_corr:.15g}" in text
+    assert "dfmp2: pair energies" in text
+    dfmp2.write(mp.result, tmp_path / "a.h5")
+    assert dfmp2.read(tmp_path / "a.h5").mp2_total_energy == mp.e_tot
+
+
+SETTINGS: list[tuple[dict[str, Any], str]] = [
+    ({"frozen": [0, 1]}, r"frozen \[0, 1\]: expected a number of core orbitals"),
+    ({"frozen": True}, "frozen True"),
+    ({"auxbasis": {"O": []}}, "auxbasis is a dict: expected the name"),
+    ({"frozen_core": 1}, "keyword frozen_core cannot be given: it is frozen="),
+    ({"basis": "sto-3g"}, "the SCF has already been done"),
+    ({"max_cycle": 3}, "unknown option 'max_cycle'"),
+    ({"threads": "two"}, "keyword threads 'two': expected int or None"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), SETTINGS, ids=[m for _, m in SETTINGS])
+def test_refused_settings(closed: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        DFMP2(closed, **settings)
+    with pytest.raises(InputError, match="a Mole is no mean field"):
+        DFMP2(closed.mol)
+    mp = DFMP2(closed)
+    with pytest.raises(InputError, match=message):
+        mp.run(**settings)
+    assert (mp.frozen, mp.auxbasis, mp.options) == (None, None, {})
+
+
+def test_import_changes_nothing_in_pyscf() -> None:
+    """Every attribute of PySCF's SCF and MP classes is the same object before and after."""
+    code = """
+import pyscf.scf, pyscf.mp, pyscf.dft, sys
+from pyscf import scf, mp, gto
+places = (scf.hf.SCF, scf.hf.RHF, scf.uhf.UHF, scf.rohf.ROHF, mp.mp2.MP2, gto.Mole, scf, mp, pyscf)
+before = [dict(vars(place)) for place in places]
+import dfmp2.interop.pyscf
+for place, then in zip(places, before):
+    now = dict(vars(place))
+    assert all(now.get(name) is value for name, value in then.items()), place
+    assert all(name in then or name in ("mp", "scf", "dft", "df", "lib", "gto") for name in now), set(now) - set(then)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

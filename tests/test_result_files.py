@@ -1,0 +1,512 @@
+"""Result files: what was written is read, also years later; what was changed, damaged or planted is soon refused."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import random
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dfmp2.errors import InputError, ResultFileError
+from dfmp2.molecule.basis import ElementBasis, nested_tuples
+from dfmp2.output import hdf5
+from dfmp2.output.hdf5 import read_start_orbitals
+from dfmp2.output.json import to_json
+from dfmp2.output.safe_hdf5 import open_checked
+from dfmp2.output.study import StudyWriter, read_study, verify_study
+from dfmp2.output.text import pair_table, report
+from tests.conftest import Runner, Stored, listing, run_command, succeed
+
+STO3G = ("--basis", "sto-3g")
+CODE = "__import__('os').system('touch EXECUTED')"
+
+# --- files of earlier versions ----------------------------------------------------------------------
+
+OLD = {  # name -> (hash, energies) as dfmp2 0.1.0 wrote and printed them
+    "restricted": (  # RHF water in the field of two point charges, with PySCF's check
+        "73a0272618ec1547c180a89e20cfa1f1e2caf45ae89d22f7ae48686685523de5",
+        (-74.96641511325242, -0.002025209050328853, -0.033380000758482666),
+    ),
+    "unrestricted": (  # UHF NH2 with a frozen core, several SCF solutions, options of its own
+        "cd7751d0e527631e75b4cfd79b15b56864c1b44217c4b32e37197519a17840e3",
+        (-54.83706447011026, -0.0010815941204782575, -0.029367504870606354),
+    ),
+    "scan": (  # three distances of H2; the energies are those of the second one
+        "a3e5ea2c2910fd6ff71001208e4f122f688af921e0f91c6cce3c274c29e9322e",
+        (-1.1161753863466486, 0.0, -0.013368579559028149),
+    ),
+}
+
+
+def contents(path: Path) -> dict[str, Any]:
+    """Every dataset and attribute of a file: type, shape and bytes or text."""
+    found: dict[str, Any] = {}
+
+    def visit(name: str, item: Any) -> None:
+        for key in item.attrs:
+            kind = item.attrs.get_id(key).dtype
+            found[f"{name}@{key}"] = (kind.str, h5py.check_string_dtype(kind), repr(item.attrs[key]))
+        if isinstance(item, h5py.Dataset):
+            value = item[()]
+            text = repr(value.tolist()) if isinstance(value, np.ndarray) else repr(value)
+            found[name] = (item.dtype.str, h5py.check_string_dtype(item.dtype), item.shape, text)
+
+    with h5py.File(path) as handle:
+        visit("", handle)
+        handle.visititems(visit)
+    return found
+
+
+def unpacked(name: str, folder: Path) -> Path:
+    packed = Path(__file__).parent / "data" / "results" / f"{name}.h5.xz"
+    (folder / f"{name}.h5").write_bytes(lzma.decompress(packed.read_bytes()))
+    return folder / f"{name}.h5"
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_files_of_earlier_versions_are_read_and_written_as_they_were(name: str, tmp_path: Path) -> None:
+    """To the last dataset, type, unit and description; who changes one of them raises the version of the layout."""
+    old, new = unpacked(name, tmp_path), tmp_path / "new.h5"
+    stored_hash, (scf, same, opposite) = OLD[name]
+    if name == "scan":
+        study = read_study(old)
+        result = study.runs["point-002"]
+        assert study.table["scf_total_energy"].values[1] == scf and study.complete and study.kind == "scan"
+        writer = StudyWriter(new, overwrite=False)
+        for run in study.runs:
+            writer.add(run, study.runs[run])
+        writer.write(study)
+        assert verify_study(old) == verify_study(new) == stored_hash
+    else:
+        result = hdf5.read_verified(old)
+        hdf5.write(result, new)
+        assert hdf5.verify(old) == hdf5.verify(new) == stored_hash
+    assert result.scf_total_energy == scf
+    assert result.mp2_same_spin_correlation_energy == pytest.approx(same, abs=1e-16)
+    assert result.mp2_opposite_spin_correlation_energy == pytest.approx(opposite, abs=1e-16)
+    here = {"@HDF5_Version", "@h5py_version"}  # of the libraries that write
+    before, after = contents(old), contents(new)
+    changed = {key for key in before | after if before.get(key) != after.get(key)}
+    assert {key for key in changed if f"@{key.rpartition('@')[2]}" not in here} == set()
+
+
+def test_a_new_result_has_the_layout_of_an_old_one(water: Stored, radical: Stored, tmp_path: Path) -> None:
+    """Names and types of datasets and attributes, but for what only one of the two runs was asked for."""
+    for name, path, asked in (
+        ("restricted", water.path, "dfmp2/input/point_charges"),
+        ("unrestricted", radical.path, "dfmp2/check"),
+    ):
+        before, after = contents(unpacked(name, tmp_path)), contents(path)
+        changed = {key for key in before | after if before.get(key, "")[:2] != after.get(key, "")[:2]}
+        assert {key for key in changed if not key.startswith(asked)} == set()
+
+
+def test_alpha_and_beta_keep_their_places(radical: Stored) -> None:
+    """Of NH2: five alpha and four beta electrons, and PySCF reads the same first axis."""
+    for found in (hdf5.read(radical.path).reference, read_start_orbitals(radical.path)):
+        assert found.mo_occ.sum(axis=1).tolist() == [5, 4]
+    with h5py.File(radical.path) as handle:
+        assert np.array_equal(handle["scf/mo_coeff"], read_start_orbitals(radical.path).mo_coeff)
+
+
+def test_start_orbitals_of_a_pair_as_pyscf_stores_it(radical: Stored, tmp_path: Path) -> None:
+    from pyscf.lib import chkfile
+
+    coeff, occ = (getattr(hdf5.read(radical.path).reference, name) for name in ("mo_coeff", "mo_occ"))
+    chkfile.save(str(tmp_path / "pair.chk"), "scf", {"mo_coeff": tuple(coeff), "mo_occ": tuple(occ)})
+    found = read_start_orbitals(tmp_path / "pair.chk")
+    assert np.array_equal(found.mo_coeff, coeff) and np.array_equal(found.mo_occ, occ) and found.charges is None
+
+
+# --- the hash ---------------------------------------------------------------------------------------
+
+Edit = Callable[[Any], Any]
+
+
+def put(name: str, value: Any, **how: Any) -> Edit:
+    """Replace a dataset."""
+
+    def edit(handle: Any) -> None:
+        if name in handle:
+            del handle[name]
+        handle.create_dataset(name, data=value, **how)
+
+    return edit
+
+
+def replace(name: str, change: Callable[[Any], Any]) -> Edit:
+    """Replace a dataset by what `change` makes of it."""
+    return lambda handle: put(name, change(handle[name][()]))(handle)
+
+
+CHANGED: dict[str, Edit] = {
+    "a bit": lambda h: h["scf/mo_coeff"].__setitem__((0, 0), np.nextafter(h["scf/mo_coeff"][0, 0], 2)),
+    "a text": put("dfmp2/run/backend_reason", "another"),
+    "a name": lambda h: h.move("dfmp2/timings/fit", "dfmp2/timings/fitted"),
+    "a type": replace("dfmp2/timings/fit", lambda x: np.asarray(x).view(np.int64)),
+    "a shape": replace("scf/mo_coeff", np.ravel),
+    "one more": put("dfmp2/timings/more", 1.0),
+    "one less": lambda h: h.__delitem__("dfmp2/energies/mp2_total_energy"),
+}
+
+
+@pytest.mark.parametrize("edit", CHANGED.values(), ids=CHANGED)
+def test_the_hash_notices_every_change(edit: Edit, doctored: Callable[[Edit], str]) -> None:
+    path = doctored(edit)
+    with pytest.raises(ResultFileError, match="stored hash"):
+        hdf5.verify(path)
+    with pytest.raises(ResultFileError, match=r"stored hash|damaged file"):
+        hdf5.read_verified(path)
+
+
+# --- planted content --------------------------------------------------------------------------------
+
+
+def attribute(name: str, value: Any) -> Edit:
+    return lambda handle: handle.attrs.__setitem__(name, value)
+
+
+def element(**changed: Any) -> Edit:
+    """Give oxygen another basis, with the hash that belongs to it."""
+
+    def edit(handle: Any) -> None:
+        where = "dfmp2/bases/orbital"
+        elements = json.loads(handle[f"{where}/elements"].asstr()[()])
+        elements["O"].update(changed)
+        put(f"{where}/elements", json.dumps(elements))(handle)
+        hashes = [
+            f"{s} {ElementBasis(s, '', '', nested_tuples(e['shells']), nested_tuples(e['ecp'])).sha256}"
+            for s, e in elements.items()
+        ]
+        put(f"{where}/sha256", hashes, dtype=h5py.string_dtype())(handle)
+
+    return edit
+
+
+def virtual(handle: Any) -> None:
+    layout = h5py.VirtualLayout((7,), "f8")
+    layout[:] = h5py.VirtualSource("secret.h5", "scf/mo_energy", (7,))
+    handle.create_virtual_dataset("dfmp2/run/x", layout)
+
+
+def looped(handle: Any) -> None:
+    handle["dfmp2/run/x"] = handle["dfmp2"]
+
+
+X = "dfmp2/run/x"
+
+# Refused by every reader, whatever it came to read.
+FOREIGN: dict[str, Edit] = {
+    "external-link": lambda h: h.__setitem__(X, h5py.ExternalLink("secret.h5", "/mol")),
+    "soft-link": lambda h: h.__setitem__(X, h5py.SoftLink("/mol")),
+    "external-storage": lambda h: h.create_dataset(X, (10,), "u1", external=[("/etc/passwd", 0, 10)]),
+    "virtual-dataset": virtual,
+    "opaque": put(X, np.void(b"cos\nsystem\n(S'touch EXECUTED'\ntR.")),
+    "compound": put(X, np.zeros(2, dtype=[("a", "f8")])),
+    "reference": lambda h: h.create_dataset(X, data=h["mol"].ref, dtype=h5py.ref_dtype),
+    "ragged": lambda h: h.create_dataset(X, (1,), dtype=h5py.vlen_dtype("f8")),
+    "named-type": lambda h: h.__setitem__(X, np.dtype("f8")),
+    "huge-claim": lambda h: h.create_dataset(X, (10**12,), "f8", chunks=(1000,)),
+    "huge-text-claim": lambda h: h.create_dataset(X, (10**9,), h5py.string_dtype(), chunks=(1000,)),
+    "zip-bomb": put(X, np.zeros(10**6), compression="gzip"),
+    "null-space": put(X, h5py.Empty("f8")),
+    "deep": lambda h: h.create_group("/".join("a" * 30)),
+    "loop": looped,
+    "many": lambda h: [h.create_group(f"g{number}") for number in range(10_001)],
+    "text-never-written": lambda h: h.create_dataset(X, (2,), h5py.string_dtype()),
+}
+
+# No result, or a damaged one; `--scf-from` needs less of a file and may take it.
+DAMAGED: dict[str, Edit] = {
+    "version-99": attribute("dfmp2_schema_version", 99),
+    "version-text": attribute("dfmp2_schema_version", "1"),
+    "version-list": attribute("dfmp2_schema_version", [1, 1]),
+    "version-missing": lambda h: h.attrs.__delitem__("dfmp2_schema_version"),
+    "status-running": attribute("status", np.bytes_("running")),
+    "status-of-any-length": attribute("status", "complete"),
+    "status-missing": lambda h: h.attrs.__delitem__("status"),
+    "no-pairs": lambda h: h.__delitem__("dfmp2/pairs"),
+    "no-orbitals": lambda h: h.__delitem__("scf/mo_coeff"),
+    "group-for-dataset": lambda h: (h.__delitem__("mol"), h.create_group("mol")),
+    "dataset-for-group": lambda h: (h.__delitem__("dfmp2"), h.__setitem__("dfmp2", 1.0)),
+    "dataset-for-inner-group": lambda h: (h.__delitem__("dfmp2/run"), h.__setitem__("dfmp2/run", 1.0)),
+    "infinite-charge": put("dfmp2/input/charge", np.inf),
+    "many-charges": put("dfmp2/input/charge", np.arange(3)),
+    "text-for-number": put("dfmp2/sizes/nao", "seven"),
+    "negative-size": put("dfmp2/sizes/nao", -7),
+    "huge-size": put("dfmp2/sizes/nmo", 2**62),
+    "frozen-core-absurd": put("dfmp2/sizes/frozen_core", 1000),
+    "frozen-core-negative": put("dfmp2/sizes/frozen_core", -1),
+    "frozen-virtual-absurd": put("dfmp2/sizes/frozen_virtual", 1000),
+    "more-electrons-than-orbitals": put("dfmp2/input/charge", -10),
+    "odd-electrons": put("dfmp2/input/charge", 1),
+    "unknown-element": put("dfmp2/input/symbols", ["Qq", "H", "H"], dtype=h5py.string_dtype()),
+    "nan-pairs": put("dfmp2/pairs/same_spin", np.full((5, 5), np.nan)),
+    "infinite-pairs": put("dfmp2/pairs/same_spin", np.array([[np.inf, -np.inf] * 2 + [0.0]] * 5)),
+    "wrong-shape": put("dfmp2/pairs/same_spin", np.zeros((4, 4))),
+    "wrong-type": put("dfmp2/pairs/same_spin", np.zeros((5, 5), "f4")),
+    "unknown-reference": put("dfmp2/reference/kind", "rohf"),
+    "basis-without-hash": put("dfmp2/bases/orbital/sha256", ["O 0", "H 0"], dtype=h5py.string_dtype()),
+    "basis-no-json": put("dfmp2/bases/orbital/elements", CODE),
+    "basis-deep-json": put("dfmp2/bases/orbital/elements", "[" * 100_000),
+    "shells-code": element(shells=CODE),
+    "shell-code": element(shells=[[CODE, [1.0, 1.0]]]),
+    "exponent-code": element(shells=[[0, [CODE, 1.0]]]),
+    "exponent-negative": element(shells=[[0, [-1.0, 1.0]]]),
+    "exponent-infinite": element(shells=[[0, [1e999, 1.0]]]),
+    "shells-empty": element(shells=[]),
+    "momentum-absurd": element(shells=[[500, [1.0, 1.0]]]),
+    "potential-code": element(ecp=CODE),
+    "potential-term-code": element(ecp=[2, [[0, [[], [], [[CODE, 1.0]]]]]]),
+    "potential-electrons-code": element(ecp=[CODE, []]),
+    "option-out-of-range": put("dfmp2/input/options/scf_conv_tol", -1.0),
+}
+
+# Start orbitals that are none.
+NO_START: dict[str, Edit] = {
+    "scf-is-a-number": lambda h: (h.__delitem__("scf"), h.__setitem__("scf", 1.0)),
+    "no-orbitals": lambda h: h.__delitem__("scf/mo_coeff"),
+    "nan": put("scf/mo_coeff", np.full((7, 7), np.nan)),
+    "integers": put("scf/mo_coeff", np.eye(7, dtype=int)),
+    "text": put("scf/mo_coeff", CODE),
+    "scalar": put("scf/mo_coeff", 1.0),
+    "three-spins": put("scf/mo_coeff", np.zeros((3, 7, 7))),
+    "no-occupations": put("scf/mo_occ", np.zeros(7)),
+    "negative-occupations": put("scf/mo_occ", np.linspace(2, -2, 7)),
+    "five-electrons-in-one": put("scf/mo_occ", np.array([5.0, 0, 0, 0, 0, 0, 0])),
+    "occupations-of-another": put("scf/mo_occ", np.full(8, 1.25)),
+    "all-zero": put("scf/mo_coeff", np.zeros((7, 7))),  # no density can be made of these two
+    "all-the-same": put("scf/mo_coeff", np.ones((7, 7))),
+}
+
+
+@pytest.fixture
+def doctored(water: Stored, folder: Path) -> Callable[[Edit], str]:
+    """Name of a copy of the water result, changed; a file with something to steal lies beside it."""
+    shutil.copy(water.path, folder / "secret.h5")
+
+    def make(edit: Edit) -> str:
+        shutil.copy(water.path, folder / "doctored.h5")
+        with h5py.File(folder / "doctored.h5", "r+") as handle:
+            edit(handle)
+        return str(folder / "doctored.h5")
+
+    return make
+
+
+@pytest.mark.parametrize("edit", FOREIGN.values(), ids=FOREIGN)
+def test_foreign_content_is_refused_by_every_reader(edit: Edit, doctored: Callable[[Edit], str]) -> None:
+    file = doctored(edit)
+    for reader in (hdf5.read, hdf5.verify, read_start_orbitals):
+        with pytest.raises(ResultFileError, match=r"doctored\.h5"):
+            reader(file)
+
+
+@pytest.mark.parametrize("edit", DAMAGED.values(), ids=DAMAGED)
+def test_damaged_result_is_refused(edit: Edit, doctored: Callable[[Edit], str]) -> None:
+    with pytest.raises(ResultFileError, match=r"doctored\.h5"):
+        hdf5.read(doctored(edit))
+
+
+def refuse(call: Runner, folder: Path, *arguments: str) -> None:
+    before = listing(folder)
+    done = call(*arguments)
+    assert done.code == 3, done.err
+    assert done.out == "" and done.message.isprintable() and "doctored.h5" in done.message
+    assert listing(folder) == before and not Path("EXECUTED").exists()
+
+
+@pytest.mark.parametrize("name", ["external-link", "huge-claim", "exponent-code", "frozen-core-absurd"])
+def test_every_command_refuses(name: str, doctored: Callable[[Edit], str], call: Runner, folder: Path) -> None:
+    file = doctored({**FOREIGN, **DAMAGED}[name])
+    for command in ("show", "show --json", "show --verify", "compare", "export --to molden", "report"):
+        refuse(call, folder, *command.split(), file)
+    if name in FOREIGN:
+        refuse(call, folder, "run", "h2o.xyz", *STO3G, "--scf-from", file)
+
+
+@pytest.mark.parametrize("edit", NO_START.values(), ids=NO_START)
+def test_orbitals_that_are_none_are_refused(
+    edit: Edit, doctored: Callable[[Edit], str], call: Runner, folder: Path
+) -> None:
+    refuse(call, folder, "run", "h2o.xyz", *STO3G, "--scf-from", doctored(edit))
+
+
+HOSTILE_MOLECULES = {
+    "code": CODE,
+    "atom-code": json.dumps({"atom": CODE, "basis": CODE, "ecp": CODE, "_atm": [[CODE]]}),
+    "deep": "[" * 100_000,
+    "infinite": '{"_atm": [[1e999]]}',
+    "number": 1.0,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE_MOLECULES.values(), ids=HOSTILE_MOLECULES)
+def test_code_for_a_molecule_is_not_run(
+    text: Any, doctored: Callable[[Edit], str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySCF's own loader evaluates the text under /mol; here it is not even asked."""
+    monkeypatch.chdir(folder)
+    found = read_start_orbitals(doctored(put("mol", text)))
+    assert found.charges is None and found.mo_occ.sum() == 10
+    assert not (folder / "EXECUTED").exists()
+
+
+def test_pyscf_itself_would_have_run_it(doctored: Callable[[Edit], str], folder: Path) -> None:
+    """The trap works."""
+    file = doctored(put("mol", HOSTILE_MOLECULES["code"]))
+    code = f"import sys; sys.path.pop(0); from pyscf.lib import chkfile; chkfile.load_mol({file!r})"
+    run_command("-c", code, cwd=folder, program=(sys.executable,))
+    assert (folder / "EXECUTED").exists()
+
+
+def test_text_of_a_stored_result_cannot_steer_the_terminal(doctored: Callable[[Edit], str], call: Runner) -> None:
+    fake = "\x1b[2J\rred\ndfmp2 finished: E(MP2, total) = -1.0 Eh"
+    for name in ("name", "source"):
+        done = succeed(call("show", doctored(put(f"dfmp2/input/{name}", fake))))
+        assert all(line.isprintable() for line in done.out.splitlines())
+        assert sum(line.startswith("dfmp2 finished") for line in done.out.splitlines()) == 1
+
+
+# --- bytes changed anywhere --------------------------------------------------------------------------
+
+SIGNATURE, HEADER = b"GCOL", 16  # of a heap of texts in an HDF5 file; bytes of its head and of that of each text
+PATIENCE = 20.0  # s; a reading takes some 0.03
+FILES = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+)
+
+Change = tuple[str, float, bytes]
+
+# What (overwrite, insert, delete or cut off), where (fraction of the file), with which bytes.
+changes = st.lists(
+    st.tuples(
+        st.sampled_from(["overwrite", "overwrite", "overwrite", "insert", "delete", "cut"]),
+        st.floats(0, 1, exclude_max=True),
+        st.one_of(st.binary(min_size=1, max_size=16), st.sampled_from([b"\0" * 8, b"\xff" * 8, b"\xff" * 7 + b"\x7f"])),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def mutate(content: bytes, plan: list[Change]) -> bytes:
+    data = bytearray(content)
+    for kind, fraction, new in plan:
+        place = int(fraction * len(data))
+        if kind == "overwrite":
+            data[place : place + len(new)] = new
+        elif kind == "insert":
+            data[place:place] = new
+        elif kind == "delete":
+            del data[place : place + len(new)]
+        else:
+            del data[place:]
+    return bytes(data)
+
+
+def read_or_refuse(path: Path) -> bool:
+    """Whether the file was read as a result; what is read can be shown."""
+    start, accepted = time.monotonic(), False
+    with suppress(InputError, ResultFileError):
+        result = hdf5.read(path)
+        accepted = True
+        assert report(result) and to_json(result) and pair_table(result)
+    for reader in (hdf5.verify, read_start_orbitals):
+        with suppress(InputError, ResultFileError):
+            reader(path)
+    assert time.monotonic() - start < PATIENCE
+    return accepted
+
+
+@FILES
+@given(plan=changes)
+def test_changed_anywhere(plan: list[Change], radical: Stored, tmp_path: Path) -> None:
+    path = tmp_path / "changed.h5"
+    path.write_bytes(mutate(radical.path.read_bytes(), plan))
+    read_or_refuse(path)
+
+
+@FILES
+@given(place=st.integers(0, 4095), new=st.binary(min_size=1, max_size=8), heap=st.booleans())
+@pytest.mark.slow
+def test_changed_where_the_structure_is(place: int, new: bytes, heap: bool, water: Stored, tmp_path: Path) -> None:
+    """The first pages hold superblock, root group and a heap of texts; another heap is looked for by its signature."""
+    content = bytearray(water.path.read_bytes())
+    start = content.rfind(SIGNATURE) if heap else 0
+    content[start + place : start + place + len(new)] = new
+    path = tmp_path / "changed.h5"
+    path.write_bytes(content)
+    read_or_refuse(path)
+
+
+def test_cut_off_at_every_length(water: Stored, tmp_path: Path) -> None:
+    """Half a file is never a result: HDF5 stores its length."""
+    content, path = water.path.read_bytes(), tmp_path / "short.h5"
+    lengths = [*range(0, 64), *random.Random(1).sample(range(64, len(content)), 60), len(content) - 1]
+    for length in lengths:
+        path.write_bytes(content[:length])
+        with pytest.raises(ResultFileError):
+            hdf5.read(path)
+
+
+def free_spaces(content: bytes) -> list[int]:
+    """Where the free space of each heap of texts begins; some heaps are full."""
+    found, heap = [], content.find(SIGNATURE)
+    while heap >= 0:
+        place, end = heap + HEADER, heap + int.from_bytes(content[heap + 8 : heap + 16], "little")
+        while place + HEADER <= end and any(content[place : place + 2]):
+            place += HEADER + -(-int.from_bytes(content[place + 8 : place + 16], "little") // 8) * 8
+        found += [place] if place + HEADER <= end else []
+        heap = content.find(SIGNATURE, heap + 1)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("index", "length"), [(0, 0), (0, 1), (0, 2**64 - 1), (1, 2**64 - 1), (1, 2**64 - 16)], ids=range(5)
+)
+def test_a_hole_in_the_file_is_refused_at_once(index: int, length: int, water: Stored, tmp_path: Path) -> None:
+    """Such a step from object to object keeps HDF5 2.0 busy for ever, beyond the reach of any signal."""
+    content, path = water.path.read_bytes(), tmp_path / "hole.h5"
+    refused = 0
+    for place in free_spaces(content):
+        hole = index.to_bytes(8, "little") + length.to_bytes(8, "little")
+        path.write_bytes(content[:place] + hole + content[place + HEADER :])
+        refused += not read_or_refuse(path)
+    assert refused  # not all: some heaps hold nothing but descriptions, which are not read
+
+
+def test_as_many_texts_as_a_large_study_has_are_read(tmp_path: Path) -> None:
+    """Five hundred runs have some 200,000 objects in their heaps."""
+    texts = [f"text {number}" for number in range(200_000)]
+    with h5py.File(tmp_path / "many.h5", "w") as handle:
+        handle["texts"] = np.array(texts, dtype=h5py.string_dtype())
+    with open_checked(tmp_path / "many.h5") as handle:
+        assert list(handle["texts"].asstr()[-2:]) == texts[-2:]
+
+
+def test_a_text_that_claims_gigabytes_is_refused_at_once(water: Stored, tmp_path: Path) -> None:
+    """The HDF5 library reserves what a text claims before it looks for it."""
+    with h5py.File(water.path) as handle:
+        offset = handle["dfmp2/input/text"].id.get_offset()
+    content, path = bytearray(water.path.read_bytes()), tmp_path / "claim.h5"
+    content[offset : offset + 4] = b"\xff\xff\xff\xff"
+    path.write_bytes(content)
+    with pytest.raises(ResultFileError, match="longer than the file"):
+        hdf5.read(path)
+
+
+def test_unchanged_it_is_read(water: Stored, radical: Stored) -> None:
+    assert read_or_refuse(water.path) and read_or_refuse(radical.path)

@@ -1,0 +1,248 @@
+"""Hartree-Fock: PySCF's energies and start densities, the rescue ladder, start orbitals, float32 far from the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+from pyscf import gto, lib, scf
+
+import dfmp2
+from dfmp2.errors import ConvergenceError, InputError, NumericalError
+from dfmp2.integrals.spaces import guard_gap
+from dfmp2.molecule.mole import build_mole
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.resolve_basis import resolve_orbital
+from dfmp2.molecule.xyz import parse_xyz
+from dfmp2.scf import guess, hartree_fock, jk
+from dfmp2.scf.hartree_fock import ExchangeSchedule, reproducible
+from tests.conftest import MOLECULES, Heard
+
+WATER, RADICAL = (parse_xyz(MOLECULES[name], file=name).molecule for name in ("h2o", "nh2"))
+ONE = {"threads": 1, "stability": "off"}
+
+
+def pyscf_mole(molecule: Molecule, basis: str) -> Any:
+    atoms = list(zip(molecule.symbols, molecule.coordinates, strict=True))
+    return gto.M(atom=atoms, unit="Bohr", basis=basis, spin=molecule.multiplicity - 1, verbose=0)
+
+
+def built(molecule: Molecule, basis: str) -> Any:
+    return build_mole(molecule, resolve_orbital(basis, molecule.elements), 10**9)
+
+
+# --- energies and start densities -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("scf_type", "fit"), [("df", "cc-pvdz-jkfit"), ("conventional", None)])
+@pytest.mark.parametrize("molecule", [WATER, RADICAL], ids=["rhf", "uhf"])
+def test_scf_energy_equals_pyscf(molecule: Molecule, scf_type: str, fit: str | None) -> None:
+    mf = scf.HF(pyscf_mole(molecule, "cc-pvdz"))
+    mf = (mf.density_fit(auxbasis=fit) if fit else mf).set(conv_tol=1e-12).run()
+    result = dfmp2.run(molecule, "cc-pvdz", scf=scf_type, **ONE)
+    assert result.scf_total_energy == pytest.approx(mf.e_tot, abs=2e-10)
+    assert result.reference.scf_type == scf_type
+
+
+def test_df_and_conventional_scf_differ_by_the_known_amount() -> None:
+    """-0.2039736135 (DF-SCF) and -0.2039883827 Eh (conventional) with cc-pvdz-ri: PySCF's own values."""
+    for kind, expected in (("df", -0.2039736135), ("conventional", -0.2039883827)):
+        found = dfmp2.run("inputs/h2o.xyz", "cc-pvdz", scf=kind, precision="fp64", **ONE)
+        assert found.mp2_correlation_energy == pytest.approx(expected, abs=2e-9)
+
+
+IODIDE = Molecule(("I", "H"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 3.04]]))  # 28 electrons in a core potential
+
+
+@pytest.mark.parametrize(("molecule", "basis"), [(WATER, "cc-pvdz"), (IODIDE, "def2-svp")])
+def test_start_density_is_that_of_pyscf(molecule: Molecule, basis: str) -> None:
+    mole = built(molecule, basis)
+    np.testing.assert_allclose(guess.start_density(mole, "rhf"), scf.hf.init_guess_by_minao(mole), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["atoms", "mix", "core"])
+def test_start_densities_have_the_electrons_of_their_spin(name: str) -> None:
+    mole = built(RADICAL, "6-31g")
+    mf = scf.UHF(mole)
+    alpha, beta = (float(np.vdot(density, mf.get_ovlp())) for density in guess.guess_density(name, mf, "uhf"))
+    assert alpha / beta == pytest.approx(5 / 4, rel=1e-10)
+    assert alpha + beta == pytest.approx(9, abs=1e-10 if name != "atoms" else 0.2)  # projected ones lose a little
+
+
+# --- the rescue ladder -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("limit", "rungs"), [(1, [1]), (40, [40]), (41, [40, 1]), (90, [54, 18, 18])])
+def test_cycle_limit_is_hard_and_no_energy_is_made(limit: int, rungs: list[int]) -> None:
+    """A tolerance that nothing meets: each rung has its share of the cycles."""
+    heard = Heard()
+    with pytest.raises(ConvergenceError, match=rf"in {limit} cycles.*--scf-max-cycles"):
+        dfmp2.run(RADICAL, "sto-3g", scf_max_cycles=limit, scf_conv_tol=1e-30, listener=heard, **ONE)
+    assert len(heard.energies) == limit
+    failed = [stage.split(" in ")[1] for stage in heard.stages if stage.startswith("SCF not converged")]
+    assert failed == [f"{cycles} cycles" for cycles in rungs]
+
+
+def test_second_order_rung_converges_for_real(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DIIS and level shift cut to nothing useful: the second-order solver must finish the job."""
+    expected = dfmp2.run(WATER, "6-31g", **ONE).mp2_total_energy
+    monkeypatch.setattr(hartree_fock, "DIIS_LEAST", 1)
+    monkeypatch.setattr(hartree_fock, "DIIS_SHARE", 0.02)
+    monkeypatch.setattr(hartree_fock, "SHIFT_SHARE", 0.02)
+    rescued = dfmp2.run(WATER, "6-31g", **ONE)
+    assert rescued.reference.ladder == ("DIIS", "level shift", "second order")
+    assert rescued.mp2_total_energy == pytest.approx(expected, abs=2e-8)
+
+
+def test_every_iteration_is_recorded_and_kept(tmp_path: Path) -> None:
+    result = dfmp2.run(WATER, "sto-3g", **ONE)
+    history = result.reference.history
+    assert history.shape == (result.reference.cycles, 3)
+    assert history[-1, 0] == pytest.approx(result.scf_total_energy, abs=1e-12)
+    np.testing.assert_allclose(np.diff(history[:, 0]), history[1:, 1], atol=1e-12)
+    assert abs(history[-1, 1]) < result.options.scf_conv_tol and history[-1, 2] < result.options.scf_gradient_tol
+    dfmp2.write(result, tmp_path / "h2o.h5")
+    np.testing.assert_array_equal(dfmp2.read(tmp_path / "h2o.h5").reference.history, history)
+
+
+def test_small_gaps_are_warned_of_refused_or_allowed() -> None:
+    assert guard_gap(0.11, 0.3, False) is None
+    assert "gap is only 0.0500 Eh" in (guard_gap(0.05, 0.3, False) or "")
+    with pytest.raises(NumericalError, match=r"0\.0100 Eh.*--allow-small-gap"):
+        guard_gap(0.01, 0.3, False)
+    assert "gap is only 0.0100 Eh" in (guard_gap(0.01, 0.3, True) or "")
+    with pytest.raises(NumericalError, match="must be positive"):
+        guard_gap(0.2, 0.0, True)
+
+
+# --- start orbitals ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("molecule", [WATER, RADICAL], ids=["rhf", "uhf"])
+@pytest.mark.parametrize("shift", [0.0, 0.2], ids=["same", "moved"])
+def test_start_orbitals_are_made_orthonormal_where_they_are_used(
+    molecule: Molecule, shift: float, tmp_path: Path
+) -> None:
+    """The first iteration is that of PySCF from C (C^T S C)^-1/2, with S of the geometry of the run."""
+    first = dfmp2.run(molecule, "6-31g", scf="conventional", **ONE)
+    dfmp2.write(first, tmp_path / "first.h5")
+    points = np.array(molecule.coordinates)
+    points[1, 1] += shift
+    moved, heard = replace(molecule, coordinates=points), Heard()
+    given = {"scf": "conventional", "scf_from": str(tmp_path / "first.h5"), "listener": heard, **ONE}
+    result = dfmp2.run(moved, "6-31g", **given)
+    mf, energies = scf.HF(pyscf_mole(moved, "6-31g")), []
+    overlap, densities = mf.get_ovlp(), []
+    for coeff, occ in zip(first.reference.mo_coeff, first.reference.mo_occ, strict=True):
+        occupied = coeff[:, occ > 0]
+        occupied = occupied @ np.linalg.inv(scipy.linalg.sqrtm(occupied.T @ overlap @ occupied))
+        densities.append((occupied * occ[occ > 0]) @ occupied.T)
+    mf.run(densities[0] if len(densities) == 1 else np.stack(densities), callback=lambda e: energies.append(e["e_tot"]))
+    assert heard.energies[0] == pytest.approx(energies[0], abs=1e-9)
+    assert result.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-8)
+    if not shift:
+        assert abs(energies[0] - mf.e_tot) < 1e-9 and result.reference.cycles <= 3
+
+
+def test_start_orbitals_of_other_atoms_are_refused(tmp_path: Path) -> None:
+    """As many functions, so that nothing else would notice."""
+    neon, oxygen = (Molecule((symbol,), np.zeros((1, 3)), multiplicity=m) for symbol, m in (("Ne", 1), ("O", 3)))
+    dfmp2.write(dfmp2.run(neon, "6-31g", **ONE), tmp_path / "ne.h5")
+    with pytest.raises(InputError, match=r"atoms with charges \[10\], this molecule has \[8\]"):
+        dfmp2.run(oxygen, "6-31g", scf_from=str(tmp_path / "ne.h5"), **ONE)
+
+
+# --- conventional: the same bits, whatever the threads do -------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["RHF", "UHF"])
+def test_conventional_matrices_have_the_same_bits_however_threads_are_scheduled(kind: str) -> None:
+    mol = pyscf_mole(WATER, "cc-pvdz")
+    theirs, ours = (getattr(scf, kind)(mol) for _ in range(2))
+    ours = reproducible(ours)
+    density = ours.get_init_guess()
+    with lib.with_omp_threads(4):  # more than cores, so that they finish in any order
+        found = [ours.get_jk(mol, density) for _ in range(8)]
+        assert lib.num_threads() == 4  # as it was
+        expected = theirs.get_jk(mol, density)
+    assert len({tuple(matrix.tobytes() for matrix in pair) for pair in found}) == 1
+    np.testing.assert_allclose(found[0], expected, atol=1e-11)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_conventional_energies_have_the_same_bits() -> None:
+    results = [dfmp2.run(RADICAL, "cc-pvdz", scf="conventional", threads=2, precision="fp64") for _ in range(2)]
+    assert len({result.mp2_total_energy for result in results}) == 1
+    assert len({result.reference.mo_coeff.tobytes() for result in results}) == 1
+
+
+# --- float32 exchange early in the SCF: the same converged state --------------------------------------------
+
+
+def iterations(gradients: list[float], change: float = 0.0) -> list[tuple[bool, bool]]:
+    """(was float32, converged) for each iteration of an SCF with these gradients."""
+    fitted = SimpleNamespace(single=False)
+    schedule = ExchangeSchedule(fitted)
+    steps = []
+    for gradient in gradients:
+        single = fitted.single
+        envs = {
+            "norm_gorb": gradient,
+            "e_tot": -1.0 + change,
+            "last_hf_e": -1.0,
+            "conv_tol": 1e-10,
+            "conv_tol_grad": 1e-6,
+        }
+        steps.append((single, schedule.converged(envs)))
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("gradients", "change", "single", "done"),
+    [
+        pytest.param([1.0, 0.1, 9e-4, 5e-7, 4e-7], 0.0, 3, [4], id="switches below a gradient, then two in float64"),
+        pytest.param([0.0, 0.0, 0.0], 0.0, 1, [2], id="orbitals that symmetry fixes at once"),
+        pytest.param([1.0, 0.1, 0.02, 0.004, 0.002, 0.0019, 0.0018], 0.0, 6, [], id="noise ends float32"),
+        pytest.param([1e-7] * 4, 1e-9, 1, [], id="an energy that still changes"),
+    ],
+)
+def test_float32_ends_and_convergence_is_judged_in_float64(
+    gradients: list[float], change: float, single: int, done: list[int]
+) -> None:
+    steps = iterations(gradients, change)
+    assert [step[0] for step in steps] == [True] * single + [False] * (len(steps) - single)
+    assert [number for number, step in enumerate(steps) if step[1]] == done
+
+
+@pytest.mark.parametrize("name", ["glycine", "nh2"])
+def test_same_state_as_in_float64(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jk, "BLOCK_BYTES", 10**5)
+    used: list[bool] = []
+    build = jk.coulomb_exchange
+
+    def recorded(*arguments: Any, single: bool) -> Any:
+        used.append(single)
+        return build(*arguments, single=single)
+
+    monkeypatch.setattr(jk, "coulomb_exchange", recorded)
+
+    def run(precision: str, least: int) -> dfmp2.MP2Result:
+        used.clear()
+        monkeypatch.setattr(hartree_fock, "SINGLE_LEAST", least)
+        basis = "6-31g" if name == "glycine" else "cc-pvdz"
+        return dfmp2.run(f"inputs/{name}.xyz", basis, precision=precision, threads=2, stability="off")
+
+    double = run("mixed", 10**6)  # the same float32 pair energies
+    assert not any(used)
+    if name == "nh2":
+        run("fp64", 1)
+        assert not any(used)
+    mixed = run("mixed", 1)
+    assert used[0] and not any(used[-2:])
+    assert mixed.scf_total_energy == pytest.approx(double.scf_total_energy, abs=1e-9)
+    assert mixed.mp2_correlation_energy == pytest.approx(double.mp2_correlation_energy, abs=1e-8)

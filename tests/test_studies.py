@@ -1,0 +1,624 @@
+"""Studies: basis set limits, interaction energies and scans, against published numbers, PySCF and formulas."""
+
+from __future__ import annotations
+
+import csv
+import math
+import signal
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from pyscf import gto, lib, scf
+from pyscf.mp import dfmp2_native, dfump2_native
+
+from dfmp2.errors import ConvergenceError, InputError, ResultFileError
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.xyz import parse_xyz, read_frames, read_xyz
+from dfmp2.mp2 import energy as mp2
+from dfmp2.mp2.extrapolation import correlation_formula, scf_formula
+from dfmp2.output import hdf5
+from dfmp2.output.study import is_study, read_study, verify_study
+from dfmp2.studies.cbs import expand, parse_bracket
+from dfmp2.studies.coordinate import make_coordinate
+from dfmp2.studies.fragments import alone, in_complex, make_fragments, parse_atoms, show_atoms
+from dfmp2.studies.scan import find_minimum
+from dfmp2.units import ANGSTROM_PER_BOHR
+from tests.conftest import MOLECULES, Runner, listing, succeed
+from tests.test_signals import start, wait_for
+
+INPUTS = Path(__file__).parent.parent / "inputs"
+DIMER = str(INPUTS / "formic-acid-dimer.xyz")
+PEROXIDE = parse_xyz("4\n\nO 0 0.7 0\nO 0 -0.7 0\nH 0.9 0.9 0.1\nH -0.3 -0.9 0.8\n", file="h2o2").molecule
+NEON_HELIUM = "2\n\nNe 0 0 0\nHe 0 0 2.6\n"
+SETS = ("--basis", "6-31g", "--scf-auxbasis", "def2-universal-jkfit", "--auxbasis", "def2-svp-ri")
+EXACT = ("--precision", "fp64", "--scf-conv-tol", "1e-12", "--threads", "1", "--json")
+UNITS = {"": 1.0, "_kj_per_mol": 2625.4996394799, "_kcal_per_mol": 2625.4996394799 / 4.184}
+
+
+# --- basis set limits -------------------------------------------------------------------------------------
+
+
+def test_water_as_in_psi4(call: Runner, folder: Path) -> None:
+    """Psi4 test dlpnomp2-2: cc-pv[tq]z, core frozen, Hartree-Fock of cc-pVQZ and X^-3 for the correlation energy."""
+    water = "3\n\nO 0.0 0.0 0.0\nH 0.957000000000 0.0 0.0\nH -0.23961366388010 0.92651729184185 0.0\n"
+    (folder / "w.xyz").write_text(water)
+    done = succeed(call("cbs", "w.xyz", "--basis", "cc-pv[tq]z", "--frozen-core", "auto", "--json", "--output", "x.h5"))
+    found = done.json
+    assert found["cbs_scf_total_energy"] == pytest.approx(-76.0648475978853, abs=1e-8)
+    assert found["cbs_mp2_correlation_energy"] == pytest.approx(-0.2983537611221, abs=1e-7)
+    assert found["cbs_mp2_total_energy"] == pytest.approx(-76.3632013590074, abs=1e-7)
+    same, opposite = (found[f"cbs_mp2_{spin}_spin_correlation_energy"] for spin in ("same", "opposite"))
+    assert same + opposite == pytest.approx(found["cbs_mp2_correlation_energy"], abs=1e-14)
+    assert found["cbs_scs_mp2_correlation_energy"] == pytest.approx(same / 3 + 1.2 * opposite, abs=1e-14)
+    runs = read_study("x.h5").runs
+    assert [run.mp2_fitting.elements["O"].name.lower() for run in runs.values()] == ["cc-pvtz-ri", "cc-pvqz-ri"]
+    assert [run["frozen_core_orbitals"] for run in found["runs"].values()] == [1, 1]
+    assert succeed(call("show", "x.h5", "--json")).json == found
+    assert "Helgaker, Klopper, Koch, Noga" in succeed(call("show", "x.h5")).out
+
+
+def test_diffuse_and_def2(call: Runner) -> None:
+    """The limit lies below the larger basis and differs between families by less than the step between two bases."""
+    small = succeed(call("cbs", "h2.xyz", "--basis", "aug-cc-pv[dt]z", "--json")).json
+    other = succeed(call("cbs", "h2.xyz", "--basis", "def2-[tq]zvpp", "--json", "--overwrite")).json
+    assert (small["correlation_formula"], other["correlation_formula"]) == ("helgaker", "neese-valeev")
+    for found in (small, other):
+        energies = [run["mp2_correlation_energy"] for run in found["runs"].values()]
+        assert found["cbs_mp2_correlation_energy"] < energies[1] < energies[0]
+    assert small["cbs_mp2_correlation_energy"] == pytest.approx(other["cbs_mp2_correlation_energy"], abs=1.5e-3)
+
+
+def test_a_limit_as_orca_prints_it() -> None:
+    """An ORCA output for cc-pVDZ and cc-pVTZ (ioChem-BD documentation, template extrapolate)."""
+    scf, correlation = (
+        scf_formula("neese-valeev", "cc-pvnz", 2, 3),
+        correlation_formula("neese-valeev", "cc-pvnz", 2, 3),
+    )
+    assert scf.limit(-187.648544524, -187.704294229, 2, 3) == pytest.approx(-187.722424938, abs=2e-9)
+    assert correlation.limit(-0.484223441, -0.603305598, 2, 3) == pytest.approx(-0.672889627, abs=2e-9)
+
+
+@pytest.mark.parametrize(
+    ("family", "lower", "alpha", "beta"),
+    [
+        ("cc-pvnz", 2, 4.42, 2.46),
+        ("cc-pvnz", 3, 5.46, 3.05),
+        ("aug-cc-pvnz", 2, 4.30, 2.51),
+        ("aug-cc-pvnz", 3, 5.79, 3.05),
+        ("def2", 3, 7.88, 2.97),
+    ],
+)
+def test_exponents_of_neese_and_valeev(family: str, lower: int, alpha: float, beta: float) -> None:
+    """E(X) = E + A exp(-alpha sqrt X) and E + A X^-beta give E back; the numbers are those of the paper."""
+    both = lower, lower + 1
+    energies = [-76.07 + 2.0 * math.exp(-alpha * math.sqrt(x)) for x in both]
+    assert scf_formula("neese-valeev", family, *both).limit(*energies, *both) == pytest.approx(-76.07, abs=1e-11)
+    energies = [-0.3 + 0.2 * x**-beta for x in both]
+    found = correlation_formula("neese-valeev", family, *both).limit(*energies, *both)
+    assert found == pytest.approx(-0.3, abs=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("lower", "smaller", "larger", "limit"),
+    [  # water, frozen core, aug-cc-pVXZ, Psi4: supporting information of alejandrogallo/ppl-supporting-information
+        (2, -0.21973, -0.26871, -0.289334),
+        (3, -0.26871, -0.286258, -0.299063),
+        (4, -0.286258, -0.293246, -0.300577),
+        (5, -0.293246, -0.296296, -0.300486),
+    ],
+)
+def test_inverse_cubes_of_a_published_ladder(lower: int, smaller: float, larger: float, limit: float) -> None:
+    formula = correlation_formula("helgaker", "aug-cc-pvnz", lower, lower + 1)
+    assert formula.limit(smaller, larger, lower, lower + 1) == pytest.approx(limit, abs=3e-6)
+
+
+def test_formulas_are_exact_for_what_they_assume() -> None:
+    """E(X) = E + A f(X) gives E back, with f written out from the papers."""
+    written = {
+        "exponential": lambda x: math.exp(-1.63 * x),
+        "karton-martin": lambda x: (x + 1) * math.exp(-9 * x**0.5),
+        "exp-sqrt": lambda x: math.exp(-6.3 * x**0.5),
+        "power": lambda x: 1 / x**3.4,
+    }
+    for name, f in written.items():
+        for lower in (2, 3, 4):
+            formula = scf_formula(name, "cc-pvnz", lower, lower + 1)
+            energies = [-76.07 + 5.0 * f(lower), -76.07 + 5.0 * f(lower + 1)]
+            assert formula.limit(*energies, lower, lower + 1) == pytest.approx(-76.07, abs=1e-12), name
+    small, large = -0.2 + 0.3 / 2**2.2, -0.2 + 0.3 / 3**2.2
+    assert correlation_formula("truhlar", "cc-pvnz", 2, 3).limit(small, large, 2, 3) == pytest.approx(-0.2, abs=1e-14)
+    # The form Karton and Martin print in their abstract.
+    high, low, step = -76.0648, -76.0572, 4 * math.exp(9 * (2 - math.sqrt(3))) / 5 - 1
+    assert scf_formula("karton-martin", "cc-pvnz", 3, 4).limit(low, high, 3, 4) == pytest.approx(
+        high + (high - low) / step, abs=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "family"),
+    [
+        ("cc-pv[tq]z", ("cc-pvtz", "cc-pvqz"), "cc-pvnz"),
+        ("cc-pV[DT]Z", ("cc-pvdz", "cc-pvtz"), "cc-pvnz"),
+        ("aug-cc-pV[Q5]Z", ("aug-cc-pvqz", "aug-cc-pv5z"), "aug-cc-pvnz"),
+        ("cc-pv([tq]+d)z", ("cc-pv(t+d)z", "cc-pv(q+d)z"), "cc-pvnz"),
+        ("cc-pwcv[tq]z", ("cc-pwcvtz", "cc-pwcvqz"), "cc-pcvnz"),
+        ("def2-[tq]zvppd", ("def2-tzvppd", "def2-qzvppd"), "def2"),
+        ("aug-cc-pv[dt]z-pp", ("aug-cc-pvdz-pp", "aug-cc-pvtz-pp"), "cc-pvnz-pp"),
+    ],
+)
+def test_brackets(text: str, names: tuple[str, str], family: str) -> None:
+    bracket = parse_bracket(text)
+    assert (bracket.names, bracket.family) == (names, family)
+    assert bracket.cardinals[1] == bracket.cardinals[0] + 1
+    assert expand("def2-universal-jkfit", bracket, "--scf-auxbasis") == ("def2-universal-jkfit",) * 2
+    assert expand(f"x-[{bracket.letters}]-ri", bracket, "--auxbasis")[1] == f"x-{bracket.letters[1]}-ri"
+    with pytest.raises(InputError, match="as in --basis"):
+        expand("cc-pv[56]z-ri", bracket, "--auxbasis")
+
+
+# --- interaction energies -----------------------------------------------------------------------------------
+
+
+def test_formic_acid_dimer_as_in_psi4(call: Runner) -> None:
+    """Psi4 test dfmp2-1: counterpoise-corrected DF-MP2/cc-pVDZ, all electrons correlated."""
+    arguments = ("--fragments", "1-5,6-10", "--basis", "cc-pvdz", "--json", "--output", "x.h5", "--precision", "mixed")
+    found = succeed(call("interaction", DIMER, *arguments)).json
+    assert found["cp_corrected_interaction_energy"] == pytest.approx(-0.0224119246, abs=1e-6)
+    assert [fragment["atoms"] for fragment in found["fragments"]] == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
+    for scheme in ("cp_corrected", "uncorrected"):
+        for suffix, factor in UNITS.items():
+            parts = [found[f"{part}{scheme}_interaction_energy{suffix}"] for part in ("", "scf_", "mp2_correlation_")]
+            assert parts[0] == pytest.approx(parts[1] + parts[2], abs=1e-12 * factor)
+            assert parts[0] == pytest.approx(factor * found[f"{scheme}_interaction_energy"], rel=1e-12)
+    assert found["uncorrected_interaction_energy"] < found["cp_corrected_interaction_energy"]
+    errors = [run.certificate.correlation_error for run in read_study("x.h5").runs.values()]
+    assert found["precision_error"] == pytest.approx(sum(errors), rel=1e-12) and max(errors) < 0.9 * sum(errors)
+    assert list(found["runs"]) == list(read_study("x.h5").runs)
+    shown = succeed(call("show", "x.h5", "--json")).json
+    assert shown == found
+
+
+def pyscf_energies(atoms: str, basis: str, kind: Any, frozen: int, **molecule: Any) -> np.ndarray:
+    """E(HF), E_SS, E_OS of PySCF with explicit fitting sets, ghosts included."""
+    with lib.with_omp_threads(1):
+        mol = gto.M(atom=atoms, basis=basis, verbose=0, **molecule)
+        mf = kind(mol).density_fit(auxbasis="def2-universal-jkfit")
+        mf.conv_tol, mf.conv_tol_grad = 1e-12, 1e-7
+        mf.run()
+        solver = (dfmp2_native.DFRMP2 if kind is scf.RHF else dfump2_native.DFUMP2)(
+            mf, frozen=frozen, auxbasis="def2-svp-ri"
+        )
+        solver.verbose = 0
+        components = []
+        with solver:
+            for solver.ps, solver.pt in ((0.0, 1.0), (1.0, 0.0)):  # same spin, opposite spin
+                components.append(float(solver.kernel()))
+    return np.array([mf.e_tot, *components])
+
+
+def test_parts_and_ghosts_against_pyscf(call: Runner, folder: Path) -> None:
+    """Neon has a frozen core and its ghost none; ghosts carry both fitting sets."""
+    (folder / "nehe.xyz").write_text(NEON_HELIUM)
+    arguments = ("--fragments", "1,2", *SETS, "--frozen-core", "auto", *EXACT)
+    found = succeed(call("interaction", "nehe.xyz", *arguments)).json
+    ne, he, ghost_ne, ghost_he = "Ne 0 0 0", "He 0 0 2.6", "GHOST-Ne 0 0 0", "GHOST-He 0 0 2.6"
+    energies = {
+        name: pyscf_energies("; ".join(atoms), "6-31g", scf.RHF, frozen)
+        for name, atoms, frozen in (
+            ("complex", (ne, he), 1),
+            ("fragment-1-in-complex", (ne, ghost_he), 1),
+            ("fragment-1-alone", (ne,), 1),
+            ("fragment-2-in-complex", (ghost_ne, he), 0),
+            ("fragment-2-alone", (he,), 0),
+        )
+    }
+    for scheme, basis in (("cp_corrected", "in-complex"), ("uncorrected", "alone")):
+        parts = energies["complex"] - energies[f"fragment-1-{basis}"] - energies[f"fragment-2-{basis}"]
+        expected = {
+            "scf_": parts[0],
+            "mp2_same_spin_correlation_": parts[1],
+            "mp2_opposite_spin_correlation_": parts[2],
+            "mp2_correlation_": parts[1] + parts[2],
+            "": parts.sum(),
+            "scs_mp2_correlation_": parts[1] / 3 + 1.2 * parts[2],
+        }
+        for prefix, energy in expected.items():
+            assert found[f"{prefix}{scheme}_interaction_energy"] == pytest.approx(energy, abs=1e-8), prefix
+    cores = {name: run["frozen_core_orbitals"] for name, run in found["runs"].items()}
+    assert cores["complex"] == 1 and cores["fragment-2-in-complex"] == 0 and cores["fragment-1-in-complex"] == 1
+
+
+def test_open_shell_fragment_against_pyscf(call: Runner, folder: Path) -> None:
+    (folder / "heh.xyz").write_text("2\nmultiplicity=2\nHe 0 0 0\nH 0 0 2.5\n")
+    arguments = ("--fragments", "1,2", "--multiplicities", "1,2", *SETS, *EXACT)
+    found = succeed(call("interaction", "heh.xyz", *arguments, "--reference", "uhf")).json
+    he, h = "He 0 0 0", "H 0 0 2.5"
+    whole = pyscf_energies(f"{he}; {h}", "6-31g", scf.UHF, 0, spin=1)
+    first = pyscf_energies(f"{he}; GHOST-{h}", "6-31g", scf.UHF, 0)
+    second = pyscf_energies(f"GHOST-{he}; {h}", "6-31g", scf.UHF, 0, spin=1)
+    assert found["cp_corrected_interaction_energy"] == pytest.approx((whole - first - second).sum(), abs=1e-8)
+
+
+def test_three_fragments_and_an_ion_against_pyscf(call: Runner, folder: Path) -> None:
+    """Every fragment has the basis of all three; the charge is where it was put."""
+    (folder / "three.xyz").write_text("3\n\nHe 0 0 2.8\nF 0 0 0\nHe 0 2.9 0\n")
+    arguments = ("--fragments", "1,2,3", "--charge", "-1", "--charges", "0,-1,0", *SETS, *EXACT)
+    found = succeed(call("interaction", "three.xyz", *arguments)).json
+    atoms = ("He 0 0 2.8", "F 0 0 0", "He 0 2.9 0")
+    expected = pyscf_energies("; ".join(atoms), "6-31g", scf.RHF, 0, charge=-1)
+    for number, charge in enumerate((0, -1, 0)):
+        centres = [atom if place == number else f"GHOST-{atom}" for place, atom in enumerate(atoms)]
+        expected -= pyscf_energies("; ".join(centres), "6-31g", scf.RHF, 0, charge=charge)
+    assert found["cp_corrected_interaction_energy"] == pytest.approx(expected.sum(), abs=1e-8)
+    assert len(found["runs"]) == 7 and any("Wells" in note for note in found["notes"])
+    assert [fragment["charge"] for fragment in found["fragments"]] == [0, -1, 0]
+
+
+def test_ranges_and_ghosts_of_a_fragment() -> None:
+    """What is a ghost in the complex stays one, in its own fragment and beside others."""
+    assert parse_atoms("1-3+7-9", 9, "--fragments") == (0, 1, 2, 6, 7, 8)
+    assert show_atoms((0, 1, 2, 6, 8)) == "1-3+7+9"
+    points = np.arange(12.0).reshape(4, 3)
+    molecule = Molecule(("O", "H", "Ne", "H"), points, ghost=(False, False, True, False))
+    first, second = make_fragments("1+4,2", molecule, "-1,1", None)  # a ghost may belong to nobody
+    assert alone(molecule, first).labels == ("O", "H") and alone(molecule, first).charge == -1
+    assert in_complex(molecule, second).labels == ("@O", "H", "@Ne", "@H")
+    assert (alone(molecule, first).coordinates == points[[0, 3]]).all()
+    first, second = make_fragments("1+3,2+4", molecule, None, None)
+    assert alone(molecule, first).labels == ("O", "@Ne")
+    assert in_complex(molecule, first).labels == ("O", "@H", "@Ne", "@H")
+
+
+def test_cores_that_do_not_add_up_are_refused(call: Runner, folder: Path) -> None:
+    """Psi4 frees a shell of lone Na+ (5 to 1), but not of NaCl (10): the energies would not cancel."""
+    (folder / "nacl.xyz").write_text("2\n\nNa 0 0 0\nCl 0 0 2.36\n")
+    arguments = ("--fragments", "1,2", "--charges", "1,-1", "--basis", "def2-svp", "--frozen-core", "psi4")
+    done = call("interaction", "nacl.xyz", *arguments)
+    assert done.code == 3 and "10 orbitals of the complex, but 1 + 5 of the fragments" in done.message
+
+
+def test_spins_that_couple() -> None:
+    """Two doublets make a singlet or a triplet; a quartet and a doublet a triplet or a quintet."""
+    points = np.array([[0.0, 0, 0], [0, 0, 3]])
+    for text, possible in (("2,2", {1, 3}), ("4,2", {3, 5}), ("3,1", {3})):
+        for total in range(1, 7):
+            molecule = Molecule(("N", "O"), points, multiplicity=total)
+            if total in possible:
+                assert make_fragments("1,2", molecule, None, text)[0].multiplicity == int(text[0])
+            else:
+                with pytest.raises(InputError, match="cannot make a complex"):
+                    make_fragments("1,2", molecule, None, text)
+
+
+# --- scans ------------------------------------------------------------------------------------------------
+
+
+def pyscf_energy(distance: float) -> float:
+    """E(MP2 total) of H2 in 6-31G, PySCF's own DF-MP2."""
+    with lib.with_omp_threads(1):
+        mol = gto.M(atom=f"H 0 0 0; H 0 0 {distance}", basis="6-31g", verbose=0)
+        mf = scf.RHF(mol).density_fit(auxbasis="def2-universal-jkfit")
+        mf.conv_tol, mf.conv_tol_grad = 1e-12, 1e-7
+        mf.run()
+        with dfmp2_native.DFMP2(mf, auxbasis="def2-svp-ri") as mp:
+            mp.verbose = 0
+            return float(mf.e_tot + mp.kernel())
+
+
+def test_hydrogen_against_pyscf_and_its_minimum(call: Runner, folder: Path) -> None:
+    arguments = ("--bond", "1,2", "0.68:0.80:7", *SETS, *EXACT)
+    found = succeed(call("scan", "h2.xyz", *arguments)).json
+    table = found["table"]
+    assert table["bond_1_2"] == [0.68, 0.70, 0.72, 0.74, 0.76, 0.78, 0.80]
+    for place in (0, 3, 6):
+        assert table["mp2_total_energy"][place] == pytest.approx(pyscf_energy(table["bond_1_2"][place]), abs=1e-8)
+    energies = np.array(table["mp2_total_energy"])
+    relative = 2625.4996394799 * (energies - energies.min())
+    assert table["relative_energy"] == pytest.approx(relative.tolist(), abs=1e-6)
+    # PySCF's curve falls to the same height on both sides of its minimum.
+    best, step, bend = found["minimum_quartic"], 0.005, found["minimum_quartic_curvature"]
+    below, at, above = (pyscf_energy(best + shift) for shift in (-step, 0.0, step))
+    assert (below - above) / (2 * step * bend) == pytest.approx(0, abs=5e-4)
+    assert (below - 2 * at + above) / step**2 == pytest.approx(bend, rel=0.02)
+    assert found["minimum_quartic_energy"] == pytest.approx(at, abs=1e-7)
+    assert found["minimum_parabola"] == pytest.approx(best, abs=2e-3)
+
+
+def test_files_and_screen(call: Runner, folder: Path) -> None:
+    done = succeed(
+        call(
+            "scan", "h2o.xyz", "--angle", "2,1,3", "90:120:3", "--basis", "sto-3g", "--threads", "1", "--output", "x.h5"
+        )
+    )
+    assert sorted(path.name for path in folder.glob("x.*")) == ["x.csv", "x.h5", "x.svg"]
+    study = read_study("x.h5")
+    rows = list(csv.reader((folder / "x.csv").read_text().splitlines()))
+    assert rows[0][0] == "angle_2_1_3 [degree]" and [row[0] for row in rows[1:]] == ["90", "105", "120"]
+    place = rows[0].index("mp2_total_energy [hartree]")
+    assert [float(row[place]) for row in rows[1:]] == [run.mp2_total_energy for run in study.runs.values()]
+    assert succeed(call("show", "x.h5", "--csv")).out == (folder / "x.csv").read_text()
+    assert done.out.startswith(succeed(call("show", "x.h5")).out)
+    circles = [item for item in ElementTree.parse("x.svg").iter() if item.tag.endswith("circle") and len(item)]
+    heights = [float(circle.attrib["cy"]) for circle in circles]
+    energies = study.table["mp2_total_energy"].values
+    assert np.argsort(heights).tolist() == np.argsort(energies)[::-1].tolist()  # up is high
+    for run, value in zip(study.runs.values(), study.table["angle_2_1_3"].values, strict=True):
+        first, second = (run.molecule.coordinates[n] - run.molecule.coordinates[0] for n in (1, 2))
+        cosine = first @ second / np.linalg.norm(first) / np.linalg.norm(second)
+        assert math.degrees(math.acos(cosine)) == pytest.approx(value, abs=1e-10)
+
+
+def dihedral(points: np.ndarray) -> float:
+    """The angle between two planes by its cosine, with the sign of the triple product; degrees."""
+    a, b, c = points[1] - points[0], points[2] - points[1], points[3] - points[2]
+    one, two = np.cross(a, b), np.cross(b, c)
+    cosine = one @ two / np.linalg.norm(one) / np.linalg.norm(two)
+    return math.degrees(math.acos(np.clip(cosine, -1, 1))) * (1 if a @ two >= 0 else -1)
+
+
+def test_dihedral_turns_one_side_only() -> None:
+    coordinate = make_coordinate("dihedral", "3,1,2,4", "-170:170:18", PEROXIDE)
+    assert coordinate.moving == (1, 3)
+    before = PEROXIDE.coordinates
+    for value in coordinate.values:
+        after = coordinate.at(PEROXIDE, value).coordinates
+        assert dihedral(after[[2, 0, 1, 3]]) == pytest.approx(value, abs=1e-9)
+        assert coordinate.measure(coordinate.at(PEROXIDE, value)) == pytest.approx(value, abs=1e-9)
+        for i, j in combinations(range(4), 2):
+            if {i, j} != {2, 3}:
+                assert np.linalg.norm(after[i] - after[j]) == pytest.approx(np.linalg.norm(before[i] - before[j]))
+
+
+def test_the_side_of_the_last_atom_moves() -> None:
+    """Glycine is a chain; in the dimer a bond between the fragments moves one of them; a ring has no side."""
+    dimer = read_xyz(INPUTS / "formic-acid-dimer.xyz").molecule
+    between = make_coordinate("bond", "3,10", "1.5:2.5:3", dimer)
+    assert between.moving == (5, 6, 7, 8, 9)
+    moved = between.at(dimer, 2.5)
+    length = np.linalg.norm(moved.coordinates[2] - moved.coordinates[9]) * ANGSTROM_PER_BOHR
+    assert length == pytest.approx(2.5, abs=1e-12)
+    assert (moved.coordinates[:5] == dimer.coordinates[:5]).all()
+    inside = make_coordinate("bond", "1,2", "1.2:1.5:3", dimer)
+    assert inside.moving == (1, 4)  # O and its H
+    assert make_coordinate("bond", "1,2", "1.2:1.5:3", dimer, moving="2").moving == (1,)
+    ghosts = Molecule(dimer.symbols, dimer.coordinates, ghost=(False,) * 5 + (True,) * 5)
+    assert make_coordinate("bond", "3,10", "1.5:2.5:3", ghosts).moving == (5, 6, 7, 8, 9)
+    near = Molecule(("O", "H", "H"), np.array([[0.0, 0, 0], [0, 0, 1.8], [0, 1.2, 2.4]]), ghost=(False, False, True))
+    assert make_coordinate("bond", "1,2", "0.9:1.0:2", near).moving == (1,)  # the ghost stays where it is
+    benzene = read_xyz(INPUTS / "benzene.xyz").molecule
+    with pytest.raises(InputError, match="ring"):
+        make_coordinate("bond", "1,2", "1.3:1.5:3", benzene)
+
+
+def test_linear_angles() -> None:
+    line = Molecule(("O", "C", "O"), np.array([[0.0, 0, -2.2], [0, 0, 0], [0, 0, 2.2]]))
+    bent = make_coordinate("angle", "1,2,3", "150:180:4", line).at(line, 150)
+    assert np.linalg.norm(bent.coordinates[2]) == pytest.approx(2.2)
+    assert make_coordinate("angle", "1,2,3", "150:180:4", bent).measure(bent) == pytest.approx(150)
+    chain = Molecule(("H", "C", "C", "H"), np.array([[0.0, 0, -2], [0, 0, 0], [0, 0, 2.3], [0, 0, 4.3]]))
+    with pytest.raises(InputError, match="not defined"):
+        make_coordinate("dihedral", "1,2,3,4", "0:90:3", chain)
+
+
+def test_minimum_of_known_curves() -> None:
+    xs = [0.8, 0.9, 1.0, 1.1, 1.25]
+    found = find_minimum(xs, [-100 + 0.7 * (x - 1.03) ** 2 for x in xs], 3)
+    assert found is not None and found.position == pytest.approx(1.03, abs=1e-10)
+    assert (found.energy, found.curvature) == (pytest.approx(-100, abs=1e-12), pytest.approx(1.4, abs=1e-8))
+    # A Morse curve, r_e = 1.1, second derivative 2 D a^2.
+    fine = [0.9, 1.0, 1.1234, 1.2, 1.3]
+    morse = find_minimum(fine, [0.2 * (1 - math.exp(-2 * (x - 1.1))) ** 2 for x in fine], 5)
+    assert morse is not None and morse.position == pytest.approx(1.1, abs=1e-3)
+    assert morse.curvature == pytest.approx(2 * 0.2 * 4, rel=0.02)
+    assert find_minimum(xs, list(xs), 3) is None  # at an end
+    assert find_minimum(xs, [(x - 0.9) ** 2 for x in xs], 5) is None  # one neighbour on the left
+    assert find_minimum(xs[:2], [0.0, 1.0], 3) is None
+
+
+def test_a_failed_point_beside_the_lowest_leaves_no_minimum(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The four other points would have one, by interpolation across what was never computed."""
+    run, coordinate = (
+        mp2.mp2_energy,
+        make_coordinate("bond", "1,2", "0.5:0.9:2", parse_xyz(MOLECULES["h2"], file="h2").molecule),
+    )
+
+    def failing(molecule: Molecule, *arguments: Any, **settings: Any) -> Any:
+        if abs(coordinate.measure(molecule) - 0.8) < 1e-6:
+            raise ConvergenceError("planted")
+        return run(molecule, *arguments, **settings)
+
+    scan = (
+        "scan",
+        "h2.xyz",
+        "--bond",
+        "1,2",
+        "0.5:0.9:5",
+        "--basis",
+        "sto-3g",
+        "--threads",
+        "1",
+        "--json",
+        "--stability",
+        "off",
+    )
+    whole = succeed(call(*scan)).json
+    assert 0.7 < whole["minimum_parabola"] < 0.8
+    monkeypatch.setattr(mp2, "mp2_energy", failing)
+    found = call(*scan, "--overwrite").json
+    assert found["table"]["exit_code"] == [0, 0, 0, 4, 0]
+    assert not [name for name in found if name.startswith("minimum")]
+    assert any("no minimum inside" in note for note in found["notes"])
+
+
+def test_frames_chain_and_a_failing_point(call: Runner, folder: Path) -> None:
+    """H2 at 28 angstrom from the orbitals at 12 has a refused gap (code 5); the next point is computed all the same."""
+    text = "".join(MOLECULES[name] for name in ("h2-far", "h2-apart", "h2"))
+    (folder / "f.xyz").write_text(text)
+    scan = ("scan", "f.xyz", "--basis", "sto-3g", "--threads", "1", "--json", "--output", "x.h5")
+    done = call(*scan)
+    assert done.code == 9 and "1 of 3 points failed" in done.message
+    assert done.json["failed"] == 1 and done.json["table"]["exit_code"] == [0, 5, 0]
+    assert done.json["table"]["mp2_total_energy"][1] is None
+    assert list(done.json["runs"]) == ["frame-001", "frame-003"]
+    assert any("frame 2: failed with code 5" in note for note in done.json["notes"])
+    rows = (folder / "x.csv").read_text().splitlines()
+    assert rows[2].startswith("2,,,") and rows[2].endswith(",5")
+    study = read_study("x.h5")
+    assert study.runs["frame-003"].reference.start == "orbitals of frame-001" and study.complete
+    again = call(*scan, "--resume", "--allow-small-gap")
+    assert succeed(again).json["failed"] == 0 and again.err.count("finished before") == 2
+    alone = succeed(call("run", "h2.xyz", "--basis", "sto-3g", "--json")).json
+    assert again.json["table"]["mp2_total_energy"][2] == pytest.approx(alone["mp2_total_energy"], abs=1e-9)
+
+
+def test_a_chain_saves_iterations_and_changes_nothing(call: Runner) -> None:
+    arguments = (
+        "scan",
+        "nh2.xyz",
+        "--bond",
+        "1,2",
+        "1.0:1.04:3",
+        "--basis",
+        "sto-3g",
+        "--json",
+        "--overwrite",
+        "--threads",
+        "1",
+    )
+    chained, fresh = (succeed(call(*arguments, *option)).json["table"] for option in ((), ("--no-chain",)))
+    assert sum(chained["scf_iterations"][1:]) < sum(fresh["scf_iterations"][1:])
+    assert chained["mp2_total_energy"] == pytest.approx(fresh["mp2_total_energy"], abs=2e-8)
+
+
+def test_frames_are_read_one_by_one(folder: Path) -> None:
+    water = MOLECULES["h2o"]
+    (folder / "f.xyz").write_text(f"{water}\n{water.replace('0.1173', '0.2')}\r\n")
+    frames = read_frames(folder / "f.xyz")
+    assert [frame.coordinates[0, 2] * ANGSTROM_PER_BOHR for frame in frames] == pytest.approx([0.1173, 0.2])
+    for tail, words in (
+        ("3\n\nO 0 0 0\n", r"frame 2 \(line 6 on\), line 1: announces 3 atoms, but 1"),
+        ("x\n\nO 0 0 0\n", r"frame 2 \(line 6 on\)"),
+        ("3\n\nO 0 0 0\nH 0 0 x\nH 0 0 2\n", "frame 2 .*line 4"),
+    ):
+        (folder / "f.xyz").write_text(water + tail)
+        with pytest.raises(InputError, match=words):
+            read_frames(folder / "f.xyz")
+
+
+REFUSED_FROM = {
+    "cbs": ("h2o.xyz",),
+    "interaction": (DIMER, "--basis", "cc-pvdz"),
+    "scan": ("h2o.xyz", "--basis", "sto-3g", "--output", "x.h5"),
+}
+REFUSED = [
+    ("cbs", ("--basis", "cc-pvtz"), "expected two neighbours"),
+    ("cbs", ("--basis", "cc-pv[dq]z"), "not neighbours in rising order"),
+    ("cbs", ("--basis", "cc-pv[tq"), "expected two neighbours"),
+    ("cbs", ("--basis", "cc-pv[tq5]z"), "expected two neighbours"),
+    ("cbs", ("--basis", "6-31[tq]g"), "no extrapolation formula is published"),
+    ("cbs", ("--basis", "def2-[dt]zvp"), "only [tq] can be extrapolated"),
+    ("cbs", ("--basis", "cc-pv[tq]z", "--correlation-formula", "truhlar"), "cc-pv[dt]z only"),
+    ("cbs", ("--basis", "cc-pv[q5]z", "--scf-formula", "neese-valeev"), "no exponents for cc-pvnz 4/5"),
+    ("cbs", ("--basis", "def2-[tq]zvp", "--scf-formula", "power"), "for def2 use"),
+    ("cbs", ("--basis", "cc-pv[tq]z", "--auxbasis", "cc-pv[dt]z-ri"), "expected [tq] as in --basis"),
+    ("cbs", ("--basis", "cc-pv[tq]z", "--scf-from", "x"), "leave it out"),
+    ("cbs", ("--basis", "cc-pv[tq]z", "--frozen-core", "9"), "leaves no electron to correlate"),
+    ("interaction", ("--fragments", "1-5,5-10"), "atom 5 H is in fragments 1 and 2"),
+    ("interaction", ("--fragments", "1-4,7-10"), "atoms 5-6 of 10 belong to no fragment"),
+    ("interaction", ("--fragments", "1-5,6-11"), "there is no atom 11: the file has 10"),
+    ("interaction", ("--fragments", "5-1,6-10"), "runs backwards: write 1-5"),
+    ("interaction", ("--fragments", "1-10"), "is one fragment"),
+    ("interaction", ("--fragments", "1-5,6-x"), "is no range"),
+    ("interaction", ("--fragments", "1-5+3,6-10"), "atom 3 is named twice"),
+    ("interaction", ("--fragments", "\u0661-\u0665,6-10"), "is no range"),
+    ("interaction", ("--charges", "1,0"), "add up to 1"),
+    ("interaction", ("--charges", "1,-1"), "has 23 electrons; multiplicity 1 needs an even number"),
+    ("interaction", ("--multiplicities", "2,1"), "cannot make a complex of multiplicity 1"),
+    ("interaction", ("--charge", "1", "--multiplicity", "2"), "say which fragment carries it"),
+    ("interaction", ("--charge", "1", "--multiplicity", "2", "--charges", "1,0"), "say which fragment is open-shell"),
+    ("interaction", ("--frozen-core", "2"), "a number of orbitals cannot hold"),
+    ("interaction", ("--frozen-virtual", "2"), "leave it out"),
+    ("interaction", ("--scf-from", "x.h5"), "leave it out"),
+    ("interaction", ("--output", DIMER, "--overwrite"), "name another file"),
+    ("scan", (), "one frame and no coordinate"),
+    ("scan", ("--bond", "1,2", "0.8:1.2:501"), "expected FROM:TO:POINTS"),
+    ("scan", ("--bond", "1,2", "1:1:3"), "nothing to scan"),
+    ("scan", ("--bond", "1,2", "0.1:1:3"), "0.1000 angstrom apart"),
+    ("scan", ("--bond", "1,4", "0.8:1.2:3"), "there is no atom 4"),
+    ("scan", ("--bond", "2,3", "1.3:1.6:3"), "in a ring or not bonded"),
+    ("scan", ("--angle", "2,1,3", "90:190:3"), "up to 180"),
+    ("scan", ("--angle", "2,1,3", "90:120:3", "--bond", "1,2", "0.8:1.2:3"), "one coordinate at a time"),
+    ("scan", ("--bond", "1,2", "0.8:1.2:3", "--moving", "1"), "atom 2 must be among"),
+    ("scan", ("--moving", "1"), "--moving belongs to"),
+    ("scan", ("--bond", "1,2", "0.8:1.2:3", "--csv", "x.h5"), "three different files"),
+    ("scan", ("--bond", "1,2", "0.8:1.2:3", "--auxbasis", "nonsense"), "nonsense"),
+]
+
+
+@pytest.mark.parametrize(("command", "options", "words"), REFUSED, ids=[" ".join(row[1]) or row[0] for row in REFUSED])
+def test_what_cannot_be_studied_is_refused(
+    command: str, options: tuple[str, ...], words: str, call: Runner, folder: Path
+) -> None:
+    if command == "interaction" and "--fragments" not in options:
+        options = ("--fragments", "1-5,6-10", *options)
+    before = listing(folder)
+    done = call(command, *REFUSED_FROM[command], *options)
+    assert done.code == 3 and words in done.message and done.out == ""
+    assert listing(folder) == before
+
+
+# --- the file of a study -----------------------------------------------------------------------------------
+
+
+def test_the_file_is_one_of_several_results(call: Runner, folder: Path) -> None:
+    (folder / "nehe.xyz").write_text(NEON_HELIUM)
+    printed = succeed(
+        call("interaction", "nehe.xyz", "--fragments", "1,2", "--basis", "3-21g", "--threads", "1", "--output", "x.h5")
+    )
+    shown = succeed(call("show", "x.h5", "--verify"))
+    assert printed.out.rpartition("dfmp2 finished")[0] in shown.out
+    assert is_study("x.h5") and verify_study("x.h5") in shown.out
+    one = succeed(call("show", "x.h5", "--run", "fragment-2-in-complex", "--json")).json
+    assert one["formula"] == "He + ghost Ne" and one["sizes"]["nao"] == 11
+    stored = read_study("x.h5").runs["fragment-2-in-complex"]
+    assert stored.mp2_total_energy == one["mp2_total_energy"]
+    hdf5.write(stored, "alone.h5")  # a run is a whole result: taken out, it has the hash it had inside
+    assert hdf5.verify("alone.h5")
+    with pytest.raises(ResultFileError, match="several results"):
+        hdf5.read("x.h5")
+    assert call("show", "x.h5", "--run", "nothing").code == 3
+    again = call(
+        "interaction", "nehe.xyz", "--fragments", "1,2", "--basis", "3-21g", "--threads", "1", "--output", "x.h5"
+    )
+    assert again.code == 3 and "already exists" in again.message
+
+
+def test_interrupted_and_resumed(call: Runner, folder: Path) -> None:
+    """What is finished stays in a whole file and is not computed again."""
+    arguments = ("interaction", DIMER, "--fragments", "1-5,6-10", "--basis", "sto-3g", "--threads", "1")
+    with start(*arguments, "--output", "x.h5", cwd=folder) as process:
+        wait_for(process, "[3/5]")
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 75 and out == ""
+    assert "finished runs are in x.h5" in err.splitlines()[-1]
+    assert "the same command with --resume goes on" in err.splitlines()[-1]
+    assert {path.name for path in folder.glob("*x.h5*")} <= {"x.h5", "x.h5.checkpoint"}
+    half = read_study("x.h5")
+    assert half.status == "incomplete" and list(half.runs) == ["complex", "fragment-1-in-complex"] and not half.values
+    assert "INCOMPLETE" in succeed(call("show", "x.h5")).out
+    for option, value in (("--scf-conv-tol", "1e-9"), ("--precision", "fp64"), ("--frozen-core", "auto")):
+        other = call(*arguments, "--output", "x.h5", "--resume", option, value)
+        changed = option[2:].replace("-", "_")
+        assert other.code == 3 and f"another calculation (different {changed})" in other.message
+    resumed = succeed(call(*arguments, "--output", "x.h5", "--resume", "--json"))
+    assert resumed.err.count("finished before") == 2
+    assert read_study("x.h5").complete
+    energies = {name: run["mp2_total_energy"] for name, run in resumed.json["runs"].items()}
+    assert all(run.mp2_total_energy == energies[name] for name, run in half.runs.items())
+    parts = energies["complex"] - energies["fragment-1-in-complex"] - energies["fragment-2-in-complex"]
+    assert resumed.json["cp_corrected_interaction_energy"] == pytest.approx(parts, abs=1e-12)
