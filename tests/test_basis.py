@@ -617,3 +617,9 @@ except Exception as error:
     )
     assert (done.returncode, done.stdout.split()) == (0, ["3", "6", "InputError"]), done.stderr
     assert not (tmp_path / "marker").exists()
+
+
+def test_a_basis_that_autoaux_has_no_answer_for_is_refused():
+    orbital = resolve_orbital("lanl2dz", ["I"])
+    with pytest.raises(InputError, match=r"generated from lanl2dz for I .*name a fitting set"):
+        resolve_fitting("ri", "auto", orbital, ["I"])

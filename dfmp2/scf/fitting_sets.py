@@ -309,6 +309,10 @@ def _even_tempered(orbital: ElementBasis) -> ElementBasis:
     recipe of `pyscf.df.aug_etb` loses 400 at QZ for lack of high angular momenta.
 
     Source: G. L. Stoychev, A. A. Auer, F. Neese, J. Chem. Theory Comput. 13, 554 (2017).
+
+    Raises
+    ------
+    InputError : the recipe has no answer for these exponents
     """
     from pyscf import df, gto
 
@@ -318,9 +322,16 @@ def _even_tempered(orbital: ElementBasis) -> ElementBasis:
     mole.basis = {orbital.symbol: to_pyscf(orbital)}
     mole.spin = None  # any: only the exponents count
     mole.build(dump_input=False, parse_arg=False)
+    try:
+        shells = df.autoaux(mole)[orbital.symbol]
+    except IndexError as error:  # occupied shells that are missing below those of a core potential
+        raise InputError(
+            f"no even-tempered fitting set can be generated from {orbital.name} for {orbital.symbol} (AutoAux of PySCF "
+            f"{pyscf_version()}): name a fitting set, or take another --basis such as def2-svp"
+        ) from error
     return ElementBasis(
         symbol=orbital.symbol,
         name=f"{GENERATED}({orbital.name})",
         source=f"even-tempered (AutoAux of PySCF {pyscf_version()}), generated from {orbital.name}",
-        shells=tidy_shells(df.autoaux(mole)[orbital.symbol]),
+        shells=tidy_shells(shells),
     )
