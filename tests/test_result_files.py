@@ -25,7 +25,7 @@ from dfmp2.output import hdf5
 from dfmp2.output.hdf5 import read_start_orbitals
 from dfmp2.output.json import to_json
 from dfmp2.output.safe_hdf5 import open_checked
-from dfmp2.output.study import StudyWriter, read_study, verify_study
+from dfmp2.output.study import Column, StudyWriter, read_study, verify_study, write_table
 from dfmp2.output.text import pair_table, report
 from tests.conftest import Runner, Stored, listing, run_command, succeed
 
@@ -510,3 +510,9 @@ def test_a_text_that_claims_gigabytes_is_refused_at_once(water: Stored, tmp_path
 
 def test_unchanged_it_is_read(water: Stored, radical: Stored) -> None:
     assert read_or_refuse(water.path) and read_or_refuse(radical.path)
+
+
+def test_a_table_is_called_what_it_is(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.h5", "table", {"x": Column((1.0,), "hartree", "a number")}, {}, overwrite=False)
+    with pytest.raises(ResultFileError, match="a table, as dfmp2 validate"):
+        hdf5.read(tmp_path / "t.h5")

@@ -231,6 +231,11 @@ def load(group: h5py.Group, path: str | Path) -> MP2Result:
 
 def _require_known(group: h5py.Group, path: str | Path) -> None:
     """Refuse what is no complete result of a known version."""
+    if "dfmp2_table_version" in group.attrs:
+        raise ResultFileError(
+            f"{path}: a table, as dfmp2 validate and dfmp2 batch collect write it: read its columns with h5py; "
+            "dfmp2 show prints results"
+        )
     version, status = read_attribute(group, "dfmp2_schema_version"), read_attribute(group, "status")
     if "dfmp2_study_version" in group.attrs:
         raise ResultFileError(f"{path}: a study with several results: dfmp2 show prints it, and with --run NAME one")
