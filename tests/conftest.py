@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -153,6 +154,13 @@ def listing(folder: Path) -> dict[str, tuple[int, int]]:
         status = path.lstat()
         found[str(path.relative_to(folder))] = (status.st_size, status.st_mtime_ns)
     return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen_heap() -> None:
+    """Spare `gc.collect`, which every run calls, the modules and tests that are there before: most of its time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
