@@ -94,8 +94,8 @@ def test_what_json_cannot_hold_is_null(call: Runner, folder: Path) -> None:
 # --- screen -----------------------------------------------------------------------------------------
 
 
-def test_report_and_progress_go_separate_ways(dfmp2: Runner, water: Stored) -> None:
-    done = succeed(dfmp2("run", "h2o.xyz", "--basis", "sto-3g"))
+def test_report_and_progress_go_separate_ways(call: Runner, water: Stored) -> None:
+    done = succeed(call("run", "h2o.xyz", "--basis", "sto-3g"))
     for words in (
         f"dfmp2 {water.json['provenance']['version']}: density-fitted MP2",
         "cite: ",
@@ -124,8 +124,8 @@ def test_report_and_progress_go_separate_ways(dfmp2: Runner, water: Stored) -> N
     assert "\x1b" not in done.out + done.err and "\r" not in done.err
 
 
-def test_spin_contamination_is_shown_for_unrestricted_runs(dfmp2: Runner, radical: Stored) -> None:
-    shown = succeed(dfmp2("show", str(radical.path))).out
+def test_spin_contamination_is_shown_for_unrestricted_runs(call: Runner, radical: Stored) -> None:
+    shown = succeed(call("show", str(radical.path))).out
     assert f"<S^2> = {radical.json['spin_square']:.6f} (pure spin state: 0.75)" in shown
     assert radical.json["spin_square"] > 0.75
     assert [line.split()[0] for line in shown.splitlines() if line.startswith(("alpha", "beta"))] == ["alpha", "beta"]

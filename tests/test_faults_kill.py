@@ -41,8 +41,8 @@ def killed(server: Server, name: str, folder: Path, kills: int) -> None:
     assert not [path for path in folder.iterdir() if path.suffix == ".checkpoint"]
 
 
-def test_twenty_kills(server: Server, tmp_path: Path) -> None:
-    killed(server, "nh2 small", tmp_path / "run", 20)
+def test_eight_kills(server: Server, tmp_path: Path) -> None:
+    killed(server, "nh2 small", tmp_path / "run", 8)
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_many_kills(name: str, server: Server, tmp_path: Path) -> None:
     killed(server, name, tmp_path / "run", 67)
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(60, marks=pytest.mark.slow)])
 def test_scan(kills: int, server: Server, tmp_path: Path) -> None:
     """Every file that is left holds whole points, with the energies of a scan that was never killed."""
     folder, rng, met, chains = tmp_path / "run", random.Random(20261121), 0, 0
@@ -78,7 +78,7 @@ def test_two_processes_one_result(server: Server, tmp_path: Path) -> None:
     """One of them writes it; the other says so, and neither leaves anything else."""
     folder = tmp_path / "run"
     folder.mkdir()
-    command = ["run", str(INPUTS / "nh2.xyz"), "--basis", "cc-pvdz", "--threads", "1", "--output", "x.h5"]
+    command = ["run", str(INPUTS / "nh2.xyz"), "--basis", "sto-3g", "--threads", "1", "--output", "x.h5"]
     first, second = (server.start(command, folder) for _ in range(2))
     codes = sorted((server.wait(first)[0], server.wait(second)[0]))
     assert codes == [0, 3]

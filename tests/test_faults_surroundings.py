@@ -58,7 +58,12 @@ def customised(folder: Path, code: str) -> str:
     return os.pathsep.join(filter(None, [str(folder / "first"), os.environ.get("PYTHONPATH", "")]))
 
 
-@pytest.mark.parametrize("place", PLACES)
+SLOW = ("C", "C.UTF-8", "Turkish")  # each like one of the others
+
+
+@pytest.mark.parametrize(
+    "place", [pytest.param(place, marks=[pytest.mark.slow] if place in SLOW else []) for place in PLACES]
+)
 def test_place(
     place: str,
     expected: dict[str, bytes],
@@ -89,11 +94,9 @@ def test_clock_that_runs_backwards(call: Runner, folder: Path, monkeypatch: pyte
     succeed(call("run", "h2.xyz", *H2, "--output", "expected.h5"))
     variables = {EACH: "0", "PYTHONPATH": customised(folder, BACKWARDS)}
     succeed(run_command("run", "h2.xyz", *H2, "--output", "x.h5", "--resume", cwd=folder, env=variables))
-    batch = ("batch", "run", "h2.xyz", "h2o.xyz", "nh2.xyz", *H2, "--output", "out", "--workers", "2")
+    batch = ("batch", "run", "h2.xyz", "h2o.xyz", *H2, "--output", "out", "--workers", "2")
     succeed(run_command(*batch, cwd=folder, env=variables))
     again = succeed(run_command(*batch, cwd=folder, env=variables))
-    assert "3 of 3 items complete (3 of them before)" in again.out
+    assert "2 of 2 items complete (2 of them before)" in again.out
     assert numbers(folder / "x.h5") == numbers(folder / "expected.h5")
-    assert {path.name for path in (folder / "out").iterdir()} == {
-        *("h2.h5", "h2o.h5", "nh2.h5", "batch.json", "batch.csv")
-    }
+    assert {path.name for path in (folder / "out").iterdir()} == {"h2.h5", "h2o.h5", "batch.json", "batch.csv"}

@@ -36,15 +36,23 @@ EVERY_STEP = [
 ]
 
 
-@pytest.mark.parametrize("fault", EVERY_STEP)
-@pytest.mark.parametrize("name", WRITERS)
+# What is written through one function fails in its other steps like the result.
+EVERY_WRITER = [
+    pytest.param(name, fault, marks=marks, id=f"{name}-{named(fault)}")
+    for name, writer in WRITERS.items()
+    for fault in FAULTS
+    if fault[0] in writer.steps
+    for common in [fault[0] in ("short write", "flush", "fsync") and name not in ("result", "log", "checkpoint of a run")]
+    for marks in [[pytest.mark.slow] if common or fault in SECOND else []]
+]
+
+
+@pytest.mark.parametrize(("name", "fault"), EVERY_WRITER)
 def test_writer(
     name: str, fault: Fault, prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Named with code 7, or done without the file where the table says so."""
     writer = WRITERS[name]
-    if fault[0] not in writer.steps:
-        pytest.skip(f"a {name} has no such step")
     for variable, value in writer.settings.items():
         monkeypatch.setenv(variable, value)
     shutil.copy(prepared / "h2.h5", folder)
@@ -123,8 +131,7 @@ def test_file_and_folder_are_on_disk_when_it_is_written(
         assert (tmp_path / "x.h5").read_bytes() == b"content" and len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("after", [0, 2])
+@pytest.mark.parametrize(("number", "after"), [(errno.ENOSPC, 0), (errno.EIO, 2)])
 def test_scratch(number: int, after: int, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("scf_fits_in_core", "mp2_fits_in_core"):
         monkeypatch.setattr(memory.MemoryPlan, name, property(lambda _: False))

@@ -78,12 +78,17 @@ def stopped(process: subprocess.Popen[str], number: signal.Signals) -> str:
     return err
 
 
-@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
 @pytest.mark.parametrize(
-    ("words", "options"), [("  SCF   2 ", ()), ("pair energies", LOOSE)], ids=["SCF", "pair-energies"]
+    ("number", "words", "options"),
+    [
+        (signal.SIGTERM, "  SCF   2 ", ()),
+        (signal.SIGINT, "pair energies", LOOSE),
+        pytest.param(signal.SIGINT, "  SCF   2 ", (), marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, "pair energies", LOOSE, marks=pytest.mark.slow),
+    ],
 )
 def test_stopped_in_a_stage(
-    number: signal.Signals, words: str, options: tuple[str, ...], dfmp2: Runner, folder: Path
+    number: signal.Signals, words: str, options: tuple[str, ...], call: Runner, folder: Path
 ) -> None:
     before = listing(folder)
     with start("run", *LONG, *options, cwd=folder) as process:
@@ -91,12 +96,12 @@ def test_stopped_in_a_stage(
         process.send_signal(number)
         stopped(process, number)
     assert listing(folder) == before
-    succeed(dfmp2("run", "h2.xyz", "--basis", "sto-3g", "--output", "x.h5"))
+    succeed(call("run", "h2.xyz", "--basis", "sto-3g", "--output", "x.h5"))
 
 
-@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
-def test_old_result_survives_an_interrupted_overwrite(number: signal.Signals, dfmp2: Runner, folder: Path) -> None:
-    succeed(dfmp2("run", "h2.xyz", "--basis", "sto-3g", "--output", "x.h5"))
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
+def test_old_result_survives_an_interrupted_overwrite(number: signal.Signals, call: Runner, folder: Path) -> None:
+    succeed(call("run", "h2.xyz", "--basis", "sto-3g", "--output", "x.h5"))
     before = listing(folder)
     with start("run", *LONG, "--overwrite", cwd=folder) as process:
         wait_for(process, "RHF")
@@ -105,7 +110,7 @@ def test_old_result_survives_an_interrupted_overwrite(number: signal.Signals, df
     assert listing(folder) == before
 
 
-@pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_stopped_while_waiting_for_standard_input(number: signal.Signals, folder: Path) -> None:
     before = listing(folder)
     with start("run", "-", "--basis", "sto-3g", cwd=folder) as process:
@@ -118,11 +123,11 @@ def test_stopped_while_waiting_for_standard_input(number: signal.Signals, folder
 
 def test_any_moment(folder: Path) -> None:
     """From the first line to the last: stopped, or finished with a whole file; nothing in between."""
-    for step in range(8):
+    for step in range(4):
         number = list(CODES)[step % 2]
         with start("run", "h2o.xyz", "--basis", "cc-pvdz", "--output", "x.h5", cwd=folder) as process:
             wait_for(process, "H2O, charge 0")
-            time.sleep(0.1 * step)
+            time.sleep(0.2 * step)
             process.send_signal(number)
             out, err = process.communicate(timeout=60)
         assert "Traceback" not in err and "Exception ignored" not in err, err
@@ -136,7 +141,7 @@ def test_any_moment(folder: Path) -> None:
 
 # --- with a checkpoint on disk ----------------------------------------------------------------------------------------
 
-GLYCINE = ("run", str(INPUTS / "glycine.xyz"), "--basis", "cc-pvdz", "--threads", "1", "--output", "x.h5")
+GLYCINE = ("run", str(INPUTS / "glycine.xyz"), "--basis", "6-31g", "--threads", "1", "--output", "x.h5")
 SAVED = "x.h5.checkpoint holds what was done; the same command with --resume goes on"
 
 
@@ -157,7 +162,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return numbers(folder / "x.h5")
 
 
-@pytest.mark.parametrize(("number", "pause"), [(signal.SIGTERM, 0.0), (signal.SIGINT, 0.05), (signal.SIGTERM, 0.1)])
+@pytest.mark.parametrize(
+    ("number", "pause"), [(signal.SIGINT, 0.05), pytest.param(signal.SIGTERM, 0.0, marks=pytest.mark.slow)]
+)
 def test_what_is_done_is_saved(number: signal.Signals, pause: float, tmp_path: Path, whole: dict[str, bytes]) -> None:
     process = saved(tmp_path)
     time.sleep(pause)

@@ -127,7 +127,10 @@ def test_synthetic_integrals_are_those_of_the_recipe():
     assert np.all(space.eps_vir >= 0.1) and np.all(np.diff(space.eps_vir) >= 0)
 
 
-@pytest.mark.parametrize(("backend", "precision"), [("cpu", "fp64"), ("cpu", "mixed"), ("torch", "auto")])
+@pytest.mark.parametrize(
+    ("backend", "precision"),
+    [("cpu", "fp64"), ("cpu", "mixed"), pytest.param("torch", "auto", marks=pytest.mark.slow)],
+)
 def test_quick_entries_pass(call, backend, precision):
     if backend == "torch":
         pytest.importorskip("torch")
