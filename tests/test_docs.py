@@ -3,7 +3,7 @@
     ```console                   commands after `$ `, then lines of what they print; `...` stands for anything
     ```python                    executed; what `print(...)  # comment` prints is the comment
     ```toml title="batch.toml"   any language: written to that file
-    <!-- slow -->                on the line before a block: minutes, run by scripts/check --all
+    <!-- slow -->                on the line before a block: minutes, run by scripts/check --all, as are most pages
     <!-- needs: slurm -->        not run here; every page that has one is listed in NOT_EXECUTED
 
 The blocks of a page run in one folder, one after the other, with `inputs/` of the repository in it.
@@ -159,12 +159,22 @@ def run_page(page: Path, folder: Path, *, slow: bool) -> None:
             (run_console if block.language == "console" else run_python)(block, folder)
 
 
+# What a reader tries first, and what is written for programs; the other pages are executed by scripts/check --all.
+OFTEN = ("README.md", "docs/index.md", "docs/start/", "docs/reference/", "docs/howto/python.md")
+
+
 def name(page: Path) -> str:
     """Of a page, as it appears in the list of tests."""
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", pages(slow=False), ids=name)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[] if name(page).startswith(OFTEN) else [pytest.mark.slow], id=name(page))
+        for page in pages(slow=False)
+    ],
+)
 def test_commands_do_what_the_page_says(page: Path, tmp_path: Path) -> None:
     run_page(page, tmp_path, slow=False)
 

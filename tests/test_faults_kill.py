@@ -56,7 +56,7 @@ def test_scan(kills: int, server: Server, tmp_path: Path) -> None:
     """Every file that is left holds whole points, with the energies of a scan that was never killed."""
     folder, rng, met, chains = tmp_path / "run", random.Random(20261121), 0, 0
     folder.mkdir()
-    command = ["scan", str(INPUTS / "h2o.xyz"), "--bond", "1,2", "0.9:1.0:3", "--basis", "sto-3g", "--threads", "1"]
+    command = ["scan", str(INPUTS / "h2o.xyz"), "--bond", "1,2", "0.9:1.0:2", "--basis", "sto-3g", "--threads", "1"]
     code, seconds = server.wait(server.start([*command, "--output", "whole.h5"], folder))
     assert code == 0
     whole = {name: numbers(hdf5.to_bytes(run)) for name, run in read_study(folder / "whole.h5").runs.items()}

@@ -198,7 +198,7 @@ def test_one_changed_exponent_is_noticed(call, monkeypatch):
     assert {"bagel-1.2.2-h2o", "psi4-dfomp2-1"} <= failing(done)
 
 
-@pytest.mark.parametrize("step", [-1, 1])
+@pytest.mark.parametrize("step", [pytest.param(-1, marks=pytest.mark.slow), 1])
 def test_a_core_table_off_by_one_is_noticed(call, monkeypatch, step):
     wrong = tuple((last, max(0, count + step * (count > 0))) for last, count in CORE_ORBITALS["psi4"])
     monkeypatch.setitem(CORE_ORBITALS, "psi4", wrong)
