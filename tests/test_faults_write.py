@@ -42,7 +42,9 @@ EVERY_WRITER = [
     for name, writer in WRITERS.items()
     for fault in FAULTS
     if fault[0] in writer.steps
-    for common in [fault[0] in ("short write", "flush", "fsync") and name not in ("result", "log", "checkpoint of a run")]
+    for common in [
+        fault[0] in ("short write", "flush", "fsync") and name not in ("result", "log", "checkpoint of a run")
+    ]
     for marks in [[pytest.mark.slow] if common or fault in SECOND else []]
 ]
 
