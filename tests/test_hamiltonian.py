@@ -67,26 +67,30 @@ def hcl() -> dfmp2.MP2Result:
 # --- energies ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("charge", "scf_type"), [(0, "df"), (1, "df"), (1, "conventional")])
+SLOW = pytest.mark.slow
+AMONG_CHARGES = WATER.in_field(IN_BOHR)
+BOTH = HCL.in_field([[0.0, 5.0, 0.0, -0.4]])  # charges are not transformed
+
+
 @pytest.mark.parametrize(
-    ("molecule", "relativity"),
+    ("molecule", "relativity", "charge", "scf_type"),
     [
-        pytest.param(HCL, "x2c", id="x2c"),
-        pytest.param(WATER.in_field(IN_BOHR), "none", id="charges"),
-        pytest.param(HCL.in_field([[0.0, 5.0, 0.0, -0.4]]), "x2c", id="x2c and charges, which are not transformed"),
+        pytest.param(HCL, "x2c", 0, "df", id="x2c"),
+        pytest.param(HCL, "x2c", 1, "df", id="x2c-uhf", marks=SLOW),
+        pytest.param(HCL, "x2c", 1, "conventional", id="x2c-uhf-conventional", marks=SLOW),
+        pytest.param(AMONG_CHARGES, "none", 0, "df", id="charges", marks=SLOW),
+        pytest.param(AMONG_CHARGES, "none", 1, "df", id="charges-uhf"),
+        pytest.param(AMONG_CHARGES, "none", 1, "conventional", id="charges-uhf-conventional", marks=SLOW),
+        pytest.param(BOTH, "x2c", 0, "df", id="both", marks=SLOW),
+        pytest.param(BOTH, "x2c", 1, "df", id="both-uhf", marks=SLOW),
+        pytest.param(BOTH, "x2c", 1, "conventional", id="both-uhf-conventional"),
     ],
 )
 def test_energies_are_pyscfs(molecule: Molecule, relativity: str, charge: int, scf_type: str) -> None:
     mf = mean_field(molecule, charge, scf_type == "df", relativity).run(conv_tol=1e-12, conv_tol_grad=1e-7)
     theirs = (dfump2_native.DFUMP2 if charge else dfmp2_native.DFRMP2)(mf, auxbasis=SETS["auxbasis"]).run()
-    settings = {
-        "charge": charge,
-        "multiplicity": 1 + charge,
-        "scf": scf_type,
-        "relativity": relativity,
-        **SETS,
-        **EXACT,
-    }
+    state = {"charge": charge, "multiplicity": 1 + charge}
+    settings = {**state, "scf": scf_type, "relativity": relativity, **SETS, **EXACT}
     if scf_type == "conventional":
         del settings["scf_auxbasis"]
     ours = dfmp2.run(molecule, **settings)
@@ -239,23 +243,18 @@ def test_run_check_compare_show_and_resume(call: Runner, folder: Path) -> None:
     assert "another calculation: point charges" in call(*arguments, *AMONG).message
 
 
-def test_bohr_is_said_once_for_all(call: Runner, folder: Path) -> None:
+def test_bohr_is_said_once_for_all_and_two_parts_give_the_run(call: Runner, folder: Path) -> None:
+    one = ("--json", "--threads", "1")
+    whole = succeed(call("run", "h2o.xyz", *STO3G, *AMONG, *one)).json
     (folder / "bohr.dat").write_text("".join(" ".join(f"{x:.17g}" for x in row) + "\n" for row in IN_BOHR))
-    there = succeed(call("run", "h2o.xyz", *STO3G, *AMONG, "--json")).json
     units = ("--point-charges", "bohr.dat", "--point-charge-units", "bohr")
-    assert (
-        succeed(call("run", "h2o.xyz", *STO3G, *units, "--json")).json["mp2_total_energy"] == there["mp2_total_energy"]
-    )
     assert succeed(call("plan", "h2o.xyz", "--basis", "sto-3g", *units, "--json")).json
-
-
-def test_two_parts_give_the_run_among_charges(call: Runner) -> None:
-    whole = succeed(call("run", "h2o.xyz", *STO3G, *AMONG, "--json", "--threads", "1")).json
-    prepared = succeed(call("prepare", "h2o.xyz", *STO3G, *AMONG, "--json", "--threads", "1")).json
-    assert prepared["point_charges"] == whole["point_charges"]
-    asked = ("--from", "h2o.prepared.h5", "--overwrite", "--json", "--threads", "1")
+    prepared = succeed(call("prepare", "h2o.xyz", *STO3G, *units, *one)).json
+    assert prepared["point_charges"]["nuclear_energy"] == whole["point_charges"]["nuclear_energy"]
+    asked = ("--from", "h2o.prepared.h5", "--overwrite", *one)
     parts = succeed(call("energy", *asked)).json
-    assert (parts["mp2_total_energy"], parts["point_charges"]) == (whole["mp2_total_energy"], whole["point_charges"])
+    assert parts["mp2_total_energy"] == whole["mp2_total_energy"]
+    assert parts["point_charges"] == prepared["point_charges"]
     assert "belongs to dfmp2 prepare" in call("energy", *asked, *AMONG).message
 
 

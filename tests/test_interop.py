@@ -296,9 +296,19 @@ class Keywords(dict[str, Any]):
         return self.scf_type if key == "scf_type" else super().get(key, default)
 
 
-@pytest.mark.parametrize("fcae", CORE)
-@pytest.mark.parametrize("scf_type", SCF)
-@pytest.mark.parametrize(("subject", "reference", "basis"), SUITE, ids=[f"{s}-{b}" for s, _, b in SUITE])
+# In the default suite each reference, kind of SCF and core once.
+DEFAULT = {("hf", "df", "fc"), ("bh3p", "pk", "ae")}
+
+
+@pytest.mark.parametrize(
+    ("subject", "reference", "basis", "scf_type", "fcae"),
+    [
+        pytest.param(*case, scf_type, fcae, marks=[] if (case[0], scf_type, fcae) in DEFAULT else pytest.mark.slow)
+        for case in SUITE
+        for scf_type in SCF
+        for fcae in CORE
+    ],
+)
 def test_standard_suite(
     qcng: Any,
     tmp_path: Path,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import signal
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from pyscf import gto, lib, scf
 from pyscf.mp import dfmp2_native, dfump2_native
 
-from dfmp2.errors import ConvergenceError, InputError, ResultFileError
+from dfmp2.errors import ConvergenceError, InputError, Interrupted, ResultFileError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz, read_frames, read_xyz
 from dfmp2.mp2 import energy as mp2
@@ -28,12 +27,10 @@ from dfmp2.studies.fragments import alone, in_complex, make_fragments, parse_ato
 from dfmp2.studies.scan import find_minimum
 from dfmp2.units import ANGSTROM_PER_BOHR
 from tests.conftest import MOLECULES, Runner, listing, succeed
-from tests.test_signals import start, wait_for
 
 INPUTS = Path(__file__).parent.parent / "inputs"
 DIMER = str(INPUTS / "formic-acid-dimer.xyz")
 PEROXIDE = parse_xyz("4\n\nO 0 0.7 0\nO 0 -0.7 0\nH 0.9 0.9 0.1\nH -0.3 -0.9 0.8\n", file="h2o2").molecule
-NEON_HELIUM = "2\n\nNe 0 0 0\nHe 0 0 2.6\n"
 SETS = ("--basis", "6-31g", "--scf-auxbasis", "def2-universal-jkfit", "--auxbasis", "def2-svp-ri")
 EXACT = ("--precision", "fp64", "--scf-conv-tol", "1e-12", "--threads", "1", "--json")
 UNITS = {"": 1.0, "_kj_per_mol": 2625.4996394799, "_kcal_per_mol": 2625.4996394799 / 4.184}
@@ -163,23 +160,13 @@ def test_brackets(text: str, names: tuple[str, str], family: str) -> None:
 # --- interaction energies -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_formic_acid_dimer_as_in_psi4(call: Runner) -> None:
     """Psi4 test dfmp2-1: counterpoise-corrected DF-MP2/cc-pVDZ, all electrons correlated."""
     arguments = ("--fragments", "1-5,6-10", "--basis", "cc-pvdz", "--json", "--output", "x.h5", "--precision", "mixed")
     found = succeed(call("interaction", DIMER, *arguments)).json
     assert found["cp_corrected_interaction_energy"] == pytest.approx(-0.0224119246, abs=1e-6)
     assert [fragment["atoms"] for fragment in found["fragments"]] == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
-    for scheme in ("cp_corrected", "uncorrected"):
-        for suffix, factor in UNITS.items():
-            parts = [found[f"{part}{scheme}_interaction_energy{suffix}"] for part in ("", "scf_", "mp2_correlation_")]
-            assert parts[0] == pytest.approx(parts[1] + parts[2], abs=1e-12 * factor)
-            assert parts[0] == pytest.approx(factor * found[f"{scheme}_interaction_energy"], rel=1e-12)
-    assert found["uncorrected_interaction_energy"] < found["cp_corrected_interaction_energy"]
-    errors = [run.certificate.correlation_error for run in read_study("x.h5").runs.values()]
-    assert found["precision_error"] == pytest.approx(sum(errors), rel=1e-12) and max(errors) < 0.9 * sum(errors)
-    assert list(found["runs"]) == list(read_study("x.h5").runs)
-    shown = succeed(call("show", "x.h5", "--json")).json
-    assert shown == found
 
 
 def pyscf_energies(atoms: str, basis: str, kind: Any, frozen: int, **molecule: Any) -> np.ndarray:
@@ -200,11 +187,17 @@ def pyscf_energies(atoms: str, basis: str, kind: Any, frozen: int, **molecule: A
     return np.array([mf.e_tot, *components])
 
 
+NEHE = ("interaction", "nehe.xyz", "--fragments", "1,2", *SETS, "--frozen-core", "auto", *EXACT[:-1])
+
+
 def test_parts_and_ghosts_against_pyscf(call: Runner, folder: Path) -> None:
-    """Neon has a frozen core and its ghost none; ghosts carry both fitting sets."""
-    (folder / "nehe.xyz").write_text(NEON_HELIUM)
-    arguments = ("--fragments", "1,2", *SETS, "--frozen-core", "auto", *EXACT)
-    found = succeed(call("interaction", "nehe.xyz", *arguments)).json
+    """Neon has a frozen core and its ghost none; ghosts carry both fitting sets. The file is one of several results."""
+    (folder / "nehe.xyz").write_text("2\n\nNe 0 0 0\nHe 0 0 2.6\n")
+    printed = succeed(call(*NEHE, "--output", "x.h5"))
+    shown = succeed(call("show", "x.h5", "--verify"))
+    assert printed.out.rpartition("dfmp2 finished")[0] in shown.out
+    assert is_study("x.h5") and verify_study("x.h5") in shown.out
+    found = succeed(call("show", "x.h5", "--json")).json
     ne, he, ghost_ne, ghost_he = "Ne 0 0 0", "He 0 0 2.6", "GHOST-Ne 0 0 0", "GHOST-He 0 0 2.6"
     energies = {
         name: pyscf_energies("; ".join(atoms), "6-31g", scf.RHF, frozen)
@@ -230,6 +223,17 @@ def test_parts_and_ghosts_against_pyscf(call: Runner, folder: Path) -> None:
             assert found[f"{prefix}{scheme}_interaction_energy"] == pytest.approx(energy, abs=1e-8), prefix
     cores = {name: run["frozen_core_orbitals"] for name, run in found["runs"].items()}
     assert cores["complex"] == 1 and cores["fragment-2-in-complex"] == 0 and cores["fragment-1-in-complex"] == 1
+    one = succeed(call("show", "x.h5", "--run", "fragment-2-in-complex", "--json")).json
+    assert one["formula"] == "He + ghost Ne" and one["sizes"]["nao"] == 11
+    stored = read_study("x.h5").runs["fragment-2-in-complex"]
+    assert stored.mp2_total_energy == one["mp2_total_energy"]
+    hdf5.write(stored, "alone.h5")  # a run is a whole result: taken out, it has the hash it had inside
+    assert hdf5.verify("alone.h5")
+    with pytest.raises(ResultFileError, match="several results"):
+        hdf5.read("x.h5")
+    assert call("show", "x.h5", "--run", "nothing").code == 3
+    again = call(*NEHE, "--output", "x.h5")
+    assert again.code == 3 and "already exists" in again.message
 
 
 def test_open_shell_fragment_against_pyscf(call: Runner, folder: Path) -> None:
@@ -310,7 +314,7 @@ def pyscf_energy(distance: float) -> float:
 
 
 def test_hydrogen_against_pyscf_and_its_minimum(call: Runner, folder: Path) -> None:
-    arguments = ("--bond", "1,2", "0.68:0.80:7", *SETS, *EXACT)
+    arguments = ("--bond", "1,2", "0.68:0.80:7", "--stability", "off", *SETS, *EXACT)
     found = succeed(call("scan", "h2.xyz", *arguments)).json
     table = found["table"]
     assert table["bond_1_2"] == [0.68, 0.70, 0.72, 0.74, 0.76, 0.78, 0.80]
@@ -329,11 +333,8 @@ def test_hydrogen_against_pyscf_and_its_minimum(call: Runner, folder: Path) -> N
 
 
 def test_files_and_screen(call: Runner, folder: Path) -> None:
-    done = succeed(
-        call(
-            "scan", "h2o.xyz", "--angle", "2,1,3", "90:120:3", "--basis", "sto-3g", "--threads", "1", "--output", "x.h5"
-        )
-    )
+    scan = ("scan", "h2o.xyz", "--angle", "2,1,3", "90:120:3", "--basis", "sto-3g", "--threads", "1")
+    done = succeed(call(*scan, "--output", "x.h5"))
     assert sorted(path.name for path in folder.glob("x.*")) == ["x.csv", "x.h5", "x.svg"]
     study = read_study("x.h5")
     rows = list(csv.reader((folder / "x.csv").read_text().splitlines()))
@@ -431,20 +432,8 @@ def test_a_failed_point_beside_the_lowest_leaves_no_minimum(call: Runner, monkey
             raise ConvergenceError("planted")
         return run(molecule, *arguments, **settings)
 
-    scan = (
-        "scan",
-        "h2.xyz",
-        "--bond",
-        "1,2",
-        "0.5:0.9:5",
-        "--basis",
-        "sto-3g",
-        "--threads",
-        "1",
-        "--json",
-        "--stability",
-        "off",
-    )
+    scan = ("scan", "h2.xyz", "--bond", "1,2", "0.5:0.9:5", "--basis", "sto-3g", "--threads", "1", "--json")
+    scan += ("--stability", "off")
     whole = succeed(call(*scan)).json
     assert 0.7 < whole["minimum_parabola"] < 0.8
     monkeypatch.setattr(mp2, "mp2_energy", failing)
@@ -476,19 +465,8 @@ def test_frames_chain_and_a_failing_point(call: Runner, folder: Path) -> None:
 
 
 def test_a_chain_saves_iterations_and_changes_nothing(call: Runner) -> None:
-    arguments = (
-        "scan",
-        "nh2.xyz",
-        "--bond",
-        "1,2",
-        "1.0:1.04:3",
-        "--basis",
-        "sto-3g",
-        "--json",
-        "--overwrite",
-        "--threads",
-        "1",
-    )
+    arguments = ("scan", "nh2.xyz", "--bond", "1,2", "1.0:1.02:2", "--basis", "sto-3g", "--json", "--overwrite")
+    arguments += ("--threads", "1", "--stability", "off")
     chained, fresh = (succeed(call(*arguments, *option)).json["table"] for option in ((), ("--no-chain",)))
     assert sum(chained["scf_iterations"][1:]) < sum(fresh["scf_iterations"][1:])
     assert chained["mp2_total_energy"] == pytest.approx(fresh["mp2_total_energy"], abs=2e-8)
@@ -574,40 +552,24 @@ def test_what_cannot_be_studied_is_refused(
 # --- the file of a study -----------------------------------------------------------------------------------
 
 
-def test_the_file_is_one_of_several_results(call: Runner, folder: Path) -> None:
-    (folder / "nehe.xyz").write_text(NEON_HELIUM)
-    printed = succeed(
-        call("interaction", "nehe.xyz", "--fragments", "1,2", "--basis", "3-21g", "--threads", "1", "--output", "x.h5")
-    )
-    shown = succeed(call("show", "x.h5", "--verify"))
-    assert printed.out.rpartition("dfmp2 finished")[0] in shown.out
-    assert is_study("x.h5") and verify_study("x.h5") in shown.out
-    one = succeed(call("show", "x.h5", "--run", "fragment-2-in-complex", "--json")).json
-    assert one["formula"] == "He + ghost Ne" and one["sizes"]["nao"] == 11
-    stored = read_study("x.h5").runs["fragment-2-in-complex"]
-    assert stored.mp2_total_energy == one["mp2_total_energy"]
-    hdf5.write(stored, "alone.h5")  # a run is a whole result: taken out, it has the hash it had inside
-    assert hdf5.verify("alone.h5")
-    with pytest.raises(ResultFileError, match="several results"):
-        hdf5.read("x.h5")
-    assert call("show", "x.h5", "--run", "nothing").code == 3
-    again = call(
-        "interaction", "nehe.xyz", "--fragments", "1,2", "--basis", "3-21g", "--threads", "1", "--output", "x.h5"
-    )
-    assert again.code == 3 and "already exists" in again.message
+def test_interrupted_and_resumed(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is finished stays in a whole file and is not computed again; the sums of the values are consistent."""
+    (folder / "pair.xyz").write_text("4\n\nH 0 0 0\nH 0 0 0.74\nH 3 0 0\nH 3 0 0.76\n")
+    arguments = ("interaction", "pair.xyz", "--fragments", "1-2,3-4", "--basis", "6-31g", "--threads", "1")
+    arguments += ("--precision", "mixed")
+    run, begun = mp2.mp2_energy, []
 
+    def interrupted(*given: Any, **more: Any) -> Any:
+        begun.append(given)
+        if len(begun) == 3:
+            raise Interrupted("planted")
+        return run(*given, **more)
 
-def test_interrupted_and_resumed(call: Runner, folder: Path) -> None:
-    """What is finished stays in a whole file and is not computed again."""
-    arguments = ("interaction", DIMER, "--fragments", "1-5,6-10", "--basis", "sto-3g", "--threads", "1")
-    with start(*arguments, "--output", "x.h5", cwd=folder) as process:
-        wait_for(process, "[3/5]")
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == 75 and out == ""
-    assert "finished runs are in x.h5" in err.splitlines()[-1]
-    assert "the same command with --resume goes on" in err.splitlines()[-1]
-    assert {path.name for path in folder.glob("*x.h5*")} <= {"x.h5", "x.h5.checkpoint"}
+    with monkeypatch.context() as planted:
+        planted.setattr(mp2, "mp2_energy", interrupted)
+        done = call(*arguments, "--output", "x.h5")
+    assert done.code == 75 and done.out == "" and "finished runs are in x.h5" in done.message
+    assert {path.name for path in folder.glob("*x.h5*")} == {"x.h5"}
     half = read_study("x.h5")
     assert half.status == "incomplete" and list(half.runs) == ["complex", "fragment-1-in-complex"] and not half.values
     assert "INCOMPLETE" in succeed(call("show", "x.h5")).out
@@ -618,7 +580,18 @@ def test_interrupted_and_resumed(call: Runner, folder: Path) -> None:
     resumed = succeed(call(*arguments, "--output", "x.h5", "--resume", "--json"))
     assert resumed.err.count("finished before") == 2
     assert read_study("x.h5").complete
-    energies = {name: run["mp2_total_energy"] for name, run in resumed.json["runs"].items()}
+    found = resumed.json
+    energies = {name: run["mp2_total_energy"] for name, run in found["runs"].items()}
     assert all(run.mp2_total_energy == energies[name] for name, run in half.runs.items())
     parts = energies["complex"] - energies["fragment-1-in-complex"] - energies["fragment-2-in-complex"]
-    assert resumed.json["cp_corrected_interaction_energy"] == pytest.approx(parts, abs=1e-12)
+    assert found["cp_corrected_interaction_energy"] == pytest.approx(parts, abs=1e-12)
+    for scheme in ("cp_corrected", "uncorrected"):
+        for suffix, factor in UNITS.items():
+            parts = [found[f"{part}{scheme}_interaction_energy{suffix}"] for part in ("", "scf_", "mp2_correlation_")]
+            assert parts[0] == pytest.approx(parts[1] + parts[2], abs=1e-12 * factor)
+            assert parts[0] == pytest.approx(factor * found[f"{scheme}_interaction_energy"], rel=1e-12)
+    assert found["uncorrected_interaction_energy"] < found["cp_corrected_interaction_energy"]
+    errors = [run.certificate.correlation_error for run in read_study("x.h5").runs.values()]
+    assert found["precision_error"] == pytest.approx(sum(errors), rel=1e-12) and max(errors) < 0.9 * sum(errors)
+    assert list(found["runs"]) == list(read_study("x.h5").runs)
+    assert succeed(call("show", "x.h5", "--json")).json == found
