@@ -117,7 +117,7 @@ def used(folder: Path) -> list[tuple[str, str]]:
     return [(device, name) for device, name in (line.split() for line in lines)]
 
 
-@pytest.mark.parametrize("chained", [False, True])
+@pytest.mark.parametrize("chained", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_broken_device_gets_no_more_items(
     six: list[str], call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch, chained: bool
 ) -> None:

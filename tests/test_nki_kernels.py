@@ -109,7 +109,11 @@ def shape_of(nvir, variant):
     return (3, 1) if nvir > 512 else (4, 2)
 
 
-@pytest.mark.parametrize(("nvir", "variant", "diagonal"), CASES)
+# Rounding does not depend on the size; what is addressed wrongly shows at every size in the test below.
+ROUNDED = [case if case[0] in (1, 16, 129, 185, 448) else pytest.param(*case, marks=pytest.mark.slow) for case in CASES]
+
+
+@pytest.mark.parametrize(("nvir", "variant", "diagonal"), ROUNDED)
 def test_block_sums_and_the_rounding_of_a_plain_float32_program(nvir, variant, diagonal):
     edge, held = shape_of(nvir, variant)
     errors = []
@@ -242,7 +246,7 @@ ENGINES = {"nc_matmul": "TE", "activation": "ACT", "reciprocal": "VE", "tensor_t
     ("shape", "variant", "per_pair", "sbuf"),
     [
         (MEDIUM, "plain", {"TE": 59, "VE": 10, "ACT": 22}, 152_064),
-        (LARGE, "plain", {"TE": 239, "VE": 25, "ACT": 49}, 165_504),
+        pytest.param(LARGE, "plain", {"TE": 239, "VE": 25, "ACT": 49}, 165_504, marks=pytest.mark.slow),
         (MEDIUM, "packed", {"TE": 51.5, "VE": 15, "ACT": 29.5}, 170_496),
     ],
 )
