@@ -485,10 +485,9 @@ def test_every_container_computes_its_shard(aws: Cloud, batch: Path, call: Runne
         (batch / "fetched" / name.removeprefix("results/")).write_bytes(aws.body(name))
     status = succeed(call("batch", "status", "batch.toml", "--output", "fetched", "--json")).json
     assert status["complete"] == 3
-    for name in ("h2o", "nh2"):
-        alone = ("run", f"{name}.xyz", "--basis", "sto-3g", "--precision", "fp64", "--threads", "1", "--json")
-        stored = succeed(call("show", f"fetched/{name}.h5", "--json")).json
-        assert stored["mp2_total_energy"] == succeed(call(*alone)).json["mp2_total_energy"]
+    alone = ("run", "nh2.xyz", "--basis", "sto-3g", "--precision", "fp64", "--threads", "1", "--json")
+    stored = succeed(call("show", "fetched/nh2.h5", "--json")).json
+    assert stored["mp2_total_energy"] == succeed(call(*alone)).json["mp2_total_energy"]
 
 
 @pytest.fixture
@@ -559,6 +558,7 @@ def test_batch_as_the_first_process_of_a_container(batch: Path) -> None:
     probe = subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True, check=False)
     if probe.returncode:
         pytest.skip("this user may not make process namespaces")
+    (batch / "batch.toml").write_text(HEAD + items("h2"))
     done = subprocess.run(
         ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-m", "dfmp2", "batch", "run", "batch.toml"],
         cwd=batch,

@@ -431,7 +431,7 @@ def test_cores_are_sent_the_blocks_they_need_and_no_others(machine):
     assert by_core(backend.describe()["transfers"]) == [b + t for b, t in zip(sent, tables, strict=True)]
 
 
-@pytest.mark.parametrize("visible", ["0", "0-1"])
+@pytest.mark.parametrize("visible", [pytest.param("0", marks=pytest.mark.slow), "0-1"])
 def test_b_on_disk(machine, visible):
     machine.sound()
     machine.patch.setenv("NEURON_RT_VISIBLE_CORES", visible)
