@@ -40,12 +40,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--require", action="append", default=[], metavar="MARKER", help="fail where MARKER's tests skip")
 
 
-def pytest_collection_finish() -> None:
-    """Keep what the imports made out of the garbage collections: a run makes two, and they took half its time."""
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Turn the skip of a required test into a failure."""

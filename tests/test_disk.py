@@ -18,10 +18,11 @@ import pytest
 from pyscf import df, gto, scf
 
 import dfmp2
-from dfmp2.errors import ResourceError
+from dfmp2.errors import ResourceError, ResultFileError
 from dfmp2.host import arrays_on_disk as scratch_space
 from dfmp2.host import scratch as scratch_folder
 from dfmp2.host.arrays_on_disk import Space, prefetched
+from dfmp2.host.disk_region import Region
 from dfmp2.host.scratch import PREFIX, remove_stale
 from dfmp2.host.tensor_on_disk import StoredTensor
 from dfmp2.integrals.screening import every_pair
@@ -250,6 +251,17 @@ def test_read_error_is_reported(root: Path) -> None:
         os.truncate(space.folder / "b.h5", 100)  # type: ignore[operator]
         with pytest.raises(ResourceError, match="shorter than what was written"):
             array.read(0, np.empty(10))
+
+
+def test_numbers_beyond_the_end_of_a_file_are_no_numbers(tmp_path: Path) -> None:
+    with open(tmp_path / "b", "w+b") as file:
+        region = Region(file.fileno(), 16, "b")
+        region.write(0, np.arange(4.0))
+        out = np.empty(4)
+        region.read(0, out)
+        assert out.tolist() == [0.0, 1.0, 2.0, 3.0]
+        with pytest.raises(ResultFileError, match="b has become shorter"):
+            region.read(1, out)
 
 
 # --- what is left behind, and what is left alone --------------------------------------------------------

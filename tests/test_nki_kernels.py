@@ -391,3 +391,11 @@ def test_the_metric_must_come_before_the_float32_transform():
     fitted_last = energy(np.einsum("pq,iaq->iap", inverse, on_device(raw)))
     assert abs(fitted_first / exact - 1) < 1e-6
     assert abs(fitted_last / exact - 1) > 100 * abs(fitted_first / exact - 1)
+
+
+def test_every_denominator_of_padded_orbitals_is_positive():
+    occupied, virtual = np.array([-20.5, -1.3, -0.5]), np.array([0.1, 0.7])
+    padded = layout.pad_occupied(occupied, 2)
+    assert padded.tolist() == [-20.5, -1.3, -0.5, -20.5]
+    far = layout.pad_virtuals(virtual)
+    assert far[:2].tolist() == [0.1, 0.7] and far[2:].min() == layout.FAR > virtual.max() - padded.min()
