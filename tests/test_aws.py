@@ -494,10 +494,10 @@ def test_every_container_computes_its_shard(aws: Cloud, batch: Path, call: Runne
 def long(aws: Cloud, batch: Path, call: Runner) -> tuple[str, float]:
     """A job that takes some seconds, and its energy."""
     (batch / "row.xyz").write_text(chain(6))
-    (batch / "batch.toml").write_text(HEAD.replace("sto-3g", "cc-pvdz") + items("row"))
+    (batch / "batch.toml").write_text(HEAD.replace("sto-3g", "cc-pvtz") + items("row"))
     arguments = (*BASE, "--s3", PLACE, "--shards", "1", "--copy-every", "1", "--submit", "--json")
     job = succeed(call(*arguments)).json["submitted"]["array"]
-    done = succeed(call("run", "row.xyz", "--basis", "cc-pvdz", "--precision", "fp64", "--threads", "1", "--json"))
+    done = succeed(call("run", "row.xyz", "--basis", "cc-pvtz", "--precision", "fp64", "--threads", "1", "--json"))
     return job, done.json["mp2_total_energy"]
 
 

@@ -285,8 +285,9 @@ def test_the_metric_after_a_float32_transform_is_wrong_and_before_it_is_right():
         rows = raw_b.reshape(-1, raw_b.shape[2]).astype(dtype).T
         b = scipy.linalg.solve_triangular(lower.astype(dtype), rows, lower=True).T.reshape(raw_b.shape)
         errors[dtype.__name__] = energy(b) - exact
-    # E(corr) = -0.82817 Eh; metric first: 8e-8 Eh off; metric last: -2.26e-3 Eh, in either precision.
-    assert abs(ours - exact) < 1e-7
+    # E(corr) = -0.82817 Eh; metric first: 8e-8 to 1.9e-7 Eh off, run by run (float32 products of two machines and two
+    # versions of the code); metric last: -2.26e-3 Eh, in either precision.
+    assert abs(ours - exact) < 4e-7
     assert all(1e-4 < abs(error) < 1e-2 for error in errors.values())
 
 
