@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from decimal import Decimal
 from typing import Any
 
@@ -61,7 +61,7 @@ def _option(
 class Options:
     """Options of one DF-MP2 calculation, refused with an InputError where a value is not allowed."""
 
-    basis: str = field(metadata={"help": "Orbital basis, e.g. cc-pvdz.", "metavar": "NAME"})
+    basis: str = _option("Orbital basis, e.g. cc-pvdz.", MISSING, metavar="NAME")
     reference: str = _option("auto: RHF for singlets, UHF otherwise.", "auto", choices=("auto", "rhf", "uhf"))
     relativity: str = _option(
         "x2c: spin-free one-electron X2C Hamiltonian, for all-electron bases.", "none", choices=("none", "x2c")
@@ -170,7 +170,7 @@ def default_backend() -> str:
 
 def _require_allowed(flag: str, value: Any, option: Field[Any]) -> None:
     """Refuse a value of another kind than that of the option, or beyond its bounds."""
-    choices, least, kind = option.metadata.get("choices"), option.metadata.get("least"), str(option.type)
+    choices, least, kind = option.metadata["choices"], option.metadata["least"], str(option.type)
     if choices:
         if value not in choices and (value is not None or "None" not in kind):
             raise InputError(f"{flag} {value!r}: expected one of {', '.join(choices)}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -47,17 +47,17 @@ TYPES = {"str": str, "int": int, "float": float}
 def _made(name: str, kind: str, default: Any, says: dict[str, Any]) -> click.Option:
     """The command line option of a field of `Options`."""
     flag = f"--{name.replace('_', '-')}"
-    shown = f"  [default: {says['shown']}]" if says.get("shown") else ""
-    rest: dict[str, Any] = {"help": f"{says['help']}{shown}", "metavar": says.get("metavar")}
+    shown = f"  [default: {says['shown']}]" if says["shown"] else ""
+    rest: dict[str, Any] = {"help": f"{says['help']}{shown}", "metavar": says["metavar"]}
     if kind == "bool":
         return click.Option([flag], is_flag=True, **rest)
     if name == "backend":
         rest |= {"type": click.Choice(BACKENDS), "envvar": "DFMP2_BACKEND"}
-    elif says.get("choices"):
+    elif says["choices"]:
         rest["type"] = click.Choice(says["choices"])
     else:
         rest["type"] = str if name == "memory" else TYPES[kind.partition(" ")[0]]
-    if name == "basis":
+    if default is MISSING:
         return click.Option([flag], required=True, **rest)
     return click.Option([flag], default=default, show_default=default is not None, **rest)
 
@@ -239,3 +239,19 @@ def shown_by(display: Display) -> Iterator[tuple[Console, TextIO | None]]:
     log = open_log(display.log)
     with log or nullcontext():
         yield Console(quiet=display.quiet, log=log), log
+
+
+def print_report(display: Display, log: TextIO | None, report: str, ending: str, json: Callable[[], str]) -> None:
+    """Print a report as it was asked for, and put it into the log.
+
+    Parameters
+    ----------
+    ending : the last line
+    json : makes the JSON object that --json prints in place of both
+    """
+    if log is not None:
+        print(report + ending, file=log)
+    if display.as_json:
+        click.echo(json(), nl=False)
+    else:
+        click.echo(ending if display.quiet else report + ending)

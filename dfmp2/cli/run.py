@@ -22,6 +22,7 @@ from dfmp2.cli.options import (
     options_of,
     output_options,
     prepare_libraries,
+    print_report,
     refused,
     shown_by,
 )
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from dfmp2.molecule.xyz import XyzFile
     from dfmp2.mp2.result import MP2Result
     from dfmp2.options import Options
-
-CHECK = click.option("--check", is_flag=True, help="Also run PySCF's own DF-MP2 on the same orbitals and fitting set.")
 
 
 def _refuse(_ctx: click.Context, option: click.Parameter, value: object) -> None:
@@ -55,7 +54,7 @@ def _refuse(_ctx: click.Context, option: click.Parameter, value: object) -> None
 @click.command("run", short_help="Compute the DF-MP2 energy of a molecule.")
 @one_molecule()
 @output_options("Result file", "STEM.dfmp2.h5")
-@CHECK
+@options_of("check")
 @click.option("--ranks", hidden=True, expose_value=False, callback=_refuse)
 @click.option("--max-restarts", hidden=True, expose_value=False, callback=_refuse)
 def run(given: Given, display: Display, check: bool) -> None:
@@ -111,7 +110,9 @@ def prepare(given: Given, display: Display) -> None:
                     )
                     _publish(file.publish, kept)
         path = os.fspath(target)
-        _show(display, log, prepared_report(found, path), prepared_last_line(found, path), prepared_json(found))
+        print_report(
+            display, log, prepared_report(found, path), prepared_last_line(found, path), lambda: prepared_json(found)
+        )
 
 
 @click.command("energy", short_help="Pair energies of a file that dfmp2 prepare has written.")
@@ -228,7 +229,7 @@ def _result(
     from dfmp2.output.text import last_line, report
 
     def show(result: MP2Result) -> None:
-        _show(display, log, report(result), last_line(result, str(target)), to_json(result))
+        print_report(display, log, report(result), last_line(result, str(target)), lambda: to_json(result))
 
     stored = _completed(target, display, console, hdf5.read_verified, question)
     if stored is not None:
@@ -305,16 +306,6 @@ def _completed(
         finally:
             release(target)
     return found
-
-
-def _show(display: Display, log: TextIO | None, report: str, ending: str, json: str) -> None:
-    """Print a report as it was asked for, and put it into the log."""
-    if log is not None:
-        print(report + ending, file=log)
-    if display.as_json:
-        click.echo(json, nl=False)
-    else:
-        click.echo(ending if display.quiet else report + ending)
 
 
 def _require_distinct_files(given: Given, target: Path, display: Display) -> None:

@@ -12,7 +12,7 @@ import click
 
 from dfmp2.cli import signals
 from dfmp2.cli.console import Console
-from dfmp2.cli.options import Display, Given, one_molecule, output_options, shown_by
+from dfmp2.cli.options import Display, Given, one_molecule, output_options, print_report, shown_by
 from dfmp2.cli.run import command_line
 from dfmp2.errors import Dfmp2Error, InputError, SomeFailed
 from dfmp2.molecule.text import printable
@@ -90,13 +90,7 @@ def run_study(
                 raise type(error)(f"{error}{advice}") from error
             raise
         last = f"{ending(study)} -> {printable(str(target))}"
-        text = study_report(study)
-        if log is not None:
-            print(text + last, file=log)
-        if display.as_json:
-            click.echo(study_json(study), nl=False)
-        else:
-            click.echo(last if display.quiet else text + last)
+        print_report(display, log, study_report(study), last, lambda: study_json(study))
     return study
 
 

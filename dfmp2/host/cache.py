@@ -6,6 +6,7 @@ The folder is `~/.cache/dfmp2` when XDG_CACHE_HOME is not set.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -52,6 +53,7 @@ def path() -> Path:
     return Path(cache) / "dfmp2" / "calibration.json"
 
 
+@functools.cache
 def _versioned(library: str) -> str:
     try:
         return f"{library}-{metadata.version(library)}"

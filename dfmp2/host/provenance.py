@@ -1,7 +1,4 @@
-"""TODO docstring.
-
-Where, when and with what a result was made.
-"""
+"""Where, when and with what a result was made."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class StoredTensor:
         for (i0, i1), digest in zip(self._groups, digests, strict=True):
             rows = np.empty((i1 - i0, *self.shape[1:]))
             self.read(i0, i1, rows)
-            if _digest(rows) != digest:
+            if numbers_hash(rows) != digest:
                 return False
             self._digests[i0] = digest
         return True
@@ -138,9 +138,10 @@ class StoredTensor:
         fitted = solve(rows)
         self._array.write(i0 * nvir * fitted.shape[1], fitted)
         if self.signed:
-            self._digests[i0] = _digest(fitted)
+            self._digests[i0] = numbers_hash(fitted)
         return int(fitted.shape[1])
 
 
-def _digest(rows: Array) -> str:
+def numbers_hash(rows: Array) -> str:
+    """SHA-256 of the bytes of an array in C order."""
     return hashlib.sha256(np.ascontiguousarray(rows).data).hexdigest()

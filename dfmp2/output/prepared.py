@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from dfmp2.errors import InputError, ResourceError, ResultFileError
 from dfmp2.host.disk_region import Region, allocate
 from dfmp2.host.files import beside, move, require_writable, settled
-from dfmp2.host.tensor_on_disk import StoredTensor
+from dfmp2.host.tensor_on_disk import StoredTensor, numbers_hash
 from dfmp2.host.workers import each
 from dfmp2.integrals.metric import orbital_groups
 from dfmp2.mp2.prepared import Prepared
@@ -187,11 +187,6 @@ def store(handle: h5py.File, prepared: Prepared, digests: list[list[Group]]) -> 
     handle.attrs["creator_version"] = _fixed(prepared.provenance.version)
     handle.attrs[PREPARED] = VERSION
     handle.attrs["content_sha256"] = _fixed(_hash(handle))
-
-
-def numbers_hash(rows: NDArray[np.float64]) -> str:
-    """SHA-256 of the bytes of an array in C order."""
-    return hashlib.sha256(np.ascontiguousarray(rows).data).hexdigest()
 
 
 def _read(path: str | Path) -> tuple[Prepared, str, list[tuple[int, list[Group]]]]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Backend, Operand, Tile
 from dfmp2.host import cache, threads
+from dfmp2.host.workers import each
 from dfmp2.integrals import three_center
 from dfmp2.integrals.metric import factorise
 from dfmp2.integrals.spaces import ActiveSpace
@@ -96,17 +97,13 @@ def _pairs(backend: Backend) -> dict[str, float]:
         if precision in backend.limits.precisions:
             operand = backend.put(b, -np.linspace(1.0, 2.0, nocc), np.linspace(0.5, 5.0, nvir), precision)
             backend.pair_terms(operand, operand, Tile(0, 1, 0, 1, True))
-            tiles = tiling.triangle(nocc, backend.limits, nvir * naux)
-            taken = _best(lambda operand=operand, tiles=tiles: _every_tile(backend, operand, tiles))  # type: ignore[misc]
+            taken = _best(partial(_every_tile, backend, operand, tiling.triangle(nocc, backend.limits, nvir * naux)))
             rates[f"pairs_{precision}"] = nocc * (nocc + 1) * nvir**2 * naux / taken
     return rates
 
 
 def _every_tile(backend: Backend, operand: Operand, tiles: list[Tile]) -> None:
-    """The pair terms of all tiles, by all workers of the backend."""
-    with ThreadPoolExecutor(backend.limits.workers) as workers:
-        for _ in workers.map(lambda tile: backend.pair_terms(operand, operand, tile), tiles):
-            pass
+    each(len(tiles), lambda number: backend.pair_terms(operand, operand, tiles[number]), backend.limits.workers)
 
 
 def _waters() -> Molecule:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.host.arrays_on_disk import Space, StoredArray, prefetched
+from dfmp2.host.arrays_on_disk import FLOAT64, Space, StoredArray, prefetched
 from dfmp2.host.resources import return_memory
 from dfmp2.integrals.metric import MetricFactor, factorise
 from dfmp2.integrals.screening import PairList
@@ -24,7 +24,6 @@ from dfmp2.scf.jk import FittedIntegrals, coulomb_exchange, fit_in_place
 
 Array = NDArray[np.float64]
 
-FLOAT64 = 8
 BUFFERS = 2  # blocks of P in memory: the one in use and the one on its way
 
 
@@ -42,9 +41,6 @@ class Room:
     space: Space
     pair_bytes: int
     read_bytes: int
-
-
-FLOAT64 = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,11 +143,6 @@ def scan_energies(
     )
 
 
-def failed_points(study: Study) -> list[float]:
-    """Exit codes of the points that failed."""
-    return [code for code in study.table["exit_code"].values if code]
-
-
 def _summary(scan: Scan, results: Results, failures: Failures, complete: bool, command: str) -> Study:
     tried = [
         (step, value)

@@ -159,11 +159,6 @@ class Price:
         return self._sum((part.account.busy if overhead else part.account.documented)[engine] for part in self.parts)
 
     @property
-    def engines(self) -> dict[str, float]:
-        """Busy time per engine."""
-        return {engine: self.busy(engine) for engine in ENGINES}
-
-    @property
     def utilisation(self) -> float:
         """Tensor Engine busy time over the makespan."""
         return self.busy("tensor") / self.makespan if self.makespan else 0.0

@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import KernelError
 from dfmp2.trainium.costs.chips import DMA_QUEUES, PSUM_BANKS, Assumptions, Chip, charge, queues, transfer_time
-from dfmp2.trainium.interpreter.trace import Access, Allocation, Instruction, Trace
+from dfmp2.trainium.interpreter.trace import Access, Allocation, Instruction, Rectangle, Trace, overlap
 
-Region = tuple[int, int, int, int]  # partition start and stop, byte start and stop
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma")
 PSUM_PORT, SBUF_PORT = "psum", "sbuf"
 PSUM_SHARERS, SBUF_SHARERS = ("vector", "scalar"), ("vector", "gpsimd")
@@ -102,8 +101,8 @@ def _place_sbuf(allocations: list[Allocation], capacity: int, found: Residency) 
 
 def waits(trace: Trace, residency: Residency) -> list[tuple[int, ...]]:
     """For every instruction the earlier ones of other engines it waits for (transfers also for transfers)."""
-    writes: dict[int, dict[Region, int]] = {}
-    reads: dict[int, dict[tuple[str, Region], int]] = {}
+    writes: dict[int, dict[Rectangle, int]] = {}
+    reads: dict[int, dict[tuple[str, Rectangle], int]] = {}
     last: dict[int, dict[str, int]] = {}  # tensor -> engine -> its last user
     begun: set[tuple[int, str]] = set()
     result = []
@@ -116,7 +115,7 @@ def waits(trace: Trace, residency: Residency) -> list[tuple[int, ...]]:
                 if exact is not None and len(earlier) == 1:
                     needed.add(exact)
                 else:
-                    needed.update(done for region, done in earlier.items() if _overlap(region, own))
+                    needed.update(done for region, done in earlier.items() if overlap(region, own))
         for access in instruction.writes:
             needed.update(_overwritten(access, writes.setdefault(access.tensor, {}), reads.get(access.tensor)))
             if (access.tensor, engine) not in begun:
@@ -135,27 +134,25 @@ def waits(trace: Trace, residency: Residency) -> list[tuple[int, ...]]:
     return result
 
 
-def _overwritten(access: Access, writes: dict[Region, int], reads: dict[tuple[str, Region], int] | None) -> list[int]:
+def _overwritten(
+    access: Access, writes: dict[Rectangle, int], reads: dict[tuple[str, Rectangle], int] | None
+) -> list[int]:
     """Earlier users of the region; those it covers entirely are forgotten, since they are waited for now."""
     own = access[2:]
     found = []
-    for region in [region for region in writes if _overlap(region, own)]:
+    for region in [region for region in writes if overlap(region, own)]:
         found.append(writes[region])
         if _covers(own, region):
             del writes[region]
     if reads:
-        for key in [key for key in reads if _overlap(key[1], own)]:
+        for key in [key for key in reads if overlap(key[1], own)]:
             found.append(reads[key])
             if _covers(own, key[1]):
                 del reads[key]
     return found
 
 
-def _overlap(a: Region, b: Region) -> bool:
-    return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
-
-
-def _covers(a: Region, b: Region) -> bool:
+def _covers(a: Rectangle, b: Rectangle) -> bool:
     return a[0] <= b[0] and b[1] <= a[1] and a[2] <= b[2] and b[3] <= a[3]
 
 

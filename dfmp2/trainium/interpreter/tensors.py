@@ -16,7 +16,7 @@ import numpy as np
 from dfmp2.trainium.interpreter.arithmetic import Array, DType
 from dfmp2.trainium.interpreter.core import Core, Storage
 from dfmp2.trainium.interpreter.signatures import REGIONS, Region
-from dfmp2.trainium.interpreter.trace import Access
+from dfmp2.trainium.interpreter.trace import Access, Rectangle, overlap
 
 LARGE_STRIDE_BYTES = 16
 MOST_FREE_DIMENSIONS = 4
@@ -358,7 +358,7 @@ def note_write(core: Core, tensor: Tensor, *, matmul: bool = False, fill: bool =
     if storage.space == "hbm":
         _note_store(core, storage, tensor)
     elif storage.groups and not matmul:
-        storage.groups = [group for group in storage.groups if not _overlap(group, _rectangle(tensor))]
+        storage.groups = [group for group in storage.groups if not overlap(group, _rectangle(tensor))]
     storage.version += 1
     written = storage.written
     if written is None:
@@ -384,7 +384,7 @@ def open_group(core: Core, tensor: Tensor) -> None:
     """nc_matmul(accumulate=False): the rectangle starts a group, groups it overlaps are closed."""
     rectangle = _rectangle(tensor)
     storage = tensor.storage
-    storage.groups = [group for group in storage.groups if not _overlap(group, rectangle)]
+    storage.groups = [group for group in storage.groups if not overlap(group, rectangle)]
     storage.groups.append(rectangle)
 
 
@@ -439,10 +439,6 @@ def _ordered(core: Core, storage: Storage) -> bool:
     return core.no_reorder != 0 and storage.ordered_in == core.no_reorder
 
 
-def _rectangle(tensor: Tensor) -> tuple[int, int, int, int]:
+def _rectangle(tensor: Tensor) -> Rectangle:
     access = tensor.access
     return access.partition_start, access.partition_stop, access.byte_start, access.byte_stop
-
-
-def _overlap(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> bool:
-    return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]

@@ -63,6 +63,14 @@ class Instruction(NamedTuple):
     line: str = ""
 
 
+Rectangle = tuple[int, int, int, int]  # of an access: partition start and stop, byte start and stop
+
+
+def overlap(a: Rectangle, b: Rectangle) -> bool:
+    """Whether two accesses to one tensor have bytes in common."""
+    return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
+
+
 class Allocation(NamedTuple):
     """One tensor: bytes per partition on chip (whole size in HBM), and the instructions between which it lives.
 
