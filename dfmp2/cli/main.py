@@ -29,8 +29,11 @@ from dfmp2.molecule.text import printable
 
 COMMANDS = {  # name -> (module:function, one line); modules are loaded when called, so that --help stays fast
     "run": ("dfmp2.cli.run:run", "Compute the DF-MP2 energy of a molecule."),
-    "prepare": ("dfmp2.cli.run:prepare", "SCF, integrals and B of a molecule into a file, without pair energies."),
-    "energy": ("dfmp2.cli.run:energy", "Pair energies of a file that prepare has written, here or on another machine."),
+    "prepare": ("dfmp2.cli.energy:prepare", "SCF, integrals and B of a molecule into a file, without pair energies."),
+    "energy": (
+        "dfmp2.cli.energy:energy",
+        "Pair energies of a file that prepare has written, here or elsewhere.",
+    ),
     "plan": ("dfmp2.cli.run:plan", "Predict memory, operations and time of a run."),
     "show": ("dfmp2.cli.results:show", "Print a stored result."),
     "report": ("dfmp2.cli.results:report", "Write stored results as an HTML page."),

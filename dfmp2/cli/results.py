@@ -77,7 +77,7 @@ def _show_prepared(path: str, *, as_json: bool, verify: bool) -> None:
 
     with opened(path) as source:
         if verify:
-            source.check()
+            source.load(1, held=False)
         click.echo(prepared_json(source.prepared) if as_json else prepared_report(source.prepared, path), nl=False)
         if verify and not as_json:
             click.echo(f"content hashes verified, B included: {source.sha256}")

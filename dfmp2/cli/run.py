@@ -1,4 +1,4 @@
-"""`dfmp2 run`, `prepare` and `energy`, one molecule in one part or in two, and `dfmp2 plan`, what it would need."""
+"""`dfmp2 run`, one molecule, and `dfmp2 plan`, what it would need."""
 
 from __future__ import annotations
 
@@ -15,20 +15,16 @@ import click
 from dfmp2.cli import signals
 from dfmp2.cli.console import Console
 from dfmp2.cli.options import (
-    OF_THE_MOLECULE,
     Display,
     Given,
     one_molecule,
     options_of,
     output_options,
-    prepare_libraries,
     print_report,
-    refused,
     shown_by,
 )
 from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, ResultFileError
 from dfmp2.molecule.text import printable
-from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS
 
 if TYPE_CHECKING:
     from dfmp2.molecule.molecule import Molecule
@@ -65,97 +61,15 @@ def run(given: Given, display: Display, check: bool) -> None:
     given.options["check"] = check
     chosen, read = given.chosen(), given.read()
     target = Path(f"{read.molecule.name}.dfmp2.h5" if display.output is None else display.output)
-    _require_distinct_files(given, target, display)
+    require_distinct_files(given, target, display)
 
     def compute(console: Console, checkpoint: Any) -> MP2Result:
         from dfmp2.interop.python import run_options
 
         return run_options(read.molecule, chosen, listener=console, command=command_line(), checkpoint=checkpoint)
 
-    with _logged(display) as (console, log):
-        _result(target, display, console, log, (read.molecule, chosen), introduction(read), compute)
-
-
-@click.command("prepare", short_help="SCF, integrals and B of a molecule into a file, without pair energies.")
-@one_molecule(*BEFORE_PAIRS, *BOTH_PARTS)
-@refused(PAIRS, "belongs to dfmp2 energy, which computes the pair energies: leave it out here")
-@refused(["transform"], "is no choice here: dfmp2 prepare makes B on the host")
-@output_options(
-    "Prepared file", "STEM.prepared.h5", "Go on from OUTPUT.checkpoint; leave a file that is complete as it is."
-)
-def prepare(given: Given, display: Display) -> None:
-    """SCF, integrals and fitted tensor B of MOLECULE (an xyz file or - for standard input) into a file.
-
-    dfmp2 energy --from FILE.h5 computes the pair energies, here or on another machine.
-    """
-    chosen, read = given.chosen(), given.read()
-    target = Path(f"{read.molecule.name}.prepared.h5" if display.output is None else display.output)
-    _require_distinct_files(given, target, display)
-    from dfmp2.output.json import prepared_json
-    from dfmp2.output.prepared import PreparedFile, verified
-    from dfmp2.output.text import prepared_last_line, prepared_report
-
-    with _logged(display) as (console, log):
-        found = _completed(target, display, console, verified, (read.molecule, chosen))
-        if found is None:
-            with PreparedFile(target, overwrite=display.overwrite) as file:
-                console.note(introduction(read))
-                from dfmp2.interop.python import prepare_options
-                from dfmp2.output.checkpoint import checkpointing
-
-                with checkpointing(target, resume=display.resume, note=console.note, warn=console.warning) as kept:
-                    signals.finish_first(kept)
-                    found = prepare_options(
-                        read.molecule, chosen, file, listener=console, command=command_line(), checkpoint=kept
-                    )
-                    _publish(file.publish, kept)
-        path = os.fspath(target)
-        print_report(
-            display, log, prepared_report(found, path), prepared_last_line(found, path), lambda: prepared_json(found)
-        )
-
-
-@click.command("energy", short_help="Pair energies of a file that dfmp2 prepare has written.")
-@click.option("--from", "prepared", required=True, metavar="PREPARED.h5", help="File of dfmp2 prepare.")
-@options_of(*PAIRS)
-@click.option(
-    "--precision",
-    type=click.Choice(["auto", "fp64", "mixed"]),
-    help="Of the pair energies.  [default: as it was prepared, auto where nothing was said]",
-)
-@options_of("memory", "scratch", "threads")
-@refused(
-    [*OF_THE_MOLECULE, *BEFORE_PAIRS],
-    "belongs to dfmp2 prepare, which has already been done: leave it out here, or prepare another file with it",
-)
-@refused(["transform"], "is no choice here: dfmp2 prepare has made B on the host")
-@output_options("Result file", "STEM.dfmp2.h5")
-def energy(prepared: str, display: Display, **options: Any) -> None:
-    """Compute the pair energies of a prepared file: no SCF, no integrals, on any backend.
-
-    The result is that of dfmp2 run, in fp64 to the last bit where the number of threads is the same.
-    """
-    prepare_libraries(options["threads"])
-    from dfmp2.mp2.prepared import options_for
-    from dfmp2.output.prepared import opened
-
-    _require_distinct({"--from": prepared, "--log": display.log})
-    with _logged(display) as (console, log), opened(prepared) as source:
-        molecule, made = source.prepared.molecule, source.prepared.provenance
-        chosen = options_for(source.prepared, options)
-        target = Path(f"{molecule.name}.dfmp2.h5" if display.output is None else display.output)
-        _require_distinct({"--from": prepared, "--output": str(target), "--log": display.log})
-        begun = (
-            f"{molecule.name}: {molecule.formula}, charge {molecule.charge}, multiplicity {molecule.multiplicity}; "
-            f"prepared on {made.host}, {made.created}"
-        )
-
-        def compute(console: Console, checkpoint: Any) -> MP2Result:
-            from dfmp2.interop.python import energy_of
-
-            return energy_of(source, chosen, listener=console, command=command_line(), checkpoint=checkpoint)
-
-        _result(target, display, console, log, (molecule, chosen), begun, compute)
+    with logged(display) as (console, log):
+        compute_result(target, display, console, log, (read.molecule, chosen), introduction(read), compute)
 
 
 @click.command("plan", short_help="Predict memory, operations and time of a run.")
@@ -191,7 +105,7 @@ def introduction(read: XyzFile) -> str:
 
 
 @contextmanager
-def _logged(display: Display) -> Iterator[tuple[Console, TextIO | None]]:
+def logged(display: Display) -> Iterator[tuple[Console, TextIO | None]]:
     """Progress on stderr and in the log; the log also gets the message that the run ends with."""
     with shown_by(display) as (console, log):
         try:
@@ -201,7 +115,7 @@ def _logged(display: Display) -> Iterator[tuple[Console, TextIO | None]]:
             raise
 
 
-def _result(
+def compute_result(
     target: Path,
     display: Display,
     console: Console,
@@ -231,7 +145,7 @@ def _result(
     def show(result: MP2Result) -> None:
         print_report(display, log, report(result), last_line(result, str(target)), lambda: to_json(result))
 
-    stored = _completed(target, display, console, hdf5.read_verified, question)
+    stored = completed(target, display, console, hdf5.read_verified, question)
     if stored is not None:
         show(stored)
         return
@@ -244,7 +158,7 @@ def _result(
     with checkpointing(target, resume=display.resume, note=console.note, warn=console.warning, ready=ready) as kept:
         signals.finish_first(kept)
         result = compute(console, kept)
-        _publish(lambda: hdf5.write(result, target, overwrite=display.overwrite), kept)
+        publish(lambda: hdf5.write(result, target, overwrite=display.overwrite), kept)
     show(result)
     if result.check is not None and not result.check.passed:
         raise ComparisonFailed(
@@ -253,7 +167,7 @@ def _result(
         )
 
 
-def _publish(write: Callable[[], Any], kept: Any) -> None:
+def publish(write: Callable[[], Any], kept: Any) -> None:
     """Write what is complete, whatever signal comes: between rename and message is no way back."""
     signals.check()
     signals.settle()
@@ -265,7 +179,7 @@ def _publish(write: Callable[[], Any], kept: Any) -> None:
     kept.complete()
 
 
-def _completed(
+def completed(
     target: Path,
     display: Display,
     console: Console,
@@ -308,16 +222,16 @@ def _completed(
     return found
 
 
-def _require_distinct_files(given: Given, target: Path, display: Display) -> None:
+def require_distinct_files(given: Given, target: Path, display: Display) -> None:
     """Refuse to write the file or the log over something that is read; --scf-from may be the file that is replaced."""
     read = dict(given.files)
     start = read.pop("--scf-from")
-    _require_distinct({"--scf-from": start, "--log": display.log})
+    require_distinct({"--scf-from": start, "--log": display.log})
     for option, path in read.items():
-        _require_distinct({option: path, "--output": str(target), "--log": display.log})
+        require_distinct({option: path, "--output": str(target), "--log": display.log})
 
 
-def _require_distinct(files: Mapping[str, str | None]) -> None:
+def require_distinct(files: Mapping[str, str | None]) -> None:
     seen: dict[object, str] = {}
     for option, path in files.items():
         if path is not None and (other := seen.setdefault(_identity(path), option)) != option:

@@ -12,7 +12,6 @@ from dfmp2.errors import InputError, ResultExists
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.molecule.xyz import read_point_charges, read_xyz
-from dfmp2.mp2 import prepared as two_parts
 from dfmp2.mp2.calculation import begun, limited
 from dfmp2.mp2.checkpoint import NOTHING, Checkpoint
 from dfmp2.mp2.energy import build_b, correlate, mp2_energy
@@ -30,15 +29,12 @@ from dfmp2.scf.fitting_sets import with_errors
 from dfmp2.scf.stability import full_stability
 
 if TYPE_CHECKING:
-    from dfmp2.mp2.prepared import Prepared
-    from dfmp2.output.prepared import OpenedFile, PreparedFile
+    from dfmp2.output.prepared import Prepared
 
 __all__ = [
     "energy",
-    "energy_of",
     "from_mean_field",
     "prepare",
-    "prepare_options",
     "read",
     "run",
     "run_options",
@@ -206,7 +202,7 @@ def prepare(
     >>> dfmp2.prepare("inputs/h2o.xyz", "cc-pvdz", "h2o.prepared.h5")           # doctest: +SKIP
     >>> dfmp2.energy("h2o.prepared.h5", backend="torch").mp2_total_energy       # doctest: +SKIP
     """
-    from dfmp2.output.prepared import PreparedFile
+    from dfmp2.output import prepared as two_parts
 
     foreign = sorted(set(Options.__slots__) & set(options) - {*BEFORE_PAIRS, *BOTH_PARTS})
     if foreign:
@@ -215,30 +211,12 @@ def prepare(
     field = read_point_charges(point_charges, point_charge_units)
     molecule = _molecule(molecule, units, charge, multiplicity, field)
     told = listener or Listener()
-    with (
-        PreparedFile(Path(output), overwrite=overwrite) as file,
-        checkpointing(output, resume=resume, note=told.stage, warn=told.warning) as kept,
-    ):
-        found = prepare_options(molecule, chosen, file, listener=listener, checkpoint=kept)
+    file = two_parts.PreparedFile(Path(output), overwrite=overwrite)
+    with checkpointing(output, resume=resume, note=told.stage, warn=told.warning) as kept, file:
+        found = two_parts.prepare(molecule, chosen, file, listener=listener, checkpoint=kept)
         file.publish()
         kept.complete()
         return found
-
-
-def prepare_options(
-    molecule: Molecule,
-    options: Options,
-    file: PreparedFile,
-    *,
-    listener: Listener | None = None,
-    command: str = "dfmp2.prepare",
-    checkpoint: Checkpoint = NOTHING,
-) -> Prepared:
-    """The same with options already made and a file that is still to be published (the command line's way in)."""
-    start = None if options.scf_from is None else read_start_orbitals(options.scf_from)
-    return two_parts.prepare(
-        molecule, options, file, start=start, listener=listener, command=command, checkpoint=checkpoint
-    )
 
 
 def energy(
@@ -261,27 +239,15 @@ def energy(
     ------
     dfmp2.Dfmp2Error : the file is damaged or foreign, or what `run` refuses
     """
-    from dfmp2.mp2.prepared import options_for
-    from dfmp2.output.prepared import opened
+    from dfmp2.output import prepared as two_parts
 
     given = {"backend": default_backend(), **options}
-    with opened(prepared) as source:
-        chosen = options_for(source.prepared, given)
+    with two_parts.opened(prepared) as source:
+        chosen = two_parts.options_for(source.prepared, given)
         return _checkpointed(
-            checkpoint, resume, listener, lambda kept: energy_of(source, chosen, listener=listener, checkpoint=kept)
+            *(checkpoint, resume, listener),
+            lambda kept: two_parts.energy(source, chosen, listener=listener, checkpoint=kept),
         )
-
-
-def energy_of(
-    source: OpenedFile,
-    options: Options,
-    *,
-    listener: Listener | None = None,
-    command: str = "dfmp2.energy",
-    checkpoint: Checkpoint = NOTHING,
-) -> MP2Result:
-    """The same with the file open and options already made (the command line's way in)."""
-    return two_parts.energy(source, options, listener=listener, command=command, checkpoint=checkpoint)
 
 
 def from_mean_field(
@@ -329,7 +295,7 @@ def from_mean_field(
     setup = set_up(chosen, "dfmp2.from_mean_field")
     system = assemble(found.molecule, found.orbital, jk, setup, listener)
     with limited(setup, system) as setup:
-        core, setup, plan = settle(system, setup, reference.kind, listener, scf=False)
+        core, setup, plan = settle(system, setup, reference.kind, listener, part="from orbitals")
         with begun(system, setup, reference.kind, core, plan, listener, clock) as calculation:
             require_repeatable(mean_field, found, system.mole, system.jk_auxmole)
             if chosen.stability == "full":

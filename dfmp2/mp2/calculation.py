@@ -119,9 +119,11 @@ def begun(
     if start is not None:
         require_fitting(start, system.mole)
     prepare_programs(setup, plan.work, listener)
-    made = {"fitted integrals": b_sha256} if b_sha256 else {}
-    checkpoint.begin({**identity(system, setup, core, kind, start), **made}, listener)
-    if not made:  # last bits depend on how the integrals are cut
+    mine = identity(system, setup, core, kind, start)
+    if b_sha256:  # tiles do not depend on threads
+        mine = {name: value for name, value in mine.items() if name != "--threads"} | {"fitted integrals": b_sha256}
+    checkpoint.begin(mine, listener)
+    if not b_sha256:  # last bits depend on how the integrals are cut
         plan = _same_layout(plan, checkpoint, listener)
     if plan.memory.disk:
         listener.stage(f"{format_bytes(plan.memory.disk)} do not fit into memory and go to {setup.scratch}")

@@ -33,7 +33,7 @@ from dfmp2.backends.untransformed import DeviceTensor
 from dfmp2.errors import NumericalError
 from dfmp2.host.tensor_on_disk import StoredTensor
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.mp2.pairs import AnyOperand, OnTile, TileKey, evaluate, pair_energies
+from dfmp2.mp2.pairs import AnyOperand, Elsewhere, OnTile, TileKey, evaluate, pair_energies
 from dfmp2.mp2.result import Array, Certificate, PairEnergies
 from dfmp2.mp2.streaming import StoredOperand, rounded, summation_order
 from dfmp2.planning.sizes import FRACTION, LEAST_SAMPLED
@@ -51,6 +51,7 @@ def pair_energies_to_tolerance(
     threads: int = 1,
     done: Mapping[TileKey, PairTerms] | None = None,
     on_tile: OnTile = lambda key, terms: None,
+    elsewhere: Elsewhere | None = None,
 ) -> tuple[PairEnergies, str, Certificate | None]:
     """Pair energies, the precision they were really computed in, and the certificate.
 
@@ -63,32 +64,19 @@ def pair_energies_to_tolerance(
     tolerance : largest accepted estimate of the precision error, Eh
     held : bytes of B on disk that may be in memory at a time
     threads : for rounding B
-    done, on_tile : as in `dfmp2.mp2.pairs.pair_energies`
+    done, on_tile, elsewhere : as in `dfmp2.mp2.pairs.pair_energies`
 
     Raises
     ------
     NumericalError : the estimate exceeds the tolerance, and the precision is "mixed" or the device has no float64
     """
 
-    def put(backend: Backend, precision: str) -> list[AnyOperand]:
-        made = any(isinstance(tensor, DeviceTensor) for tensor in b)
-        order = None if made or precision == "fp64" else summation_order(b)  # type: ignore[arg-type]
-
-        def operand(tensor: Array | StoredTensor | DeviceTensor, space: ActiveSpace) -> AnyOperand:
-            energies = space.eps_occ, space.eps_vir
-            if isinstance(tensor, DeviceTensor):
-                return tensor.at(precision)
-            if isinstance(tensor, StoredTensor):
-                return StoredOperand(tensor, *energies, precision, held, order)
-            return backend.put(tensor if order is None else rounded(tensor, order, threads), *energies, precision)
-
-        return [operand(tensor, space) for tensor, space in zip(b, spaces, strict=True)]
-
     host = registry.exact(backend)  # the backend itself, if it has float64
-    exact = put(host, "fp64")
+    exact = operands(b, spaces, host, "fp64", held, threads)
     if precision == "fp64":
-        return pair_energies(exact, backend, listener.tiles, 0, done, on_tile), "fp64", None
-    pairs = pair_energies(put(backend, "mixed"), backend, listener.tiles, 0, done, on_tile)
+        return pair_energies(exact, backend, listener.tiles, 0, done, on_tile, elsewhere), "fp64", None
+    mixed = operands(b, spaces, backend, "mixed", held, threads)
+    pairs = pair_energies(mixed, backend, listener.tiles, 0, done, on_tile, elsewhere)
     certificate = certify(pairs, exact, host, tolerance)
     if certificate.accepted:
         return pairs, "mixed", certificate
@@ -105,8 +93,31 @@ def pair_energies_to_tolerance(
             f"{found}: use --precision auto (repeats in float64), --precision fp64 or a larger --tolerance"
         )
     listener.warning(f"{found}: the pair energies are repeated in float64")
-    pairs = pair_energies(exact, backend, listener.tiles, 1, done, on_tile)
+    pairs = pair_energies(exact, backend, listener.tiles, 1, done, on_tile, elsewhere)
     return pairs, "fp64", replace(certificate, repeated_in_fp64=True)
+
+
+def operands(
+    b: Sequence[Array | StoredTensor | DeviceTensor],
+    spaces: list[ActiveSpace],
+    backend: Backend,
+    precision: str,
+    held: int,
+    threads: int,
+) -> list[AnyOperand]:
+    """B of each spin as the backend takes it in that precision, "fp64" or "mixed"; others as above."""
+    made = any(isinstance(tensor, DeviceTensor) for tensor in b)
+    order = None if made or precision == "fp64" else summation_order(b)  # type: ignore[arg-type]
+
+    def operand(tensor: Array | StoredTensor | DeviceTensor, space: ActiveSpace) -> AnyOperand:
+        energies = space.eps_occ, space.eps_vir
+        if isinstance(tensor, DeviceTensor):
+            return tensor.at(precision)
+        if isinstance(tensor, StoredTensor):
+            return StoredOperand(tensor, *energies, precision, held, order)
+        return backend.put(tensor if order is None else rounded(tensor, order, threads), *energies, precision)
+
+    return [operand(tensor, space) for tensor, space in zip(b, spaces, strict=True)]
 
 
 STRATA = 8

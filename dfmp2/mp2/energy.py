@@ -39,6 +39,7 @@ from dfmp2.mp2.certificate import pair_energies_to_tolerance
 from dfmp2.mp2.check import allowed_difference, compare, native_energies
 from dfmp2.mp2.checkpoint import NOTHING, Checkpoint, StoredB
 from dfmp2.mp2.diagnostics import Metric, diagnostics, warn_of_doubts
+from dfmp2.mp2.pairs import Elsewhere
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.planning.figures import Memory
@@ -178,8 +179,15 @@ def _transform_and_fit(
     return FittedIntegrals(b, metric), stored
 
 
-def correlate(calculation: Calculation, reference: Reference, fitted: FittedIntegrals) -> MP2Result:
-    """Pair energies, Eqs. 4 and 5, their certificate and the check: the result. `fitted.b` is emptied."""
+def correlate(
+    calculation: Calculation, reference: Reference, fitted: FittedIntegrals, elsewhere: Elsewhere | None = None
+) -> MP2Result:
+    """Pair energies, Eqs. 4 and 5, their certificate and the check: the result. `fitted.b` is emptied.
+
+    Parameters
+    ----------
+    elsewhere : computes tiles in other processes
+    """
     system, setup, plan, options = calculation.system, calculation.setup, calculation.plan, calculation.options
     listener, spaces = calculation.listener, calculation.spaces(reference)
     warn_of_doubts(system, reference, fitted.metric, options, listener)
@@ -192,6 +200,7 @@ def correlate(calculation: Calculation, reference: Reference, fitted: FittedInte
             threads=setup.active,
             done=calculation.checkpoint.tiles,
             on_tile=calculation.checkpoint.add_tile,
+            elsewhere=elsewhere,
         )
     fitted.b.clear()  # the check needs the room
     check = None

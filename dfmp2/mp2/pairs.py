@@ -118,6 +118,28 @@ def _owned(
 Progress = Callable[[int, int], None]
 TileKey = tuple[int, int, int, Tile]  # pass (1 repeats all in float64), spins of i and j, tile
 OnTile = Callable[[TileKey, PairTerms], None]
+Results = Generator[tuple[TileKey, PairTerms], None, None]
+Elsewhere = Callable[[list[TileKey]], Results]
+
+
+def tile_keys(operands: Sequence[AnyOperand], backend: Backend, number: int) -> list[TileKey]:
+    """All tiles of a pass: of alpha, of beta, of alpha with beta; the large ones of each first."""
+    sizes = [operand.eps_occ.size for operand in operands]
+    rows = [operand.b.shape[1] * operand.b.shape[2] for operand in operands]
+    limits = backend.limits
+    keys = [(number, s, s, tile) for s, nocc in enumerate(sizes) for tile in tiling.triangle(nocc, limits, rows[s])]
+    if len(operands) == 2:
+        keys += [(number, 0, 1, tile) for tile in tiling.rectangle(sizes[0], sizes[1], limits, max(rows))]
+    return keys
+
+
+def evaluate_keys(backend: Backend, operands: Sequence[AnyOperand], keys: list[TileKey]) -> Results:
+    """Tiles of one pass with their terms as they finish, spins after spins; to be closed as `evaluate`."""
+    for number, i, j in dict.fromkeys(key[:3] for key in keys):
+        wanted = [key[3] for key in keys if key[1:3] == (i, j)]
+        with closing(evaluate(backend, operands[i], operands[j], wanted)) as results:
+            for tile, terms in results:
+                yield (number, i, j, tile), terms
 
 
 def pair_energies(
@@ -127,6 +149,7 @@ def pair_energies(
     number: int = 0,
     done: Mapping[TileKey, PairTerms] | None = None,
     on_tile: OnTile = lambda key, terms: None,
+    elsewhere: Elsewhere | None = None,
 ) -> PairEnergies:
     """Same-spin and opposite-spin pair energies of one (restricted) or two (alpha, beta) spin spaces.
 
@@ -137,6 +160,7 @@ def pair_energies(
     number : of the pass over all pairs, part of the keys of tiles
     done : finished tiles, which are not computed again
     on_tile : called with every other tile when it is finished; what it raises ends the work
+    elsewhere : computes tiles in other processes; what it leaves out is computed here
 
     Returns
     -------
@@ -147,39 +171,33 @@ def pair_energies(
     NumericalError : a pair term is NaN or infinite; the pair is named
     """
     sizes = [operand.eps_occ.size for operand in operands]
-    rows = [operand.b.shape[1] * operand.b.shape[2] for operand in operands]
-    tiles = {(s, s): tiling.triangle(size, backend.limits, rows[s]) for s, size in enumerate(sizes)}
-    if len(operands) == 2:
-        tiles[0, 1] = tiling.rectangle(sizes[0], sizes[1], backend.limits, max(rows))
-    total = sum(tiling.pairs_in(tile) for channel in tiles.values() for tile in channel)
-    reached, finished = 0, done or {}
+    channels = [(s, s) for s in range(len(sizes))] + [(0, 1)] * (len(sizes) - 1)
+    found = {
+        (i, j): PairTerms(np.zeros((sizes[i], sizes[j])), np.zeros((sizes[i], sizes[j])) if i == j else None)
+        for i, j in channels
+    }
+    left = dict.fromkeys(tile_keys(operands, backend, number))
+    reached, total = 0, sum(tiling.pairs_in(key[3]) for key in left)
 
-    def walk(left_spin: int, right_spin: int) -> PairTerms:
+    def take(key: TileKey, terms: PairTerms) -> None:
         nonlocal reached
-        left, right = operands[left_spin], operands[right_spin]
-        same, shape = left is right, (left.eps_occ.size, right.eps_occ.size)
-        found = PairTerms(np.zeros(shape), np.zeros(shape) if same else None)
-        missing = []
-        for tile in tiles[left_spin, right_spin]:
-            terms = finished.get((number, left_spin, right_spin, tile))
-            if terms is None:
-                missing.append(tile)
-            else:
-                _place(found, terms, tile)
-                reached += tiling.pairs_in(tile)
-        with closing(evaluate(backend, left, right, missing)) as results:
-            for tile, terms in results:
-                _place(found, terms, tile)
-                reached += tiling.pairs_in(tile)
-                progress(reached, total)
-                on_tile((number, left_spin, right_spin, tile), terms)
-        return found
+        del left[key]
+        _place(found[key[1:3]], terms, key[3])
+        reached += tiling.pairs_in(key[3])
 
+    for key in [key for key in left if key in (done or {})]:
+        take(key, (done or {})[key])
+    for source in (elsewhere, lambda keys: evaluate_keys(backend, operands, keys)):
+        if source is not None and left:
+            with closing(source(list(left))) as results:
+                for key, terms in results:
+                    take(key, terms)
+                    progress(reached, total)
+                    on_tile(key, terms)
     if len(operands) == 1:
-        closed = walk(0, 0)
-        return _checked(PairEnergies(_unsigned(closed.direct), (_same_spin(closed, 1.0),)))
-    same = tuple(_same_spin(walk(s, s), 0.5) for s in (0, 1))
-    return _checked(PairEnergies(_unsigned(walk(0, 1).direct), same))
+        return _checked(PairEnergies(_unsigned(found[0, 0].direct), (_same_spin(found[0, 0], 1.0),)))
+    same = tuple(_same_spin(found[s, s], 0.5) for s in (0, 1))
+    return _checked(PairEnergies(_unsigned(found[0, 1].direct), same))
 
 
 def _place(matrices: PairTerms, terms: PairTerms, tile: Tile) -> None:

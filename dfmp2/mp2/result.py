@@ -11,7 +11,7 @@ import hashlib
 import html
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +24,6 @@ from dfmp2.options import Options
 from dfmp2.planning.figures import Memory, Sizes, Storage, Timings
 from dfmp2.scf.reference import Reference
 from dfmp2.units import quantity as _q
-
-if TYPE_CHECKING:
-    from dfmp2.mp2.prepared import Prepared
-
 
 Array = NDArray[np.float64]
 
@@ -274,7 +270,7 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
     return {key: plain(value) for key, value in payload.items()}
 
 
-def calculation(found: MP2Result | Prepared) -> dict[str, Any]:
+def calculation(found: Any) -> dict[str, Any]:
     """Molecule, method and bases: the first keys of the objects of a result and of a prepared file."""
     molecule, reference = found.molecule, found.reference
     return {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dfmp2.mp2.result import MP2Result, calculation, describe_field, fitting_error, plain, scf_solution
 
 if TYPE_CHECKING:
-    from dfmp2.mp2.prepared import Prepared
+    from dfmp2.output.prepared import Prepared
     from dfmp2.output.study import Study
 
 RUN_KEYS = (

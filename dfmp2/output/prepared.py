@@ -1,46 +1,54 @@
-"""The file between the two parts of a run (`dfmp2.mp2.prepared`): B, and everything the pair energies need beside it.
+"""A run in two parts that need not share a machine, and the file between them.
+
+    prepare  molecule -> SCF -> B, in a file            energy  such a file -> pair energies -> result
+
+Both are the stages of `dfmp2.mp2.energy`, so together they give the bits of a run in one piece; the second part makes
+no integrals. The file, which a reader without dfmp2 understands:
 
     /b/{alpha, beta}                  (nocc, nvir, naux) float64, Eh^1/2, contiguous; restricted: alpha stands for both
     /b/{alpha, beta}_{ends, sha256}   groups of occupied orbitals, where each ends and the hash of its numbers
     /mol, /scf, /dfmp2/...            as in a result file (`dfmp2.output.hdf5`), texts of fixed length
 
-It grows beside its target, B in its place where memory does not hold it, and gets its name when it is on disk.
-
-While it is made it lies beside its target, locked, and is gone unless it is finished:
-
-    .NAME.part-RANDOM    /b/{alpha, beta} first, allocated as a whole and filled past HDF5; then the rest
-
-The process that makes it holds a lock on it; a killed one loses the lock, and the next to make a file of the same name
-removes what it has left.
+While it is made it lies beside its target as .NAME.part-RANDOM, B in its place where memory does not hold it; it gets
+its name when it is on disk. Who makes it holds the lock of the target, and removes what a killed process has left.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import glob
 import hashlib
 import os
-import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
+from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import InputError, ResourceError, ResultFileError
+from dfmp2.host import provenance, resources
 from dfmp2.host.disk_region import Region, allocate
 from dfmp2.host.files import beside, move, require_writable, settled
+from dfmp2.host.provenance import Preparation, Provenance
 from dfmp2.host.tensor_on_disk import StoredTensor, numbers_hash
 from dfmp2.host.workers import each
 from dfmp2.integrals.metric import orbital_groups
-from dfmp2.mp2.prepared import Prepared
+from dfmp2.molecule.basis import BasisSet
+from dfmp2.molecule.frozen_core import FrozenCore
+from dfmp2.molecule.mole import build_auxiliary, build_mole, dump_mole
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.calculation import Calculation, FittedIntegrals, begun, limited, storage_of, timings_of
+from dfmp2.mp2.checkpoint import NOTHING, Checkpoint
+from dfmp2.mp2.diagnostics import Metric, diagnostics, warn_of_doubts
+from dfmp2.mp2.energy import build_b, correlate, hartree_fock
+from dfmp2.mp2.pairs import Results, TileKey
+from dfmp2.mp2.result import Diagnostics, MP2Result
+from dfmp2.options import BOTH_PARTS, PAIRS, Options
 from dfmp2.output.hdf5 import (
     OF_REFERENCE,
     PREPARED,
@@ -51,11 +59,20 @@ from dfmp2.output.hdf5 import (
     printed,
     read_calculation,
     read_records,
+    read_start_orbitals,
     record_items,
     stored,
     write_items,
 )
 from dfmp2.output.safe_hdf5 import open_checked, read_attribute
+from dfmp2.planning.figures import Memory, Sizes, Storage, Timings
+from dfmp2.planning.memory import FLOAT64
+from dfmp2.planning.plan import make_plan, settle
+from dfmp2.planning.system import Setup, System, frozen_core, resolve, sizes
+from dfmp2.planning.system import prepare as set_up
+from dfmp2.progress import Collector, Listener, Stopwatch
+from dfmp2.scf.hartree_fock import reference_kind, uses_single
+from dfmp2.scf.reference import Reference
 
 VERSION = 1
 SPINS = ("alpha", "beta")
@@ -64,6 +81,233 @@ KINDS = {
     for name in ("reference", *OF_REFERENCE, "sizes", "diagnostics", "timings", "predicted", "memory", "storage")
 } | {"provenance": RECORDS["provenance"]}
 NOTE = "dfmp2/run/frozen_core_note"
+OVERHEAD = 2_000_000  # bytes of the file beside B and the orbitals, generously: bases, input
+
+Shape = tuple[int, int, int]
+Elsewhere = Callable[[Calculation, list[TileKey]], Results]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A calculation up to its pair energies. B itself stays in its file.
+
+    The fields are those of `MP2Result`; timings, memory, storage and provenance are of the first part alone.
+    """
+
+    molecule: Molecule
+    options: Options
+    orbital_basis: BasisSet
+    scf_fitting: BasisSet | None
+    mp2_fitting: BasisSet
+    reference: Reference
+    sizes: Sizes
+    diagnostics: Diagnostics
+    timings: Timings
+    predicted: Timings
+    memory: Memory
+    provenance: Provenance
+    frozen_core_note: str
+    mole_json: str
+    storage: Storage
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """(nocc, nvir, naux) of B per spin; fewer naux than the fitting set has where the metric was near singular."""
+        naux = self.sizes.naux - self.diagnostics.metric_dropped
+        spins = zip(self.sizes.nocc, self.sizes.nvir, strict=True)
+        return tuple((nocc, nvir, naux) for nocc, nvir in spins)[: self.reference.nspin]
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Of B, all spins."""
+        return sum(FLOAT64 * nocc * nvir * naux for nocc, nvir, naux in self.shapes)
+
+
+# --- the first part ---------------------------------------------------------------------------------------------------
+
+
+def prepare(
+    molecule: Molecule,
+    options: Options,
+    file: PreparedFile,
+    *,
+    listener: Listener | None = None,
+    command: str = "dfmp2.prepare",
+    checkpoint: Checkpoint = NOTHING,
+) -> Prepared:
+    """SCF, integrals and B of one molecule, in a file that is still to be published.
+
+    Parameters
+    ----------
+    others : as of `dfmp2.mp2.energy.mp2_energy`
+
+    Raises
+    ------
+    Dfmp2Error : see `dfmp2.errors`
+    """
+    start = None if options.scf_from is None else read_start_orbitals(options.scf_from)
+    listener, clock = Collector(listener or Listener()), Stopwatch()
+    options = options.settled(molecule.multiplicity)
+    setup = set_up(options, command, lambda count: (CpuBackend(count), "the pair energies are still to come"))
+    system = resolve(molecule, setup, listener)
+    kind = reference_kind(options, molecule.multiplicity)
+    with limited(setup, system) as setup:
+        core = frozen_core(system, options, listener)
+        plan = make_plan(system, setup, core, kind, part="up to b")
+        plan.memory.require()
+        file.require(FLOAT64 * plan.work.elements * plan.work.naux)
+        with begun(system, setup, kind, core, plan, listener, clock, checkpoint, start) as calculation:
+            reference, fitted = build_b(calculation, hartree_fock(calculation, start), file.place)
+            warnings = list(listener.warnings)
+            warn_of_doubts(system, reference, fitted.metric, options, listener)  # said now; stored with the energies
+            listener.stage("writing B")
+            file.fill(fitted.b, setup.active)
+            fitted.b.clear()
+            found = _prepared(calculation, reference, fitted.metric, warnings)
+            file.seal(found)
+            return found
+
+
+def _prepared(calculation: Calculation, reference: Reference, metric: Metric, warnings: list[str]) -> Prepared:
+    system, setup, options = calculation.system, calculation.setup, calculation.options
+    spaces = calculation.spaces(reference)
+    return Prepared(
+        molecule=system.molecule,
+        options=options,
+        orbital_basis=system.orbital_basis,
+        scf_fitting=system.scf_fitting,
+        mp2_fitting=system.mp2_fitting,
+        reference=reference,
+        sizes=sizes(system, reference, spaces, calculation.core, options),
+        diagnostics=diagnostics(system, reference, spaces, metric, warnings),
+        timings=timings_of(calculation.clock),
+        predicted=calculation.plan.timings,
+        memory=Memory(setup.budget, calculation.plan.memory.predicted_peak, resources.peak_resident_memory()),
+        provenance=provenance.collect(setup.command, setup.threads, setup.backend.describe()),
+        frozen_core_note=calculation.core.note,
+        mole_json=dump_mole(system.mole),
+        storage=storage_of(calculation),
+    )
+
+
+# --- the second part --------------------------------------------------------------------------------------------------
+
+
+def options_for(prepared: Prepared, given: Mapping[str, Any]) -> Options:
+    """Options of the whole calculation: those of the first part, and what is `given` for the second.
+
+    Raises
+    ------
+    InputError : an option belongs to the first part
+    """
+    for name in given:
+        if name in Options.__slots__ and name not in (*PAIRS, *BOTH_PARTS):
+            raise InputError(
+                f"--{name.replace('_', '-')} belongs to what dfmp2 prepare has already done: leave it out, or prepare "
+                "another file with it"
+            )
+        if name not in Options.__slots__:
+            raise InputError(f"unknown option {name!r}: the options are {', '.join(sorted((*PAIRS, *BOTH_PARTS)))}")
+    here = {"memory": None, "scratch": None, "threads": None}  # of the machine, not of the calculation
+    return replace(prepared.options, **{**here, **{name: value for name, value in given.items() if value is not None}})
+
+
+def energy(
+    source: OpenedFile,
+    options: Options,
+    *,
+    listener: Listener | None = None,
+    command: str = "dfmp2.energy",
+    checkpoint: Checkpoint = NOTHING,
+    elsewhere: Elsewhere | None = None,
+) -> MP2Result:
+    """The pair energies of a file that was prepared, and with them the result.
+
+    Parameters
+    ----------
+    options : of the whole calculation (`options_for`)
+    checkpoint : saves finished tiles, and may hold those that were finished before
+    elsewhere : computes tiles in other processes (`dfmp2.execution.pairs`), so that B is not held here
+
+    Raises
+    ------
+    ResultFileError : the file is damaged
+    Dfmp2Error : see `dfmp2.errors`
+    """
+    prepared = source.prepared
+    with opened_calculation(source, options, listener, command, checkpoint) as calculation:
+        for text in prepared.diagnostics.warnings:
+            calculation.listener.warning(text)
+        single = prepared.options.scf == "df" and uses_single(prepared.options.precision, prepared.sizes.nao)
+        if options.precision == "fp64" and prepared.options.precision != "fp64" and single:
+            calculation.listener.warning(
+                "--precision fp64, but the SCF began with float32 exchange (its end is float64): prepare it with "
+                "--precision fp64 for a run without any float32"
+            )
+        fitted = read_b(calculation, source, in_memory=elsewhere is None)
+        others = None if elsewhere is None else lambda keys: elsewhere(calculation, keys)
+        result = correlate(calculation, prepared.reference, fitted, others)
+    before, after = asdict(prepared.timings), asdict(result.timings)
+    made = Preparation(
+        **asdict(prepared.provenance),
+        file=source.path,
+        sha256=source.sha256,
+        seconds=prepared.timings.total,
+        measured_peak=prepared.memory.measured_peak,
+    )
+    storage = replace(storage_of(calculation), read=source.read, scf_integrals=prepared.storage.scf_integrals)
+    timings = Timings(**{name: value + after[name] for name, value in before.items()})
+    return replace(result, timings=timings, storage=storage, preparation=made)
+
+
+@contextmanager
+def opened_calculation(
+    source: OpenedFile, options: Options, listener: Listener | None, command: str, checkpoint: Checkpoint
+) -> Iterator[Calculation]:
+    """The second part, begun; parameters are those of `energy`."""
+    prepared, kind = source.prepared, source.prepared.reference.kind
+    listener, clock = Collector(listener or Listener()), Stopwatch()
+    setup = set_up(options, command)
+    system = _rebuilt(prepared, setup, source.path)
+    core = FrozenCore(prepared.sizes.frozen_core, options.frozen_core, note=prepared.frozen_core_note)
+    with limited(setup, system) as setup:
+        _, setup, plan = settle(system, setup, kind, listener, core=core, part="from b")
+        before, seconds = prepared.predicted, plan.timings.pair_energies
+        plan = replace(plan, timings=replace(before, pair_energies=seconds, total=before.total + seconds))
+        made = source.fingerprint
+        with begun(system, setup, kind, core, plan, listener, clock, checkpoint, b_sha256=made) as calculation:
+            yield calculation
+
+
+def read_b(calculation: Calculation, source: OpenedFile, *, in_memory: bool = True) -> FittedIntegrals:
+    """B of each spin, its hashes checked: in memory if that is wanted and it fits, else in its file."""
+    calculation.listener.stage(f"reading and checking the fitted integrals in {source.path}")
+    found = source.prepared.diagnostics
+    metric = Metric(found.metric_condition, found.metric_dropped, found.metric_threshold)
+    held = in_memory and calculation.plan.memory.mp2_fits_in_core
+    return FittedIntegrals(source.load(calculation.setup.active, held=held), metric)
+
+
+def _rebuilt(prepared: Prepared, setup: Setup, path: str) -> System:
+    """The system of the first part, from the numbers it has stored: no basis is looked up by its name."""
+    molecule, jk = prepared.molecule, prepared.scf_fitting
+    mole = build_mole(molecule, prepared.orbital_basis, setup.budget)
+    system = System(
+        molecule=molecule,
+        orbital_basis=prepared.orbital_basis,
+        scf_fitting=jk,
+        mp2_fitting=prepared.mp2_fitting,
+        mole=mole,
+        auxmole=build_auxiliary(mole, molecule, prepared.mp2_fitting),
+        jk_auxmole=None if jk is None else build_auxiliary(mole, molecule, jk),
+    )
+    here = (int(mole.nao), int(system.auxmole.nao), system.naux_scf)
+    if here != (prepared.sizes.nao, prepared.sizes.naux, prepared.sizes.naux_scf):
+        raise ResultFileError(f"{path}: damaged file (its sizes are not those of its bases): prepare it again")
+    return system
+
+
+# --- reading the file -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +319,40 @@ class Group:
     sha256: str
 
 
+class UnchangedRegion(Region):
+    """Numbers in an open file that nobody may change meanwhile: what was read has the hashes that were checked."""
+
+    def __init__(self, descriptor: int, offset: int, name: str) -> None:
+        super().__init__(descriptor, offset, name)
+        self._file, self._path, self._opened = descriptor, name, _stamp(descriptor)
+
+    def read(self, start: int, out: Any) -> None:
+        """As of Region; a file that has changed since it was opened is refused."""
+        super().read(start, out)
+        if _stamp(self._file) != self._opened:
+            raise ResultFileError(f"{self._path} was changed while it was read: prepare it again")
+
+
+def _stamp(descriptor: int) -> tuple[int, int]:
+    """Changes when the content does: size, time of the last change in ns."""
+    status = os.fstat(descriptor)
+    return status.st_size, status.st_mtime_ns
+
+
 class OpenedFile:
-    """A prepared file, open for reading; made by `opened` (a `dfmp2.mp2.prepared.Source`)."""
+    """A prepared file, open for reading; made by `opened`.
+
+    Attributes
+    ----------
+    path : its name
+    prepared : what it holds beside B
+    sha256 : hash of its content
+    fingerprint : what the bits of the pair energies depend on
+    """
 
     def __init__(self, path: str, prepared: Prepared, sha256: str, regions: list[Region], groups: list[list[Group]]):
         self.path, self.prepared, self.sha256 = path, prepared, sha256
         self._regions, self._groups = dict(zip(SPINS, regions, strict=False)), groups
-        self.tensors = [
-            StoredTensor(self, name, shape, [(g.i0, g.i1) for g in found], existing=True)
-            for name, shape, found in zip(SPINS, prepared.shapes, groups, strict=False)
-        ]
         digest = hashlib.sha256(prepared.reference.mo_energy.tobytes())
         for group in (group for found in groups for group in found):
             digest.update(f"{group.i0} {group.i1} {group.sha256}\n".encode())
@@ -99,41 +367,33 @@ class OpenedFile:
         """The numbers of one spin."""
         return self._regions[name]
 
-    def load(self, workers: int) -> list[Any]:
-        """B of each spin in memory, its hashes checked.
+    def load(self, workers: int, *, held: bool = True) -> list[Any]:
+        """B of each spin, compared with its hashes: in memory, or unless `held`, where it lies.
 
         Raises
         ------
         ResultFileError : numbers do not have their hash
         """
-        arrays: list[Any] = [np.empty(tensor.shape) for tensor in self.tensors]
-        self._check(workers, arrays)
-        return arrays
-
-    def check(self) -> None:
-        """Compare B with its hashes, a group of orbitals at a time.
-
-        Raises
-        ------
-        ResultFileError : numbers do not have their hash
-        """
-        self._check(1, [None] * len(self.tensors))
-
-    def _check(self, workers: int, arrays: list[Any]) -> None:
+        tensors = [
+            StoredTensor(self, name, shape, [(g.i0, g.i1) for g in found], existing=True)
+            for name, shape, found in zip(SPINS, self.prepared.shapes, self._groups, strict=False)
+        ]
+        arrays = [np.empty(tensor.shape) for tensor in tensors] if held else []
         parts = [(spin, group) for spin, groups in enumerate(self._groups) for group in groups]
 
         def check(number: int) -> None:
             spin, group = parts[number]
-            tensor, array = self.tensors[spin], arrays[spin]
-            rows = np.empty((group.i1 - group.i0, *tensor.shape[1:])) if array is None else array[group.i0 : group.i1]
-            tensor.read(group.i0, group.i1, rows)
+            shape = (group.i1 - group.i0, *tensors[spin].shape[1:])
+            rows = arrays[spin][group.i0 : group.i1] if held else np.empty(shape)
+            tensors[spin].read(group.i0, group.i1, rows)
             if numbers_hash(rows) != group.sha256:
                 raise ResultFileError(
                     f"{self.path}: B of the {SPINS[spin]} orbitals {group.i0 + 1} to {group.i1} does not have its "
                     "hash: prepare it again"
                 )
 
-        each(len(parts), check, workers)
+        each(len(parts), check, workers if held else 1)
+        return list(arrays if held else tensors)
 
 
 @contextmanager
@@ -151,7 +411,7 @@ def opened(path: str | Path) -> Iterator[OpenedFile]:
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", file=str(path)) from error
     try:
-        regions = [Region(descriptor, offset, str(path)) for offset, _ in places]
+        regions: list[Region] = [UnchangedRegion(descriptor, offset, str(path)) for offset, _ in places]
         yield OpenedFile(str(path), prepared, sha256, regions, [groups for _, groups in places])
     finally:
         os.close(descriptor)
@@ -160,33 +420,13 @@ def opened(path: str | Path) -> Iterator[OpenedFile]:
 def verified(path: Path) -> Prepared:
     """What a prepared file holds, after checking all of its hashes."""
     with opened(path) as source:
-        source.check()
+        source.load(1, held=False)
         return source.prepared
 
 
 def is_prepared(path: str | Path) -> bool:
     """Whether an HDF5 file says that it was prepared; false for a file that cannot be opened."""
     return PREPARED in _attributes(path)
-
-
-def store(handle: h5py.File, prepared: Prepared, digests: list[list[Group]]) -> None:
-    """Put everything but B, which lies there already, into a file."""
-    items = {
-        **calculation_items(prepared),
-        NOTE: Item(prepared.frozen_core_note, "", "how the frozen core was counted"),
-    }
-    for name in KINDS:
-        if name not in ("reference", *OF_REFERENCE):
-            items |= record_items(name, getattr(prepared, name))
-    for name, groups in zip(SPINS, digests, strict=False):
-        ends = np.array([group.i1 for group in groups], dtype=np.int64)
-        items[f"b/{name}_ends"] = Item(ends, "", "occupied orbital behind the last one of each group")
-        items[f"b/{name}_sha256"] = Item(tuple(g.sha256 for g in groups), "", "hash of each group's numbers")
-    write_items(handle, items, _fixed)
-    handle.attrs["creator"] = _fixed("dfmp2")
-    handle.attrs["creator_version"] = _fixed(prepared.provenance.version)
-    handle.attrs[PREPARED] = VERSION
-    handle.attrs["content_sha256"] = _fixed(_hash(handle))
 
 
 def _read(path: str | Path) -> tuple[Prepared, str, list[tuple[int, list[Group]]]]:
@@ -266,11 +506,6 @@ def _groups(handle: h5py.File, name: str, nocc: int) -> list[Group]:
     return [Group(i0, i1, str(h)) for i0, i1, h in zip(begins, ends, found[f"{name}_sha256"], strict=True)]
 
 
-def _hash(handle: h5py.File) -> str:
-    """Hash of everything but B, whose own hashes are among it."""
-    return content_hash(handle, leave_out=[f"b/{name}" for name in SPINS])
-
-
 def _attributes(path: str | Path) -> set[str]:
     """Names of a file's attributes, none where it is no HDF5 file: its reader says what is wrong with it."""
     try:
@@ -282,51 +517,44 @@ def _attributes(path: str | Path) -> set[str]:
         return set()
 
 
-def _fixed(value: Any) -> Any:
-    """What h5py stores in place: numbers, arrays, and UTF-8 text of the length it has."""
-    if isinstance(value, str):
-        text = printed(value)
-        return np.array(text, dtype=h5py.string_dtype("utf-8", max(1, len(text))))
-    if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
-        texts = [printed(item) for item in value]
-        longest = max((len(text) for text in texts), default=1)
-        return np.array(texts, dtype=h5py.string_dtype("utf-8", max(1, longest)))
-    return value
+def _hash(handle: h5py.File) -> str:
+    """Hash of everything but B, whose own hashes are among it."""
+    return content_hash(handle, leave_out=[f"b/{name}" for name in SPINS])
 
 
-OVERHEAD = 2_000_000  # bytes of the file beside B and the orbitals, generously: bases, input
-
-Shape = tuple[int, int, int]
-Tensor = NDArray[np.float64] | StoredTensor
+# --- making the file --------------------------------------------------------------------------------------------------
 
 
 class PreparedFile:
-    """Where `dfmp2.mp2.prepared.prepare` puts what it makes (a `dfmp2.mp2.prepared.Target`); a context manager.
+    """A prepared file while it is made; a context manager that leaves nothing of it unless it is published.
 
     Parameters
     ----------
-    target : the file that is there in the end
+    target : the file that is there in the end, whose lock the process holds
     overwrite : replace one that is there already
+
+    Raises
+    ------
+    InputError, ResourceError : it cannot be written there
     """
 
     def __init__(self, target: Path, *, overwrite: bool) -> None:
+        require_writable(target, overwrite=True)  # one that is there is refused when its size is known
         self._target, self._overwrite = target, overwrite
-        self._part: Path | None = None
-        self._descriptor = -1
+        self._stack = ExitStack()
+        self._part, self._descriptor = target, -1
         self._regions: dict[str, Region] = {}
-        self._room: list[Shape] = []
-        self._placed: list[StoredTensor] = []
-        self._digests: list[list[Group]] = []
+        self._placed: list[tuple[Shape, StoredTensor]] = []
+        self._groups: list[list[Group]] = []
 
     def __enter__(self) -> PreparedFile:
-        require_writable(self._target, overwrite=True)  # one that is there is refused when its size is known
-        _remove_abandoned(self._target)
+        for part in self._target.parent.glob(f".{glob.escape(self._target.name[:200])}.part-*"):
+            with contextlib.suppress(OSError):  # of a process that was killed
+                part.unlink()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._drop()
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
     def require(self, size: int) -> None:
         """Refuse a file that is there, and a disk on which `size` bytes of B find no room.
@@ -338,19 +566,14 @@ class PreparedFile:
         require_writable(self._target, overwrite=self._overwrite, expected_bytes=size + OVERHEAD)
 
     def place(self, shapes: list[tuple[int, int]], naux: int) -> list[StoredTensor]:
-        """Room in the file for B of each spin, which is then made there.
-
-        Parameters
-        ----------
-        shapes : (nocc, nvir) per spin
-        """
-        self._room = [(nocc, nvir, naux) for nocc, nvir in shapes]
-        self._begin(self._room)
+        """Room in the file for B of each spin, (nocc, nvir), which is then made there."""
+        room = [(nocc, nvir, naux) for nocc, nvir in shapes]
+        self._begin(room)
         self._placed = [
-            StoredTensor(self, name, shape, orbital_groups(*shape), signed=True)
-            for name, shape in zip(SPINS, self._room, strict=False)
+            (shape, StoredTensor(self, name, shape, orbital_groups(*shape), signed=True))
+            for name, shape in zip(SPINS, room, strict=False)
         ]
-        return list(self._placed)
+        return [tensor for _, tensor in self._placed]
 
     def array(self, name: str, size: int, *, existing: bool = False) -> Region:
         """The numbers of one spin in the file."""
@@ -363,22 +586,16 @@ class PreparedFile:
         ------
         ResourceError : the disk is full or fails
         """
-        groups = [orbital_groups(*tensor.shape) for tensor in b]
-        if self._placed and [tensor.shape for tensor in b] == self._room:
-            hashes = [tensor.digests for tensor in self._placed]
+        shapes = [tensor.shape for tensor in b]
+        cuts = [orbital_groups(*shape) for shape in shapes]
+        if self._placed and [shape for shape, _ in self._placed] == shapes:
+            hashes = [tensor.digests for _, tensor in self._placed]
         else:  # made in memory; or an eigenvalue cut has left less of it than there was room for
-            kept, self._part, before, self._descriptor = self._part, None, self._descriptor, -1
-            try:
-                self._begin([tensor.shape for tensor in b])
-                hashes = [
-                    self._copied(name, tensor, cuts, workers)
-                    for name, tensor, cuts in zip(SPINS, b, groups, strict=False)
-                ]
-            finally:
-                _discard(kept, before)
-        self._digests = [
-            [Group(i0, i1, digest) for (i0, i1), digest in zip(cuts, found, strict=True)]
-            for cuts, found in zip(groups, hashes, strict=True)
+            self._begin(shapes)
+            hashes = [self._copied(*one, workers) for one in zip(SPINS, b, cuts, strict=False)]
+        self._groups = [
+            [Group(i0, i1, digest) for (i0, i1), digest in zip(groups, found, strict=True)]
+            for groups, found in zip(cuts, hashes, strict=True)
         ]
 
     def seal(self, prepared: Prepared) -> None:
@@ -388,9 +605,9 @@ class PreparedFile:
         ------
         ResourceError : the disk is full or fails
         """
-        with _reported(self._target):
+        with self._reported():
             with h5py.File(self._part, "r+", locking=False) as handle:
-                store(handle, prepared, self._digests)
+                store(handle, prepared, self._groups)
             os.fsync(self._descriptor)
 
     def publish(self) -> None:
@@ -401,101 +618,81 @@ class PreparedFile:
         ResultFileError : the target appeared meanwhile and may not be replaced
         ResourceError : the folder cannot be written
         """
-        if self._part is None:
-            raise ValueError("nothing was prepared")
         with settled(self._target):
             move(self._part, self._target, overwrite=self._overwrite)
-            self._drop()
+            self._stack.close()
 
     def _begin(self, shapes: list[Shape]) -> None:
         """A new file with room for tensors of these shapes."""
-        with _reported(self._target):
-            self._part, self._descriptor = _made(self._target)
+        with self._reported():
+            self._part = beside(self._target)
+            self._descriptor = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            self._stack.callback(os.close, self._descriptor)
+            self._stack.callback(self._part.unlink, missing_ok=True)
             with h5py.File(self._part, "w", locking=False) as handle:
-                offsets = [
-                    _allocated(handle.require_group("b"), name, shape)
-                    for name, shape in zip(SPINS, shapes, strict=False)
-                ]
-        name = str(self._target)
-        self._regions = {
-            spin: Region(self._descriptor, offset, name) for spin, offset in zip(SPINS, offsets, strict=False)
-        }
+                group = handle.create_group("b")
+                offsets = [allocate(group, name, shape) for name, shape in zip(SPINS, shapes, strict=False)]
+                for b in group.values():
+                    b.attrs["units"] = np.bytes_("hartree^1/2")
+                    b.attrs["description"] = np.bytes_("fitted integrals B (nocc, nvir, naux)")
+        regions = [Region(self._descriptor, offset, str(self._target)) for offset in offsets]
+        self._regions = dict(zip(SPINS, regions, strict=False))
 
-    def _copied(self, name: str, tensor: Tensor, cuts: list[tuple[int, int]], workers: int) -> tuple[str, ...]:
-        """Hashes of the groups of a tensor, which are written to the file."""
-        row, hashes = tensor.shape[1] * tensor.shape[2], [""] * len(cuts)
+    def _copied(self, name: str, tensor: Any, cuts: list[tuple[int, int]], workers: int) -> tuple[str, ...]:
+        """Hashes of the groups of a tensor, in memory or on disk, which are written to the file."""
+        hashes = [""] * len(cuts)
 
         def copy(number: int) -> None:
             i0, i1 = cuts[number]
+            rows = np.empty((i1 - i0, *tensor.shape[1:])) if isinstance(tensor, StoredTensor) else tensor[i0:i1]
             if isinstance(tensor, StoredTensor):
-                rows = np.empty((i1 - i0, *tensor.shape[1:]))
                 tensor.read(i0, i1, rows)
-            else:
-                rows = tensor[i0:i1]
-            self._regions[name].write(i0 * row, rows)
+            self._regions[name].write(i0 * tensor.shape[1] * tensor.shape[2], rows)
             hashes[number] = numbers_hash(rows)
 
         each(len(cuts), copy, workers)
         return tuple(hashes)
 
-    def _drop(self) -> None:
-        part, descriptor = self._part, self._descriptor
-        self._part, self._descriptor = None, -1
-        _discard(part, descriptor)
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Say in our words what the system or HDF5 refuses."""
+        try:
+            yield
+        except (OSError, RuntimeError) as error:  # RuntimeError: what HDF5 makes of a disk that fills up on closing
+            number = getattr(error, "errno", None)
+            reason = os.strerror(number) if number else str(error).splitlines()[0][:200]
+            if number == errno.ENOSPC:
+                reason += ": free some space or choose another folder with --output"
+            raise ResourceError(f"cannot write {self._target}: {reason}: nothing was changed") from error
 
 
-def _allocated(group: h5py.Group, name: str, shape: Shape) -> int:
-    """Where B of one spin will lie."""
-    offset = allocate(group, name, shape)
-    for key, text in (("units", "hartree^1/2"), ("description", "fitted integrals B (nocc, nvir, naux)")):
-        group[name].attrs[key] = np.bytes_(text)
-    return offset
+def store(handle: h5py.File, prepared: Prepared, digests: list[list[Group]]) -> None:
+    """Put everything but B, which lies there already, into a file."""
+    items = {
+        **calculation_items(prepared),
+        NOTE: Item(prepared.frozen_core_note, "", "how the frozen core was counted"),
+    }
+    for name in KINDS:
+        if name not in ("reference", *OF_REFERENCE):
+            items |= record_items(name, getattr(prepared, name))
+    for name, groups in zip(SPINS, digests, strict=False):
+        ends = np.array([group.i1 for group in groups], dtype=np.int64)
+        items[f"b/{name}_ends"] = Item(ends, "", "occupied orbital behind the last one of each group")
+        items[f"b/{name}_sha256"] = Item(tuple(g.sha256 for g in groups), "", "hash of each group's numbers")
+    write_items(handle, items, _fixed)
+    handle.attrs["creator"] = _fixed("dfmp2")
+    handle.attrs["creator_version"] = _fixed(prepared.provenance.version)
+    handle.attrs[PREPARED] = VERSION
+    handle.attrs["content_sha256"] = _fixed(_hash(handle))
 
 
-def _made(target: Path) -> tuple[Path, int]:
-    """A new empty file beside the target, and the descriptor that holds its lock."""
-    while True:
-        part = beside(target)
-        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with contextlib.suppress(FileNotFoundError):  # somebody took it for abandoned before it was locked
-            if os.path.samestat(os.fstat(descriptor), os.stat(part)):
-                return part, descriptor
-        os.close(descriptor)
-
-
-def _discard(part: Path | None, descriptor: int) -> None:
-    if part is not None:
-        with contextlib.suppress(OSError):
-            part.unlink()
-    if descriptor >= 0:
-        os.close(descriptor)
-
-
-def _remove_abandoned(target: Path) -> None:
-    """Remove what killed processes of this user have left beside the target: files whose lock nobody holds."""
-    pattern = glob.escape(str(target.parent / f".{target.name[:200]}.part-")) + "*"
-    for name in glob.glob(pattern):
-        with contextlib.suppress(OSError):
-            descriptor = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                status = os.fstat(descriptor)
-                if stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid():
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    os.unlink(name)
-            finally:
-                os.close(descriptor)
-
-
-@contextmanager
-def _reported(target: Path) -> Iterator[None]:
-    """Say in our words what the system or HDF5 refuses."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:  # RuntimeError: what HDF5 makes of a disk that fills up on closing
-        number = getattr(error, "errno", None)
-        reason = os.strerror(number) if number else str(error).splitlines()[0][:200]
-        if number == errno.ENOSPC:
-            reason += ": free some space or choose another folder with --output"
-        raise ResourceError(f"cannot write {target}: {reason}: nothing was changed") from error
+def _fixed(value: Any) -> Any:
+    """What h5py stores in place: numbers, arrays, and UTF-8 text of the length it has."""
+    if isinstance(value, str):
+        text = printed(value)
+        return np.array(text, dtype=h5py.string_dtype("utf-8", max(1, len(text))))
+    if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+        texts = [printed(item) for item in value]
+        longest = max((len(text) for text in texts), default=1)
+        return np.array(texts, dtype=h5py.string_dtype("utf-8", max(1, longest)))
+    return value

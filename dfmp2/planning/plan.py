@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from dfmp2.backends import tiling
-from dfmp2.backends.base import Limits, Prediction, Shape
+from dfmp2.backends.base import Prediction, Shape
 from dfmp2.backends.registry import predictions, weigh_trainium
 from dfmp2.errors import ResourceError
 from dfmp2.host import resources, threads
@@ -73,36 +74,53 @@ class Outlook:
     trainium: tuple[Prediction, ...] | None
 
 
-def make_plan(system: System, setup: Setup, core: FrozenCore, kind: str, *, scf: bool = True) -> Plan:
+NOTHING = memory.Stage(0, 0, 0)
+NO_SCF: dict[str, Any] = {"scf_in_core": 0, "scf_fit": None, "scf_read": None, "scf_disk": 0}
+NOT_HELD: dict[str, dict[str, Any]] = {  # part of a run -> fields of its memory plan that belong to the rest
+    "all": {},
+    "up to b": {"mp2_pairs": NOTHING, "mp2_disk": 0},
+    "from orbitals": NO_SCF,
+    "from b": {**NO_SCF, "mp2_integrals": NOTHING, "mp2_solve": NOTHING, "mp2_disk": 0},
+}
+
+
+def make_plan(system: System, setup: Setup, core: FrozenCore, kind: str, *, part: str = "all") -> Plan:
     """Plan a run of kind "rhf" or "uhf"; times from the rates of this host if they were ever measured.
 
     Parameters
     ----------
-    scf : whether the SCF is a part of the run
+    part : of the run, a key of NOT_HELD; a B that is made in its file, or lies there, takes no scratch space
     """
     work = _workload(system, setup.options, core, kind)
-    work = _with_columns(work, system) if scf else work
+    if part in ("all", "up to b"):
+        work = _with_columns(work, system)
+    if part == "up to b":
+        work = replace(work, precision="fp64")
+    if part == "from b":
+        work = replace(work, frontier_elements=0, block_functions=0)
     rates = calibration.load(setup.backend.name, setup.threads)
     limits, nocc = setup.backend.limits, [s.nocc for s in work.spins]
     rows = [s.nvir * work.naux for s in work.spins]
     tiles = sum(len(tiling.triangle(n, limits, row)) for n, row in zip(nocc, rows, strict=True))
     if len(nocc) == 2:
         tiles += len(tiling.rectangle(nocc[0], nocc[1], limits, max(rows)))
-    held = _memory(work, setup, scf=scf)
+    held = _memory(work, setup, part)
     moved, disk = traffic(work, held, limits), disk_rates.load(setup.scratch)
     timings = _seconds(setup, work, rates or time.Rates(), moved, disk or disk_rates.BUILT_IN)
+    if part == "up to b":
+        timings = replace(timings, pair_energies=0.0, total=timings.total - timings.pair_energies)
     return Plan(work, held, timings, rates is not None, tiles, moved, disk)
 
 
 def settle(
-    system: System, setup: Setup, kind: str, listener: Listener, *, core: FrozenCore | None = None, scf: bool = True
+    system: System, setup: Setup, kind: str, listener: Listener, *, core: FrozenCore | None = None, part: str = "all"
 ) -> tuple[FrozenCore, Setup, Plan]:
     """Frozen core, backend and plan of a run of kind "rhf" or "uhf", before any number is computed.
 
     Parameters
     ----------
     core : the frozen core where it is known
-    scf : whether the SCF is a part of the run
+    part : as of `make_plan`
 
     Raises
     ------
@@ -110,7 +128,7 @@ def settle(
     """
     core = core or frozen_core(system, setup.options, listener)
     setup = settle_backend(setup, system, core, kind)
-    return core, setup, make_plan(system, setup, core, kind, scf=scf)
+    return core, setup, make_plan(system, setup, core, kind, part=part)
 
 
 def settle_backend(setup: Setup, system: System, core: FrozenCore, kind: str) -> Setup:
@@ -254,23 +272,17 @@ def _with_columns(work: Workload, system: System) -> Workload:
     return replace(work, scf_columns=len(pair_list(system.mole).columns))
 
 
-def _memory(work: Workload, setup: Setup, *, scf: bool) -> memory.MemoryPlan:
-    found = memory_plan(
-        work, setup.backend.limits, setup.threads, program=resources.resident_memory(), budget=setup.budget
-    )
-    if setup.options.transform == "device":
-        found = replace(found, mp2_in_core=device_transform.host_bytes(work))
-    return found if scf else replace(found, scf_in_core=0, scf_fit=None, scf_read=None, scf_disk=0)
-
-
-def memory_plan(work: Workload, limits: Limits, count: int, *, program: int, budget: int) -> memory.MemoryPlan:
-    """Bytes of every stage on a backend with these limits and `count` threads, on this host or another one."""
-    row = max(s.nvir for s in work.spins) * work.naux
-    return memory.plan(
+def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
+    """Bytes of every stage of that part."""
+    limits, row = setup.backend.limits, max(s.nvir for s in work.spins) * work.naux
+    found = memory.plan(
         work,
-        program=program,
-        budget=budget,
-        workers=max(limits.workers, count),
+        program=resources.resident_memory(),
+        budget=setup.budget,
+        workers=max(limits.workers, setup.threads),
         limits=limits,
         edge=max(tiling.edge(s.nocc, limits, row) for s in work.spins),
     )
+    if setup.options.transform == "device":
+        found = replace(found, mp2_in_core=device_transform.host_bytes(work))
+    return replace(found, **NOT_HELD[part])
