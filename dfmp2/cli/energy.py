@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -30,11 +33,17 @@ from dfmp2.cli.run import (
     require_distinct,
     require_distinct_files,
 )
+from dfmp2.errors import InputError, ResourceError
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS
 
 if TYPE_CHECKING:
     from dfmp2.cli.console import Console
     from dfmp2.mp2.result import MP2Result
+    from dfmp2.options import Options
+    from dfmp2.output.prepared import OpenedFile
+
+OF_THE_JOB = "of the array job"  # --shard without a value
+SHARE_OF_FREE = 0.9  # of the memory that is free
 
 
 @click.command("prepare", short_help="SCF, integrals and B of a molecule into a file, without pair energies.")
@@ -91,12 +100,34 @@ def prepare(given: Given, display: Display) -> None:
     "belongs to dfmp2 prepare, which has already been done: leave it out here, or prepare another file with it",
 )
 @refused(["transform"], "is no choice here: dfmp2 prepare has made B on the host")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 4096),
+    metavar="N",
+    help="Processes that share the work; --threads are those of each, --memory is shared.",
+)
+@click.option(
+    "--shard",
+    metavar="[I/N]",
+    is_flag=False,
+    flag_value=OF_THE_JOB,
+    help="Part I (from 0) of N only.  [without I/N: that of the Slurm or AWS Batch array job]",
+)
+@click.option("--collect", is_flag=True, help="Add the tiles of all shards beside OUTPUT.")
 @output_options("Result file", "STEM.dfmp2.h5")
-def energy(prepared: str, display: Display, **options: Any) -> None:
+def energy(
+    prepared: str, display: Display, workers: int | None, shard: str | None, collect: bool, **options: Any
+) -> None:
     """Compute the pair energies of a prepared file: no SCF, no integrals, on any backend.
 
-    The result is that of dfmp2 run, in fp64 to the last bit where the number of threads is the same.
+    The result is that of dfmp2 run, in fp64 to the last bit where the SCF had the same number of threads, and with
+    --workers or shards to the last bit that of one process. A shard goes on from what it has left in
+    OUTPUT.shard-I-of-N.checkpoint, where --collect finds it.
     """
+    ways = {"--workers": workers, "--shard": shard, "--collect": collect}
+    if len(chosen_ways := [name for name, value in ways.items() if value]) > 1:
+        raise InputError(f"{' and '.join(chosen_ways)} were given: expected one of them, for one way to share the work")
+    part = None if shard is None else _part_of(shard)
     prepare_libraries(options["threads"])
     from dfmp2.output import prepared as two_parts
 
@@ -111,7 +142,91 @@ def energy(prepared: str, display: Display, **options: Any) -> None:
             f"prepared on {made.host}, {made.created}"
         )
 
+        if part is not None:
+            _compute_shard(part, source, chosen, target, display, console, log)
+            return
+
         def compute(console: Console, checkpoint: Any) -> MP2Result:
-            return two_parts.energy(source, chosen, listener=console, command=command_line(), checkpoint=checkpoint)
+            given = {"listener": console, "command": command_line(), "checkpoint": checkpoint}
+            if workers is not None:
+                return _by_workers(workers, source, chosen, given)
+            if collect:
+                from dfmp2.execution.pairs import collected
+
+                given["elsewhere"] = partial(collected, target)
+            return two_parts.energy(source, chosen, **given)
 
         compute_result(target, display, console, log, (molecule, chosen), begun, compute)
+        if collect:
+            from dfmp2.execution.pairs import remove_shards
+
+            remove_shards(target)
+
+
+def _part_of(shard: str) -> tuple[int, int]:
+    """(I, N) of --shard."""
+    from dfmp2.execution.arrays import read_shard, shard_of_job
+
+    found = shard_of_job() if shard == OF_THE_JOB else read_shard(shard)
+    if found is None:
+        raise InputError("--shard without I/N: this is no task of a Slurm or AWS Batch array job: pass --shard I/N")
+    return found
+
+
+def _compute_shard(
+    part: tuple[int, int],
+    source: OpenedFile,
+    chosen: Options,
+    target: Path,
+    display: Display,
+    console: Console,
+    log: TextIO | None,
+) -> None:
+    """Compute part of the tiles into a file of their own, and say which."""
+    from dfmp2.execution.pairs import compute_shard, label, pairs_of, shard_of
+    from dfmp2.host.files import require_writable
+    from dfmp2.output.checkpoint import checkpointing
+
+    place = shard_of(target, *part)
+    require_writable(place, overwrite=True, expected_bytes=10**6)
+    with checkpointing(
+        *(place, label(*part)),
+        resume=True,
+        note=lambda _: None,
+        warn=console.warning,
+        replace_foreign=display.overwrite,
+    ) as kept:
+        signals.finish_first(kept)
+        mine, every = compute_shard(source, chosen, *part, console, command_line(), kept)
+        kept.write()
+    facts = {"shard": list(part), "tiles": len(mine), "pairs": pairs_of(mine), "of_pairs": pairs_of(every)}
+    text = (
+        f"dfmp2 {label(*part)}: {facts['tiles']} tiles, {facts['pairs']} of {facts['of_pairs']} pairs -> {kept.path}; "
+        f"with all {part[1]}: dfmp2 energy --from {source.path} --output {target} --collect\n"
+    )
+    print_report(display, log, "", text.rstrip(), lambda: json.dumps({**facts, "file": kept.path}) + "\n")
+
+
+def _by_workers(workers: int, source: OpenedFile, chosen: Options, given: dict[str, Any]) -> MP2Result:
+    """The result, its tiles by processes of this host."""
+    from dfmp2.execution.devices import pinning
+    from dfmp2.execution.pairs import by_workers
+    from dfmp2.execution.pool import Pool
+    from dfmp2.host.resources import available_memory, usable_cores
+    from dfmp2.output import prepared as two_parts
+
+    threads = chosen.threads or max(1, usable_cores() // workers)
+    memory = (chosen.memory or int(SHARE_OF_FREE * available_memory())) // (workers + 1)  # this process adds
+    devices = [pinning(chosen.backend, number, workers) for number in range(workers)]
+    try:
+        with Pool(devices, threads, memory) as pool:
+            pool.grow(workers)
+            share = replace(chosen, threads=threads, memory=memory)
+            result = two_parts.energy(source, share, **given, elsewhere=partial(by_workers, pool, source.path))
+    except ResourceError as error:
+        if "--memory" in str(error):
+            raise type(error)(
+                f"{error}; {workers} workers and this process share the --memory that is given"
+            ) from error
+        raise
+    return replace(result, options=chosen)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +41,7 @@ class Calculation:
     space : scratch space, entered
     listener, clock : progress and warnings, wall times
     checkpoint : saves what is done, and may hold what a run that was stopped has done
+    identity : everything that the last bit of its result depends on, by name
     """
 
     system: System
@@ -52,6 +53,7 @@ class Calculation:
     listener: Collector
     clock: Stopwatch
     checkpoint: Checkpoint
+    identity: Mapping[str, str]
 
     @property
     def options(self) -> Options:
@@ -133,7 +135,7 @@ def begun(
                 "with --scratch"
             )
     with Space(setup.scratch, plan.memory.disk) as space:
-        yield Calculation(system, setup, kind, core, plan, space, listener, clock, checkpoint)
+        yield Calculation(system, setup, kind, core, plan, space, listener, clock, checkpoint, mine)
 
 
 def _same_layout(plan: Plan, checkpoint: Checkpoint, listener: Collector) -> Plan:

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.backends import tiling
-from dfmp2.backends.base import Backend, Operand, PairTerms, Tile
+from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile
 from dfmp2.backends.untransformed import UntransformedOperand, gathered
 from dfmp2.errors import NumericalError
 from dfmp2.mp2.result import PairEnergies
@@ -122,14 +122,18 @@ Results = Generator[tuple[TileKey, PairTerms], None, None]
 Elsewhere = Callable[[list[TileKey]], Results]
 
 
-def tile_keys(operands: Sequence[AnyOperand], backend: Backend, number: int) -> list[TileKey]:
-    """All tiles of a pass: of alpha, of beta, of alpha with beta; the large ones of each first."""
-    sizes = [operand.eps_occ.size for operand in operands]
-    rows = [operand.b.shape[1] * operand.b.shape[2] for operand in operands]
-    limits = backend.limits
-    keys = [(number, s, s, tile) for s, nocc in enumerate(sizes) for tile in tiling.triangle(nocc, limits, rows[s])]
-    if len(operands) == 2:
-        keys += [(number, 0, 1, tile) for tile in tiling.rectangle(sizes[0], sizes[1], limits, max(rows))]
+def tile_keys(shapes: Sequence[tuple[int, int, int]], limits: Limits, number: int) -> list[TileKey]:
+    """All tiles of a pass: of alpha, of beta, of alpha with beta; the large ones of each first.
+
+    Parameters
+    ----------
+    shapes : (nocc, nvir, naux) of B per spin
+    limits : of the backend
+    """
+    rows = [nvir * naux for _, nvir, naux in shapes]
+    keys = [(number, s, s, tile) for s, b in enumerate(shapes) for tile in tiling.triangle(b[0], limits, rows[s])]
+    if len(shapes) == 2:
+        keys += [(number, 0, 1, tile) for tile in tiling.rectangle(shapes[0][0], shapes[1][0], limits, max(rows))]
     return keys
 
 
@@ -176,7 +180,8 @@ def pair_energies(
         (i, j): PairTerms(np.zeros((sizes[i], sizes[j])), np.zeros((sizes[i], sizes[j])) if i == j else None)
         for i, j in channels
     }
-    left = dict.fromkeys(tile_keys(operands, backend, number))
+    shapes = [(operand.eps_occ.size, *operand.b.shape[1:3]) for operand in operands]
+    left = dict.fromkeys(tile_keys(shapes, backend.limits, number))
     reached, total = 0, sum(tiling.pairs_in(key[3]) for key in left)
 
     def take(key: TileKey, terms: PairTerms) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.backends.base import Backend, Operand, Tile
-from dfmp2.backends.tiling import Cut, _columns, _widest, visits
+from dfmp2.backends.tiling import Cut, _widest, visits
 from dfmp2.host.arrays_on_disk import prefetched
 from dfmp2.host.tensor_on_disk import StoredTensor
 from dfmp2.host.workers import each
@@ -80,7 +80,7 @@ def batches(
     found = visits(tiles, left.held, left.row_bytes, right.row_bytes, same=same)
     longest = max((visit.end - visit.begin for visit in found), default=0)
     # One buffer, columns at either end of the rows, so that both are one operand where the spins are the same.
-    edge = wide if same and len(_columns(tiles)) > 1 else 0
+    edge = wide if same and any(visit.passing for visit in found) else 0
     buffer = _buffer(left, longest + 2 * edge)
     others = [] if same else [_buffer(right, wide) for _ in range(2)]
     for begin, end, mine, inside, passing in found:

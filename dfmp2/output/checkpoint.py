@@ -163,21 +163,31 @@ class FileCheckpoint(Checkpoint):
         self.stop_asked = self.saved or self.saving or self._eager
         return self.stop_asked
 
-    def save(self) -> None:
-        """Write the state now; a disk that refuses is reported once, and what was saved before stays."""
-        begun = time.monotonic()
+    def write(self) -> None:
+        """Write the state now.
+
+        Raises
+        ------
+        ResourceError, ResultFileError : the disk refuses, or something else has that name; what was saved before stays
+        """
         state = State(self._identity, self.layout, self.orbitals, self.reference, self.b, self.tiles)
         self.saving = True
         try:
             require_ours(self._file)
             write_atomically(self._file, encode(state), overwrite=True)
             self.saved = True
+        finally:
+            self.saving = False
+
+    def save(self) -> None:
+        """Write the state now; a disk that refuses is reported once."""
+        begun = time.monotonic()
+        try:
+            self.write()
         except (ResourceError, ResultFileError) as error:
             if not self._failed:
                 self._listener.warning(f"no checkpoint could be saved, the run goes on without: {error}")
             self._failed = True
-        finally:
-            self.saving = False
         now = time.monotonic()
         self._due = now + (max(self._every, (now - begun) / SHARE) if self._every else 0.0)
 
@@ -197,6 +207,7 @@ class FileCheckpoint(Checkpoint):
 @contextmanager
 def checkpointing(
     target: str | Path,
+    run: str = "",
     *,
     resume: bool,
     note: Say,
@@ -212,7 +223,7 @@ def checkpointing(
     target : the result file
     resume : go on from the checkpoint if there is one
     note, warn : told what is found
-    replace_foreign, same_bits, ready : as of FileCheckpoint
+    run, replace_foreign, same_bits, ready : as of FileCheckpoint
 
     Raises
     ------
@@ -221,7 +232,7 @@ def checkpointing(
     target = Path(target)
     with locked(target):
         found = found_beside(target, resume=resume, note=note, warn=warn)
-        yield FileCheckpoint(target, found, replace_foreign=replace_foreign, same_bits=same_bits, ready=ready)
+        yield FileCheckpoint(target, found, replace_foreign=replace_foreign, same_bits=same_bits, run=run, ready=ready)
 
 
 def seconds() -> float:

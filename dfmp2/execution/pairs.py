@@ -1,0 +1,257 @@
+"""Pair energies of one molecule in several processes or on several hosts, from the same file of `dfmp2 prepare`.
+
+    by_workers    the workers of a pool take parts of the tiles, as they are free
+    shard         part I of N by this process, into RESULT.shard-I-of-N.checkpoint
+    collected     the tiles of all those files
+
+A tile is a pure function of B and its place, and results are added in the order of tiles: the bits are those of one
+process, however the work is cut and whatever is computed twice. Two numbers per pair travel between processes.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dfmp2.backends.base import PairTerms
+from dfmp2.backends.tiling import pairs_in
+from dfmp2.errors import Dfmp2Error, InputError, ResourceError, ResultFileError
+from dfmp2.execution.pool import Pool
+from dfmp2.mp2.calculation import Calculation
+from dfmp2.mp2.certificate import operands
+from dfmp2.mp2.checkpoint import NOTHING, Checkpoint
+from dfmp2.mp2.identity import differences
+from dfmp2.mp2.pairs import AnyOperand, Results, TileKey, evaluate_keys, tile_keys
+from dfmp2.options import Options
+from dfmp2.output.checkpoint import RUN, SUFFIX, decode, remove
+from dfmp2.output.prepared import OpenedFile, opened, opened_calculation, read_b
+from dfmp2.progress import Listener
+
+PARTS = 8  # for each worker, at least: they end at about the same time
+SECONDS = 5.0  # that a part takes about, at most: what is lost with a worker
+TRIES = 3  # of a part whose worker dies
+
+
+def pairs_of(keys: list[TileKey]) -> int:
+    """Pairs in all of these tiles."""
+    return sum(pairs_in(key[3]) for key in keys)
+
+
+def cut(keys: list[TileKey], count: int) -> list[list[TileKey]]:
+    """Parts of about equal numbers of pairs, each of neighbours, so that it needs few rows of B; some may be empty."""
+    parts: list[list[TileKey]] = [[] for _ in range(count)]
+    before, total = 0, pairs_of(keys)
+    for key in sorted(keys):
+        pairs = pairs_in(key[3])
+        parts[(2 * before + pairs) * count // (2 * total)].append(key)
+        before += pairs
+    return parts
+
+
+def evaluator(calculation: Calculation, source: OpenedFile) -> Callable[[list[TileKey]], Results]:
+    """Evaluates tiles in this process; B is read now, into memory where it fits, and put to the backend once."""
+    fitted, setup = read_b(calculation, source), calculation.setup
+    spaces, held = calculation.spaces(source.prepared.reference), calculation.plan.memory.tensor_bytes
+    put: dict[str, list[AnyOperand]] = {}
+
+    def evaluate(keys: list[TileKey]) -> Results:
+        precision = "fp64" if keys[0][0] or calculation.options.precision == "fp64" else "mixed"
+        if precision not in put:
+            put.clear()
+            put[precision] = operands(fitted.b, spaces, setup.backend, precision, held, setup.active)
+        return evaluate_keys(setup.backend, put[precision], keys)
+
+    return evaluate
+
+
+# --- shards -----------------------------------------------------------------------------------------------------------
+
+
+def shard_of(target: Path, index: int, count: int) -> Path:
+    """What a shard of a result is called; its tiles are in the checkpoint of that."""
+    return target.with_name(f"{target.name}.shard-{index}-of-{count}")
+
+
+def shards_of(target: Path) -> dict[tuple[int, int], Path]:
+    """The files of tiles beside a result, by (I, N)."""
+    files = {}
+    for path in sorted(target.parent.glob(f"{glob.escape(target.name)}.shard-*{SUFFIX}")):
+        match = re.search(r"\.shard-([0-9]{1,9})-of-([0-9]{1,9})\.checkpoint$", path.name)
+        if match:
+            files[int(match[1]), int(match[2])] = path
+    return files
+
+
+def remove_shards(target: Path) -> None:
+    """Their tiles are in the result."""
+    for path in shards_of(target).values():
+        remove(path)
+
+
+def label(index: int, count: int) -> str:
+    """The shard in the identity of its tiles."""
+    return f"shard {index}/{count}"
+
+
+def compute_shard(
+    source: OpenedFile,
+    options: Options,
+    index: int,
+    count: int,
+    listener: Listener,
+    command: str,
+    checkpoint: Checkpoint,
+) -> tuple[list[TileKey], list[TileKey]]:
+    """Compute the tiles of part `index` of `count` that `checkpoint` lacks; the part, and all tiles.
+
+    Raises
+    ------
+    InputError : there are fewer tiles than parts
+    Dfmp2Error : as of `energy`
+    """
+    with opened_calculation(source, options, listener, command, checkpoint) as calculation:
+        keys = tile_keys(source.prepared.shapes, calculation.setup.backend.limits, 0)
+        if count > len(keys):
+            raise InputError(f"--shard {index}/{count}: there are {len(keys)} tiles: use at most {len(keys)} shards")
+        part = cut(keys, count)[index]
+        missing = [key for key in part if key not in checkpoint.tiles]
+        reached = pairs_of(part) - pairs_of(missing)
+        if missing:
+            with closing(evaluator(calculation, source)(missing)) as results:
+                for key, terms in results:
+                    checkpoint.add_tile(key, terms)
+                    reached += pairs_of([key])
+                    listener.tiles(reached, pairs_of(part))
+        return part, keys
+
+
+def collected(target: Path, calculation: Calculation, keys: list[TileKey]) -> Results:
+    """The tiles of all shards of a result; none of the repetition in float64, which is left to the caller.
+
+    Raises
+    ------
+    ResultFileError : a shard is damaged, or of another calculation, file, version or number of shards
+    InputError : shards are missing or not complete
+    """
+    if keys[0][0]:
+        return
+    files = shards_of(target)
+    counts = sorted({count for _, count in files})
+    if len(counts) != 1:
+        found = f"there are shards of {' and of '.join(map(str, counts))}: delete the wrong ones" if counts else "none"
+        raise InputError(f"--collect: expected all shards of one cut beside {target}, and {found}")
+    done: dict[TileKey, PairTerms] = {}
+    for shard, path in files.items():
+        try:
+            state = decode(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise ResultFileError(f"{path} is damaged ({error}): compute shard {shard[0]}/{shard[1]} again") from error
+        different = differences(state.identity, {RUN: label(*shard), **calculation.identity})
+        if different:
+            raise ResultFileError(
+                f"{path} belongs to another calculation: {', '.join(different)}: compute it with the same file, "
+                "options and versions as the others, or collect with those"
+            )
+        done |= state.tiles or {}
+    every = [*keys, *(key for key in calculation.checkpoint.tiles if not key[0])]
+    parts = enumerate(cut(every, counts[0]))
+    left = [f"{index}/{counts[0]}" for index, part in parts if not done.keys() >= set(part).intersection(keys)]
+    if left:
+        raise InputError(f"--collect: shards of {target} are missing or not complete: {', '.join(left)}: compute them")
+    yield from ((key, done[key]) for key in keys)
+
+
+# --- workers ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a worker needs to know beside its tiles: the file of B, the options, and which calculation that is."""
+
+    path: str
+    options: Options
+    identity: tuple[tuple[str, str], ...]
+
+
+class Quiet(Listener):
+    """The process that adds has said the warnings."""
+
+    def warning(self, text: str) -> None:
+        """Not repeated."""
+
+
+_jobs: dict[Job, tuple[ExitStack, Callable[[list[TileKey]], Results]]] = {}  # of this process: B is read once
+
+
+def compute_tiles(job: Job, keys: list[TileKey]) -> list[tuple[TileKey, PairTerms]]:
+    """Tiles of one pass with their terms.
+
+    Raises
+    ------
+    ResultFileError : what the worker finds is another calculation, by its file, options or versions
+    Dfmp2Error : as of `energy`
+    """
+    if job not in _jobs:
+        for stack, _ in _jobs.values():
+            stack.close()
+        _jobs.clear()
+        with ExitStack() as stack:
+            source = stack.enter_context(opened(job.path))
+            given = opened_calculation(source, job.options, Quiet(), "", NOTHING)
+            calculation = stack.enter_context(given)
+            different = differences(calculation.identity, dict(job.identity))
+            if different:
+                raise ResultFileError(f"a worker finds another calculation in {job.path}: {', '.join(different)}")
+            evaluate = evaluator(calculation, source)
+            _jobs[job] = stack.pop_all(), evaluate
+    return list(_jobs[job][1](keys))
+
+
+def by_workers(pool: Pool, path: str, calculation: Calculation, keys: list[TileKey]) -> Results:
+    """Tiles of the prepared file `path` as the workers of a pool finish them; a part whose worker dies goes to another.
+
+    Raises
+    ------
+    ResourceError : TRIES workers died of one part; the message says what they would need
+    Dfmp2Error : what a worker raises, or workers that cannot start
+    """
+    options = replace(calculation.options, backend=calculation.setup.backend.name)
+    job = Job(os.path.abspath(path), options, tuple(calculation.identity.items()))
+    seconds = calculation.plan.timings.pair_energies * calculation.setup.threads
+    wanted = max(PARTS * len(pool.slots), round(seconds / SECONDS))
+    waiting = deque(enumerate(filter(None, cut(keys, min(len(keys), wanted)))))
+    deaths: Counter[int] = Counter()
+    while waiting or pool.busy:
+        for slot in pool.free:
+            if slot.dead:  # while it had nothing to do
+                slot.death()
+                slot.start()
+            elif waiting:
+                number, part = waiting.popleft()
+                mine = replace(job, options=replace(job.options, threads=slot.threads, memory=slot.memory))
+                slot.submit(compute_tiles, mine, part, task=(number, part))
+        for slot in pool.finished():
+            _, task, future = slot.release()
+            error = future.exception()
+            if error is None:
+                yield from future.result() if task else ()
+            elif not isinstance(error, BrokenExecutor):
+                raise error
+            else:
+                death = slot.death()
+                if task is None:
+                    raise Dfmp2Error(f"a worker cannot start: {death.errors.strip()[-2000:]}")
+                deaths[task[0]] += 1
+                if deaths[task[0]] == TRIES:
+                    memory = calculation.plan.memory
+                    failed = ResourceError if death.exit_code == ResourceError.exit_code else Dfmp2Error
+                    raise failed(f"{TRIES} workers died: {death.message((memory.least, memory.comfortable))}")
+                waiting.appendleft(task)
+                slot.start()

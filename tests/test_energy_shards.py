@@ -1,0 +1,441 @@
+"""Pair energies of one molecule in several processes: the bits of one, whatever dies, and no shard that is foreign."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Future
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import dfmp2
+from dfmp2.errors import Dfmp2Error, ResourceError, ResultFileError
+from dfmp2.execution import pairs
+from dfmp2.execution.pool import Slot
+from dfmp2.output import hdf5
+from dfmp2.output.checkpoint import RUN, VARIABLE, FileCheckpoint, decode, encode
+from dfmp2.output.prepared import energy, opened, options_for
+from dfmp2.planning import memory
+from tests.conftest import Finished, Heard, Runner, listing, run_command, succeed
+from tests.faults import Stopping, numbers
+
+INPUTS = Path(__file__).parent.parent / "inputs"
+B = "x.prepared.h5"
+CASES = {  # molecule, options of the first part, of the second
+    "rhf, fp64": ("h2o", {"basis": "sto-3g"}, {"precision": "fp64"}),
+    "uhf, core, mixed, check": ("nh2", {"basis": "sto-3g", "frozen_core": "1"}, {"precision": "mixed", "check": True}),
+    "repeated in float64": ("nh2", {"basis": "sto-3g"}, {"tolerance": 1e-12}),
+}
+
+
+def mine(result: Path | bytes) -> dict[str, bytes]:
+    """Every number of a result but how much memory and how many threads its processes were given."""
+    own = ("dfmp2/input/options/", "dfmp2/preparation")
+    return {name: value for name, value in numbers(result).items() if not name.startswith(own)}
+
+
+def flags(options: dict[str, Any]) -> list[str]:
+    """Options as the command line has them."""
+    given = [(f"--{name.replace('_', '-')}", value) for name, value in options.items()]
+    return [text for name, value in given for text in ((name,) if value is True else (name, str(value)))]
+
+
+def one_process(options: dict[str, Any]) -> dict[str, bytes]:
+    """The numbers of `dfmp2 energy`."""
+    return mine(hdf5.to_bytes(dfmp2.energy(B, threads=2, **options, listener=Heard())))
+
+
+def set_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B stays on disk, with as little of it in memory as can be."""
+    monkeypatch.setattr(memory.MemoryPlan, "mp2_fits_in_core", property(lambda _: False))
+    monkeypatch.setattr(memory.MemoryPlan, "tensor_bytes", property(lambda _: 1))
+
+
+@pytest.fixture
+def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """NH2 in STO-3G, prepared in the working directory."""
+    monkeypatch.chdir(folder)
+    dfmp2.prepare("nh2.xyz", "sto-3g", B, threads=1, listener=Heard())
+    return folder / B
+
+
+# --- a pool in this process -------------------------------------------------------------------------------------------
+
+
+class HereSlot:
+    """A slot as of `dfmp2.execution.pool`; what it is given is pickled, and dies where `fates` says so."""
+
+    threads, memory, dead = 1, 4 * 10**9, False
+    future: Future[Any] | None = None
+    task: Any = None
+
+    def __init__(self, fates: Iterator[bool]) -> None:
+        self.fates = fates
+        self.submit(len, ())
+
+    def submit(self, function: Callable[..., Any], *given: Any, task: Any = None) -> None:
+        self.task, self.future = task, Future()
+        self.dead = function is pairs.compute_tiles and next(self.fates, False)
+        try:
+            if self.dead:
+                raise BrokenExecutor("died")
+            self.future.set_result(pickle.loads(pickle.dumps(function(*pickle.loads(pickle.dumps(given))))))
+        except (BrokenExecutor, Dfmp2Error) as error:
+            self.future.set_exception(error)
+
+    def release(self) -> tuple[Any, Any, Future[Any]]:
+        task, future = self.task, self.future
+        self.task = self.future = None
+        assert future is not None
+        return None, task, future
+
+    def death(self) -> Any:
+        return SimpleNamespace(message=lambda need: f"needs {need[0]}", exit_code=7, errors="")
+
+    def start(self) -> None:
+        self.dead = False
+        self.submit(len, ())
+
+
+class HerePool:
+    """Slots that end in the reverse of the order in which they began."""
+
+    def __init__(self, count: int, fates: Iterator[bool] = iter(())) -> None:  # noqa: B008 - empty
+        self.slots = [HereSlot(fates) for _ in range(count)]
+
+    @property
+    def free(self) -> list[HereSlot]:
+        return [slot for slot in self.slots if slot.future is None]
+
+    @property
+    def busy(self) -> list[HereSlot]:
+        return [slot for slot in self.slots if slot.future is not None]
+
+    def finished(self) -> list[HereSlot]:
+        return self.busy[::-1]
+
+
+def by_pool(pool: Any, **options: Any) -> dict[str, bytes]:
+    """The numbers of `dfmp2 energy` with tiles by a pool."""
+    try:
+        with opened(B) as source:
+            chosen = options_for(source.prepared, options)
+            elsewhere = partial(pairs.by_workers, pool, source.path)
+            return mine(hdf5.to_bytes(energy(source, chosen, listener=Heard(), elsewhere=elsewhere)))
+    finally:
+        for stack, _ in pairs._jobs.values():
+            stack.close()
+        pairs._jobs.clear()
+
+
+# --- the same bits ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("case", "disk"),
+    [
+        ("rhf, fp64", True),
+        ("uhf, core, mixed, check", False),
+        ("uhf, core, mixed, check", True),
+        ("repeated in float64", False),
+    ],
+)
+def test_any_cut_gives_the_bits_of_a_run(
+    case: str, disk: bool, folder: Path, call: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards in any order, one of them twice, and parts by workers of which some die."""
+    name, before, after = CASES[case]
+    dfmp2.prepare(f"{name}.xyz", output=B, **before, threads=1, listener=Heard())
+    expected = one_process(after)
+    whole = mine(hdf5.to_bytes(dfmp2.run(f"{name}.xyz", **before, **after, threads=1, listener=Heard())))
+    assert expected == whole
+    if disk:
+        set_disk(monkeypatch)
+    command = ("energy", "--from", B, *flags(after), "--output", "x.h5")
+    for index in (4, 2, 3, 1, 0, 2):
+        done = succeed(call(*command, "--shard", f"{index}/5", "--json"))
+        assert done.json["shard"] == [index, 5] and 0 < done.json["pairs"] < done.json["of_pairs"]
+    succeed(call(*command, "--collect"))
+    assert mine(folder / "x.h5") == expected
+    assert [entry for entry in listing(folder) if "shard" in entry] == []
+    for count in (1, 3):
+        assert by_pool(HerePool(count), **after) == expected
+    assert by_pool(HerePool(2, iter([False, True, True, False, True])), **after) == expected
+
+
+def test_processes_that_are_killed_and_stopped(
+    prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Real workers: stopped at the third tile, gone on with, one of them killed while it computes."""
+    monkeypatch.setenv(VARIABLE, "0")
+    command = ("energy", "--from", B, "--output", "x.h5", "--threads", "1")
+    with Stopping(at_tile=3):
+        done = call(*command, "--workers", "1")
+    assert done.code == 75 and "x.h5.checkpoint holds what was done" in done.message
+    submit, killed = Slot.submit, []
+
+    def submit_and_kill(slot: Any, function: Any, *given: Any, **more: Any) -> None:
+        submit(slot, function, *given, **more)
+        if function is pairs.compute_tiles and not killed:
+            killed.append(slot._process.pid)
+            os.kill(slot._process.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(Slot, "submit", submit_and_kill)
+    done = succeed(call(*command, "--workers", "2", "--resume"))
+    assert killed and "going on from x.h5.checkpoint" in done.err
+    assert mine(folder / "x.h5") == one_process({})
+
+
+def test_workers_that_die_again_and_again(prepared: Path, folder: Path) -> None:
+    with pytest.raises(ResourceError, match=r"^3 workers died: needs \d{7,}"):
+        by_pool(HerePool(2, iter([True] * 9)))
+
+
+def test_a_shard_goes_on_by_itself(prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "0")
+    command = ("energy", "--from", B, "--output", "x.h5", "--shard", "1/2")
+    with Stopping(at_tile=4):
+        done = call(*command)
+    assert done.code == 75 and "x.h5.shard-1-of-2.checkpoint holds what was done" in done.message
+    succeed(call(*command[:-1], "0/2"))
+    done = call(*command[:-2], "--collect")
+    assert done.code == 3 and "missing or not complete: 1/2" in done.message
+    assert "going on from x.h5.shard-1-of-2.checkpoint" in succeed(call(*command, "--threads", "2")).err
+    succeed(call(*command[:-2], "--collect"))
+    assert mine(folder / "x.h5") == one_process({})
+
+
+def test_parts_are_even_and_of_neighbours(prepared: Path) -> None:
+    keys = pairs.tile_keys(((40, 100, 300), (38, 102, 300)), dfmp2_limits(), 0)
+    for count in (1, 2, 7, 50):
+        parts = pairs.cut(keys, count)
+        assert sorted(key for part in parts for key in part) == sorted(keys)
+        sizes = [pairs.pairs_of(part) for part in parts]
+        assert max(sizes) - min(sizes) <= 2 * max(pairs.pairs_of([key]) for key in keys)
+    rows = [{key[:3] + key[3][:2] for key in part} for part in pairs.cut(keys, 8)]
+    assert max(map(len, rows)) <= 6  # of 24
+
+
+def dfmp2_limits() -> Any:
+    from dfmp2.backends.cpu import CpuBackend
+
+    return CpuBackend(1).limits
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def rewritten(path: Path, **changes: Any) -> None:
+    """Change the state in a shard, with its hash made right again."""
+    state = decode(path.read_bytes())
+    for name, value in changes.items():
+        setattr(state, name, value)
+    path.write_bytes(encode(state))
+
+
+def other_version(path: Path) -> None:
+    rewritten(path, identity={**decode(path.read_bytes()).identity, "NumPy": "1.0"})
+
+
+def of_another_b(path: Path) -> None:
+    rewritten(path, identity={**decode(path.read_bytes()).identity, "fitted integrals": "0"})
+
+
+def renamed(path: Path) -> None:
+    path.rename(path.with_name("x.h5.shard-1-of-2.checkpoint"))
+
+
+def cut_off(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def lacking_tiles(path: Path) -> None:
+    rewritten(path, tiles=dict(list((decode(path.read_bytes()).tiles or {}).items())[1:]))
+
+
+def beside_another_cut(path: Path) -> None:
+    path.with_name("x.h5.shard-2-of-3.checkpoint").write_bytes(path.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (Path.unlink, "missing or not complete: 0/2: compute them"),
+        (lacking_tiles, "missing or not complete: 0/2: compute them"),
+        (cut_off, r"shard-0-of-2.checkpoint is damaged \(its content .*\): compute shard 0/2 again"),
+        (other_version, r"shard-0-of-2.* another calculation: NumPy \(1.0 there, [0-9.]+ here\)"),
+        (of_another_b, "shard-0-of-2.* another calculation: fitted integrals differs"),
+        (renamed, r"another calculation: run \(shard 0/2 there, shard 1/2 here\)"),
+        (beside_another_cut, "there are shards of 2 and of 3: delete the wrong ones"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_shard_that_is_wrong_is_refused(
+    change: Callable[[Path], Any], said: str, prepared: Path, call: Runner, folder: Path
+) -> None:
+    command = ("energy", "--from", B, "--output", "x.h5")
+    for index in (0, 1):
+        succeed(call(*command, "--shard", f"{index}/2"))
+    change(folder / "x.h5.shard-0-of-2.checkpoint")
+    before = listing(folder)
+    done = call(*command, "--collect")
+    assert done.code == 3 and re.search(said, done.message), done.message
+    assert listing(folder) == before
+
+
+def test_shards_of_other_options_and_files(prepared: Path, call: Runner, folder: Path) -> None:
+    command = ("energy", "--from", B, "--output", "x.h5", "--precision", "fp64")
+    succeed(call(*command, "--shard", "0/1"))
+    done = call(*command[:-1], "mixed", "--collect")
+    assert done.code == 3 and "--precision (fp64 there, mixed here)" in done.message
+    dfmp2.prepare("nh2.xyz", "sto-3g", B, frozen_core="1", overwrite=True, listener=Heard())
+    for more in (("--collect",), ("--shard", "0/1")):
+        done = call(*command, *more)
+        assert done.code == 3 and "frozen core (0 there, 1 here), fitted integrals differs" in done.message
+    succeed(call(*command, "--shard", "0/1", "--overwrite"))
+    succeed(call(*command, "--collect"))
+    assert mine(folder / "x.h5") == one_process({"precision": "fp64"})
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [
+        (("--workers", "2", "--shard", "0/2"), 3, "--workers and --shard were given: expected one of them"),
+        (("--collect", "--shard", "0/2"), 3, "--shard and --collect were given: expected one of them"),
+        (("--workers", "0"), 2, "0 is not in the range"),
+        (("--shard", "2/2"), 3, "expected I/N with I from 0 to N - 1"),
+        (("--shard", "0/1000"), 3, "--shard 0/1000: there are 45 tiles: use at most 45 shards"),
+        (("--shard",), 3, "--shard without I/N: this is no task of a Slurm or AWS Batch array job"),
+        (("--shard", "0/2", "--output", "/proc/x.h5"), 7, "cannot write into /proc: "),
+        (("--shard", "0/2", "--output", "nowhere/x.h5"), 3, "there is no folder nowhere"),
+        (("--collect",), 3, "expected all shards of one cut beside nh2.dfmp2.h5, and none"),
+        (("--workers", "2", "--memory", "9MB"), 7, "2 workers and this process share the --memory that is given"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_commands_that_are_refused(
+    given: tuple[str, ...], code: int, said: str, prepared: Path, call: Runner, folder: Path
+) -> None:
+    before = listing(folder)
+    done = call("energy", "--from", B, *given)
+    assert done.code == code and said in done.message, done.message
+    assert listing(folder) == before
+
+
+def test_the_shard_of_an_array_job(prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where --shard is given: a job of an array over molecules computes whole results."""
+    for name, value in {"INDEX": "2", "SIZE": "4"}.items():
+        monkeypatch.setenv(f"AWS_BATCH_JOB_ARRAY_{name}", value)
+    done = succeed(call("energy", "--from", B, "--output", "x.h5", "--shard", "--quiet"))
+    assert done.out.startswith("dfmp2 shard 2/4: ") and (folder / "x.h5.shard-2-of-4.checkpoint").exists()
+    assert decode((folder / "x.h5.shard-2-of-4.checkpoint").read_bytes()).identity[RUN] == "shard 2/4"
+    succeed(call("energy", "--from", B, "--output", "x.h5"))
+    assert (folder / "x.h5").exists()
+
+
+@pytest.mark.parametrize("more", [(), ("--shard", "0/1")], ids=["energy", "shard"])
+def test_b_that_changes_while_it_is_read(
+    more: tuple[str, ...], prepared: Path, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_disk(monkeypatch)
+    add = FileCheckpoint.add_tile
+
+    def added(*given: Any) -> None:
+        add(*given)
+        os.utime(B, ns=(0, time.time_ns()))
+
+    monkeypatch.setattr(FileCheckpoint, "add_tile", added)
+    done = call("energy", "--from", B, "--output", "x.h5", *more)
+    assert done.code == 3 and f"{B} was changed while it was read: prepare it again" in done.message
+
+
+def test_what_a_worker_refuses(prepared: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another file of the same name on its host, other versions, a file that changes: the command ends with that."""
+    compute = pairs.compute_tiles
+
+    def with_job(change: Callable[[pairs.Job], pairs.Job]) -> Any:
+        return lambda job, keys: compute(change(job), keys)
+
+    dfmp2.prepare("nh2.xyz", "sto-3g", "other.h5", frozen_core="1", listener=Heard())
+    other = with_job(lambda job: replace(job, path=str(folder / "other.h5")))
+    newer = with_job(lambda job: replace(job, identity=(*job.identity[:-1], ("PySCF", "99"))))
+    for changed, said in ((other, "frozen core .1 there, 0 here"), (newer, r"PySCF \([0-9.]+ there, 99 here\)")):
+        with monkeypatch.context() as patch:
+            patch.setattr(HereSlot, "submit", submit_as(changed))
+            with pytest.raises(ResultFileError, match=f"a worker finds another calculation in .*{said}"):
+                by_pool(HerePool(1))
+
+
+def submit_as(function: Any) -> Any:
+    """HereSlot.submit with another function in place of compute_tiles."""
+    submit = HereSlot.submit
+
+    def submitted(slot: HereSlot, asked: Any, *given: Any, task: Any = None) -> None:
+        submit(slot, function if asked is pairs.compute_tiles else asked, *given, task=task)
+
+    return submitted
+
+
+def test_neither_run_nor_energy_loads_what_shares_the_work(folder: Path) -> None:
+    program = (
+        "import sys; from dfmp2.cli.main import main\n"
+        "assert not main(sys.argv[1:]); print([name for name in sys.modules if name.startswith('dfmp2.execution')])"
+    )
+    for arguments in (
+        ("run", "h2.xyz", "--basis", "sto-3g", "--output", "y.h5"),
+        ("prepare", "h2.xyz", "--basis", "sto-3g", "--output", B),
+        ("energy", "--from", B),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments, "--quiet"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.slow
+def test_water_8_by_workers_and_shards(tmp_path: Path) -> None:
+    """(H2O)8 in cc-pVTZ: 1, 2 and 3 workers, one killed in the middle, and 5 shards have the bits of energy and run."""
+
+    def dfmp2_command(*arguments: str) -> Finished:
+        return succeed(run_command(*arguments, "--precision", "fp64", cwd=tmp_path))
+
+    what = (str(INPUTS / "water-8.xyz"), "--basis", "cc-pvtz", "--threads", "2")
+    dfmp2_command("prepare", *what, "--output", B)
+    dfmp2_command("run", *what, "--output", "run.h5")
+    dfmp2_command("energy", "--from", B, "--output", "one.h5")
+    for count in ("1", "2", "3"):
+        dfmp2_command("energy", "--from", B, "--output", f"{count}.h5", "--workers", count)
+    for index in range(5):
+        dfmp2_command("energy", "--from", B, "--output", "5.h5", "--shard", f"{index}/5")
+    dfmp2_command("energy", "--from", B, "--output", "5.h5", "--collect")
+    command = (str(sys.executable), "-m", "dfmp2", "energy", "--from", B, "--output", "killed.h5", "--workers", "2")
+    with subprocess.Popen([*command, "--precision", "fp64"], cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
+        while not (workers := busy_workers(process.pid)):
+            time.sleep(0.2)
+        os.kill(workers[0], signal.SIGKILL)
+        assert process.wait(600) == 0
+    expected = mine(tmp_path / "run.h5")
+    for name in ("one", "1", "2", "3", "5", "killed"):
+        assert mine(tmp_path / f"{name}.h5") == expected, name
+
+
+def busy_workers(parent: int) -> list[int]:
+    """Child processes that have computed for two seconds, imports included."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    used = {int(pid): sum(map(int, Path(f"/proc/{pid}/stat").read_text().split()[13:15])) for pid in children}
+    return [pid for pid, ticks in used.items() if ticks > 4 * os.sysconf("SC_CLK_TCK")]
