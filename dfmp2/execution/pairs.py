@@ -34,7 +34,7 @@ from dfmp2.output.checkpoint import RUN, SUFFIX, decode, remove
 from dfmp2.output.prepared import OpenedFile, opened, opened_calculation, read_b
 from dfmp2.progress import Listener
 
-PARTS = 8  # for each worker, at least: they end at about the same time
+PARTS = 16  # for each worker, at least: they end at about the same time
 SECONDS = 5.0  # that a part takes about, at most: what is lost with a worker
 TRIES = 3  # of a part whose worker dies
 
