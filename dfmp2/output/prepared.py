@@ -20,7 +20,7 @@ import errno
 import glob
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -84,6 +84,7 @@ NOTE = "dfmp2/run/frozen_core_note"
 OVERHEAD = 2_000_000  # bytes of the file beside B and the orbitals, generously: bases, input
 
 Shape = tuple[int, int, int]
+Group = tuple[int, int, str]  # occupied orbitals i0:i1 of B and the SHA-256 of their numbers
 Elsewhere = Callable[[Calculation, list[TileKey]], Results]
 
 
@@ -310,15 +311,6 @@ def _rebuilt(prepared: Prepared, setup: Setup, path: str) -> System:
 # --- reading the file -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Occupied orbitals i0:i1 of B and the SHA-256 of their numbers."""
-
-    i0: int
-    i1: int
-    sha256: str
-
-
 class UnchangedRegion(Region):
     """Numbers in an open file that nobody may change meanwhile: what was read has the hashes that were checked."""
 
@@ -350,12 +342,14 @@ class OpenedFile:
     fingerprint : what the bits of the pair energies depend on
     """
 
-    def __init__(self, path: str, prepared: Prepared, sha256: str, regions: list[Region], groups: list[list[Group]]):
+    def __init__(
+        self, path: str, prepared: Prepared, sha256: str, regions: Sequence[Region], groups: list[list[Group]]
+    ):
         self.path, self.prepared, self.sha256 = path, prepared, sha256
         self._regions, self._groups = dict(zip(SPINS, regions, strict=False)), groups
         digest = hashlib.sha256(prepared.reference.mo_energy.tobytes())
-        for group in (group for found in groups for group in found):
-            digest.update(f"{group.i0} {group.i1} {group.sha256}\n".encode())
+        for i0, i1, numbers in (group for found in groups for group in found):
+            digest.update(f"{i0} {i1} {numbers}\n".encode())
         self.fingerprint = digest.hexdigest()
 
     @property
@@ -375,21 +369,20 @@ class OpenedFile:
         ResultFileError : numbers do not have their hash
         """
         tensors = [
-            StoredTensor(self, name, shape, [(g.i0, g.i1) for g in found], existing=True)
+            StoredTensor(self, name, shape, [group[:2] for group in found], existing=True)
             for name, shape, found in zip(SPINS, self.prepared.shapes, self._groups, strict=False)
         ]
         arrays = [np.empty(tensor.shape) for tensor in tensors] if held else []
-        parts = [(spin, group) for spin, groups in enumerate(self._groups) for group in groups]
+        parts = [(spin, *group) for spin, groups in enumerate(self._groups) for group in groups]
 
         def check(number: int) -> None:
-            spin, group = parts[number]
-            shape = (group.i1 - group.i0, *tensors[spin].shape[1:])
-            rows = arrays[spin][group.i0 : group.i1] if held else np.empty(shape)
-            tensors[spin].read(group.i0, group.i1, rows)
-            if numbers_hash(rows) != group.sha256:
+            spin, i0, i1, sha256 = parts[number]
+            rows = arrays[spin][i0:i1] if held else np.empty((i1 - i0, *tensors[spin].shape[1:]))
+            tensors[spin].read(i0, i1, rows)
+            if numbers_hash(rows) != sha256:
                 raise ResultFileError(
-                    f"{self.path}: B of the {SPINS[spin]} orbitals {group.i0 + 1} to {group.i1} does not have its "
-                    "hash: prepare it again"
+                    f"{self.path}: B of the {SPINS[spin]} orbitals {i0 + 1} to {i1} does not have its hash: prepare it "
+                    "again"
                 )
 
         each(len(parts), check, workers if held else 1)
@@ -405,14 +398,36 @@ def opened(path: str | Path) -> Iterator[OpenedFile]:
     InputError : no such file
     ResultFileError : foreign, damaged, or of an unknown version
     """
-    prepared, sha256, places = _read(path)
+    attributes = _attributes(path)
+    if attributes and PREPARED not in attributes:
+        raise ResultFileError(
+            f"{path}: no file of dfmp2 prepare (no {PREPARED}): name one that it has written; results and studies are "
+            "printed by dfmp2 show"
+        )
+    with open_checked(path, heaps=False) as handle:
+        version = read_attribute(handle, PREPARED)
+        if not isinstance(version, int | np.integer) or int(version) != VERSION:
+            raise ResultFileError(
+                f"{path}: prepared file of version {version}, this dfmp2 reads version {VERSION}: use the dfmp2 that "
+                "wrote it, or prepare it again"
+            )
+        sha256 = _hash(handle)
+        if read_attribute(handle, "content_sha256") != sha256:
+            raise ResultFileError(f"{path}: the content does not have its stored hash: prepare it again")
+        try:
+            records = read_records(handle, KINDS)
+            calculation = read_calculation(handle, records)
+        except InputError as error:  # a molecule or options that could not have been run
+            raise ResultFileError(f"{path}: damaged file ({error}): prepare it again") from error
+        prepared = Prepared(**calculation, **records, frozen_core_note=str(handle[NOTE].asstr()[()]))
+        _require_whole(prepared)
+        shapes, size = dict(zip(SPINS, prepared.shapes, strict=False)), os.stat(path).st_size
+        offsets = [_offset(handle[f"b/{name}"], shape, size) for name, shape in shapes.items()]
+        groups = [_groups(handle, name, shape[0]) for name, shape in shapes.items()]
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", file=str(path)) from error
-    try:
-        regions: list[Region] = [UnchangedRegion(descriptor, offset, str(path)) for offset, _ in places]
-        yield OpenedFile(str(path), prepared, sha256, regions, [groups for _, groups in places])
+        regions = [UnchangedRegion(descriptor, offset, str(path)) for offset in offsets]
+        yield OpenedFile(str(path), prepared, sha256, regions, groups)
     finally:
         os.close(descriptor)
 
@@ -427,46 +442,6 @@ def verified(path: Path) -> Prepared:
 def is_prepared(path: str | Path) -> bool:
     """Whether an HDF5 file says that it was prepared; false for a file that cannot be opened."""
     return PREPARED in _attributes(path)
-
-
-def _read(path: str | Path) -> tuple[Prepared, str, list[tuple[int, list[Group]]]]:
-    """What there is beside B, the hash of that, and where B of each spin lies with its groups."""
-    attributes = _attributes(path)
-    if attributes and PREPARED not in attributes:
-        what = (
-            "a finished result, which dfmp2 show prints"
-            if "dfmp2_schema_version" in attributes
-            else "a study of several results, which dfmp2 show prints"
-            if "dfmp2_study_version" in attributes
-            else f"no file of dfmp2 prepare (no {PREPARED})"
-        )
-        raise ResultFileError(f"{path}: {what}: name a file that dfmp2 prepare has written")
-    with open_checked(path, heaps=False) as handle:
-        version = read_attribute(handle, PREPARED)
-        if version is None:
-            raise ResultFileError(f"{path}: no file of dfmp2 prepare (no {PREPARED})")
-        if not isinstance(version, int | np.integer) or int(version) != VERSION:
-            raise ResultFileError(
-                f"{path}: prepared file of version {version}, this dfmp2 reads version {VERSION}: use the dfmp2 that "
-                "wrote it, or prepare it again"
-            )
-        found = _hash(handle)
-        if read_attribute(handle, "content_sha256") != found:
-            raise ResultFileError(f"{path}: the content does not have its stored hash: prepare it again")
-        try:
-            records = read_records(handle, KINDS)
-            calculation = read_calculation(handle, records)
-        except InputError as error:  # a molecule or options that could not have been run
-            raise ResultFileError(f"{path}: damaged file ({error}): prepare it again") from error
-        note = handle[NOTE].asstr()[()]
-        prepared = Prepared(**calculation, **records, frozen_core_note=str(note))
-        _require_whole(prepared)
-        size = os.stat(path).st_size
-        places = [
-            (_offset(handle[f"b/{name}"], shape, size), _groups(handle, name, shape[0]))
-            for name, shape in zip(SPINS, prepared.shapes, strict=False)
-        ]
-        return prepared, found, places
 
 
 def _require_whole(prepared: Prepared) -> None:
@@ -503,7 +478,7 @@ def _groups(handle: h5py.File, name: str, nocc: int) -> list[Group]:
     begins = [0, *ends][:-1]
     if (ends[-1] if ends else 0) != nocc or any(i0 >= i1 for i0, i1 in zip(begins, ends, strict=True)):
         raise ValueError(f"the groups of {name} do not cover its orbitals")
-    return [Group(i0, i1, str(h)) for i0, i1, h in zip(begins, ends, found[f"{name}_sha256"], strict=True)]
+    return [(i0, i1, str(h)) for i0, i1, h in zip(begins, ends, found[f"{name}_sha256"], strict=True)]
 
 
 def _attributes(path: str | Path) -> set[str]:
@@ -594,7 +569,7 @@ class PreparedFile:
             self._begin(shapes)
             hashes = [self._copied(*one, workers) for one in zip(SPINS, b, cuts, strict=False)]
         self._groups = [
-            [Group(i0, i1, digest) for (i0, i1), digest in zip(groups, found, strict=True)]
+            [(i0, i1, digest) for (i0, i1), digest in zip(groups, found, strict=True)]
             for groups, found in zip(cuts, hashes, strict=True)
         ]
 
@@ -676,9 +651,9 @@ def store(handle: h5py.File, prepared: Prepared, digests: list[list[Group]]) -> 
         if name not in ("reference", *OF_REFERENCE):
             items |= record_items(name, getattr(prepared, name))
     for name, groups in zip(SPINS, digests, strict=False):
-        ends = np.array([group.i1 for group in groups], dtype=np.int64)
+        ends = np.array([i1 for _, i1, _ in groups], dtype=np.int64)
         items[f"b/{name}_ends"] = Item(ends, "", "occupied orbital behind the last one of each group")
-        items[f"b/{name}_sha256"] = Item(tuple(g.sha256 for g in groups), "", "hash of each group's numbers")
+        items[f"b/{name}_sha256"] = Item(tuple(sha256 for _, _, sha256 in groups), "", "hash of each group's numbers")
     write_items(handle, items, _fixed)
     handle.attrs["creator"] = _fixed("dfmp2")
     handle.attrs["creator_version"] = _fixed(prepared.provenance.version)
