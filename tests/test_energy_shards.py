@@ -97,7 +97,7 @@ class HereSlot:
         return None, task, future
 
     def death(self) -> Any:
-        return SimpleNamespace(message=lambda need: f"needs {need[0]}", exit_code=7, errors="")
+        return SimpleNamespace(message=lambda need: f"needs {need[0]}", exit_code=7)
 
     def start(self) -> None:
         self.dead = False
@@ -383,7 +383,8 @@ def test_water_8_by_workers_and_shards(tmp_path: Path) -> None:
     command = (str(sys.executable), "-m", "dfmp2", "energy", "--from", B, "--output", "killed.h5", "--workers", "2")
     with subprocess.Popen([*command, "--precision", "fp64"], cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
         while not (workers := busy_workers(process.pid)):
-            time.sleep(0.2)
+            assert process.poll() is None, "ended before a worker was seen at work"
+            time.sleep(0.1)
         os.kill(workers[0], signal.SIGKILL)
         assert process.wait(600) == 0
     expected = mine(tmp_path / "run.h5")
@@ -392,7 +393,7 @@ def test_water_8_by_workers_and_shards(tmp_path: Path) -> None:
 
 
 def busy_workers(parent: int) -> list[int]:
-    """Child processes that have computed for two seconds, imports included."""
+    """Child processes that hold the 155 MB of B, so that they are past their imports."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    used = {int(pid): sum(map(int, Path(f"/proc/{pid}/stat").read_text().split()[13:15])) for pid in children}
-    return [pid for pid, ticks in used.items() if ticks > 4 * os.sysconf("SC_CLK_TCK")]
+    held = {int(pid): int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in children}
+    return [pid for pid, pages in held.items() if pages * os.sysconf("SC_PAGE_SIZE") > 220e6]

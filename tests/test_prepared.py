@@ -72,35 +72,32 @@ CASES = {  # molecule, options of the first part, of the second, of both
     "full stability, check": ("h2o", {"basis": "sto-3g", "stability": "full"}, {"check": True}, {"precision": "fp64"}),
     "no beta electron": ("h", {"basis": "cc-pvdz"}, {}, {}),
     "torch": ("h2o", {"basis": "sto-3g"}, {"backend": "torch"}, {"precision": "fp64"}),
+    "trainium": ("h2o", {"basis": "sto-3g"}, {"backend": "nki-interpreter"}, {}),
+    "core potential": ("hi", {"basis": "def2-svp", "frozen_core": "auto"}, {}, {"precision": "fp64"}),
 }
+NEEDS = {"torch": "torch", "core potential": "basis_set_exchange"}
+MARKS = {"core potential": pytest.mark.exchange}
 BOTH_WAYS = [
-    *((case, False) for case in CASES if case != "mixed"),
-    *((case, True) for case in ("uhf, core", "mixed", "no beta electron")),
+    pytest.param(case, disk, marks=MARKS.get(case, ()), id=f"{case}{', disk' * disk}")
+    for case in CASES
+    for disk in ((True, False) if case == "uhf, core" else (case in ("mixed", "no beta electron"),))
 ]
 
 
-@pytest.mark.parametrize(("case", "disk"), BOTH_WAYS, ids=[f"{c}{', disk' if d else ''}" for c, d in BOTH_WAYS])
+@pytest.mark.parametrize(("case", "disk"), BOTH_WAYS)
 def test_two_parts_give_the_bits_of_a_run(
     case: str, disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, before, after, both = CASES[case]
-    if after.get("backend") == "torch":
-        pytest.importorskip("torch")
+    if case in NEEDS:
+        pytest.importorskip(NEEDS[case])
     both = {**both, "threads": 1 if "conventional" in case else 2}
     molecule = write_molecules(tmp_path) / f"{name}.xyz"
     (tmp_path / "h.xyz").write_text("1\nmultiplicity=2\nH 0 0 0\n")
+    (tmp_path / "hi.xyz").write_text("2\n\nH 0 0 0\nI 0 0 1.609\n")
     if disk:
         set_disk(monkeypatch)
     assert in_parts(molecule, tmp_path, before, after, both) == whole(molecule, before, after, both)
-
-
-@pytest.mark.exchange
-def test_core_potentials(tmp_path: Path) -> None:
-    pytest.importorskip("basis_set_exchange")
-    before, both = {"basis": "def2-svp", "frozen_core": "auto"}, {"precision": "fp64", "threads": 1}
-    molecule = tmp_path / "hi.xyz"
-    molecule.write_text("2\n\nH 0 0 0\nI 0 0 1.609\n")
-    assert in_parts(molecule, tmp_path, before, {}, both) == whole(molecule, before, {}, both)
 
 
 def test_float32_exchange_of_the_scf_belongs_to_the_first_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,14 +125,6 @@ def test_singular_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         dropped = source.prepared.diagnostics.metric_dropped
         assert dropped > 0 and source.prepared.shapes[0][2] == source.prepared.sizes.naux - dropped
         assert os.path.getsize(source.path) < source.prepared.tensor_bytes + 10**6  # no room is lost
-
-
-def test_a_trainium_lane_takes_what_a_host_prepared(tmp_path: Path) -> None:
-    path = tmp_path / "x.prepared.h5"
-    dfmp2.prepare(INPUTS / "h2o.xyz", "cc-pvdz", path, listener=Heard())
-    result = dfmp2.energy(path, backend="nki-interpreter", listener=Heard())
-    assert result.backend == "nki-interpreter" and result.certificate is not None
-    assert result.mp2_correlation_energy == pytest.approx(-0.2039736079, abs=1e-7)
 
 
 def test_energy_makes_no_integrals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,14 +296,6 @@ def test_a_flipped_bit_of_b_is_found(
     path.write_bytes(content)
     with pytest.raises(ResultFileError, match="B of the beta orbitals 1 to 3 does not have its hash: prepare it again"):
         dfmp2.energy(path, listener=Heard())
-
-
-def test_cut_off_anywhere(radical_file: Path, tmp_path: Path) -> None:
-    content, path = radical_file.read_bytes(), tmp_path / "short.h5"
-    for length in (*range(0, 64, 7), *range(64, len(content), 4999), len(content) - 1):
-        path.write_bytes(content[:length])
-        with pytest.raises(ResultFileError):
-            dfmp2.energy(path, listener=Heard())
 
 
 @FILES

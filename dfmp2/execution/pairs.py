@@ -247,7 +247,7 @@ def by_workers(pool: Pool, path: str, calculation: Calculation, keys: list[TileK
             else:
                 death = slot.death()
                 if task is None:
-                    raise Dfmp2Error(f"a worker cannot start: {death.errors.strip()[-2000:]}")
+                    raise Dfmp2Error(f"a worker cannot start: {death.message(None)}")
                 deaths[task[0]] += 1
                 if deaths[task[0]] == TRIES:
                     memory = calculation.plan.memory
