@@ -10,11 +10,11 @@ import pytest
 from hypothesis import strategies as st
 
 from dfmp2.trainium.interpreter.arithmetic import BFLOAT16, FLOAT32, drop_bits
-from dfmp2.trainium.interpreter.core import Core
+from dfmp2.trainium.interpreter.memory import Core, Tensor, whole
 from dfmp2.trainium.interpreter.rules import Violation
 from dfmp2.trainium.interpreter.run import Settings, Shape, run_kernel
 from dfmp2.trainium.interpreter.settings import RELEASES
-from dfmp2.trainium.interpreter.tensors import Tensor, whole
+from dfmp2.trainium.interpreter.signatures import REGIONS
 from dfmp2.trainium.interpreter.trace import Access, Trace
 
 HEAD = """\
@@ -284,8 +284,7 @@ def numbered(shape: tuple[int, ...], space: str = "sbuf") -> tuple[Tensor, np.nd
     """A tensor whose elements are numbered in C order, and the same as a NumPy array."""
     core = Core(Settings())
     values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-    region = "shared_hbm" if space == "hbm" else space
-    return whole(core, core.declare("t", region, space, FLOAT32, shape, values)), values
+    return whole(core, core.declare("t", REGIONS[space], FLOAT32, shape, values)), values
 
 
 @st.composite
@@ -354,7 +353,7 @@ def test_contiguous_runs():
 def test_large_strides_begin_at_16_bytes():
     core = Core(Settings())
     for dtype, step in ((FLOAT32, 4), (BFLOAT16, 8)):
-        tensor = whole(core, core.declare("t", "sbuf", "sbuf", dtype, (4, 64)))
+        tensor = whole(core, core.declare("t", REGIONS["sbuf"], dtype, (4, 64)))
         assert tensor[:, 0:64:step].strided
         assert not tensor[:, 0 : 64 : step - 1].strided
         assert not tensor[:, 0:1].strided

@@ -71,11 +71,13 @@ def overlap(a: Rectangle, b: Rectangle) -> bool:
     return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
 
 
-class Allocation(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Allocation:
     """One tensor: bytes per partition on chip (whole size in HBM), and the instructions between which it lives.
 
-    born : number of instructions issued before it was declared; last_use : index of the last instruction that
-    touches it (born if none); line : where it was declared.
+    tensor : serial number; born : number of instructions issued before it was declared; last_use : index of the last
+    instruction that touches it (born if none); line : where it was declared; loop : the dynamic loop in whose body (0:
+    none).
     """
 
     tensor: int
@@ -85,6 +87,7 @@ class Allocation(NamedTuple):
     born: int
     last_use: int
     line: str
+    loop: int = 0
 
 
 @dataclass(slots=True)
