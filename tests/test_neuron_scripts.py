@@ -19,7 +19,7 @@ from dfmp2.errors import BackendUnavailable, ComparisonFailed, InputError
 from dfmp2.trainium import calls
 from dfmp2.trainium.calls import SHAPES
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions
-from dfmp2.trainium.costs.pricing import schedule_call
+from dfmp2.trainium.costs.schedule import schedule_call
 from dfmp2.trainium.interpreter.lint import lint
 from dfmp2.trainium.interpreter.run import Settings
 from dfmp2.trainium.launch import compiler, toolchain

@@ -14,7 +14,7 @@ import pytest
 from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError, KernelError
 from dfmp2.trainium.calls import SHAPES
-from dfmp2.trainium.costs import catalogue, prediction, pricing, schedule, timeline
+from dfmp2.trainium.costs import catalogue, prediction, schedule, text
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions, charge, transfer_time
 from dfmp2.trainium.interpreter.trace import Access, Allocation, Instruction, Trace
 
@@ -251,16 +251,16 @@ def test_account_adds_up_and_timeline_names_the_stall():
     w.matmul(bank, 512, tile)
     w.add("activation", "scalar", 512, [bank], [w.buffer("sbuf", 2048)], reduces=True)
     w.schedule()
-    found, plan = pricing.settle(w.trace, TRN1, GIVEN)
+    found, plan = schedule.settle(w.trace, TRN1, GIVEN)
     assert found.bytes_read == 128 * RUN and found.bytes_written == 0 and found.ring_bytes == 128 * 32
     assert found.busy["scalar"] == pytest.approx(640 / 1.4) and found.documented["scalar"] == pytest.approx(576 / 1.4)
     assert found.utilisation == pytest.approx(2048 / 2.8 / found.makespan)
     assert found.bound == pytest.approx(found.busy["dma"])
-    waited = timeline.stalls(w.trace, plan)
+    waited = text.stalls(w.trace, plan)
     assert waited[0][1] == pytest.approx(1.3 + 128 * RUN / (272 * RUN / (RUN + 512)) / 1e3 + 0.064 / 2.8)
     assert waited[0][2] == "dma_copy on dma at kernel.py:0"
-    text = timeline.draw(w.trace, plan, length=20.0)
-    rows = {line.split()[0]: line[8:] for line in text.splitlines()[1:-1]}
+    drawn = text.draw(w.trace, plan, length=20.0)
+    rows = {line.split()[0]: line[8:] for line in drawn.splitlines()[1:-1]}
     assert rows["tensor"].index("M") == int(plan.start[1] / 200 + 0.5)
     assert rows["tensor"].count("M") in (3, 4) and rows["scalar"].strip(".") == "++"
 
@@ -433,7 +433,7 @@ def test_prediction_of_an_open_shell_adds_three_channels():
     alpha, beta = Shape(9, 30, 100), Shape(7, 32, 100)
     trn1, trn2 = prediction.predict((alpha, beta))
     parts = [catalogue.best(K3, shape, TRN1, GIVEN)[0] for shape in (alpha, beta)]
-    mixed = pricing.price("plain", catalogue.cross((alpha, beta), TRN1), 1, TRN1, GIVEN)
+    mixed = catalogue.price("plain", catalogue.cross((alpha, beta), TRN1), 1, TRN1, GIVEN)
     assert trn1.device == pytest.approx(sum(p.makespan for p in (*parts, mixed)) / 1e9)
     assert trn1.calls == sum(p.calls for p in (*parts, mixed))
     assert trn1.memory > 4 * 128 * 128 * (16 + 8)  # B of 16 and 8 padded orbitals
@@ -443,11 +443,11 @@ def test_prediction_of_an_open_shell_adds_three_channels():
 
 def test_timeline_of_the_kernel_shows_its_few_stalls(prices):
     call = prices["medium", "trn1", "plain"].parts[0].call
-    trace, account, plan = pricing.schedule_call(call, TRN1, GIVEN)
-    waited = timeline.stalls(trace, plan)
+    trace, account, plan = schedule.schedule_call(call, TRN1, GIVEN)
+    waited = text.stalls(trace, plan)
     assert sum(idle for _, idle, _ in waited) == pytest.approx(
         (account.makespan - account.busy["tensor"]) / 1e3, rel=0.01
     )
     assert waited[0][2].startswith("dma_copy on dma at ")  # the first operands
-    text = timeline.draw(trace, plan, begin=100.0, length=50.0)
-    assert "." not in next(line for line in text.splitlines() if line.startswith("tensor"))[8:]
+    drawn = text.draw(trace, plan, begin=100.0, length=50.0)
+    assert "." not in next(line for line in drawn.splitlines() if line.startswith("tensor"))[8:]

@@ -13,7 +13,7 @@ from dfmp2.backends.untransformed import UntransformedTensor
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.backend import transform
 from dfmp2.trainium.costs.chips import find_chip
-from dfmp2.trainium.costs.pricing import trace
+from dfmp2.trainium.costs.schedule import trace_of as trace
 from dfmp2.trainium.interpreter.rules import Violation
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
 from dfmp2.trainium.interpreter.settings import RELEASES
