@@ -12,6 +12,7 @@ from scipy.linalg import solve_triangular
 from dfmp2.backends.untransformed import UntransformedTensor
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.backend import transform
+from dfmp2.trainium.calls import PairForm
 from dfmp2.trainium.costs.chips import find_chip
 from dfmp2.trainium.costs.schedule import trace_of as trace
 from dfmp2.trainium.interpreter.rules import Violation
@@ -52,32 +53,24 @@ def space(nocc, nvir, naux, seed=0):
 
 
 def arguments(s, edge, held, diagonal, variant, dtype):
-    """Arguments of a same-space kernel, the items it emits, and the function that reads its output."""
-    n = layout.padded_nvir(s.vir.size)
-    packed = variant == "packed"
-    items = layout.emission(edge, held, diagonal, 128 // (n % 128) if packed else 1)
+    """A same-space kernel, its arguments, and the items it emits."""
+    form = PairForm(layout.padded_nvir(s.vir.size), layout.padded_naux(s.b.shape[2]), variant == "packed", edge)
+    items = layout.emission(edge, held, diagonal, 128 // (form.nvir % 128) if form.packed else 1)
     blocks = list(layout.pack_b(s.b, edge, dtype))
     occ = layout.pad_occupied(s.occ, edge)
     eps = occ[:edge], occ[:edge] if diagonal else occ[edge:]
-    if packed:
-        tables = layout.packed_tables(s.vir, diagonal), layout.packed_neg(*eps, items), layout.packed_identity(n)
-    else:
-        tables = layout.eu_table(s.vir), layout.neg_table(*eps, items), np.eye(128)
-    eu, neg, identity = (table.astype(dtype) for table in tables)
-    given = {"b_i": blocks[0], "b_j": blocks[0 if diagonal else 1], "eu": eu, "neg": neg, "identity": identity}
-    given |= {"nvir": n, "residents": held, "run": layout.RUN, "diagonal": diagonal, "transpose": False}
-    return given, items, layout.read_packed if packed else layout.read_pairs
+    tables = {"eu": form.eu(s.vir, diagonal), "neg": layout.neg_table(*eps, items), "identity": form.identity()}
+    given = {"b_i": blocks[0], "b_j": blocks[0 if diagonal else 1], **{k: t.astype(dtype) for k, t in tables.items()}}
+    return form, given | form.constants(diagonal, "gen2") | {"residents": held}, items
 
 
-def evaluate(s, edge, held, diagonal, variant="plain", settings=None, source=None, kernel=None, **changed):
+def evaluate(s, edge, held, diagonal, variant="plain", settings=None, source=None, **changed):
     """J and K (edge, edge) of the first block with itself or with the second."""
     settings = settings or Settings()
     dtype = np.float64 if settings.storage == "float64" else np.float32
-    given, items, read = arguments(s, edge, held, diagonal, variant, dtype)
-    kernel = kernel or ("pair_energy_packed" if variant == "packed" else "pair_energy_block")
-    source = source or f"{calls.KERNELS}.{'pair_energy_packed' if variant == 'packed' else 'pair_energy'}"
-    (out,), _ = run_kernel(source, kernel, given | changed, settings)
-    return read(out, items, edge, given["nvir"])
+    form, given, items = arguments(s, edge, held, diagonal, variant, dtype)
+    (out,), _ = run_kernel(source or f"{calls.KERNELS}.{form.module}", form.kernel, given | changed, settings)
+    return layout.read_pairs(out, items, edge, form.nvir)
 
 
 def oracle(s, edge, diagonal, dtype=np.float64):

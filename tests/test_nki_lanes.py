@@ -30,7 +30,7 @@ from dfmp2.mp2.pairs import pair_energies
 from dfmp2.progress import Listener
 from dfmp2.trainium import assignment, entry
 from dfmp2.trainium.backend import NkiBackend
-from dfmp2.trainium.calls import pair_programs, program_of
+from dfmp2.trainium.calls import program_of, programs
 from dfmp2.trainium.costs import prediction
 from dfmp2.trainium.interpreter.run import Settings
 from dfmp2.trainium.launch import (
@@ -146,7 +146,7 @@ def test_every_known_entry_point_of_the_compiler_is_used_where_it_is_the_one_the
     machine.sound()
     machine.patch.setenv("STAND_IN_ENTRY", entry)
     cache, counts = NeffCache(machine.folder / "neff"), proof.Proof()
-    program = pair_programs((Shape(4, 8, 20),), "trn1")[0]
+    program = programs((Shape(4, 8, 20),), "trn1")[0]
     done = compiler.ensure(program, "trn1", cache, counts)
     assert (done.entry, done.compiler) == (entry, "neuronx-cc 2.26.6360.0, nki 0.5.0")
     variables = json.loads(done.path.read_text())["environment"]
@@ -167,7 +167,7 @@ def test_another_interpreter_compiles_where_nki_and_the_bindings_clash(machine):
 def test_a_damaged_program_counts_as_absent(machine):
     machine.sound()
     cache, counts = NeffCache(machine.folder / "neff"), proof.Proof()
-    program = pair_programs((Shape(4, 8, 20),), "trn1")[0]
+    program = programs((Shape(4, 8, 20),), "trn1")[0]
     done = compiler.ensure(program, "trn1", cache, counts)
     done.path.write_bytes(b"cut")
     assert cache.find(program, "trn1", {}) is None
@@ -294,7 +294,7 @@ def test_warm_up_compiles_exactly_what_runs_launch(machine):
         for row, column in ((0, 0), (0, 1))[:blocks]:
             backend.pair_terms(operand, operand, Tile(8 * row, 8 + row, 8 * column, 8 + column, row == column))
     backend.pair_terms(alpha, beta, Tile(0, 8, 0, 8, False))
-    assert seen == set(pair_programs((Shape(9, 180, 30), Shape(8, 40, 30)), "trn1"))
+    assert seen == set(programs((Shape(9, 180, 30), Shape(8, 40, 30)), "trn1"))
 
 
 def test_warm_up_needs_no_device(machine, capsys):

@@ -1,18 +1,16 @@
-"""One set of tests for every lane that launches kernels: interpreter, AWS's simulator, Trainium, torch-xla stand-in.
+"""One set of tests for every lane that launches kernels: interpreter, AWS's simulator, Trainium.
 
 Only the interpreter is there everywhere. The others are skipped with their reason, or fail with `--require MARKER`:
-`nki_simulator` (package nki), `nki` and `nki_xla` (a Trainium device, marked `neuron` as well), `xla` (torch-xla).
+`nki_simulator` (package nki), `nki` and `nki_xla` (a Trainium device, marked `neuron` as well).
 """
 
 from __future__ import annotations
-
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
 from scipy.linalg import solve_triangular
 
-from dfmp2.backends import contract, registry
+from dfmp2.backends import contract
 from dfmp2.backends.base import Tile
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.backends.untransformed import UntransformedTensor
@@ -28,13 +26,11 @@ from tests.conftest import MOLECULES
 from tests.test_nki_backend import Quiet
 from tests.test_nki_kernels import oracle, space, untransformed
 
-TWIN = "xla-cpu-twin"
 MARKS = {
     "interpreter": (),
     "nki-simulator": (pytest.mark.nki_simulator,),
     "nki": (pytest.mark.neuron, pytest.mark.nki),
     "nki-xla": (pytest.mark.neuron, pytest.mark.nki_xla),
-    TWIN: (pytest.mark.xla,),
 }
 ROWS = {"interpreter": "nki-interpreter"} | {lane: lane for lane in ("nki-simulator", "nki", "nki-xla")}
 QUICK = 3  # contract cases that the interpreter runs by default; `dfmp2 kernels check` has its own tests
@@ -58,10 +54,7 @@ def cases():
 
 def require(lane):
     """Skip where a lane is not there."""
-    if lane == TWIN:
-        missing = None if find_spec("torch_xla") else "torch-xla is not installed, see scripts/run_xla_tests.sh"
-    else:
-        missing = None if lane == "interpreter" else refusal(lane)
+    missing = None if lane == "interpreter" else refusal(lane)
     if missing is not None:
         pytest.skip(f"lane {lane}: {missing}")
 
@@ -70,7 +63,7 @@ def opened(lane):
     """The executor of a lane, one per test run because a process can hold a device once."""
     require(lane)
     if lane not in _OPEN:
-        _OPEN[lane] = launch_lane("tests.xla_twin:XlaTwinExecutor" if lane == TWIN else lane)
+        _OPEN[lane] = launch_lane(lane)
     return _OPEN[lane]
 
 
@@ -141,7 +134,7 @@ def test_launches_are_counted_and_the_lane_names_itself(lane):
     assert int(told["kernel launches"]) == executor.launches
 
 
-@pytest.mark.parametrize("lane", lanes("interpreter", "nki-simulator", "nki", "nki-xla"))
+@pytest.mark.parametrize("lane", lanes())
 def test_products_and_the_triangular_solve(lane):
     rng = np.random.default_rng(11)
     a, b = rng.standard_normal((256, 256)), rng.standard_normal((256, 600))
@@ -196,10 +189,3 @@ def test_a_molecule_equals_pyscf(tmp_path, lane, molecule):
     details = dict(detail.split(": ", 1) for detail in result.provenance.backend_details)
     assert details["lane"] == lane
     assert int(details["kernel launches"].split()[0]) >= 1
-
-
-def test_the_stand_in_cannot_be_chosen(dfmp2):
-    assert TWIN not in registry.names()
-    done = dfmp2("run", "h2o.xyz", "--basis", "sto-3g", "--backend", TWIN)
-    assert done.code == 2
-    assert TWIN in done.err

@@ -1,6 +1,6 @@
 """The torch-xla lane for real, on PJRT_DEVICE=CPU: residency, graphs, transfers, two processes.
 
-The kernels are replaced by their plain twins, which XLA traces; the lane is everything else. The counts are
+The plain K3 kernel is replaced by its twin, which XLA traces; the lane is everything else. The counts are
 torch-xla's own. scripts/run_xla_tests.sh makes the environment and runs these; what needs no torch-xla runs anywhere.
 """
 
@@ -15,10 +15,10 @@ from math import prod
 import numpy as np
 import pytest
 
+from dfmp2.backends import registry
 from dfmp2.backends.base import Shape, Tile
-from dfmp2.errors import UnsupportedByBackend
 from dfmp2.mp2.pairs import pair_energies
-from dfmp2.trainium import calls, layout
+from dfmp2.trainium import calls
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.costs import catalogue
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions
@@ -137,45 +137,21 @@ def test_it_says_what_it_is(executor):
     assert int(told["graphs"].split()[0]) == metric("CompileTime")[0]
 
 
-def compare(source, kernel, given):
-    """The twin's output against the interpreter's, column by column."""
-    import torch
-
-    (out,), _ = run_kernel(f"{calls.KERNELS}.{source}", kernel, given, Settings())
+@pytest.mark.parametrize(("nvir", "diagonal"), [(1, True), (129, False), (300, True), (600, False)])
+def test_the_twin_fills_the_columns_that_the_kernel_fills(nvir, diagonal):
+    torch = pytest.importorskip("torch")
+    _, given, _ = arguments(space(3, nvir, 20), 2, 1, diagonal, "plain", np.float32)
+    (out,), _ = run_kernel(f"{calls.KERNELS}.pair_energy", "pair_energy_block", given, Settings())
     tensors = {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in given.items()}
-    found = xla_twin.find(kernel)(torch, **tensors).numpy()
+    found = xla_twin.pair_energy_block(torch, **tensors).numpy()
     assert found.shape == out.shape
     largest = np.abs(out).max(axis=0)
     assert largest.max() > 0
     assert (np.abs(found - out).max(axis=0) <= 3e-6 * largest).all()  # columns of padded pairs are zero in both
 
 
-@pytest.mark.parametrize(("nvir", "diagonal"), [(1, True), (129, False), (300, True), (600, False)])
-def test_the_twin_fills_the_columns_that_the_kernel_fills(nvir, diagonal):
-    pytest.importorskip("torch")
-    compare("pair_energy", "pair_energy_block", arguments(space(3, nvir, 20), 2, 1, diagonal, "plain", np.float32)[0])
-
-
-@pytest.mark.parametrize(("nvir", "diagonal"), [(160, True), (160, False), (190, True), (448, False), (300, False)])
-def test_the_packed_twin_fills_the_columns_that_the_kernel_fills(nvir, diagonal):
-    pytest.importorskip("torch")
-    group = 128 // (layout.padded_nvir(nvir) % 128)
-    given = arguments(space(2 * group - 1, nvir, 20), group, group, diagonal, "packed", np.float32)[0]
-    compare("pair_energy_packed", "pair_energy_packed", given)
-
-
-@pytest.mark.parametrize(("left", "right"), [(13, 130), (130, 600)])
-def test_the_cross_twin_fills_the_columns_that_the_kernel_fills(left, right):
-    pytest.importorskip("torch")
-    a, b = space(1, left, 20, 1), space(2, right, 20, 2)
-    (b_i,), (b_j,) = (tuple(layout.pack_b(s.b, 2)) for s in (a, b))
-    eps = (layout.pad_occupied(s.occ, 2) for s in (a, b))
-    tables = {"eu": layout.cross_table(a.vir, b.vir), "neg": layout.cross_neg(*eps)}
-    given = {name: table.astype(np.float32) for name, table in tables.items()}
-    given |= {"b_i": b_i, "b_j": b_j, "nvir": layout.padded_nvir(right), "residents": 1}
-    compare("pair_energy_cross", "pair_energy_cross", given)
-
-
-def test_a_kernel_without_a_twin_is_refused():
-    with pytest.raises(UnsupportedByBackend, match="gemm has no twin for XLA"):
-        xla_twin.find("gemm")
+def test_the_stand_in_cannot_be_chosen(dfmp2):
+    assert TWIN not in registry.names()
+    done = dfmp2("run", "h2o.xyz", "--basis", "sto-3g", "--backend", TWIN)
+    assert done.code == 2
+    assert TWIN in done.err

@@ -1,19 +1,14 @@
-"""The kernels in plain PyTorch, operand for operand and column for column, for XLA to trace without Trainium.
+"""The plain K3 kernel in PyTorch, operand for operand and column for column, for XLA to trace without Trainium.
 
     pair_energy_block   out[p, pair] = row sums of X^2 R, Y^2 R and X R Y on the folded triangle
-    pair_energy_packed  the same, with leftover rows of several pairs below each other
-    pair_energy_cross   out[p, pair] = row sums of X^2 R
-    half_transform      out[nu, i, P] = sum_mu A_P[mu, nu] C[mu, i]
-    full_transform      out[i, P, a] = sum_nu X[nu, i, P] C[nu, a]
 
-They stand in for the kernels where the torch-xla lane is exercised on a host: uploads, residency, synchronisation,
+It stands in for the kernels where the torch-xla lane is exercised on a host: uploads, residency, synchronisation,
 counting and read-back are those of the lane `nki-xla`, the arithmetic is that of XLA on the CPU. No backend of the
 registry uses them, and everything the executor says of itself names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -50,106 +45,6 @@ def pair_energy_block(
     return _folded_sums(torch, pairs, eu, shifts[: len(order)], shifts[len(order) :], nvir, run)
 
 
-def pair_energy_packed(
-    torch: Any,
-    b_i: Tensor,
-    b_j: Tensor,
-    eu: Tensor,
-    neg: Tensor,
-    identity: Tensor,
-    nvir: int,
-    residents: int,
-    run: int,
-    diagonal: bool,
-    transpose: bool,
-) -> Tensor:
-    """Partial sums of a block of pairs of one spin space; arguments as kernels/pair_energy_packed.py."""
-    full, height = divmod(nvir, P)
-    left, group = full * P, P // height
-    shared_at = upper_columns(left)
-    last_at = shared_at + full * height
-    t = _products(b_i, b_j)
-    items = emission(b_i.shape[0] // P, residents, diagonal, group)
-    npair = sum(len(item.rows) for item in items)
-    shifts, pieces, q, groups = neg.transpose(0, 1), [], 0, 0  # shifts: (2 npair + ngroup, 128)
-    for item in items:
-        count = len(item.rows)
-        pairs = torch.stack([t[i, :, item.j, :] for i in item.rows])
-        single, double = shifts[q : q + count], shifts[npair + q : npair + q + count]
-        q += count
-        if count == 1:
-            pieces.append(_folded_sums(torch, pairs, eu[:, last_at + height :], single, double, nvir, run))
-            continue
-        pieces.append(_folded_sums(torch, pairs[:, :left, :left], eu[:, :shared_at], single, double, left, run))
-        rows = range(0, left, P)
-        x = torch.cat([pairs[:, row : row + P, left:nvir] for row in rows], dim=2)
-        y = torch.cat([pairs[:, left:nvir, row : row + P].transpose(1, 2) for row in rows], dim=2)
-        pieces.append(_two_sums(torch, x, y, eu[None, :, shared_at:last_at] + single[:, :, None]))
-        last = pairs[:, left:nvir, left:nvir]
-        x, y = (matrix.reshape(1, P, height) for matrix in (last, last.transpose(1, 2)))
-        pieces.append(
-            _two_sums(torch, x, y, eu[None, :, last_at : last_at + height] + shifts[2 * npair + groups][None, :, None])
-        )
-        groups += 1
-    return torch.cat(pieces, dim=1)
-
-
-def pair_energy_cross(
-    torch: Any, b_i: Tensor, b_j: Tensor, eu: Tensor, neg: Tensor, nvir: int, residents: int
-) -> Tensor:
-    """Partial sums (128, edge*edge*units) of a block of pairs of two spins; arguments as kernels/pair_energy_cross.py.
-
-    `residents` only orders the loads and changes nothing here.
-    """
-    edge, tiles = b_i.shape[0] // P, b_i.shape[2] // P
-    parts = -(-nvir // BANK)
-    width = -(-nvir // parts)
-    pairs = _products(b_i, b_j).permute(0, 2, 1, 3).reshape(edge * edge, tiles * P, -1)
-    shifts = neg.transpose(0, 1)[:, :, None]
-    columns = []
-    for low in range(0, nvir, width):
-        high = min(nvir, low + width)
-        for row in range(tiles):
-            x = pairs[:, row * P : (row + 1) * P, low:high]
-            columns.append((x * x / (eu[None, :, row * nvir + low : row * nvir + high] + shifts)).sum(dim=2))
-    return _by_partition(torch.stack(columns, dim=2))
-
-
-def half_transform(torch: Any, a: Tensor, c_occ: Tensor) -> Tensor:
-    """X (128 NT, nocc, 128) of 128 fitting functions; arguments as kernels/transform.py."""
-    tiles, nocc = c_occ.shape[1], c_occ.shape[2]
-    x = torch.einsum("npmtu,mti->nuip", a.reshape(tiles, P, P, tiles, P), c_occ)
-    return x.reshape(tiles * P, nocc, P)
-
-
-def full_transform(torch: Any, x: Tensor, c_vir: Tensor) -> Tensor:
-    """A block of B (128 edge, NK, columns); arguments as kernels/transform.py."""
-    tiles, edge = c_vir.shape[1], x.shape[1]
-    b = torch.einsum("ktnep,ntc->epkc", x.reshape(-1, tiles, P, edge, P), c_vir)
-    return b.reshape(edge * P, -1, c_vir.shape[2])
-
-
-TWINS: dict[str, Callable[..., Tensor]] = {
-    "pair_energy_block": pair_energy_block,
-    "pair_energy_packed": pair_energy_packed,
-    "pair_energy_cross": pair_energy_cross,
-    "half_transform": half_transform,
-    "full_transform": full_transform,
-}
-
-
-def find(kernel: str) -> Callable[..., Tensor]:
-    """The twin of a kernel.
-
-    Raises
-    ------
-    UnsupportedByBackend : the kernel has none that XLA can trace
-    """
-    if kernel not in TWINS:
-        raise UnsupportedByBackend(f"kernel {kernel} has no twin for XLA: expected one of {', '.join(TWINS)}")
-    return TWINS[kernel]
-
-
 def _products(b_i: Tensor, b_j: Tensor) -> Tensor:
     """T (edge, 128 NT, edge, 128 NT') of all pairs of two blocks, padded columns included."""
     edge, other = b_i.shape[0] // P, b_j.shape[0] // P
@@ -170,12 +65,6 @@ def _folded_sums(torch: Any, pairs: Tensor, eu: Tensor, single: Tensor, double: 
         columns += _row_sums(torch.cat([xs * xs * rs, ys * ys * rs], dim=2), run)
         columns += _row_sums(xs * rs * ys, run)
     return _by_partition(torch.stack(columns, dim=2))
-
-
-def _two_sums(torch: Any, x: Tensor, y: Tensor, d: Tensor) -> Tensor:
-    """J and K / 2 (128, 2 npair) of x and its transposed y, (npair, 128, size), over the denominators d."""
-    r = 1.0 / d
-    return _by_partition(torch.stack([(x * x * r + y * y * r).sum(dim=2), (x * r * y).sum(dim=2)], dim=2))
 
 
 def _fold(torch: Any, t: Tensor, nvir: int) -> Tensor:
@@ -224,4 +113,6 @@ def traced_twin(source: str, kernel: str) -> Kernel:
     ------
     UnsupportedByBackend : the kernel has none that XLA can trace
     """
-    return partial(find(kernel), import_module("torch"))
+    if kernel != "pair_energy_block":
+        raise UnsupportedByBackend(f"kernel {kernel} has no twin for XLA: expected pair_energy_block")
+    return partial(pair_energy_block, import_module("torch"))

@@ -139,19 +139,11 @@ def emission(edge: int, held: int, diagonal: bool, group: int = 1) -> tuple[Item
 
 
 def neg_table(eps_i: Array, eps_j: Array, items: tuple[Item, ...]) -> Array:
-    """(128, 2 npair): -(e_i + e_j) of the pairs in emission order, then twice that."""
+    """(128, 2 npair + ngroup): -(e_i + e_j) in emission order, then twice that, then a stacked column per group."""
     sums = np.array([eps_i[i] + eps_j[item.j] for item in items for i in item.rows])
-    return np.broadcast_to(np.concatenate([-sums, -2 * sums]), (P, 2 * sums.size)).copy()
-
-
-def read_pairs(out: NDArray[Any], items: tuple[Item, ...], edge: int, nvir: int, run: int = RUN) -> tuple[Array, Array]:
-    """J and K (edge, edge) of a block from the kernel's partial sums; zero where no pair was emitted."""
-    direct, exchange = np.zeros((edge, edge)), np.zeros((edge, edge))
-    for item, part in zip(items, np.split(out, len(items), axis=1), strict=True):
-        direct[item.rows[0], item.j], exchange[item.rows[0], item.j] = _totals(
-            part, sum_columns(upper_columns(nvir), run)
-        )
-    return direct, exchange
+    plain = np.broadcast_to(np.concatenate([-sums, -2 * sums]), (P, 2 * sums.size))
+    groups = [np.repeat(-2 * (eps_i[list(i.rows)] + eps_j[i.j]), P // len(i.rows)) for i in items if len(i.rows) > 1]
+    return np.hstack([plain, *(group[:, None] for group in groups)])
 
 
 def _totals(part: NDArray[Any], chunks: list[tuple[int, int]]) -> Array:
@@ -193,23 +185,14 @@ def packed_tables(eps_vir: Array, diagonal: bool) -> Array:
     return np.hstack([*own, *shared, last, *whole])
 
 
-def packed_neg(eps_i: Array, eps_j: Array, items: tuple[Item, ...]) -> Array:
-    """`neg` of the packed variant: that of the plain one, then a stacked column per group."""
-    plain = neg_table(eps_i, eps_j, items)
-    groups = [np.repeat(-2 * (eps_i[list(i.rows)] + eps_j[i.j]), P // len(i.rows)) for i in items if len(i.rows) > 1]
-    return np.hstack([plain, *(group[:, None] for group in groups)])
-
-
 def packed_identity(nvir: int) -> Array:
     """The identity and, beside it, identities of the leftover height stacked."""
     height = nvir % P
     return np.hstack([np.eye(P), np.tile(np.eye(height), (P // height, 1))])
 
 
-def read_packed(
-    out: NDArray[Any], items: tuple[Item, ...], edge: int, nvir: int, run: int = RUN
-) -> tuple[Array, Array]:
-    """J and K (edge, edge) of a block from the packed variant's partial sums."""
+def read_pairs(out: NDArray[Any], items: tuple[Item, ...], edge: int, nvir: int, run: int = RUN) -> tuple[Array, Array]:
+    """J and K (edge, edge) of a block from the kernel's partial sums; zero where no pair was emitted."""
     whole, own = (sum_columns(upper_columns(n), run) for n in (nvir, nvir // P * P))
     single, mine = (sum(j + k for j, k in chunks) for chunks in (whole, own))
     direct, exchange = np.zeros((edge, edge)), np.zeros((edge, edge))
