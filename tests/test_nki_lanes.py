@@ -35,7 +35,6 @@ from dfmp2.trainium.costs import prediction
 from dfmp2.trainium.interpreter.run import Settings
 from dfmp2.trainium.launch import (
     compiler,
-    core_process,
     cores,
     environment,
     executors,
@@ -141,7 +140,7 @@ def test_a_host_without_a_compiler_runs_what_was_compiled_before_and_refuses_the
     assert stages == ["compiled kernels of nki"]
 
 
-@pytest.mark.parametrize("entry", ["standalone", "driver", "call"])
+@pytest.mark.parametrize("entry", ["standalone", "call"])
 def test_every_known_entry_point_of_the_compiler_is_used_where_it_is_the_one_there(machine, entry):
     machine.sound()
     machine.patch.setenv("STAND_IN_ENTRY", entry)
@@ -375,7 +374,7 @@ class InProcess:
 
     def __init__(self, lane, core):
         self.core = core
-        self._served = core_process.Core(lane, core)
+        self._served = cores.Served(lane, core)
 
     def ask(self, verb, *arguments):
         return getattr(self._served, verb)(*arguments)

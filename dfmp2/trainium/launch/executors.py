@@ -34,7 +34,7 @@ from dfmp2.trainium.launch import compiler, environment, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
 from dfmp2.trainium.launch.environment import HERE, Host
 from dfmp2.trainium.launch.faults import launching
-from dfmp2.trainium.launch.proof import Proof, Record
+from dfmp2.trainium.launch.proof import Proof, inferences, report
 
 Kernel = Callable[..., Any]
 PATTERN = np.arange(256, dtype=np.float32).reshape(2, 128) / 7
@@ -78,14 +78,9 @@ class Executor(ABC):
         """Have a program compiled and loaded; nothing to do where `compiles` is False."""
         return None
 
+    @abstractmethod
     def describe(self) -> dict[str, str]:
         """Lane, chip, versions, kernel sources, launches, times, counters."""
-        return self._record.describe()
-
-    def _begin(self, chip: str, host: Host) -> None:
-        """Counts from now on, for a lane of AWS's packages."""
-        self.proof = Proof()
-        self._record = Record(self.lane, chip, self.proof, host)
 
 
 class InterpreterExecutor(Executor):
@@ -130,13 +125,6 @@ class InterpreterExecutor(Executor):
         }
 
 
-class DeviceTensor(NamedTuple):
-    """A float32 tensor on a device: what the runtime gave for it, and its shape."""
-
-    value: Any
-    shape: tuple[int, ...]
-
-
 def native_kernel(source: str, kernel: str) -> Kernel:
     """The function of a kernel file that the real `@nki.jit` has decorated."""
     found: Kernel = getattr(import_module(source), kernel)
@@ -148,7 +136,35 @@ def float32(array: NDArray[Any]) -> NDArray[np.float32]:
     return np.ascontiguousarray(array, dtype=np.float32)
 
 
-class DeviceExecutor(Executor):
+class NativeExecutor(Executor):
+    """A lane of AWS's packages: what it says of itself.
+
+    Parameters
+    ----------
+    chip : "trn1" or "trn2", or what stands for it
+    """
+
+    def __init__(self, chip: str, host: Host) -> None:
+        self.proof = Proof()
+        self._chip, self._host, self._before = chip, host, inferences(host)
+
+    def describe(self) -> dict[str, str]:
+        """Lane, chip, versions, kernel sources, launches, times, counters."""
+        return report(self.lane, self._chip, self.proof, self._before, self._host, **self._more())
+
+    def _more(self) -> dict[str, str]:
+        """What only this lane knows."""
+        return {}
+
+
+class DeviceTensor(NamedTuple):
+    """A float32 tensor on a device: what the runtime gave for it, and its shape."""
+
+    value: Any
+    shape: tuple[int, ...]
+
+
+class DeviceExecutor(NativeExecutor):
     """What executors of a device have in common: uploads, launches, and counts of both."""
 
     def upload(self, array: NDArray[Any]) -> DeviceTensor:
@@ -196,7 +212,7 @@ class DeviceExecutor(Executor):
         """The output on the host."""
 
 
-class HostExecutor(Executor):
+class HostExecutor(NativeExecutor):
     """Kernels called with NumPy arrays.
 
     Parameters
@@ -207,9 +223,8 @@ class HostExecutor(Executor):
 
     def __init__(self, lane: str, target: str = "trn1", host: Host = HERE) -> None:
         os.environ.update(environment.settings(lane, target, host))
-        self.lane = lane
-        self.target = GENERATION[target]
-        self._begin(target, host)
+        super().__init__(target, host)
+        self.lane, self.target = lane, GENERATION[target]
         with launching("import of nki"):
             self._nki = import_module("nki")
 
@@ -228,15 +243,9 @@ class HostExecutor(Executor):
             launching(f"kernel {kernel} on lane {self.lane}"),
             self.proof.launch(program_of(source, kernel, arguments)),
         ):
-            out = self._runnable(source, kernel)(**arguments)
+            function = native_kernel(source, kernel)
+            out = (self._nki.simulate(function) if self.lane == "nki-simulator" else function)(**arguments)
         return one_output(out, kernel)
-
-    def _runnable(self, source: str, kernel: str) -> Kernel:
-        function = native_kernel(source, kernel)
-        if self.lane != "nki-simulator":
-            return function
-        simulated: Kernel = self._nki.simulate(function)
-        return simulated
 
 
 def one_output(out: Any, kernel: str) -> NDArray[Any]:
@@ -312,9 +321,8 @@ class NeffExecutor(DeviceExecutor):
         if target is None or found is None:
             raise BackendUnavailable(f"--backend nki cannot be used: {toolchain.refusal('nki', host)}")
         os.environ.update(environment.settings("nki", target, host, core))
+        super().__init__(target, host)
         self.target = GENERATION[target]
-        self._begin(target, host)
-        self._chip, self._host = target, host
         self._cache = NeffCache(environment.cache_folder(host))
         with launching("start of the Neuron runtime"):
             module = import_module(found[0])
@@ -334,12 +342,9 @@ class NeffExecutor(DeviceExecutor):
                 self._loaded[program] = Loaded(model, program, f"{compiled.entry}, {compiled.compiler}")
             self.proof.load_seconds += time.perf_counter() - begin
 
-    def describe(self) -> dict[str, str]:
-        """Lane, chip, versions, kernel sources, launches, times, counters."""
+    def _more(self) -> dict[str, str]:
         entries = sorted({loaded.entry for loaded in self._loaded.values()})
-        return self._record.describe(
-            **{"runtime bindings": self._bindings, "compiled through": "; ".join(entries) or "nothing launched"}
-        )
+        return {"runtime bindings": self._bindings, "compiled through": "; ".join(entries) or "nothing launched"}
 
     def _ready(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Program:
         program = super()._ready(source, kernel, arguments)
@@ -395,8 +400,8 @@ class XlaExecutor(DeviceExecutor):
             os.environ.update(environment.settings(self.lane, target, host, core))
         else:
             os.environ["PJRT_DEVICE"] = platform
+        super().__init__(target if platform == "NEURON" else platform, host)
         self.target = GENERATION[target]
-        self._begin(target if platform == "NEURON" else platform, host)
         self._resolve, self._platform = resolve, platform
         with launching("start of torch-xla"):
             self._torch, self._xla = import_module("torch"), import_module("torch_xla")
@@ -409,16 +414,9 @@ class XlaExecutor(DeviceExecutor):
                 )
             self._device = self._xla.device()
 
-    def graphs(self) -> int:
-        """Graphs compiled in this process so far, by torch-xla's own counter."""
-        data = self._metrics.metric_data("CompileTime")
-        return int(data[0]) if data else 0
-
-    def describe(self) -> dict[str, str]:
-        """Lane, chip, versions, kernel sources, launches, times, graphs, counters."""
-        counts = {name: self._metrics.counter_value(name) or 0 for name in COMPILATIONS}
-        graphs = f"{self.graphs()} compiled; " + ", ".join(f"{name} {count}" for name, count in counts.items())
-        return self._record.describe(**{"device type": self._platform, "graphs": graphs})
+    def _more(self) -> dict[str, str]:
+        counts = ", ".join(f"{name} {self._metrics.counter_value(name) or 0}" for name in COMPILATIONS)
+        return {"device type": self._platform, "graphs": f"{self._graphs()[0]} compiled; {counts}"}
 
     def _sent(self, array: NDArray[np.float32]) -> Any:
         return self._torch.from_numpy(array).to(self._device)
@@ -427,17 +425,17 @@ class XlaExecutor(DeviceExecutor):
         given = {name: a.value if isinstance(a, DeviceTensor) else a for name, a in arguments.items()}
         result = self._resolve(program.source, program.kernel)(**given)
         self._xla.sync()
-        self._count_graphs()
+        self.proof.compiled, self.proof.compile_seconds = self._graphs()
+        self.proof.cache_hits = int(self._metrics.counter_value("CachedCompile") or 0)
         return DeviceTensor(result, tuple(int(n) for n in result.shape))
 
     def _fetched(self, program: Program, out: DeviceTensor) -> NDArray[np.float32]:
         return one_output(np.asarray(out.value.cpu().numpy()), program.kernel)
 
-    def _count_graphs(self) -> None:
+    def _graphs(self) -> tuple[int, float]:
+        """Graphs compiled in this process so far, by torch-xla's own counter, and seconds of that."""
         data = self._metrics.metric_data("CompileTime")
-        if data:
-            self.proof.compiled, self.proof.compile_seconds = int(data[0]), float(data[1]) / 1e9
-        self.proof.cache_hits = int(self._metrics.counter_value("CachedCompile") or 0)
+        return (int(data[0]), float(data[1]) / 1e9) if data else (0, 0.0)
 
 
 LANES: dict[str, Callable[[int | None, Host], Executor]] = {
