@@ -17,7 +17,6 @@ from dfmp2.mp2.pairs import pair_energies
 from dfmp2.progress import Listener
 from dfmp2.trainium.assignment import blocks_by_core, largest_share, owners, pair_channels, work_of
 from dfmp2.trainium.backend import NkiBackend
-from dfmp2.trainium.interpreter.run import Settings
 from dfmp2.trainium.launch import cores
 from dfmp2.trainium.launch.cores import CoresBackend
 from dfmp2.trainium.launch.executors import InterpreterExecutor, source_hash
@@ -88,16 +87,6 @@ def test_tiles_that_do_not_follow_the_blocks(variant, tile):
         expected = whole[tile.i0 : tile.i1, tile.j0 : tile.j1]
         expected = np.triu(expected) if tile.diagonal else expected
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7 * np.abs(expected).max())
-
-
-def test_two_spin_spaces_in_float64_storage():
-    left, right = fitted(9, 40, 30, 1), fitted(3, 33, 30, 2)
-    settings = Settings(pe_model="exact", row_sum="float64", storage="float64")
-    backend = NkiBackend("nki-interpreter", InterpreterExecutor(settings))
-    a, b = (backend.put(*space, "mixed") for space in (left, right))
-    terms = backend.pair_terms(a, b, Tile(0, 9, 0, 3, False))
-    assert terms.exchange is None
-    np.testing.assert_allclose(terms.direct, oracle(left, right)[0], rtol=1e-12)
 
 
 def test_there_is_no_float64_on_the_device():
@@ -171,13 +160,6 @@ def test_operands_that_nobody_needs_are_dropped_in_the_processes(two_cores):
     assert all(key in keys for keys in two_cores._dropped.values())
     second = two_cores.put(*space, "mixed")
     assert second.b.key > key and all(key not in keys for keys in two_cores._dropped.values())
-
-
-def test_an_operand_that_was_dropped_cannot_be_used():
-    backend = CoresBackend("nki-interpreter", "interpreter", (5,), SINGLE.limits)
-    with pytest.raises(KernelFailed, match="process of NeuronCore 5 ended with 1"):
-        backend._all[0].ask("pair", 1, 1, Tile(0, 2, 0, 2, False))
-    backend.close()
 
 
 def test_a_precision_that_the_cores_lack_is_refused(two_cores):

@@ -258,18 +258,6 @@ def test_statements_and_memory_are_those_of_the_design(shape, variant, per_pair,
     assert found[2 * layout.BANK]["ACT"] < found[layout.RUN]["ACT"] < 1.4 * found[2 * layout.BANK]["ACT"]
 
 
-def test_compiled_programs_do_not_depend_on_the_number_of_occupied_orbitals():
-    def programs(nocc):
-        return {c.neff for c in calls.pair_energy_calls(nocc, 450, 1500)}
-
-    assert programs(60) == programs(77)
-    restricted = {*programs(60), *(c.neff for c in calls.transform_calls(510, 60, 450, 1500))}
-    beta = {c.neff for c in calls.pair_energy_calls(50, 500, 1500)}
-    cross = {c.neff for c in calls.cross_calls((60, 50), (450, 500), 1500)}
-    assert len(restricted) <= 4
-    assert len(restricted | beta | cross) <= 7
-
-
 ARITHMETIC = pytest.mark.parametrize(
     ("settings", "tolerance"), [(Settings(), 2e-6), (ALGEBRA, 1e-12)], ids=["float32", "exact"]
 )

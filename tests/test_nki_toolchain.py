@@ -171,12 +171,6 @@ def test_variables_are_read_when_a_run_starts(machine, capsys, variables, option
     assert seconds < 5.0
 
 
-def test_the_option_beats_the_variable(machine):
-    machine.patch.setenv("DFMP2_BACKEND", "nki")
-    backend, reason = registry.select("cpu", "auto", 1)
-    assert backend.name == "cpu" and "--backend cpu" in reason
-
-
 def test_requiring_nki_allows_the_interpreter_and_takes_xla_where_only_that_runs(machine):
     machine.patch.setenv("DFMP2_REQUIRE_NKI", "1")
     assert registry.select("nki-interpreter", "auto", 1)[0].name == "nki-interpreter"

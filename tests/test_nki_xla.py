@@ -7,15 +7,12 @@ torch-xla's own. scripts/run_xla_tests.sh makes the environment and runs these; 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from math import prod
 
 import numpy as np
 import pytest
 
-from dfmp2.backends import registry
 from dfmp2.backends.base import Shape, Tile
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.trainium import calls
@@ -117,26 +114,6 @@ def test_two_processes_give_the_bits_of_one(executor):
     assert sum(launches) == 6 and min(launches) > 0
 
 
-@pytest.mark.xla
-def test_the_hardware_lane_is_refused_here(executor):
-    """The same packages, no Neuron: a run of the lane itself never starts, and says why."""
-    code = "from dfmp2.backends import registry; registry.select('nki-xla', 'auto', 1)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1
-    assert "BackendUnavailable: --backend nki-xla (AWS Trainium through torch-xla) cannot be used" in done.stderr
-    assert "no Neuron device" in done.stderr
-
-
-@pytest.mark.xla
-def test_it_says_what_it_is(executor):
-    run(executor, 8)
-    told = executor.describe()
-    assert told["lane"] == TWIN
-    assert told["device type"] == "CPU"
-    assert "not Trainium and not the kernels" in told["stand-in"]
-    assert int(told["graphs"].split()[0]) == metric("CompileTime")[0]
-
-
 @pytest.mark.parametrize(("nvir", "diagonal"), [(1, True), (129, False), (300, True), (600, False)])
 def test_the_twin_fills_the_columns_that_the_kernel_fills(nvir, diagonal):
     torch = pytest.importorskip("torch")
@@ -148,10 +125,3 @@ def test_the_twin_fills_the_columns_that_the_kernel_fills(nvir, diagonal):
     largest = np.abs(out).max(axis=0)
     assert largest.max() > 0
     assert (np.abs(found - out).max(axis=0) <= 3e-6 * largest).all()  # columns of padded pairs are zero in both
-
-
-def test_the_stand_in_cannot_be_chosen(dfmp2):
-    assert TWIN not in registry.names()
-    done = dfmp2("run", "h2o.xyz", "--basis", "sto-3g", "--backend", TWIN)
-    assert done.code == 2
-    assert TWIN in done.err
