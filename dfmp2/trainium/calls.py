@@ -311,6 +311,5 @@ def source_hash() -> str:
     """SHA-256 of all kernel files, hexadecimal."""
     digest = hashlib.sha256()
     for path in sorted(KERNEL_FOLDER.glob("*.py")):
-        if path.stem != "twins":
-            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()

@@ -173,14 +173,14 @@ def _rounds(core: Core, start: int, stop: int, step: object) -> Iterator[Registe
         raise core.refuse("loop-step", f"step is {step if type(step) is int else type(step).__name__}")
     if core.no_reorder:
         raise core.refuse("loop-no-reorder", "a dynamic loop inside nl.no_reorder")
-    if core.loops and core.settings.release in NESTING_FAILS:
+    if len(core.loops) > 1 and core.settings.release in NESTING_FAILS:
         raise core.refuse("loop-nested", f"a dynamic loop inside another in release {core.settings.release}")
     first = core.index
     loop = core.enter_loop()
     try:
         for value in range(start, stop, step):
-            core.next_round(loop)
-            yield Register(core, value, loop)
+            loop.count = 0  # the body names the same buffers as in the first round
+            yield Register(core, value, loop.key)
     finally:
         core.loops.remove(loop)
         close_loop(core, first)

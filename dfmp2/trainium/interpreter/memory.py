@@ -77,6 +77,14 @@ class Storage:
         return 4 if self.space == "psum" else self.dtype.itemsize
 
 
+@dataclass(slots=True, eq=False)
+class Loop:
+    """A dynamic loop that is running: its key, and how much the present round has declared and begun."""
+
+    key: tuple[int, ...] = ()
+    count: int = 0
+
+
 class Core:
     """State of one kernel run; `index` is the number of the instruction being issued."""
 
@@ -85,8 +93,7 @@ class Core:
         self.trace = Trace(target=settings.target)
         self.lives: list[Allocation] = []
         self.files: dict[str, str] = {}
-        self.loops: list[int] = []
-        self.loop_numbers: dict[tuple[int, int], int] = {}
+        self.loops = [Loop()]  # the kernel itself, then what runs in it
         self.no_reorder = 0
         self.no_reorder_seen = 0
         self.running = False
@@ -95,10 +102,7 @@ class Core:
         self.fuzz = settings.fuzz is not None
         self.double = settings.storage == "float64"
         self.generator = np.random.default_rng(settings.fuzz)
-        self.serials = 0
-        self.reused: dict[int, list[int]] = {}
-        self.position: dict[int, int] = {}
-        self.inner_loops: dict[int, int] = {}
+        self.serials: dict[tuple[int, ...], int] = {}
 
     @property
     def index(self) -> int:
@@ -126,8 +130,9 @@ class Core:
         """New memory. readonly : a kernel input, written throughout with `array` where that is known."""
         space = region.space
         held = held_as(dtype, self.settings.storage)
-        loop = self.loops[-1] if self.loops else 0
-        life = Allocation(self._serial(), name, space, 0, self.index, self.index, self.place(callers=True), loop)
+        serial = self.serials.setdefault(self._next(), len(self.serials))
+        here = self.place(callers=True)
+        life = Allocation(serial, name, space, 0, self.index, self.index, here, self.loops[-1].key)
         storage = Storage(life, region, dtype, shape)
         life.bytes = storage.row * storage.element_bytes
         if array is not None:
@@ -144,31 +149,20 @@ class Core:
         self.lives.append(life)
         return storage
 
-    def enter_loop(self) -> int:
-        """Opens a dynamic loop; a loop inside a loop keeps its number in later rounds of the outer one."""
-        outer = self.loops[-1] if self.loops else 0
-        order = self.inner_loops.get(outer, 0)
-        self.inner_loops[outer] = order + 1
-        loop = self.loop_numbers.setdefault((outer, order), len(self.loop_numbers) + 1)
-        self.loops.append(loop)
-        return loop
+    def _next(self) -> tuple[int, ...]:
+        """The key of a new buffer or loop; in later rounds of a dynamic loop, that of the first round."""
+        loop = self.loops[-1]
+        loop.count += 1
+        return (*loop.key, loop.count)
 
-    def next_round(self, loop: int) -> None:
-        """The body of a dynamic loop begins again: its declarations name the same buffers as in the first round."""
-        self.position[loop] = 0
-        self.inner_loops[loop] = 0
+    def enter_loop(self) -> Loop:
+        """Opens a dynamic loop."""
+        self.loops.append(Loop(self._next()))
+        return self.loops[-1]
 
-    def _serial(self) -> int:
-        """A new number; in later rounds of a dynamic loop, the number the same declaration got in the first."""
-        if self.loops:
-            loop = self.loops[-1]
-            known, at = self.reused.setdefault(loop, []), self.position.get(loop, 0)
-            self.position[loop] = at + 1
-            if at < len(known):
-                return known[at]
-            known.append(self.serials)
-        self.serials += 1
-        return self.serials - 1
+    def inside(self, key: tuple[int, ...]) -> bool:
+        """Whether a dynamic loop is still running; () is no loop."""
+        return not key or any(loop.key == key for loop in self.loops)
 
     def _garbage(self, shape: tuple[int, ...], held: np.dtype[Any]) -> Array:
         """Uninitialised memory: random with fuzz, else NaN and 4; under strict reads of it are refused, so anything."""
@@ -227,16 +221,16 @@ def _most(allocations: list[Allocation], space: Space, limit: int, rule: str, un
 
 
 class Register:
-    """A virtual register; `register_value` is None before the first load, `loop` the loop it counts (0: none)."""
+    """A virtual register; `register_value` is None before the first load, `loop` the loop it counts, () for none."""
 
-    def __init__(self, core: Core, value: int | None, loop: int = 0) -> None:
+    def __init__(self, core: Core, value: int | None, loop: tuple[int, ...] = ()) -> None:
         self._core = core
         self.register_value = value
         self.loop = loop
 
     def read(self) -> int:
         """The value, at run time."""
-        if self.loop and self.loop not in self._core.loops:
+        if not self._core.inside(self.loop):
             raise self._core.refuse("loop-scope", "a loop index was used after its loop")
         if self.register_value is None:
             raise self._core.refuse("register", "a register without a value was read")
@@ -579,7 +573,7 @@ def require_group(core: Core, tensor: Tensor) -> None:
 
 def _touch(core: Core, storage: Storage, tensor: Tensor) -> None:
     life = storage.life
-    if life.loop and life.loop not in core.loops:
+    if not core.inside(life.loop):
         raise core.refuse("loop-scope", f"{describe(tensor)} was declared inside a loop that has ended")
     life.last_use = core.index
 

@@ -76,8 +76,8 @@ class Allocation:
     """One tensor: bytes per partition on chip (whole size in HBM), and the instructions between which it lives.
 
     tensor : serial number; born : number of instructions issued before it was declared; last_use : index of the last
-    instruction that touches it (born if none); line : where it was declared; loop : the dynamic loop in whose body (0:
-    none).
+    instruction that touches it (born if none); line : where it was declared; loop : the dynamic loop in whose body,
+    () for none.
     """
 
     tensor: int
@@ -87,7 +87,7 @@ class Allocation:
     born: int
     last_use: int
     line: str
-    loop: int = 0
+    loop: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

@@ -3,7 +3,6 @@
 pair_energy   T_ab = sum_P B_iaP B_jbP     R = 1 / (e_a + e_b - e_i - e_j)     J = sum T^2 R     K = sum T T^t R
 mp2_energy    e_ij = sum_ab T_ab (2 T_ab - T_ba) / (e_a + e_b - e_i - e_j)
 transform     B_iaP = sum_mu nu A_P(mu, nu) C_occ(mu, i) C_vir(nu, a), occupied index first (K1 and K2)
-products      the operands of products.py
 """
 
 from __future__ import annotations
@@ -12,10 +11,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
 
 Array = NDArray[np.float64]
-Matrix = NDArray[Any]
 
 
 def pair_energy_twin(
@@ -82,24 +79,3 @@ def transform_twin(
     """
     half = np.einsum("pmn,mi->ipn", a.astype(dtype), c_occ.astype(dtype), optimize=True)
     return np.asarray((half @ c_vir.astype(dtype)).transpose(0, 2, 1))
-
-
-def gemm_twin(a: Matrix, b: Matrix) -> Matrix:
-    """C = A^t B, in the precision of the operands."""
-    return np.asarray(a.T @ b)
-
-
-def gemm_batch_twin(a: Matrix, b: Matrix, batches: int) -> Matrix:
-    """C_g = A_g^t B_g, batches below each other."""
-    left, right = (m.reshape(batches, -1, m.shape[1]) for m in (a, b))
-    return np.asarray((left.transpose(0, 2, 1) @ right).reshape(-1, b.shape[1]))
-
-
-def syrk_twin(a: Matrix) -> Matrix:
-    """C = A^t A."""
-    return np.asarray(a.T @ a)
-
-
-def trsm_twin(lower: Matrix, b: Matrix) -> Matrix:
-    """X of L X = B."""
-    return np.asarray(solve_triangular(lower, b, lower=True))
