@@ -175,18 +175,6 @@ def test_sbuf_released_late_delays_the_next_load():
     assert done.start[loads[3]] == pytest.approx(done.end[loads[0] + 90] + GIVEN.dma_start)
 
 
-def test_more_than_a_core_has_is_refused():
-    w = Writer()
-    tiles = [w.buffer("sbuf", 60_000) for _ in range(4)]
-    w.add("memset", "vector", 8, [], tiles)
-    with pytest.raises(KernelError, match="60000 bytes per partition do not fit"):
-        w.schedule()
-    w = Writer()
-    w.add("memset", "vector", 8, [], [w.buffer("psum", 2048) for _ in range(9)])
-    with pytest.raises(KernelError, match="PSUM banks"):
-        w.schedule()
-
-
 def port_trace() -> Writer:
     """A reciprocal into PSUM, and a copy out of another bank that is ready just after it began."""
     w = Writer()

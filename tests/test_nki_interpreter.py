@@ -509,21 +509,4 @@ def test_live_ranges_end_with_the_last_use(trace):
     }
     assert trace.sbuf_high_water == 1200 + 3072 + 16 + 32
     assert trace.psum_high_water == 1
-    line = TRACED[: TRACED.index("    half = ")].count("\n") + 1
-    assert trace.sbuf_peak_line == f"kernel.py:{line}"
     assert trace.target == "gen2"
-
-
-def test_many_free_dimensions_are_flagged(tmp_path):
-    path = tmp_path / "kernel.py"
-    path.write_text(
-        "import nki\nimport nki.isa as nisa\nimport nki.language as nl\n\n\n@nki.jit\ndef kernel(a):\n"
-        "    out = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.shared_hbm)\n"
-        "    s = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.sbuf)\n"
-        "    nisa.memset(dst=s.ap(pattern=[[16, 128], [8, 2], [4, 2], [2, 2], [1, 2]], offset=0), value=1.0)\n"
-        "    nisa.dma_copy(dst=out, src=s)\n    return out\n"
-    )
-    (out,), trace = run_kernel(str(path), "kernel", {"a": np.zeros((1, 1), np.float32)})
-    assert (out == 1).all()
-    assert len(trace.warnings) == 1
-    assert "4 free dimensions" in trace.warnings[0]

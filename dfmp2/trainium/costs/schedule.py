@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import KernelError
 from dfmp2.trainium.calls import Call
 from dfmp2.trainium.costs.chips import DMA_QUEUES, Assumptions, Chip, charge, queues, transfer_time
 from dfmp2.trainium.interpreter.run import run_kernel
@@ -55,12 +54,7 @@ class Residency:
 
 
 def place(trace: Trace, chip: Chip) -> Residency:
-    """Give every on-chip buffer of a trace a place.
-
-    Raises
-    ------
-    KernelError : more is alive at once than the chip has
-    """
+    """Give every on-chip buffer of a trace a place; a run has refused what does not fit."""
     found = Residency()
     _place_psum([a for a in trace.allocations if a.space == "psum"], found)
     _place_sbuf([a for a in trace.allocations if a.space == "sbuf"], chip.sbuf, found)
@@ -74,8 +68,6 @@ def _place_psum(allocations: list[Allocation], found: Residency) -> None:
         while alive and alive[0][0] < allocation.born:
             tensor = heapq.heappop(alive)[1]
             free.append((found.bank[tensor], tensor))
-        if not free:
-            raise KernelError(f"{allocation.line}: {PSUM_BANKS + 1} PSUM banks are in use: a core has {PSUM_BANKS}")
         bank, former = free.popleft()
         found.bank[allocation.tensor] = bank
         found.replaces[allocation.tensor] = () if former is None else (former,)
@@ -91,11 +83,6 @@ def _place_sbuf(allocations: list[Allocation], capacity: int, found: Residency) 
             free.append((size, tensor))
         wanted, former = allocation.bytes, []
         while wanted:
-            if not free:
-                raise KernelError(
-                    f"{allocation.line}: {allocation.bytes} bytes per partition do not fit beside what is alive: "
-                    f"a core has {capacity}"
-                )
             size, tenant = free.popleft()
             if tenant is not None:
                 former.append(tenant)
@@ -332,7 +319,7 @@ class Account:
     makespan : ns of the in-order schedule; bound : ns of the busiest engine or port
     port : ns the shared PSUM port is held (0 on trn2)
     bytes_read, bytes_written : HBM traffic
-    rows : transfers; descriptors : contiguous runs
+    descriptors : contiguous runs of transfers
     statements : instructions by name, matrix products flagged one/zero or transpose as "nc_matmul (hinted)"
     sbuf : most bytes per partition alive; psum : most banks alive
     """
@@ -344,7 +331,6 @@ class Account:
     port: float
     bytes_read: int
     bytes_written: int
-    rows: int
     descriptors: int
     statements: dict[str, int]
     sbuf: int
@@ -366,14 +352,14 @@ def settle(trace: Trace, chip: Chip, given: Assumptions) -> tuple[Account, Sched
     plan = build(trace, chip, given)
     taken = (plan.end - plan.start).tolist()
     busy, documented = dict.fromkeys(ENGINES, 0.0), dict.fromkeys(ENGINES, 0.0)
-    read = written = rows = descriptors = 0
+    read = written = descriptors = 0
     statements: Counter[str] = Counter()
     for one, time in zip(trace.instructions, taken, strict=True):
         if one.engine == "dma":
             share = queues(one) / DMA_QUEUES
             busy["dma"] += time * share
             documented["dma"] += time * share
-            rows, descriptors = rows + 1, descriptors + one.descriptors
+            descriptors += one.descriptors
             read += one.bytes if any(access.space == "hbm" for access in one.reads) else 0
             written += one.bytes if any(access.space == "hbm" for access in one.writes) else 0
         else:
@@ -390,7 +376,6 @@ def settle(trace: Trace, chip: Chip, given: Assumptions) -> tuple[Account, Sched
         port=port,
         bytes_read=read,
         bytes_written=written,
-        rows=rows,
         descriptors=descriptors,
         statements=dict(sorted(statements.items())),
         sbuf=trace.sbuf_high_water,

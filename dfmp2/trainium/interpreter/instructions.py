@@ -38,7 +38,6 @@ from dfmp2.trainium.interpreter.trace import Access, Engine, Instruction, overla
 
 MOST_SIZE = 65_535
 MOST_STRIDE = 32_767
-WARN_FREE_DIMENSIONS = 3
 HARDWARE = Member("dge_mode", "hwdge")
 MOST_STATIONARY = 128
 MOST_MOVING = 512
@@ -67,8 +66,6 @@ def on_chip(core: Core, value: object, role: str) -> Tensor:
     sizes, strides = tensor.shape[1:], tensor.strides[1:]
     if len(sizes) > MOST_FREE_DIMENSIONS or max(sizes) > MOST_SIZE or max(strides) > MOST_STRIDE:
         raise core.refuse("access-pattern", f"{role}: free sizes {sizes}, strides {strides}")
-    if len(sizes) > WARN_FREE_DIMENSIONS:
-        core.trace.warnings.append(f"{core.place()}: {role} has {len(sizes)} free dimensions; most instructions take 3")
     tensor.checked = True
     return tensor
 

@@ -196,28 +196,22 @@ def finish(core: Core) -> None:
         known.born, known.last_use = min(life.born, known.born), max(life.last_use, known.last_use)
     trace, limit = core.trace, core.settings.sbuf_limit
     trace.allocations = ordered = sorted(allocations.values(), key=lambda a: (a.born, a.tensor))
-    trace.sbuf_high_water, trace.sbuf_peak_line = _most(ordered, "sbuf", limit, "sbuf-capacity", "bytes per partition")
-    trace.psum_high_water, trace.psum_peak_line = _most(ordered, "psum", PSUM_BANKS, "psum-banks", "banks")
+    trace.sbuf_high_water = _most(ordered, "sbuf", limit, "sbuf-capacity", "bytes per partition")
+    trace.psum_high_water = _most(ordered, "psum", PSUM_BANKS, "psum-banks", "banks")
 
 
-def _most(allocations: list[Allocation], space: Space, limit: int, rule: str, unit: str) -> tuple[int, str]:
-    """Peak of the live ranges in one space and the declaration that reached it; PSUM tensors weigh one bank each."""
-    line = ""
-    ends: list[tuple[int, int]] = []
-    alive = peak = 0
+def _most(allocations: list[Allocation], space: Space, limit: int, rule: str, unit: str) -> int:
+    """Peak of the live ranges in one space; PSUM tensors weigh one bank each."""
+    living: list[tuple[int, int]] = []  # last use, weight
+    peak = 0
     for allocation in (a for a in allocations if a.space == space):
-        weight = 1 if space == "psum" else allocation.bytes
-        done = [end for end in ends if end[0] < allocation.born]
-        if done:
-            alive -= sum(size for _, size in done)
-            ends = [end for end in ends if end[0] >= allocation.born]
-        ends.append((allocation.last_use, weight))
-        alive += weight
-        if alive > peak:
-            peak, line = alive, allocation.line
+        living = [one for one in living if one[0] >= allocation.born]
+        living.append((allocation.last_use, 1 if space == "psum" else allocation.bytes))
+        alive = sum(weight for _, weight in living)
         if alive > limit:
             raise Violation(rule, f"{alive} {unit} alive here, limit {limit}", allocation.line)
-    return peak, line
+        peak = max(peak, alive)
+    return peak
 
 
 class Register:

@@ -95,8 +95,6 @@ class Trace:
     """All instructions and allocations of one kernel call, and the high-water marks found from them.
 
     sbuf_high_water : most bytes per partition alive at once; psum_high_water : most PSUM banks alive at once.
-    sbuf_peak_line, psum_peak_line : the declarations that reached these marks.
-    warnings : what is legal but was flagged, one line each.
     """
 
     instructions: list[Instruction] = field(default_factory=list)
@@ -104,6 +102,3 @@ class Trace:
     sbuf_high_water: int = 0
     psum_high_water: int = 0
     target: str = "gen2"
-    warnings: list[str] = field(default_factory=list)
-    sbuf_peak_line: str = ""
-    psum_peak_line: str = ""
