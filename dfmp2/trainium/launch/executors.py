@@ -66,13 +66,36 @@ class Executor(ABC):
     def upload(self, array: NDArray[Any]) -> Any:
         """Make an array resident; what comes back is passed to `launch`."""
 
-    @abstractmethod
     def launch(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
-        """Run a kernel of one output: resident tensors and compile-time constants by name."""
+        """Run a kernel of one output and read it back: resident tensors and compile-time constants by name.
+
+        Raises
+        ------
+        BackendUnavailable, KernelError : it is not compiled and cannot be, or breaks a rule of its language or chip
+        DeviceFault, KernelFailed, NumericalError, ResourceError : see `faults`
+        """
+        program = self._ready(source, kernel, arguments)
+        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
+            return self._fetched(program, self._run(program, arguments))
 
     def keep(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Any:
-        """The same, but the output stays resident (on the host it is so in any case); passed to `launch`."""
-        return self.launch(source, kernel, arguments)
+        """The same, but the output stays where it is; passed to `launch`."""
+        program = self._ready(source, kernel, arguments)
+        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
+            return self._run(program, arguments, kept=True)
+
+    def _ready(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Program:
+        """The program of a call, compiled and loaded where that is done ahead of a launch."""
+        return program_of(source, kernel, arguments)
+
+    @abstractmethod
+    def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> Any:
+        """The output of a program where it is computed; `kept` outputs outlive the next launch."""
+
+    def _fetched(self, program: Program, out: Any) -> NDArray[Any]:
+        """The output on the host."""
+        array: NDArray[Any] = out
+        return array
 
     def prepare(self, program: Program) -> None:
         """Have a program compiled and loaded; nothing to do where `compiles` is False."""
@@ -102,15 +125,8 @@ class InterpreterExecutor(Executor):
         """The array in the storage that the settings ask for."""
         return array.astype(np.float64 if self.settings.storage == "float64" else np.float32, copy=False)
 
-    def launch(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
-        """Run a kernel of one output.
-
-        Raises
-        ------
-        KernelError : the kernel breaks a rule of its language or its chip
-        """
-        self.proof.launches += 1
-        (out,), _ = run_kernel(source, kernel, dict(arguments), self.settings)
+    def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> NDArray[Any]:
+        (out,), _ = run_kernel(program.source, program.kernel, dict(arguments), self.settings)
         return out
 
     def describe(self) -> dict[str, str]:
@@ -176,40 +192,14 @@ class DeviceExecutor(NativeExecutor):
         return DeviceTensor(value, stored.shape)
 
     def launch(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
-        """Run a kernel of one output and read it back.
-
-        Raises
-        ------
-        BackendUnavailable, KernelError : it is not compiled and cannot be
-        DeviceFault, KernelFailed, NumericalError, ResourceError : see `faults`
-        """
-        program = self._ready(source, kernel, arguments)
-        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
-            out = self._fetched(program, self._run(program, arguments))
+        """Run a kernel and read it back; raises as every executor does."""
+        out = super().launch(source, kernel, arguments)
         self.proof.bytes_down += out.nbytes
         return out
-
-    def keep(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> DeviceTensor:
-        """Run a kernel of one output and leave it on the device; raises as `launch` does."""
-        program = self._ready(source, kernel, arguments)
-        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
-            return self._run(program, arguments, kept=True)
-
-    def _ready(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Program:
-        """The program of a call, compiled and loaded where that is done ahead of a launch."""
-        return program_of(source, kernel, arguments)
 
     @abstractmethod
     def _sent(self, array: NDArray[np.float32]) -> Any:
         """The runtime's tensor of an array."""
-
-    @abstractmethod
-    def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> DeviceTensor:
-        """The output of a program on the device; `kept` outputs outlive the next launch."""
-
-    @abstractmethod
-    def _fetched(self, program: Program, out: DeviceTensor) -> NDArray[np.float32]:
-        """The output on the host."""
 
 
 class HostExecutor(NativeExecutor):
@@ -232,20 +222,10 @@ class HostExecutor(NativeExecutor):
         """The array in float32; it stays on the host."""
         return float32(array)
 
-    def launch(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
-        """Run a kernel of one output.
-
-        Raises
-        ------
-        KernelFailed, NumericalError, ResourceError : see `faults`
-        """
-        with (
-            launching(f"kernel {kernel} on lane {self.lane}"),
-            self.proof.launch(program_of(source, kernel, arguments)),
-        ):
-            function = native_kernel(source, kernel)
-            out = (self._nki.simulate(function) if self.lane == "nki-simulator" else function)(**arguments)
-        return one_output(out, kernel)
+    def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> NDArray[Any]:
+        function = native_kernel(program.source, program.kernel)
+        runnable = self._nki.simulate(function) if self.lane == "nki-simulator" else function
+        return one_output(runnable(**arguments), program.kernel)
 
 
 def one_output(out: Any, kernel: str) -> NDArray[Any]:
@@ -438,21 +418,12 @@ class XlaExecutor(DeviceExecutor):
         return (int(data[0]), float(data[1]) / 1e9) if data else (0, 0.0)
 
 
-LANES: dict[str, Callable[[int | None, Host], Executor]] = {
-    "nki": lambda core, host: NeffExecutor(host, core),
-    "nki-xla": lambda core, host: XlaExecutor(host=host, core=core),
-    "nki-simulator": lambda core, host: HostExecutor("nki-simulator", "trn1", host),
-    "nki-call": lambda core, host: HostExecutor("nki-call", toolchain.device_target(host) or "trn1", host),
-    "interpreter": lambda core, host: InterpreterExecutor(),
-}
-
-
 def executor(lane: str, core: int | None = None, host: Host = HERE) -> Executor:
     """The executor of a lane; `core` is the NeuronCore it owns, None for the first that is visible.
 
     Parameters
     ----------
-    lane : one of LANES; or "module:class" of a stand-in, which tests of several processes give
+    lane : as the table above says; or "module:class" of a stand-in, which tests of several processes give
 
     Raises
     ------
@@ -462,6 +433,15 @@ def executor(lane: str, core: int | None = None, host: Host = HERE) -> Executor:
     if name:
         stand_in: Executor = getattr(import_module(module), name)()
         return stand_in
-    if lane not in LANES:
-        raise BackendUnavailable(f"lane {lane!r} is unknown: expected one of {', '.join(LANES)}")
-    return LANES[lane](core, host)
+    match lane:
+        case "nki":
+            return NeffExecutor(host, core)
+        case "nki-xla":
+            return XlaExecutor(host=host, core=core)
+        case "nki-simulator":
+            return HostExecutor(lane, "trn1", host)
+        case "nki-call":
+            return HostExecutor(lane, toolchain.device_target(host) or "trn1", host)
+        case "interpreter":
+            return InterpreterExecutor()
+    raise BackendUnavailable(f"lane {lane!r} is unknown: expected nki, nki-xla, nki-simulator, nki-call or interpreter")
