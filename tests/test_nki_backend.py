@@ -15,12 +15,12 @@ from dfmp2.errors import BackendUnavailable, KernelError, KernelFailed, Numerica
 from dfmp2.interop import python
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.progress import Listener
-from dfmp2.trainium.assignment import blocks_by_core, largest_share, owners, pair_channels, work_of
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.launch import cores
 from dfmp2.trainium.launch.cores import CoresBackend
 from dfmp2.trainium.launch.executors import InterpreterExecutor, source_hash
 from dfmp2.trainium.launch.guard import GuardedBackend
+from dfmp2.trainium.layout import blocks_by_core, largest_share, owners, pair_channels, work_of
 from tests.conftest import MOLECULES
 from tests.test_backends import fitted, oracle
 

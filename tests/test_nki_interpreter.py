@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from dfmp2.trainium.interpreter.arithmetic import FLOAT32, drop_bits
 from dfmp2.trainium.interpreter.memory import Core, Tensor, whole
-from dfmp2.trainium.interpreter.rules import Violation
+from dfmp2.trainium.interpreter.rules import RELEASES, Violation
 from dfmp2.trainium.interpreter.run import Settings, Shape, run_kernel
-from dfmp2.trainium.interpreter.settings import RELEASES
 from dfmp2.trainium.interpreter.signatures import REGIONS
 from dfmp2.trainium.interpreter.trace import Access, Trace
 

@@ -15,9 +15,8 @@ from dfmp2.trainium.backend import transform
 from dfmp2.trainium.calls import PairForm
 from dfmp2.trainium.costs.chips import find_chip
 from dfmp2.trainium.costs.schedule import trace_of as trace
-from dfmp2.trainium.interpreter.rules import Violation
+from dfmp2.trainium.interpreter.rules import RELEASES, Violation
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
-from dfmp2.trainium.interpreter.settings import RELEASES
 from dfmp2.trainium.launch.executors import InterpreterExecutor
 from tests.twins import mp2_energy_twin, pair_energy_twin, transform_twin
 

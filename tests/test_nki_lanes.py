@@ -28,7 +28,7 @@ from dfmp2.errors import (
 from dfmp2.interop import python
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.progress import Listener
-from dfmp2.trainium import assignment, entry
+from dfmp2.trainium import entry, layout
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import program_of, programs
 from dfmp2.trainium.costs import prediction
@@ -382,8 +382,8 @@ def test_cores_are_sent_the_blocks_they_need_and_no_others(machine):
     assert found.same_spin_energy == expected.same_spin_energy
     sent = prediction.shared_bytes(shapes, 4)
     assert sum(sent) == 3.25 * sum(prediction.shared_bytes(shapes, 1))
-    channels = assignment.pair_channels([33, 17])
-    own = [assignment.owners(tiles, 4) for tiles in channels.values()]
+    channels = layout.pair_channels([33, 17])
+    own = [layout.owners(tiles, 4) for tiles in channels.values()]
     tables = [0] * 4
     for core in range(4):
         for (left, right), tiles, given in zip(channels, channels.values(), own, strict=True):

@@ -8,8 +8,7 @@ import pytest
 
 from dfmp2.trainium import kernels
 from dfmp2.trainium.interpreter.lint import lint
-from dfmp2.trainium.interpreter.rules import NotInSubset, Violation
-from dfmp2.trainium.interpreter.settings import RELEASES
+from dfmp2.trainium.interpreter.rules import RELEASES, NotInSubset, Violation
 from dfmp2.trainium.interpreter.signatures import parameters
 
 MODULE = """\

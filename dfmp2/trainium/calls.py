@@ -18,7 +18,7 @@ import numpy as np
 from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError
 from dfmp2.trainium import layout
-from dfmp2.trainium.interpreter.settings import Shape as Tensor
+from dfmp2.trainium.interpreter.rules import Shape as Tensor
 from dfmp2.trainium.layout import EDGE, Array, P
 
 LARGEST = 100_000  # of any dimension: what goes beyond is a typing error, not a molecule
@@ -78,7 +78,7 @@ class Call:
     Attributes
     ----------
     source : module of the kernel; kernel : function in it
-    arguments : by name; `interpreter.settings.Shape` placeholders for tensors, the rest compile-time constants
+    arguments : by name; `interpreter.rules.Shape` placeholders for tensors, the rest compile-time constants
     count : how often a calculation makes it
     neff : name of the compiled program; equal names are the same program
     """

@@ -18,7 +18,7 @@ from dfmp2.trainium import calls, layout
 from dfmp2.trainium.calls import Call
 from dfmp2.trainium.costs.chips import FLOAT32_PASSES, Assumptions, Chip
 from dfmp2.trainium.costs.schedule import Account, schedule_call
-from dfmp2.trainium.interpreter.settings import Shape as Tensor
+from dfmp2.trainium.interpreter.rules import Shape as Tensor
 
 FLOAT32 = 4
 ARRAY = 128 * 128

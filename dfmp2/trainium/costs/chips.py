@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dfmp2.errors import InputError, KernelError
-from dfmp2.trainium.interpreter.settings import Settings
+from dfmp2.trainium.interpreter.rules import Settings
 from dfmp2.trainium.interpreter.trace import Instruction
 
 DMA_QUEUES = 16

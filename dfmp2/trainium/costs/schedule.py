@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from dfmp2.trainium.calls import Call
 from dfmp2.trainium.costs.chips import DMA_QUEUES, Assumptions, Chip, charge, queues, transfer_time
+from dfmp2.trainium.interpreter.rules import PSUM_BANKS, Settings
 from dfmp2.trainium.interpreter.run import run_kernel
-from dfmp2.trainium.interpreter.settings import PSUM_BANKS, Settings
 from dfmp2.trainium.interpreter.trace import Access, Allocation, Instruction, Rectangle, Trace, overlap
 
 DESCRIPTOR_BYTES = 2 * 16  # source and destination element of a descriptor ring

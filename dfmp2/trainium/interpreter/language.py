@@ -16,8 +16,7 @@ from typing import NoReturn
 from dfmp2.trainium.interpreter import instructions
 from dfmp2.trainium.interpreter.arithmetic import DTYPES, DType
 from dfmp2.trainium.interpreter.memory import Core, Register, Tensor, close_loop, whole
-from dfmp2.trainium.interpreter.rules import Violation
-from dfmp2.trainium.interpreter.settings import PARTITIONS, PSUM_BANK_BYTES
+from dfmp2.trainium.interpreter.rules import PARTITIONS, PSUM_BANK_BYTES, Violation
 from dfmp2.trainium.interpreter.signatures import (
     ENUMERATIONS,
     INSTRUCTIONS,

@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.trainium.interpreter.arithmetic import Array, DType, held_as
-from dfmp2.trainium.interpreter.rules import NotInSubset, Violation, kernel_place
-from dfmp2.trainium.interpreter.settings import PSUM_BANKS, Settings
+from dfmp2.trainium.interpreter.rules import PSUM_BANKS, NotInSubset, Settings, Violation, kernel_place
 from dfmp2.trainium.interpreter.signatures import Region
 from dfmp2.trainium.interpreter.trace import Access, Allocation, Rectangle, Space, Trace, overlap
 

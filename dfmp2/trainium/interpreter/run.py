@@ -25,8 +25,7 @@ from dfmp2.trainium.interpreter.arithmetic import DTYPES, Array, held_as
 from dfmp2.trainium.interpreter.language import Kernel, package, tensor_shape
 from dfmp2.trainium.interpreter.lint import BUILTINS, lint
 from dfmp2.trainium.interpreter.memory import Core, Tensor, finish, whole
-from dfmp2.trainium.interpreter.rules import Violation
-from dfmp2.trainium.interpreter.settings import Settings, Shape
+from dfmp2.trainium.interpreter.rules import Settings, Shape, Violation
 from dfmp2.trainium.interpreter.signatures import REGIONS
 from dfmp2.trainium.interpreter.trace import Trace
 

@@ -13,8 +13,7 @@ from functools import cache
 from typing import NoReturn
 
 from dfmp2.trainium.interpreter.arithmetic import BINARY, DTYPES, UNARY
-from dfmp2.trainium.interpreter.rules import NotInSubset
-from dfmp2.trainium.interpreter.settings import RELEASES
+from dfmp2.trainium.interpreter.rules import RELEASES, NotInSubset
 from dfmp2.trainium.interpreter.trace import Space
 
 ENUMERATIONS: dict[str, tuple[str, ...]] = {

@@ -1,4 +1,4 @@
-"""Several NeuronCores: one process each, blocks of pairs shared out beforehand (`assignment`), B sent where needed.
+"""Several NeuronCores: one process each, blocks of pairs shared out beforehand (`layout.owners`), B sent where needed.
 
 Every entry of the pair matrix is one core's alone and has its own place, and sums are taken in float64 in the order of
 that matrix; so energies have the same bits for one core and for many, whoever computed what. Nothing is exchanged
@@ -30,11 +30,10 @@ from numpy.typing import NDArray
 from dfmp2 import errors
 from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile
 from dfmp2.errors import Dfmp2Error, KernelFailed
-from dfmp2.trainium.assignment import columns_of, owners, rows_of
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.launch.compiler import PACKAGE
 from dfmp2.trainium.launch.executors import executor
-from dfmp2.trainium.layout import EDGE
+from dfmp2.trainium.layout import EDGE, columns_of, owners, rows_of
 
 Array = NDArray[np.float64]
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
