@@ -1,7 +1,6 @@
 """Plain twins of the kernels: the same results from whole matrices, in the working precision or in float64.
 
 pair_energy   T_ab = sum_P B_iaP B_jbP     R = 1 / (e_a + e_b - e_i - e_j)     J = sum T^2 R     K = sum T T^t R
-mp2_energy    e_ij = sum_ab T_ab (2 T_ab - T_ba) / (e_a + e_b - e_i - e_j)
 transform     B_iaP = sum_mu nu A_P(mu, nu) C_occ(mu, i) C_vir(nu, a), occupied index first (K1 and K2)
 """
 
@@ -51,21 +50,6 @@ def pair_energy_twin(
 
 def _total(terms: NDArray[Any]) -> float:
     return float(np.add.accumulate(terms, axis=1)[:, -1].sum(dtype=np.float64))
-
-
-def mp2_energy_twin(
-    t: NDArray[Any], eu: NDArray[Any], sums: NDArray[Any], dtype: type[Any] = np.float32
-) -> NDArray[np.float64]:
-    """e (ic, nocc), rows summed in `dtype` and then in float64.
-
-    Parameters
-    ----------
-    t : (ic, nocc, nvir, nvir); eu : (nvir, nvir) e_a + e_b; sums : (ic, nocc) e_i + e_j
-    """
-    x: NDArray[Any] = t.astype(dtype)
-    w: NDArray[Any] = x / (eu.astype(dtype) - sums.astype(dtype)[:, :, None, None])
-    rows = (w * (2 * x - x.transpose(0, 1, 3, 2))).sum(axis=3, dtype=dtype)
-    return np.asarray(rows.sum(axis=2, dtype=np.float64))
 
 
 def transform_twin(
