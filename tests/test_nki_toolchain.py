@@ -9,7 +9,7 @@ import pytest
 from dfmp2.backends import registry
 from dfmp2.cli.main import main
 from dfmp2.errors import BackendUnavailable, InputError
-from dfmp2.scf import hartree_fock
+from dfmp2.mp2 import energy
 from dfmp2.trainium import entry
 from dfmp2.trainium.launch import environment, toolchain
 from dfmp2.trainium.launch.environment import Host
@@ -61,7 +61,7 @@ CASES = [
     ("unknown chip", "nki", ("neither Trainium1 nor Trainium2", "use cpu")),
     ("simulated", "nki", ("NKI_SIMULATOR=1", "unset")),
     ("other target", "nki", ("but the device is a trn1", "unset")),
-    ("bad cores", "nki", ("'all' names no cores", "0-1")),
+    ("bad cores", "nki", ("=all: this names no cores", "0-1")),
     ("PJRT on the CPU", "nki-xla", ("PJRT_DEVICE=CPU", "unset")),
     ("other torch", "nki-xla", ("torch-xla 1.13.1 do not belong together", "install torch 1.13.1")),
 ]
@@ -80,7 +80,7 @@ def test_a_lane_that_cannot_run_ends_before_the_scf_with_reason_and_fix(machine,
 def refuse(machine, capsys, *options):
     """Exit code, last line and time of a run that must not reach the SCF."""
     (machine.folder / "h2o.xyz").write_text(MOLECULES["h2o"])
-    machine.patch.setattr(hartree_fock, "run_scf", reached)
+    machine.patch.setattr(energy, "run_scf", reached)
     machine.patch.chdir(machine.folder)
     begin = time.perf_counter()
     code = main(["run", "h2o.xyz", "--basis", "sto-3g", "--threads", "1", *options])

@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -43,6 +43,25 @@ VERSIONS += "    try: out[n] = m.version(n)\n    except m.PackageNotFoundError: 
 PACKAGES = ("nki", "neuronx-cc", "torch-neuronx", "libneuronxla", "torch-xla", "nrtpy")
 PRODUCT = "/sys/devices/virtual/dmi/id/product_name"
 CACHE = "/var/tmp/neuron-compile-cache"
+TRAPS = {  # variable -> what its value does, what to do about it
+    "NKI_SIMULATOR": ("kernels would be simulated, not run", "unset NKI_SIMULATOR"),
+    "PJRT_DEVICE": ("torch-xla would not use the device", "unset it, or export PJRT_DEVICE=NEURON"),
+    "NEURON_PLATFORM_TARGET_OVERRIDE": ("but the device is a {here}", "unset NEURON_PLATFORM_TARGET_OVERRIDE"),
+    "NEURON_RT_VISIBLE_CORES": ("this names no cores", "give 0, 0,1 or 0-1"),
+    "NEURON_CC_FLAGS": (
+        "lacks --auto-cast=none: older compilers round float32 products to bfloat16",
+        'export NEURON_CC_FLAGS="--auto-cast=none --retry_failed_compilation"',
+    ),
+    "NEURON_RT_STOCHASTIC_ROUNDING_EN": (
+        "results differ from run to run",
+        "export NEURON_RT_STOCHASTIC_ROUNDING_EN=0",
+    ),
+    "NEURON_LOGICAL_NC_CONFIG": (
+        "kernels are written for one physical core, and dfmp2 sets 1",
+        "unset NEURON_LOGICAL_NC_CONFIG",
+    ),
+    "HOME": ("caches go to the home of the user's account", "export HOME=your home folder"),
+}
 OK, WARN = "ok", "warn"
 Finding = tuple[str, str, str, str]  # what was looked at, OK or WARN, what was found, what to do about it
 
@@ -139,58 +158,31 @@ def _variables(lane: str, host: Host) -> list[Problem]:
     env = host.environ
     wanted, given = env.get("NEURON_PLATFORM_TARGET_OVERRIDE"), env.get("NEURON_RT_VISIBLE_CORES")
     here = device_target(host) if host.devices() else None
-    rows = [
-        (
-            host.flag("NKI_SIMULATOR") is not False,
-            f"NKI_SIMULATOR={env.get('NKI_SIMULATOR')}: kernels would be simulated, not run",
-            "unset NKI_SIMULATOR",
-        ),
-        (
-            lane == "nki-xla" and env.get("PJRT_DEVICE", "NEURON").upper() != "NEURON",
-            f"PJRT_DEVICE={env.get('PJRT_DEVICE')}: torch-xla would not use the device",
-            "unset it, or export PJRT_DEVICE=NEURON",
-        ),
-        (
-            bool(wanted and here and _chip(wanted) != here),
-            f"NEURON_PLATFORM_TARGET_OVERRIDE={wanted}, but the device is a {here}",
-            "unset NEURON_PLATFORM_TARGET_OVERRIDE",
-        ),
-        (
-            bool(given) and environment.cores(given or "") is None,
-            f"NEURON_RT_VISIBLE_CORES={given!r} names no cores",
-            "give 0, 0,1 or 0-1",
-        ),
-    ]
-    return [Problem(text, fix) for wrong, text, fix in rows if wrong] if lane in HARDWARE else []
+    wrong = {
+        "NKI_SIMULATOR": host.flag("NKI_SIMULATOR") is not False,
+        "PJRT_DEVICE": lane == "nki-xla" and env.get("PJRT_DEVICE", "NEURON").upper() != "NEURON",
+        "NEURON_PLATFORM_TARGET_OVERRIDE": bool(wanted and here and _chip(wanted) != here),
+        "NEURON_RT_VISIBLE_CORES": bool(given) and environment.cores(given or "") is None,
+    }
+    return _traps(env, wrong, here=here) if lane in HARDWARE else []
 
 
 def _own_variables(host: Host) -> list[Problem]:
     """Variables that change numbers for other programs, or that dfmp2 has to make up for."""
     env = host.environ
-    flags, cores = env.get("NEURON_CC_FLAGS", ""), env.get("NEURON_LOGICAL_NC_CONFIG", "1")
-    rows = [
-        (
-            "--auto-cast=none" not in re.sub(r"--auto-cast\s+", "--auto-cast=", flags),
-            f"NEURON_CC_FLAGS={flags!r} lacks --auto-cast=none: older compilers round float32 products to bfloat16",
-            'export NEURON_CC_FLAGS="--auto-cast=none --retry_failed_compilation"',
-        ),
-        (
-            env.get("NEURON_RT_STOCHASTIC_ROUNDING_EN", "0") not in ("", "0"),
-            "NEURON_RT_STOCHASTIC_ROUNDING_EN is on: results differ from run to run",
-            "export NEURON_RT_STOCHASTIC_ROUNDING_EN=0",
-        ),
-        (
-            cores != "1",
-            f"NEURON_LOGICAL_NC_CONFIG={cores}: kernels are written for one physical core, and dfmp2 sets 1",
-            "unset NEURON_LOGICAL_NC_CONFIG",
-        ),
-        (
-            not env.get("HOME"),
-            "HOME is not set: caches go to the home of the user's account",
-            "export HOME=your home folder",
-        ),
-    ]
-    return [Problem(text, fix) for wrong, text, fix in rows if wrong]
+    flags = re.sub(r"--auto-cast\s+", "--auto-cast=", env.get("NEURON_CC_FLAGS", ""))
+    wrong = {
+        "NEURON_CC_FLAGS": "--auto-cast=none" not in flags,
+        "NEURON_RT_STOCHASTIC_ROUNDING_EN": env.get("NEURON_RT_STOCHASTIC_ROUNDING_EN", "0") not in ("", "0"),
+        "NEURON_LOGICAL_NC_CONFIG": env.get("NEURON_LOGICAL_NC_CONFIG", "1") != "1",
+        "HOME": not env.get("HOME"),
+    }
+    return _traps(env, wrong)
+
+
+def _traps(env: Mapping[str, str], wrong: dict[str, bool], **known: object) -> list[Problem]:
+    found = [(name, *TRAPS[name]) for name, is_wrong in wrong.items() if is_wrong]
+    return [Problem(f"{name}={env.get(name, '')}: {why.format(**known)}", fix) for name, why, fix in found]
 
 
 def _chip(name: str) -> str:
