@@ -176,6 +176,25 @@ def kernel(a):
     np.testing.assert_array_equal(run(tmp_path, text, {"a": a}, row_sum=model), np.full((128, 2), total))
 
 
+def test_row_sums_are_those_of_the_operand_that_dst_overwrites(tmp_path):
+    text = (
+        HEAD
+        + """\
+@nki.jit
+def kernel(a):
+    s = load(a, nl.float32)
+    r = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.activation(dst=s[:, 1:24], op=nl.copy, data=s[:, 0:23], reduce_op=nl.add,
+                    reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=r)
+    out = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=out, src=r)
+    return out
+"""
+    )
+    a = np.arange(128 * 24, dtype=np.float32).reshape(128, 24)
+    np.testing.assert_array_equal(run(tmp_path, text, {"a": a}), a[:, :23].sum(axis=1, keepdims=True))
+
+
 @pytest.mark.parametrize("storage", ["declared", "float64"])
 def test_element_instructions_against_numpy(tmp_path, storage):
     generator = np.random.default_rng(2)

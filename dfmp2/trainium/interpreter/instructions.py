@@ -163,10 +163,13 @@ def compute(
     """
     values = _values(core, inputs)
     done = None if values is None else function(*values)
+    rows = None  # before out is written, which may overlap an input
+    if result is not None and done is not None:
+        rows = reduce_rows(done, reduction, 1, core.settings.row_sum)
     store(core, out, done)
     own: dict[str, Any] = {"operands": operands, "elements": elements or out.elements}
     if result is not None:
-        store(core, result, None if done is None else reduce_rows(done, reduction, 1, core.settings.row_sum))
+        store(core, result, rows)
         own |= {"reduces": True, "writes": (out.access, result.access)}
     issue(core, name, engine, out, inputs, **own)
 
