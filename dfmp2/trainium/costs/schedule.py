@@ -30,7 +30,7 @@ from dfmp2.trainium.calls import Call
 from dfmp2.trainium.costs.chips import DMA_QUEUES, Assumptions, Chip, charge, queues, transfer_time
 from dfmp2.trainium.interpreter.rules import PSUM_BANKS, Settings
 from dfmp2.trainium.interpreter.run import run_kernel
-from dfmp2.trainium.interpreter.trace import Access, Allocation, Instruction, Rectangle, Trace, overlap
+from dfmp2.trainium.interpreter.trace import Access, Instruction, Rectangle, Trace, overlap
 
 DESCRIPTOR_BYTES = 2 * 16  # source and destination element of a descriptor ring
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma")
@@ -54,43 +54,29 @@ class Residency:
 
 
 def place(trace: Trace, chip: Chip) -> Residency:
-    """Give every on-chip buffer of a trace a place; a run has refused what does not fit."""
+    """Give every on-chip buffer of a trace a place: a bank, or bytes; a run has refused what does not fit."""
     found = Residency()
-    _place_psum([a for a in trace.allocations if a.space == "psum"], found)
-    _place_sbuf([a for a in trace.allocations if a.space == "sbuf"], chip.sbuf, found)
+    for space, capacity in (("psum", PSUM_BANKS), ("sbuf", chip.sbuf)):
+        free: deque[tuple[int, int | None]] = deque([(capacity, None)])  # (room, former tenant), oldest first
+        alive: list[tuple[int, int, int]] = []  # (last use, tensor, size)
+        for allocation in (a for a in trace.allocations if a.space == space):
+            while alive and alive[0][0] < allocation.born:
+                _, tensor, size = heapq.heappop(alive)
+                free.append((size, tensor))
+            wanted = own = 1 if space == "psum" else allocation.bytes
+            former = []
+            while wanted:
+                size, tenant = free.popleft()
+                if tenant is not None:
+                    former.append(tenant)
+                if size > wanted:
+                    free.appendleft((size - wanted, tenant))
+                wanted -= min(size, wanted)
+            found.replaces[allocation.tensor] = tuple(former)
+            if space == "psum":
+                found.bank[allocation.tensor] = found.bank[former[0]] if former else len(found.bank)
+            heapq.heappush(alive, (allocation.last_use, allocation.tensor, own))
     return found
-
-
-def _place_psum(allocations: list[Allocation], found: Residency) -> None:
-    free: deque[tuple[int, int | None]] = deque((bank, None) for bank in range(PSUM_BANKS))
-    alive: list[tuple[int, int]] = []  # (last use, tensor)
-    for allocation in allocations:
-        while alive and alive[0][0] < allocation.born:
-            tensor = heapq.heappop(alive)[1]
-            free.append((found.bank[tensor], tensor))
-        bank, former = free.popleft()
-        found.bank[allocation.tensor] = bank
-        found.replaces[allocation.tensor] = () if former is None else (former,)
-        heapq.heappush(alive, (allocation.last_use, allocation.tensor))
-
-
-def _place_sbuf(allocations: list[Allocation], capacity: int, found: Residency) -> None:
-    free: deque[tuple[int, int | None]] = deque([(capacity, None)])  # (bytes, former tenant), oldest first
-    alive: list[tuple[int, int, int]] = []  # (last use, tensor, bytes)
-    for allocation in allocations:
-        while alive and alive[0][0] < allocation.born:
-            _, tensor, size = heapq.heappop(alive)
-            free.append((size, tensor))
-        wanted, former = allocation.bytes, []
-        while wanted:
-            size, tenant = free.popleft()
-            if tenant is not None:
-                former.append(tenant)
-            if size > wanted:
-                free.appendleft((size - wanted, tenant))
-            wanted -= min(size, wanted)
-        found.replaces[allocation.tensor] = tuple(former)
-        heapq.heappush(alive, (allocation.last_use, allocation.tensor, allocation.bytes))
 
 
 def waits(trace: Trace, residency: Residency) -> list[tuple[int, ...]]:

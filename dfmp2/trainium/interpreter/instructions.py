@@ -27,7 +27,6 @@ from dfmp2.trainium.interpreter.memory import (
     Register,
     Tensor,
     describe,
-    note_accumulate,
     note_read,
     note_write,
     open_group,
@@ -513,7 +512,6 @@ def nc_matmul(core: Core, given: Given) -> None:
         raise core.refuse("matmul-onezero", "a flagged operand holds other values than 0 and 1")
     if given.accumulate:
         require_group(core, out)
-        note_accumulate(core, out)
     else:
         note_write(core, out, matmul=True)
         open_group(core, out)

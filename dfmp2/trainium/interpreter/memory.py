@@ -538,12 +538,6 @@ def note_write(core: Core, tensor: Tensor, *, matmul: bool = False, fill: bool =
             storage.written = None
 
 
-def note_accumulate(core: Core, tensor: Tensor) -> None:
-    """nc_matmul adds to elements that it does not overwrite."""
-    _touch(core, tensor.storage, tensor)
-    tensor.storage.version += 1
-
-
 def open_group(core: Core, tensor: Tensor) -> None:
     """nc_matmul(accumulate=False): the rectangle starts a group, groups it overlaps are closed."""
     rectangle = _rectangle(tensor)
@@ -553,7 +547,9 @@ def open_group(core: Core, tensor: Tensor) -> None:
 
 
 def require_group(core: Core, tensor: Tensor) -> None:
-    """nc_matmul(accumulate=True): the rectangle must lie inside one open group."""
+    """nc_matmul(accumulate=True): adds to elements, whose rectangle must lie inside one open group."""
+    _touch(core, tensor.storage, tensor)
+    tensor.storage.version += 1
     p0, p1, f0, f1 = _rectangle(tensor)
     written = tensor.storage.written
     if written is not None and not tensor.bits(written).all():
