@@ -9,8 +9,8 @@ import published_kernels as published
 
 from dfmp2.trainium.calls import SHAPES
 from dfmp2.trainium.costs import catalogue
+from dfmp2.trainium.costs.catalogue import Price
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions
-from dfmp2.trainium.costs.pricing import Price
 
 MS, GB = 1e6, 1e9
 MEASURED = {

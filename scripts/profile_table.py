@@ -20,7 +20,7 @@ from dfmp2.errors import Dfmp2Error, InputError
 from dfmp2.trainium import calls
 from dfmp2.trainium.calls import Call, parse_shape
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions
-from dfmp2.trainium.costs.pricing import Account, schedule_call
+from dfmp2.trainium.costs.schedule import Account, schedule_call
 from dfmp2.trainium.launch import compiler, environment, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
 

@@ -21,7 +21,7 @@ import dfmp2
 from dfmp2.errors import ResultFileError
 from dfmp2.host import resources
 from dfmp2.mp2.result import MP2Result
-from dfmp2.trainium.launch import diagnosis
+from dfmp2.trainium.launch import toolchain as diagnosis
 from dfmp2.trainium.launch.toolchain import PLACEHOLDERS
 from dfmp2.validation import doctor
 from dfmp2.validation.doctor import Finding, Surroundings, exit_code, inspect, observe
@@ -306,8 +306,8 @@ def test_placeholders_are_known_by_version(trainium, name, version):
     assert name.replace("-", "_") not in sys.modules
     fake = having(trainium, **{name.replace("-", "_"): version})
     [found] = neuron(replace(fake, root=trainium.root / "empty")).values()
-    bad(found, f"no Neuron device; {name} {version}", "placeholder", fix=f"pip uninstall {name}; for the real one")
-    bad(neuron(fake)["packages"], f"{name} {version} from PyPI", fix="AWS's own index")
+    bad(found, f"no Neuron device; {name} {version}", "placeholder", fix=f"pip uninstall {name} and install it from")
+    bad(neuron(fake)["packages"], f"{name} {version} from PyPI", fix="AWS's own package index")
 
 
 def test_a_sound_trainium_host(trainium):
@@ -320,9 +320,13 @@ def test_a_sound_trainium_host(trainium):
 
 def test_neuron_packages(trainium):
     bare = replace(trainium, version={"torch-xla": "2.9.0"}.get)
-    bad(neuron(bare)["packages"], "neither nki (to compile) nor nrtpy (to run)", fix="AWS's own index")
+    bad(neuron(bare)["packages"], "neither nki (to compile) nor nrtpy (to run)", fix="AWS's own package index")
     bad(neuron(having(trainium, nrtpy="0.2"))["packages"], "nki and nrtpy clash", fix="an environment")
-    bad(neuron(having(trainium, torch="2.10.0"))["packages"], "but torch 2.10.0", fix="install torch 2.9.0")
+    bad(
+        neuron(having(trainium, torch="2.10.0"))["packages"],
+        "torch 2.10.0 and torch-xla 2.9.0 do not belong together",
+        fix="install torch 2.9.0",
+    )
 
 
 def test_neuron_path(trainium):
@@ -342,10 +346,10 @@ def test_neuron_path(trainium):
         ({"NKI_SIMULATOR": "1"}, "simulated, not run", "unset NKI_SIMULATOR"),
         ({"PJRT_DEVICE": "CPU"}, "PJRT_DEVICE=CPU", "export PJRT_DEVICE=NEURON"),
         ({"NEURON_CC_FLAGS": "-O2"}, "lacks --auto-cast=none", "export NEURON_CC_FLAGS="),
-        ({"NEURON_PLATFORM_TARGET_OVERRIDE": "trn3"}, "=trn3 on trn1.2xlarge", "unset NEURON_PLATFORM"),
+        ({"NEURON_PLATFORM_TARGET_OVERRIDE": "trn3"}, "=trn3: but the device is a trn1", "unset NEURON_PLATFORM"),
         ({"NEURON_RT_STOCHASTIC_ROUNDING_EN": "1"}, "differ from run to run", "ROUNDING_EN=0"),
         ({"NEURON_LOGICAL_NC_CONFIG": "2"}, "one physical core", "unset NEURON_LOGICAL_NC_CONFIG"),
-        ({"HOME": ""}, "HOME is not set", "export HOME="),
+        ({"HOME": ""}, "HOME=: caches go", "export HOME="),
         ({"NKI_SIMULATOR": "0", "NEURON_CC_FLAGS": "-O2 --auto-cast none"}, "-O2 --auto-cast none", None),
         ({"NEURON_PLATFORM_TARGET_OVERRIDE": "trn1"}, "NEURON_CC_FLAGS=", None),
     ],

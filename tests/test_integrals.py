@@ -24,8 +24,8 @@ from dfmp2.mp2.pairs import pair_energies
 from dfmp2.progress import Stopwatch
 from dfmp2.scf import jk
 from dfmp2.scf.jk import FittedIntegrals, coulomb_exchange, fitted_integrals
-from dfmp2.trainium.kernels.twins import transform_twin
 from tests.test_nki_backend import GEOMETRIES
+from tests.twins import transform_twin
 
 RNG = np.random.default_rng(8)
 MOLE = gto.M(atom="N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6", basis="cc-pvdz", spin=1, verbose=0)

@@ -15,14 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dfmp2.errors import BackendUnavailable, ComparisonFailed, InputError
+from dfmp2.errors import ComparisonFailed
 from dfmp2.trainium import calls
 from dfmp2.trainium.calls import SHAPES
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions
-from dfmp2.trainium.costs.pricing import schedule_call
+from dfmp2.trainium.costs.schedule import schedule_call
 from dfmp2.trainium.interpreter.lint import lint
-from dfmp2.trainium.interpreter.run import Settings
-from dfmp2.trainium.launch import compiler, toolchain
+from dfmp2.trainium.launch import compiler
 from tests.stand_in_nki.site import planted
 
 ROOT = Path(__file__).parent.parent
@@ -62,26 +61,6 @@ def test_shell_scripts_are_sound(name):
 
 
 @pytest.mark.parametrize("name", SHELL)
-def test_help_names_every_option_and_exit_code(name):
-    done = shell(name, "--help")
-    assert done.returncode == 0
-    options = set(re.findall(r"^    (--[a-z]+)[ )|]", (SCRIPTS / f"{name}.sh").read_text(), flags=re.M)) - {"--help"}
-    assert options
-    for option in options:
-        assert option in done.stdout
-    assert f"scripts/{name}.sh" in done.stdout and "Exit codes: 0, " in done.stdout
-    assert os.access(SCRIPTS / f"{name}.sh", os.X_OK)
-
-
-@pytest.mark.parametrize("name", SHELL)
-def test_unknown_options_and_missing_values_are_refused(name):
-    for wrong in (("--frobnicate",), ("--lane",) if "lane" in shell(name, "--help").stdout else ("--folder",)):
-        done = shell(name, *wrong)
-        assert done.returncode == 2 and name in done.stderr
-        assert "--help" in done.stderr
-
-
-@pytest.mark.parametrize("name", SHELL)
 def test_a_dry_run_shows_commands_that_exist_and_leaves_nothing(name, tmp_path):
     arguments = {"run_neuron_tests": ("--everything",), "bench_neuron": ("--shapes", "small")}.get(name, ())
     done = shell(name, "--dry-run", *arguments, cwd=tmp_path)
@@ -110,19 +89,6 @@ def test_without_a_device_a_script_says_so(name, tmp_path):
     assert done.returncode == 6
     assert "there is no Neuron device" in done.stderr and "--dry-run" in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-def test_environments_are_not_made_inside_the_source_tree():
-    done = shell("run_xla_tests", "--folder", "venv")
-    assert done.returncode == 2 and "lies in the source tree" in done.stderr
-
-
-def test_the_simulator_needs_the_package_and_says_where_it_comes_from():
-    if toolchain.refusal("nki-simulator") is None:
-        pytest.skip("nki is installed here")
-    done = shell("run_simulator_tests")
-    assert done.returncode == 6
-    assert "nki is not installed: install it from AWS's own package index" in done.stderr
 
 
 # Probes
@@ -160,14 +126,6 @@ def test_the_model_predicts_what_the_documentation_says(rehearsal):
     assert predicted["P9"]["blocks right / blocks"] == 1.0
 
 
-def test_a_dry_run_claims_no_measurement(rehearsal, capsys):
-    assert all(found["measured"] is None and found["decision"] is None for found in rehearsal.values())
-    assert probe_neuron.main(["--dry-run", "--only", "P9"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith("dry run: predicted") and "nothing was measured" in printed
-    assert "would decide" in printed and "    decides" not in printed
-
-
 def test_every_constant_that_a_probe_settles_exists(rehearsal):
     places = set()
     for probe in PROBES:
@@ -187,61 +145,11 @@ def test_every_constant_that_a_probe_settles_exists(rehearsal):
         assert found is not None, place
 
 
-def test_rounded_products_are_recognised():
-    numbers = BY_NAME["P1"].ask(ModelBench(Settings(pe_model="bf16prod")))
-    assert numbers["bfloat16 excess / expected"] == 0.0 and numbers["float32 excess / expected"] == 1.0
-    decision = BY_NAME["P1"].decide(numbers)
-    assert "splitting float32 into halves gains nothing" in decision.text
-    assert decision.settles[0].value == '"bf16prod"'
-
-
-DECISIONS = [
-    ("P1", {"float32 excess / expected": 0.0}, "stop here"),
-    ("P2", {"hinted, cycles per row": 2.0}, "halves the cost"),
-    ("P2", {"dense, cycles per row": 1.02, "largest relative error of 12 x 128 terms": 3e-3}, "1 passes in place of 4"),
-    ("P3", {"Vector reciprocal, largest relative error": 2e-3}, "too coarse (more than 2.4e-07): Vector reciprocal"),
-    ("P3", {"Scalar copy + bias, largest relative error": math.nan}, "Scalar copy + bias"),
-    ("P4", {"multiply from PSUM, cycles per element": 2.0}, "saves nothing"),
-    ("P5", {"24.6 kB runs, unknown, GB/s": 290.0, "1.3 kB runs, unknown, GB/s": 220.0}, "let the compiler choose"),
-    ("P6", {"pair block, each further call, ms": 4.0}, "dispatch adds to every call"),
-    ("P7", {"programs for 5 blocks": 15.0}, "something of a molecule is compiled in"),
-    ("P7", {"programs for 3 blocks": math.nan}, "does not count"),
-    ("P8", {"medium, edge 8, s": 30.0, "medium, edge 8, GiB": 3.0}, "within 600 s and 24 GiB: medium, edge 8"),
-    ("P8", {"medium, edge 8, s": 700.0, "medium, edge 8, GiB": 3.0}, "even the default block is too large"),
-    ("P9", {"blocks right / blocks": 0.125}, "keep static blocks"),
-]
-
-
-@pytest.mark.parametrize(("name", "changed", "told"), DECISIONS, ids=[f"{n}-{t[:20]}" for n, _, t in DECISIONS])
-def test_other_numbers_decide_otherwise(rehearsal, name, changed, told):
-    predicted = {k: math.nan if v is None else v for k, v in rehearsal[name]["predicted"].items()}
-    assert told in BY_NAME[name].decide(predicted | changed).text
-    assert told not in BY_NAME[name].decide(predicted).text
-
-
-def test_the_rate_of_transfers_is_fitted_through_two_points():
-    rates = {"24.6 kB": 100 * 24_576 / (24_576 + 900), "1.3 kB": 100 * 1_344 / (1_344 + 900)}
-    numbers = {f"{runs} runs, {mode}, GB/s": v for runs, v in rates.items() for mode in ("static", "unknown")}
-    settled = {s.place.partition(":")[2]: s.value for s in BY_NAME["P5"].decide(numbers).settles}
-    assert settled["Chip.dma"].startswith("6.2 ") and settled["Assumptions.dma_half"].startswith("900 ")
-
-
 def test_probes_without_a_device_are_refused(capsys):
     assert probe_neuron.main([]) == 6
     assert "lane nki cannot be used" in capsys.readouterr().err
     assert probe_neuron.main(["--dry-run", "--only", "P1,P11"]) == 1
     assert "no probe 'P11': expected one or more of P1, P2" in capsys.readouterr().err
-
-
-def test_a_lane_that_compiles_in_every_call_answers_no_question_of_time(capsys):
-    assert [probe.name for probe in probe_neuron.choose(None, "nki-call")] == ["P1", "P3", "P9"]
-    assert probe_neuron.main(["--only", "P5,P1", "--lane", "nki-call"]) == 1
-    assert "P5: lane nki-call compiles in every call" in capsys.readouterr().err
-
-
-def test_a_probe_that_hangs_is_ended():
-    with pytest.raises(ProbeError, match="no answer within 0 s"):
-        probe_neuron.answer_of(["--dry-run"], {}, 0.3)
 
 
 def test_a_probe_that_fails_is_reported_and_the_others_go_on(monkeypatch, capsys):
@@ -335,15 +243,6 @@ def test_the_profile_table_compares_with_the_prediction(tmp_path, capsys):
     assert any(line.startswith("pair_energy_block, diagonal: 0.100 ms") for line in lines)
 
 
-def test_files_that_are_no_profile_are_refused(tmp_path, capsys):
-    (tmp_path / "x.json").write_text("{}")
-    assert profile_table.main(["--shape", "small", str(tmp_path / "x.json")]) == 3
-    assert "has no total_time" in capsys.readouterr().err
-    assert profile_table.main([]) == 3
-    with pytest.raises(InputError, match="kernels warmup --shape small"):
-        profile_table.compiled("small")
-
-
 def test_the_profile_takes_the_programs_that_runs_launch(machine):
     from dfmp2.trainium.entry import compile_ahead
     from dfmp2.trainium.launch.compiler import NeffCache
@@ -357,17 +256,7 @@ def test_the_profile_takes_the_programs_that_runs_launch(machine):
 
 def test_the_benchmark_times_three_phases_and_proves_what_ran(tmp_path, capsys):
     file = tmp_path / "b.json"
-    options = [
-        "--lane",
-        "nki-interpreter",
-        "--shapes",
-        "3/5/10",
-        "--repeats",
-        "2",
-        "--json",
-        str(file),
-        "--without-torch",
-    ]
+    options = f"--lane nki-interpreter --shapes 3/5/10 --repeats 2 --json {file} --without-torch".split()
     assert neuron_benchmark.main(options) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("REHEARSAL on the interpreter: nothing of this is a time of a device")
@@ -392,62 +281,12 @@ def test_the_benchmark_runs_the_lanes(machine):
         neuron_benchmark.judge("9/5/10", {"fresh": {"difference": math.nan}})
 
 
-def test_the_benchmark_refuses_before_it_measures(tmp_path, capsys):
-    assert neuron_benchmark.main(["--repeats", "1"]) == 3
-    assert neuron_benchmark.main(["--shapes", "tiny", "--dry-run"]) == 3
-    assert "--shape 'tiny'" in capsys.readouterr().err
-    with pytest.raises(BackendUnavailable, match="--dry-run shows"):
-        neuron_benchmark.refuse("nki")
-    assert neuron_benchmark.main(["--shapes", "small", "--dry-run"]) == 0
-    assert "(floor 0.06)" in capsys.readouterr().out  # 136 pairs, 112^2 x 384, 4 passes, 128^2 at 2.8 GHz
-
-
-# Workflows
-
-
-def workflow(name):
-    yaml = pytest.importorskip("yaml")
-    return yaml.load((ROOT / ".github/workflows" / f"{name}.yml").read_text(), Loader=yaml.BaseLoader)
-
-
-def steps(found):
-    return [step for job in found["jobs"].values() for step in job["steps"]]
-
-
 @pytest.mark.parametrize("name", ["cpu", "simulator", "hardware"])
-def test_workflows_are_well_formed_and_call_what_exists(name):
-    found = workflow(name)
-    assert set(found) <= {"name", "on", "permissions", "concurrency", "jobs"}
-    assert found["permissions"] == {"contents": "read"}
-    called = []
-    for job in found["jobs"].values():
-        assert {"runs-on", "timeout-minutes", "steps"} <= set(job)
-    for step in steps(found):
-        assert ("uses" in step) != ("run" in step)
-        called += re.findall(r"scripts/[\w./*-]+", step.get("run", ""))
-    assert called
-    for script in called:
-        assert list(ROOT.glob(script)), script
-        if "*" not in script:
-            assert os.access(ROOT / script, os.X_OK), script
-    for option in re.findall(r"(scripts/\w+\.sh)([^\n|]*)", "\n".join(step.get("run", "") for step in steps(found))):
-        for word in re.findall(r"--[a-z]+", option[1]):
-            assert f"    {word})" in (ROOT / option[0]).read_text(), option
-
-
-def test_three_gates():
-    cpu, simulator, hardware = (workflow(name) for name in ("cpu", "simulator", "hardware"))
-    matrix = cpu["jobs"]["tests"]["strategy"]["matrix"]
-    assert matrix["python"] == ["3.11", "3.12", "3.13"]
-    assert {*matrix["constraints"], *(row["constraints"] for row in matrix["include"])} == {
-        "pinned",
-        "newest",
-        "oldest",
-    }
-    assert {"push", "pull_request"} <= set(cpu["on"])
-    assert simulator["jobs"]["simulator"]["if"] == "vars.NEURON_PIP_INDEX != ''"
-    [step] = [step for step in simulator["jobs"]["simulator"]["steps"] if "run" in step]
-    assert step["env"]["NEURON_PIP_INDEX"] == "${{ vars.NEURON_PIP_INDEX }}"  # no address in the repository
-    assert list(hardware["on"]) == ["workflow_dispatch"]
-    assert hardware["jobs"]["trn1"]["runs-on"] == ["self-hosted", "linux", "trn1"]
-    assert "amazonaws" not in "".join(path.read_text() for path in (ROOT / ".github").rglob("*.yml"))
+def test_workflows_call_what_exists(name):
+    text = (ROOT / ".github/workflows" / f"{name}.yml").read_text()
+    called = re.findall(r"(scripts/[\w./-]+\.sh)([^\n|]*)", text)
+    assert called or name == "cpu"
+    for script, options in called:
+        assert os.access(ROOT / script, os.X_OK), script
+        for word in re.findall(r"--[a-z]+", options):
+            assert f"    {word})" in (ROOT / script).read_text(), (script, word)

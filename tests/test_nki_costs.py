@@ -5,7 +5,6 @@ kernels on trn1, and the pair-energy kernels with per-pair figures worked out by
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError, KernelError
 from dfmp2.trainium.calls import SHAPES
-from dfmp2.trainium.costs import catalogue, prediction, pricing, schedule, timeline
+from dfmp2.trainium.costs import catalogue, prediction, schedule, text
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions, charge, transfer_time
 from dfmp2.trainium.interpreter.trace import Access, Allocation, Instruction, Trace
 
@@ -90,17 +89,6 @@ def instruction(name, engine="vector", elements=512, spaces=("sbuf",), itemsize=
 )
 def test_cycles_of_the_instruction_pages(chip, one, cycles):
     assert charge(one, chip, GIVEN).cycles == cycles
-
-
-def test_one_zero_hint_is_credited_only_when_asked_for():
-    one = instruction("nc_matmul", "tensor", 128, stationary=128, one_zero=True)
-    assert charge(one, TRN1, GIVEN).cycles == 512
-    assert charge(one, TRN1, replace(GIVEN, one_zero_hint=True)).cycles == 256
-
-
-def test_an_instruction_without_a_documented_cost_is_refused():
-    with pytest.raises(KernelError, match=r"no documented cost for nisa\.sort"):
-        charge(instruction("sort"), TRN1, GIVEN)
 
 
 def test_transfers_of_512_byte_rows_reach_the_published_rate():
@@ -187,18 +175,6 @@ def test_sbuf_released_late_delays_the_next_load():
     assert done.start[loads[3]] == pytest.approx(done.end[loads[0] + 90] + GIVEN.dma_start)
 
 
-def test_more_than_a_core_has_is_refused():
-    w = Writer()
-    tiles = [w.buffer("sbuf", 60_000) for _ in range(4)]
-    w.add("memset", "vector", 8, [], tiles)
-    with pytest.raises(KernelError, match="60000 bytes per partition do not fit"):
-        w.schedule()
-    w = Writer()
-    w.add("memset", "vector", 8, [], [w.buffer("psum", 2048) for _ in range(9)])
-    with pytest.raises(KernelError, match="PSUM banks"):
-        w.schedule()
-
-
 def port_trace() -> Writer:
     """A reciprocal into PSUM, and a copy out of another bank that is ready just after it began."""
     w = Writer()
@@ -251,32 +227,18 @@ def test_account_adds_up_and_timeline_names_the_stall():
     w.matmul(bank, 512, tile)
     w.add("activation", "scalar", 512, [bank], [w.buffer("sbuf", 2048)], reduces=True)
     w.schedule()
-    found, plan = pricing.settle(w.trace, TRN1, GIVEN)
+    found, plan = schedule.settle(w.trace, TRN1, GIVEN)
     assert found.bytes_read == 128 * RUN and found.bytes_written == 0 and found.ring_bytes == 128 * 32
     assert found.busy["scalar"] == pytest.approx(640 / 1.4) and found.documented["scalar"] == pytest.approx(576 / 1.4)
     assert found.utilisation == pytest.approx(2048 / 2.8 / found.makespan)
     assert found.bound == pytest.approx(found.busy["dma"])
-    waited = timeline.stalls(w.trace, plan)
+    waited = text.stalls(w.trace, plan)
     assert waited[0][1] == pytest.approx(1.3 + 128 * RUN / (272 * RUN / (RUN + 512)) / 1e3 + 0.064 / 2.8)
     assert waited[0][2] == "dma_copy on dma at kernel.py:0"
-    text = timeline.draw(w.trace, plan, length=20.0)
-    rows = {line.split()[0]: line[8:] for line in text.splitlines()[1:-1]}
+    drawn = text.draw(w.trace, plan, length=20.0)
+    rows = {line.split()[0]: line[8:] for line in drawn.splitlines()[1:-1]}
     assert rows["tensor"].index("M") == int(plan.start[1] / 200 + 0.5)
     assert rows["tensor"].count("M") in (3, 4) and rows["scalar"].strip(".") == "++"
-
-
-def test_twenty_thousand_instructions_are_scheduled_in_seconds():
-    w = Writer()
-    for _ in range(1000):
-        bank, copy, out = w.buffer("psum", 2048), w.buffer("sbuf", 2048), w.buffer("sbuf", 2048)
-        for _ in range(18):
-            w.matmul(bank, 512)
-        w.add("activation", "scalar", 512, [bank], [copy])
-        w.add("tensor_tensor", "vector", 512, [copy, bank], [out])
-    begun = time.perf_counter()
-    done = w.schedule()
-    assert len(done.start) == 20_000
-    assert time.perf_counter() - begun < 5.0
 
 
 TRN1 = CHIPS["trn1"]
@@ -362,9 +324,10 @@ def test_cycles_per_pair_of_the_plain_kernel(prices, name, tensor, vector, scala
     assert port / 1.4 <= held <= (port + 64 * statements[4]) / 1.4
 
 
-def test_on_chip_memory_of_the_plain_kernel_stays_within_its_design(prices):
+def test_on_chip_memory_stays_within_the_design(prices):
     assert prices["medium", "trn1", "plain"].sbuf <= 152_064
     assert prices["large", "trn1", "plain"].sbuf <= 165_504
+    assert prices["medium", "trn1", "packed"].sbuf <= 170_496
     for price in prices.values():
         assert price.sbuf <= TRN1.sbuf
         assert price.psum <= 8
@@ -429,25 +392,24 @@ def test_what_cannot_fit_is_refused_before_it_is_counted():
     assert trn1.obstacle and trn1.device == 0.0
 
 
+def test_one_zero_hint_is_credited_only_when_asked_for():
+    one = instruction("nc_matmul", "tensor", 128, stationary=128, one_zero=True)
+    assert charge(one, TRN1, GIVEN).cycles == 512
+    assert charge(one, TRN1, replace(GIVEN, one_zero_hint=True)).cycles == 256
+
+
+def test_an_instruction_without_a_documented_cost_is_refused():
+    with pytest.raises(KernelError, match=r"no documented cost for nisa\.sort"):
+        charge(instruction("sort"), TRN1, GIVEN)
+
+
 def test_prediction_of_an_open_shell_adds_three_channels():
     alpha, beta = Shape(9, 30, 100), Shape(7, 32, 100)
     trn1, trn2 = prediction.predict((alpha, beta))
     parts = [catalogue.best(K3, shape, TRN1, GIVEN)[0] for shape in (alpha, beta)]
-    mixed = pricing.price("plain", catalogue.cross((alpha, beta), TRN1), 1, TRN1, GIVEN)
+    mixed = catalogue.price("plain", catalogue.cross((alpha, beta), TRN1), 1, TRN1, GIVEN)
     assert trn1.device == pytest.approx(sum(p.makespan for p in (*parts, mixed)) / 1e9)
     assert trn1.calls == sum(p.calls for p in (*parts, mixed))
     assert trn1.memory > 4 * 128 * 128 * (16 + 8)  # B of 16 and 8 padded orbitals
     assert (trn1.chip, trn2.chip) == ("trn1", "trn2")
     assert prediction.predict(()) == ()
-
-
-def test_timeline_of_the_kernel_shows_its_few_stalls(prices):
-    call = prices["medium", "trn1", "plain"].parts[0].call
-    trace, account, plan = pricing.schedule_call(call, TRN1, GIVEN)
-    waited = timeline.stalls(trace, plan)
-    assert sum(idle for _, idle, _ in waited) == pytest.approx(
-        (account.makespan - account.busy["tensor"]) / 1e3, rel=0.01
-    )
-    assert waited[0][2].startswith("dma_copy on dma at ")  # the first operands
-    text = timeline.draw(trace, plan, begin=100.0, length=50.0)
-    assert "." not in next(line for line in text.splitlines() if line.startswith("tensor"))[8:]

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from dfmp2.trainium.interpreter.arithmetic import BFLOAT16, FLOAT32, drop_bits
-from dfmp2.trainium.interpreter.core import Core
-from dfmp2.trainium.interpreter.rules import Violation
+from dfmp2.trainium.interpreter.arithmetic import FLOAT32, drop_bits
+from dfmp2.trainium.interpreter.memory import Core, Tensor, whole
+from dfmp2.trainium.interpreter.rules import RELEASES, Violation
 from dfmp2.trainium.interpreter.run import Settings, Shape, run_kernel
-from dfmp2.trainium.interpreter.settings import RELEASES
-from dfmp2.trainium.interpreter.tensors import Tensor, whole
+from dfmp2.trainium.interpreter.signatures import REGIONS
 from dfmp2.trainium.interpreter.trace import Access, Trace
 
 HEAD = """\
@@ -113,10 +112,6 @@ def test_rounding_to_nearest_even(value, bits, rounded):
     assert drop_bits(np.array([value], np.float32), bits)[0] == np.float32(rounded)
 
 
-def test_rounding_keeps_nan():
-    assert np.isnan(drop_bits(np.array([np.nan], np.float32), 16)).all()
-
-
 def test_width_of_products_is_visible(tmp_path):
     """(1 + 2^-7)^2 - (1 + 2^-6) = 2^-14: there with full products, gone when products are rounded to bfloat16."""
     a = [[1 + 2**-7], [1.0]]
@@ -179,6 +174,25 @@ def kernel(a):
 """
     )
     np.testing.assert_array_equal(run(tmp_path, text, {"a": a}, row_sum=model), np.full((128, 2), total))
+
+
+def test_row_sums_are_those_of_the_operand_that_dst_overwrites(tmp_path):
+    text = (
+        HEAD
+        + """\
+@nki.jit
+def kernel(a):
+    s = load(a, nl.float32)
+    r = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.activation(dst=s[:, 1:24], op=nl.copy, data=s[:, 0:23], reduce_op=nl.add,
+                    reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=r)
+    out = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=out, src=r)
+    return out
+"""
+    )
+    a = np.arange(128 * 24, dtype=np.float32).reshape(128, 24)
+    np.testing.assert_array_equal(run(tmp_path, text, {"a": a}), a[:, :23].sum(axis=1, keepdims=True))
 
 
 @pytest.mark.parametrize("storage", ["declared", "float64"])
@@ -274,18 +288,11 @@ def test_fuzz_reorders_contractions_and_nothing_else(tmp_path):
     np.testing.assert_array_equal(plain, product(tmp_path, a, b))
 
 
-def test_models_that_round_are_not_combined_with_float64_storage():
-    with pytest.raises(Exception, match="storage='float64'") as caught:
-        Settings(storage="float64", pe_model="split4")
-    assert type(caught.value).__name__ == "InputError"
-
-
 def numbered(shape: tuple[int, ...], space: str = "sbuf") -> tuple[Tensor, np.ndarray]:
     """A tensor whose elements are numbered in C order, and the same as a NumPy array."""
     core = Core(Settings())
     values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-    region = "shared_hbm" if space == "hbm" else space
-    return whole(core, core.declare("t", region, space, FLOAT32, shape, values)), values
+    return whole(core, core.declare("t", REGIONS[space], FLOAT32, shape, values)), values
 
 
 @st.composite
@@ -337,27 +344,6 @@ def test_access_patterns_follow_the_formula(counts, steps, offset):
     grid = np.indices([count for _, count in pattern])
     expected = offset + sum(step * index for (step, _), index in zip(pattern, grid, strict=True))
     np.testing.assert_array_equal(view.values(), values.reshape(-1)[expected])
-
-
-def test_contiguous_runs():
-    tensor, _ = numbered((4, 6, 8))
-    assert tensor.run() == 48
-    assert tensor[:, 2:4, :].run() == 16
-    assert tensor[:, 2:4, 1:8].run() == 7
-    assert tensor[:, 2, 0:8].run() == 8
-    assert tensor[:, :, 0:8:2].run() == 1
-    in_hbm, _ = numbered((4, 6, 8), "hbm")
-    assert in_hbm.run() == 4 * 48
-    assert in_hbm[1:3, :, :].run() == 96
-
-
-def test_large_strides_begin_at_16_bytes():
-    core = Core(Settings())
-    for dtype, step in ((FLOAT32, 4), (BFLOAT16, 8)):
-        tensor = whole(core, core.declare("t", "sbuf", "sbuf", dtype, (4, 64)))
-        assert tensor[:, 0:64:step].strided
-        assert not tensor[:, 0 : 64 : step - 1].strided
-        assert not tensor[:, 0:1].strided
 
 
 SOURCE = str(Path(__file__).parent / "data" / "nki_kernels" / "dynamic_rows.py")
@@ -414,13 +400,6 @@ def test_counter_is_followed_without_arithmetic():
     assert starts == [32 * WIDTH * 4 * block for block in range(BLOCKS)]
     with pytest.raises(Violation, match="counts-only mode does not know"):
         run_kernel(SOURCE, "counter_in_sbuf", {**given, "count": Shape((1, 1), "int32")}, Settings(arithmetic=False))
-
-
-def test_offset_beyond_the_tensor_is_refused():
-    given = {**rows_and_count(), "count": np.array([[BLOCKS + 1]], np.int32)}
-    with pytest.raises(Violation) as caught:
-        run_kernel(SOURCE, "counter_in_sbuf", given)
-    assert caught.value.rule == "ap-pattern"
 
 
 NESTED = """\
@@ -548,21 +527,4 @@ def test_live_ranges_end_with_the_last_use(trace):
     }
     assert trace.sbuf_high_water == 1200 + 3072 + 16 + 32
     assert trace.psum_high_water == 1
-    line = TRACED[: TRACED.index("    half = ")].count("\n") + 1
-    assert trace.sbuf_peak_line == f"kernel.py:{line}"
     assert trace.target == "gen2"
-
-
-def test_many_free_dimensions_are_flagged(tmp_path):
-    path = tmp_path / "kernel.py"
-    path.write_text(
-        "import nki\nimport nki.isa as nisa\nimport nki.language as nl\n\n\n@nki.jit\ndef kernel(a):\n"
-        "    out = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.shared_hbm)\n"
-        "    s = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.sbuf)\n"
-        "    nisa.memset(dst=s.ap(pattern=[[16, 128], [8, 2], [4, 2], [2, 2], [1, 2]], offset=0), value=1.0)\n"
-        "    nisa.dma_copy(dst=out, src=s)\n    return out\n"
-    )
-    (out,), trace = run_kernel(str(path), "kernel", {"a": np.zeros((1, 1), np.float32)})
-    assert (out == 1).all()
-    assert len(trace.warnings) == 1
-    assert "4 free dimensions" in trace.warnings[0]

@@ -1,18 +1,16 @@
-"""One set of tests for every lane that launches kernels: interpreter, AWS's simulator, Trainium, torch-xla stand-in.
+"""One set of tests for every lane that launches kernels: interpreter, AWS's simulator, Trainium.
 
 Only the interpreter is there everywhere. The others are skipped with their reason, or fail with `--require MARKER`:
-`nki_simulator` (package nki), `nki` and `nki_xla` (a Trainium device, marked `neuron` as well), `xla` (torch-xla).
+`nki_simulator` (package nki), `nki` and `nki_xla` (a Trainium device, marked `neuron` as well).
 """
 
 from __future__ import annotations
-
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
 from scipy.linalg import solve_triangular
 
-from dfmp2.backends import contract, registry
+from dfmp2.backends import contract
 from dfmp2.backends.base import Tile
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.backends.untransformed import UntransformedTensor
@@ -21,20 +19,17 @@ from dfmp2.mp2.pairs import pair_energies
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.backend import NkiBackend, transform
 from dfmp2.trainium.entry import refusal
-from dfmp2.trainium.kernels.twins import gemm_twin, syrk_twin, transform_twin, trsm_twin
 from dfmp2.trainium.launch.executors import executor as launch_lane
-from dfmp2.trainium.launch.executors import source_hash
 from tests.conftest import MOLECULES
 from tests.test_nki_backend import Quiet
 from tests.test_nki_kernels import oracle, space, untransformed
+from tests.twins import transform_twin
 
-TWIN = "xla-cpu-twin"
 MARKS = {
     "interpreter": (),
     "nki-simulator": (pytest.mark.nki_simulator,),
     "nki": (pytest.mark.neuron, pytest.mark.nki),
     "nki-xla": (pytest.mark.neuron, pytest.mark.nki_xla),
-    TWIN: (pytest.mark.xla,),
 }
 ROWS = {"interpreter": "nki-interpreter"} | {lane: lane for lane in ("nki-simulator", "nki", "nki-xla")}
 QUICK = 3  # contract cases that the interpreter runs by default; `dfmp2 kernels check` has its own tests
@@ -58,10 +53,7 @@ def cases():
 
 def require(lane):
     """Skip where a lane is not there."""
-    if lane == TWIN:
-        missing = None if find_spec("torch_xla") else "torch-xla is not installed, see scripts/run_xla_tests.sh"
-    else:
-        missing = None if lane == "interpreter" else refusal(lane)
+    missing = None if lane == "interpreter" else refusal(lane)
     if missing is not None:
         pytest.skip(f"lane {lane}: {missing}")
 
@@ -70,7 +62,7 @@ def opened(lane):
     """The executor of a lane, one per test run because a process can hold a device once."""
     require(lane)
     if lane not in _OPEN:
-        _OPEN[lane] = launch_lane("tests.xla_twin:XlaTwinExecutor" if lane == TWIN else lane)
+        _OPEN[lane] = launch_lane(lane)
     return _OPEN[lane]
 
 
@@ -116,32 +108,6 @@ def _pairs(lane, variant):
 
 
 @pytest.mark.parametrize("lane", lanes())
-def test_the_same_call_gives_the_same_bits(lane):
-    s, b = space(9, 8, 20), backend(lane)
-    found = []
-    for _ in range(2):
-        operand = b.put(s.b, s.occ, s.vir, "mixed")
-        found.append(b.pair_terms(operand, operand, Tile(0, 9, 0, 9, True)))
-    np.testing.assert_array_equal(found[0].direct, found[1].direct)
-    np.testing.assert_array_equal(found[0].exchange, found[1].exchange)
-
-
-@pytest.mark.parametrize("lane", lanes())
-def test_launches_are_counted_and_the_lane_names_itself(lane):
-    executor, b = opened(lane), backend(lane)
-    s = space(9, 8, 10)  # two blocks of occupied orbitals
-    before = executor.launches
-    operand = b.put(s.b, s.occ, s.vir, "mixed")
-    for tile in (Tile(0, 8, 0, 8, True), Tile(0, 8, 8, 9, False), Tile(8, 9, 8, 9, True)):
-        b.pair_terms(operand, operand, tile)
-    assert executor.launches - before == 3
-    told = b.describe()
-    assert told["lane"] == lane
-    assert source_hash().startswith(told["kernel sources"].split()[1])
-    assert int(told["kernel launches"]) == executor.launches
-
-
-@pytest.mark.parametrize("lane", lanes("interpreter", "nki-simulator", "nki", "nki-xla"))
 def test_products_and_the_triangular_solve(lane):
     rng = np.random.default_rng(11)
     a, b = rng.standard_normal((256, 256)), rng.standard_normal((256, 600))
@@ -151,9 +117,9 @@ def test_products_and_the_triangular_solve(lane):
     inverse = np.vstack([solve_triangular(tile, np.eye(128), lower=True).T for tile in tiles])
     solved = launch(lane, "products", "trsm", l_t=np.ascontiguousarray(lower.T), inverse_t=inverse, b=right)
     for found, expected in (
-        (launch(lane, "products", "gemm", a=a, b=b), gemm_twin(a, b)),
-        (launch(lane, "products", "syrk", a=a, identity=np.eye(128)), syrk_twin(a)),
-        (solved, trsm_twin(lower, right)),
+        (launch(lane, "products", "gemm", a=a, b=b), a.T @ b),
+        (launch(lane, "products", "syrk", a=a, identity=np.eye(128)), a.T @ a),
+        (solved, solve_triangular(lower, right, lower=True)),
     ):
         np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
 
@@ -196,10 +162,3 @@ def test_a_molecule_equals_pyscf(tmp_path, lane, molecule):
     details = dict(detail.split(": ", 1) for detail in result.provenance.backend_details)
     assert details["lane"] == lane
     assert int(details["kernel launches"].split()[0]) >= 1
-
-
-def test_the_stand_in_cannot_be_chosen(dfmp2):
-    assert TWIN not in registry.names()
-    done = dfmp2("run", "h2o.xyz", "--basis", "sto-3g", "--backend", TWIN)
-    assert done.code == 2
-    assert TWIN in done.err

@@ -169,7 +169,7 @@ def show_timeline(
     """Draw the predicted in-order schedule of one call, and what the Tensor Engine waits for."""
     from dfmp2.errors import InputError
     from dfmp2.trainium.calls import parse_shape
-    from dfmp2.trainium.costs import catalogue, pricing, timeline
+    from dfmp2.trainium.costs import catalogue, schedule, text
     from dfmp2.trainium.costs.chips import Assumptions, find_chip
 
     chip, wanted, row = find_chip(target), parse_shape(shape), catalogue.find(kernel)
@@ -180,12 +180,12 @@ def show_timeline(
     if not 0.0 < length <= 1e6:
         raise InputError(f"--length {length:g}: expected microseconds from 0 to 1e6")
     call = price.parts[number - 1].call
-    trace, account, plan = pricing.schedule_call(call, chip, given)
+    trace, account, plan = schedule.schedule_call(call, chip, given)
     if not 0.0 <= begin * 1e3 < account.makespan:
         raise InputError(f"--begin {begin:g}: expected microseconds from 0 to {account.makespan / 1e3:.1f}, its length")
     click.echo(f"{call.neff}, variant {price.variant}, one {chip.name} core: predicted")
-    click.echo(timeline.draw(trace, plan, begin=begin, length=length), nl=False)
-    click.echo(timeline.summary(trace, plan), nl=False)
+    click.echo(text.draw(trace, plan, begin=begin, length=length), nl=False)
+    click.echo(text.summary(trace, plan), nl=False)
 
 
 @command.command("check", short_help="Check that a backend keeps the pair-term contract.")

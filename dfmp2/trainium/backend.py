@@ -26,7 +26,7 @@ from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Prediction,
 from dfmp2.backends.untransformed import UntransformedTensor, unpacked
 from dfmp2.errors import UnsupportedByBackend
 from dfmp2.trainium import layout
-from dfmp2.trainium.calls import CHIP, KERNELS, programs, variants
+from dfmp2.trainium.calls import CHIP, KERNELS, PairForm, programs, variants
 from dfmp2.trainium.launch.executors import Executor
 from dfmp2.trainium.layout import BANK, EDGE, GROUP, Array, P
 
@@ -223,40 +223,20 @@ class NkiBackend(Backend):
         """J and K (EDGE, EDGE) of two blocks of one space; both triangles of a diagonal block."""
         resident, diagonal = operand.b, row == column
         nvir, naux = resident.nvir, resident.naux
-        packed = (self._variant or variants(nvir, naux)[-1]) == "packed"
-        held = (layout.packed_residents if packed else layout.residents)(nvir, naux)
-        items = layout.emission(EDGE, held, diagonal, layout.packing(nvir, naux) if packed else 1)
+        form = PairForm(nvir, naux, (self._variant or variants(nvir, naux)[-1]) == "packed")
+        items = form.items(diagonal)
         eps_i, eps_j = (_block(layout.pad_occupied(operand.eps_occ), k) for k in (row, column))
-        if packed:
-            kernel, read = "pair_energy_packed", layout.read_packed
-            eu, identity = layout.packed_tables, layout.packed_identity
-            tables = {
-                "eu": self._kept(resident, (kernel, "eu", diagonal), lambda: eu(resident.eps_vir, diagonal)),
-                "neg": self._executor.upload(layout.packed_neg(eps_i, eps_j, items)),
-                "identity": self._kept(resident, (kernel, "identity"), lambda: identity(nvir)),
-            }
-        else:
-            kernel, read = "pair_energy_block", layout.read_pairs
-            tables = {
-                "eu": self._kept(resident, (kernel, "eu"), lambda: layout.eu_table(resident.eps_vir)),
-                "neg": self._executor.upload(layout.neg_table(eps_i, eps_j, items)),
-                "identity": self._kept(resident, (kernel, "identity"), lambda: np.eye(P)),
-            }
-        out = self._executor.launch(
-            f"{KERNELS}.{'pair_energy_packed' if packed else 'pair_energy'}",
-            kernel,
-            {
-                "b_i": resident.blocks[row],
-                "b_j": resident.blocks[column],
-                **tables,
-                "nvir": nvir,
-                "residents": held,
-                "run": layout.RUN,
-                "diagonal": diagonal,
-                "transpose": self._executor.target == "gen3",
-            },
-        )
-        direct, exchange = read(out, items, EDGE, nvir)
+        table = (form.kernel, "eu", form.packed and diagonal)
+        arguments = {
+            "b_i": resident.blocks[row],
+            "b_j": resident.blocks[column],
+            "eu": self._kept(resident, table, lambda: form.eu(resident.eps_vir, diagonal)),
+            "neg": self._executor.upload(layout.neg_table(eps_i, eps_j, items)),
+            "identity": self._kept(resident, (form.kernel, "identity"), form.identity),
+            **form.constants(diagonal, self._executor.target),
+        }
+        out = self._executor.launch(f"{KERNELS}.{form.module}", form.kernel, arguments)
+        direct, exchange = layout.read_pairs(out, items, EDGE, nvir)
         if diagonal:
             direct, exchange = (m + np.triu(m, 1).T for m in (direct, exchange))
         return direct, exchange
@@ -264,26 +244,18 @@ class NkiBackend(Backend):
     def _cross(self, left: Operand, right: Operand, row: int, column: int) -> tuple[Array]:
         """J (EDGE, EDGE) of a block of the left and a block of the right space."""
         nvir, naux = right.b.nvir, right.b.naux
-        held = layout.residents(max(nvir, left.b.nvir), naux)
-        eps_i, eps_j = (
-            _block(layout.pad_occupied(left.eps_occ), row),
-            _block(layout.pad_occupied(right.eps_occ), column),
-        )
-        out = self._executor.launch(
-            f"{KERNELS}.pair_energy_cross",
-            "pair_energy_cross",
-            {
-                "b_i": left.b.blocks[row],
-                "b_j": right.b.blocks[column],
-                "eu": self._kept(
-                    *(left.b, ("cross", right.b.eps_vir.tobytes())),
-                    lambda: layout.cross_table(left.b.eps_vir, right.b.eps_vir),
-                ),
-                "neg": self._executor.upload(layout.cross_neg(eps_i, eps_j)),
-                "nvir": nvir,
-                "residents": held,
-            },
-        )
+        eps_i = _block(layout.pad_occupied(left.eps_occ), row)
+        eps_j = _block(layout.pad_occupied(right.eps_occ), column)
+        virtual = left.b.eps_vir, right.b.eps_vir
+        arguments = {
+            "b_i": left.b.blocks[row],
+            "b_j": right.b.blocks[column],
+            "eu": self._kept(left.b, ("cross", virtual[1].tobytes()), lambda: layout.cross_table(*virtual)),
+            "neg": self._executor.upload(layout.cross_neg(eps_i, eps_j)),
+            "nvir": nvir,
+            "residents": layout.residents(max(nvir, left.b.nvir), naux),
+        }
+        out = self._executor.launch(f"{KERNELS}.pair_energy_cross", "pair_energy_cross", arguments)
         return (layout.read_cross(out, EDGE),)
 
     def _kept(self, resident: Resident, name: object, make: Callable[[], Array]) -> Any:

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError
 from dfmp2.trainium import layout
-from dfmp2.trainium.interpreter.settings import Shape as Tensor
-from dfmp2.trainium.layout import EDGE, P
+from dfmp2.trainium.interpreter.rules import Shape as Tensor
+from dfmp2.trainium.layout import EDGE, Array, P
 
 LARGEST = 100_000  # of any dimension: what goes beyond is a typing error, not a molecule
-
-
 SHAPES = {  # the synthetic shapes the public trn1 figures were measured with
     "small": Shape(16, 112, 384),
     "medium": Shape(64, 448, 1536),
@@ -78,7 +78,7 @@ class Call:
     Attributes
     ----------
     source : module of the kernel; kernel : function in it
-    arguments : by name; `interpreter.settings.Shape` placeholders for tensors, the rest compile-time constants
+    arguments : by name; `interpreter.rules.Shape` placeholders for tensors, the rest compile-time constants
     count : how often a calculation makes it
     neff : name of the compiled program; equal names are the same program
     """
@@ -88,6 +88,66 @@ class Call:
     arguments: dict[str, Any]
     count: int
     neff: str
+
+
+@dataclass(frozen=True, slots=True)
+class PairForm:
+    """K3 at padded sizes, plain or packed: its kernel, constants and tables, and the order of its pairs.
+
+    Attributes
+    ----------
+    nvir, naux : padded; edge : occupied orbitals of a block
+    """
+
+    nvir: int
+    naux: int
+    packed: bool
+    edge: int = EDGE
+
+    @property
+    def module(self) -> str:
+        """File of the kernel."""
+        return "pair_energy_packed" if self.packed else "pair_energy"
+
+    @property
+    def kernel(self) -> str:
+        """Function in it."""
+        return "pair_energy_packed" if self.packed else "pair_energy_block"
+
+    @property
+    def residents(self) -> int:
+        """Blocks of B_i held at a time."""
+        return (layout.packed_residents if self.packed else layout.residents)(self.nvir, self.naux, self.edge)
+
+    def constants(self, diagonal: bool, target: str) -> dict[str, Any]:
+        """Compile-time arguments; `diagonal` : both blocks are the same one."""
+        found = {"nvir": self.nvir, "residents": self.residents, "run": layout.RUN}
+        return {**found, "diagonal": diagonal, "transpose": target == "gen3"}
+
+    def items(self, diagonal: bool) -> tuple[layout.Item, ...]:
+        """Pairs in the order in which they are emitted."""
+        group = P // (self.nvir % P) if self.packed else 1
+        return layout.emission(self.edge, self.residents, diagonal, group)
+
+    def eu(self, eps_vir: Array, diagonal: bool) -> Array:
+        """Table of e_a + e_b."""
+        return layout.packed_tables(eps_vir, diagonal) if self.packed else layout.eu_table(eps_vir)
+
+    def identity(self) -> Array:
+        """For transposes."""
+        return layout.packed_identity(self.nvir) if self.packed else np.eye(P)
+
+    def tensors(self, diagonal: bool) -> dict[str, Tensor]:
+        """Shapes of the other arguments."""
+        block = Tensor((self.edge * P, self.naux // P, layout.tile_columns(self.nvir)))
+        items, columns = self.items(diagonal), layout.upper_columns(self.nvir)
+        groups = sum(len(item.rows) > 1 for item in items)
+        if self.packed:
+            full, height = divmod(self.nvir, P)
+            columns = layout.upper_columns(full * P) + (full + 1) * height + (columns if diagonal else 0)
+        neg = 2 * sum(len(item.rows) for item in items) + groups
+        widths = {"eu": columns, "neg": neg, "identity": self.identity().shape[1]}
+        return {"b_i": block, "b_j": block, **{name: Tensor((P, width)) for name, width in widths.items()}}
 
 
 def pair_energy_calls(
@@ -105,18 +165,15 @@ def pair_energy_calls(
     ------
     InputError : the variant does not exist for these sizes
     """
-    n, aux, blocks = layout.padded_nvir(nvir), layout.padded_naux(naux), -(-nocc // edge)
     if variant not in variants(nvir, naux, edge):
         raise InputError(f"variant {variant!r}: {nvir} virtual orbitals offer {', '.join(variants(nvir, naux, edge))}")
-    calls = []
-    for diagonal, count in ((False, blocks * (blocks - 1) // 2), (True, blocks)):
-        if count and variant == "packed":
-            calls.append(
-                _call("pair_energy_packed", "pair_energy_packed", _packed(n, aux, edge, target, diagonal), count)
-            )
-        elif count:
-            calls.append(_call("pair_energy", "pair_energy_block", _plain(n, aux, edge, target, diagonal), count))
-    return tuple(calls)
+    form = PairForm(layout.padded_nvir(nvir), layout.padded_naux(naux), variant == "packed", edge)
+    blocks = -(-nocc // edge)
+    return tuple(
+        _call(form.module, form.kernel, form.tensors(diagonal) | form.constants(diagonal, target), count)
+        for diagonal, count in ((False, blocks * (blocks - 1) // 2), (True, blocks))
+        if count
+    )
 
 
 def variants(nvir: int, naux: int, edge: int = EDGE) -> tuple[str, ...]:
@@ -163,63 +220,24 @@ def predecessor_calls(nocc: int, nvir: int, naux: int) -> tuple[Call, ...]:
     """One call of each predecessor at the padded sizes of a shape, where it fits one call (nvir at most 512)."""
     n, slices = layout.padded_nvir(nvir), layout.padded_naux(naux) // P
     columns = layout.tile_columns(n)
-    rows = max(size for size in range(1, min(nvir, P) + 1) if nvir % size == 0)
-    operand = Tensor((P, slices, columns))
+    product = {"a": Tensor((P, columns)), "b": Tensor((P, n))}
+    batch = {"a": Tensor((4 * P, columns)), "b": Tensor((4 * P, n)), "batches": 4}
+    solve = {"l_t": Tensor((4 * P, 4 * P)), "inverse_t": Tensor((4 * P, P)), "b": Tensor((4 * P, P))}
     calls = [
-        _call("products", "gemm", {"a": Tensor((P, columns)), "b": Tensor((P, n))}, 1),
-        _call("products", "gemm_batch", {"a": Tensor((4 * P, columns)), "b": Tensor((4 * P, n)), "batches": 4}, 1),
+        _call("products", "gemm", product, 1),
+        _call("products", "gemm_batch", batch, 1),
         _call("products", "syrk", {"a": Tensor((P, columns)), "identity": Tensor((P, P))}, 1),
-        _call(
-            "products",
-            "trsm",
-            {"l_t": Tensor((4 * P, 4 * P)), "inverse_t": Tensor((4 * P, P)), "b": Tensor((4 * P, P))},
-            1,
-        ),
+        _call("products", "trsm", solve, 1),
     ]
     if n <= layout.BANK:
-        energy: dict[str, Any] = {
-            "t": Tensor((nocc * nvir, nvir)),
-            "eu": Tensor((nvir, nvir)),
-            "neg": Tensor((rows, nocc)),
-        }
-        energy |= {"identity": Tensor((rows, rows)), "ic": 1, "nocc": nocc}
-        calls.append(_call("pair_checks", "mp2_energy", energy, nocc))
+        rows = max(size for size in range(1, min(nvir, P) + 1) if nvir % size == 0)
+        given = {"t": Tensor((nocc * nvir, nvir)), "eu": Tensor((nvir, nvir)), "neg": Tensor((rows, nocc))}
+        energy = {**given, "identity": Tensor((rows, rows)), "ic": 1, "nocc": nocc}
+        operand = Tensor((P, slices, columns))
         fused = {"b_i": operand, "b_j": operand, "eu": Tensor((P, columns // P * n)), "neg": Tensor((P, 1)), "nvir": n}
+        calls.append(_call("pair_checks", "mp2_energy", energy, nocc))
         calls.append(_call("pair_checks", "pair_fused", fused, nocc * (nocc + 1) // 2))
     return tuple(calls)
-
-
-def _plain(nvir: int, naux: int, edge: int, target: str, diagonal: bool) -> dict[str, Any]:
-    block = Tensor((edge * P, naux // P, layout.tile_columns(nvir)))
-    npair = edge * (edge + 1) // 2 if diagonal else edge * edge
-    return {
-        "b_i": block,
-        "b_j": block,
-        "eu": Tensor((P, layout.upper_columns(nvir))),
-        "neg": Tensor((P, 2 * npair)),
-        "identity": Tensor((P, P)),
-        "nvir": nvir,
-        "residents": layout.residents(nvir, naux, edge),
-        "run": layout.RUN,
-        "diagonal": diagonal,
-        "transpose": target == "gen3",
-    }
-
-
-def _packed(nvir: int, naux: int, edge: int, target: str, diagonal: bool) -> dict[str, Any]:
-    full, height = divmod(nvir, P)
-    held = layout.packed_residents(nvir, naux, edge)
-    items = layout.emission(edge, held, diagonal, P // height)
-    groups = sum(len(item.rows) > 1 for item in items)
-    table = layout.upper_columns(full * P) + nvir - full * P + full * height
-    plain = _plain(nvir, naux, edge, target, diagonal)
-    return {
-        **plain,
-        "eu": Tensor((P, table + (layout.upper_columns(nvir) if diagonal else 0))),
-        "neg": Tensor((P, plain["neg"].shape[1] + groups)),
-        "identity": Tensor((P, P + height)),
-        "residents": held,
-    }
 
 
 def _call(module: str, kernel: str, arguments: dict[str, Any], count: int) -> Call:
@@ -262,37 +280,6 @@ def program_of(source: str, kernel: str, arguments: Mapping[str, Any]) -> Progra
     return Program(source, kernel, tuple(sorted(tensors.items())), tuple(sorted(statics.items())))
 
 
-def pair_programs(spins: tuple[Shape, ...], target: str) -> tuple[Program, ...]:
-    """Programs of the pair energies of one or two spins, as the backend launches them.
-
-    Parameters
-    ----------
-    target : "trn1" or "trn2"
-    """
-    generation = GENERATION[target]
-    calls: list[Call] = []
-    for shape in spins:
-        best = variants(shape.nvir, shape.naux)[-1]
-        calls += pair_energy_calls(*shape, generation, best)
-    if len(spins) == 2:
-        alpha, beta = spins
-        calls += cross_calls((alpha.nocc, beta.nocc), (alpha.nvir, beta.nvir), alpha.naux, generation)
-    found = [program_of(call.source, call.kernel, call.arguments) for call in calls]
-    return tuple(dict.fromkeys(found))
-
-
-def transform_programs(spins: tuple[Shape, ...], nao: int, target: str) -> tuple[Program, ...]:
-    """Programs of the transformation on the device: two, for one or two spins.
-
-    Parameters
-    ----------
-    spins : in `one_bucket`; nao : basis functions
-    target : "trn1" or "trn2"
-    """
-    calls = [call for shape in spins for call in transform_calls(nao, *shape, GENERATION[target])]
-    return tuple(dict.fromkeys(program_of(call.source, call.kernel, call.arguments) for call in calls))
-
-
 def one_bucket(spins: tuple[Shape, ...]) -> tuple[Shape, ...]:
     """The shapes as the kernels see them where the device transforms: all spins with most virtual orbitals of any."""
     most = max((shape.nvir for shape in spins), default=0)
@@ -300,17 +287,29 @@ def one_bucket(spins: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def programs(spins: tuple[Shape, ...], target: str, nao: int = 0) -> tuple[Program, ...]:
-    """All programs of a run; `nao` basis functions where the device transforms, else 0."""
-    if not nao:
-        return pair_programs(spins, target)
-    spins = one_bucket(spins)
-    return *transform_programs(spins, nao, target), *pair_programs(spins, target)
+    """All programs of the pair energies of one or two spins, as the backend launches them, and of the transformation.
+
+    Parameters
+    ----------
+    target : "trn1" or "trn2"
+    nao : basis functions where the device transforms, else 0
+    """
+    generation = GENERATION[target]
+    wanted: list[Call] = []
+    if nao:
+        spins = one_bucket(spins)
+        wanted += [call for shape in spins for call in transform_calls(nao, *shape, generation)]
+    for shape in spins:
+        wanted += pair_energy_calls(*shape, generation, variants(shape.nvir, shape.naux)[-1])
+    if len(spins) == 2:
+        alpha, beta = spins
+        wanted += cross_calls((alpha.nocc, beta.nocc), (alpha.nvir, beta.nvir), alpha.naux, generation)
+    return tuple(dict.fromkeys(program_of(call.source, call.kernel, call.arguments) for call in wanted))
 
 
 def source_hash() -> str:
     """SHA-256 of all kernel files, hexadecimal."""
     digest = hashlib.sha256()
     for path in sorted(KERNEL_FOLDER.glob("*.py")):
-        if path.stem != "twins":
-            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()

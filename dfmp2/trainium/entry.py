@@ -18,7 +18,7 @@ import numpy as np
 from dfmp2.backends.base import Backend, Prediction, Shape
 from dfmp2.errors import BackendUnavailable, InputError
 from dfmp2.trainium.backend import NkiBackend
-from dfmp2.trainium.calls import CHIP, pair_programs, programs
+from dfmp2.trainium.calls import CHIP, programs
 from dfmp2.trainium.costs import prediction
 from dfmp2.trainium.costs.chips import CHIPS
 from dfmp2.trainium.launch import compiler, environment, toolchain
@@ -139,7 +139,7 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool, host: H
     if found is None or found.obstacle:
         return None, f"auto: a Neuron device is present, but {found.obstacle if found else 'there is nothing to do'}"
     cache, versions = NeffCache(cache_folder(host)), compiler.compiler_versions(host)
-    missing = sum(cache.find(program, target, versions) is None for program in pair_programs(spins, target))
+    missing = sum(cache.find(program, target, versions) is None for program in programs(spins, target))
     compiling = missing * COMPILE_SECONDS
     dispatch = found.calls * prediction.ROUND_TRIP / 1e3 / cores  # every call is waited for
     device = found.device + dispatch + found.link + compiling

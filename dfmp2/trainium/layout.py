@@ -6,15 +6,21 @@ Sizes are padded to buckets so that compiled programs do not depend on the molec
 fitting functions to 256 (one slice of 128 below that), occupied orbitals to the block edge. B is zero in all padding.
 Padded virtuals lie at +1000 Eh and padded occupied orbitals at the lowest real one, so that every denominator is
 positive and padded terms are exactly zero. The half transform takes occupied orbitals in groups of 64.
+
+Several NeuronCores share the blocks of pairs so that each needs few blocks of B and all have the same work: blocks of
+pairs are put in Z-order, the order in which the bits of row and column alternate, and cut into runs of equal work, one
+per core. A run is compact in both indices: of n blocks of B a core of p needs about n sqrt(2/p), not n.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dfmp2.backends.base import Tile
 
 P = 128
 BANK = 512
@@ -24,8 +30,11 @@ RUN = 256  # elements of a float32 row sum
 SBUF_BUDGET = 152_064  # bytes per partition that choosing more residents may reach
 PACKED_BUDGET = SBUF_BUDGET + 18 * 1024  # the same where leftover rows are packed; 180,224 are usable on gen2
 FAR = 1.0e3  # Eh, of padded virtual orbitals
+OFF_DIAGONAL = EDGE * EDGE  # pairs that a call evaluates
+DIAGONAL = EDGE * (EDGE + 1) // 2
 
 Array = NDArray[np.float64]
+Block = tuple[int, int]  # of B: which spin, and its number
 
 
 def padded_nvir(nvir: int) -> int:
@@ -139,19 +148,11 @@ def emission(edge: int, held: int, diagonal: bool, group: int = 1) -> tuple[Item
 
 
 def neg_table(eps_i: Array, eps_j: Array, items: tuple[Item, ...]) -> Array:
-    """(128, 2 npair): -(e_i + e_j) of the pairs in emission order, then twice that."""
+    """(128, 2 npair + ngroup): -(e_i + e_j) in emission order, then twice that, then a stacked column per group."""
     sums = np.array([eps_i[i] + eps_j[item.j] for item in items for i in item.rows])
-    return np.broadcast_to(np.concatenate([-sums, -2 * sums]), (P, 2 * sums.size)).copy()
-
-
-def read_pairs(out: NDArray[Any], items: tuple[Item, ...], edge: int, nvir: int, run: int = RUN) -> tuple[Array, Array]:
-    """J and K (edge, edge) of a block from the kernel's partial sums; zero where no pair was emitted."""
-    direct, exchange = np.zeros((edge, edge)), np.zeros((edge, edge))
-    for item, part in zip(items, np.split(out, len(items), axis=1), strict=True):
-        direct[item.rows[0], item.j], exchange[item.rows[0], item.j] = _totals(
-            part, sum_columns(upper_columns(nvir), run)
-        )
-    return direct, exchange
+    plain = np.broadcast_to(np.concatenate([-sums, -2 * sums]), (P, 2 * sums.size))
+    groups = [np.repeat(-2 * (eps_i[list(i.rows)] + eps_j[i.j]), P // len(i.rows)) for i in items if len(i.rows) > 1]
+    return np.hstack([plain, *(group[:, None] for group in groups)])
 
 
 def _totals(part: NDArray[Any], chunks: list[tuple[int, int]]) -> Array:
@@ -193,23 +194,14 @@ def packed_tables(eps_vir: Array, diagonal: bool) -> Array:
     return np.hstack([*own, *shared, last, *whole])
 
 
-def packed_neg(eps_i: Array, eps_j: Array, items: tuple[Item, ...]) -> Array:
-    """`neg` of the packed variant: that of the plain one, then a stacked column per group."""
-    plain = neg_table(eps_i, eps_j, items)
-    groups = [np.repeat(-2 * (eps_i[list(i.rows)] + eps_j[i.j]), P // len(i.rows)) for i in items if len(i.rows) > 1]
-    return np.hstack([plain, *(group[:, None] for group in groups)])
-
-
 def packed_identity(nvir: int) -> Array:
     """The identity and, beside it, identities of the leftover height stacked."""
     height = nvir % P
     return np.hstack([np.eye(P), np.tile(np.eye(height), (P // height, 1))])
 
 
-def read_packed(
-    out: NDArray[Any], items: tuple[Item, ...], edge: int, nvir: int, run: int = RUN
-) -> tuple[Array, Array]:
-    """J and K (edge, edge) of a block from the packed variant's partial sums."""
+def read_pairs(out: NDArray[Any], items: tuple[Item, ...], edge: int, nvir: int, run: int = RUN) -> tuple[Array, Array]:
+    """J and K (edge, edge) of a block from the kernel's partial sums; zero where no pair was emitted."""
     whole, own = (sum_columns(upper_columns(n), run) for n in (nvir, nvir // P * P))
     single, mine = (sum(j + k for j, k in chunks) for chunks in (whole, own))
     direct, exchange = np.zeros((edge, edge)), np.zeros((edge, edge))
@@ -239,3 +231,76 @@ def cross_neg(eps_i: Array, eps_j: Array) -> Array:
 def read_cross(out: NDArray[Any], edge: int) -> Array:
     """J (edge, edge) of a block of two spin spaces."""
     return np.asarray(out.astype(np.float64).sum(axis=0).reshape(edge, edge, -1).sum(axis=2))
+
+
+def owners(tiles: Sequence[Tile], cores: int) -> list[int]:
+    """The core, from 0, that takes each tile; depends on the tiles and the number of cores only."""
+    size = 1 + max((max(*rows_of(tile), *columns_of(tile)) for tile in tiles), default=0)
+    scale = 1 << (size - 1).bit_length()  # halves of the triangle are halves of the order, whatever its size
+
+    def place(number: int) -> int:
+        tile = tiles[number]
+        return _interleaved(tile.i0 // EDGE * scale // size, tile.j0 // EDGE * scale // size)
+
+    work = [work_of(tile) for tile in tiles]
+    found, done, total = [0] * len(tiles), 0, sum(work)
+    for number in sorted(range(len(tiles)), key=place):
+        found[number] = (2 * done + work[number]) * cores // (2 * total)
+        done += work[number]
+    return found
+
+
+def work_of(tile: Tile) -> int:
+    """Pairs that the calls of a tile evaluate, padding included."""
+    return DIAGONAL if tile.diagonal else OFF_DIAGONAL * len(rows_of(tile)) * len(columns_of(tile))
+
+
+def largest_share(nocc: Sequence[int], cores: int) -> float:
+    """Of all work, that of the busiest core; one spin after the other, then the pairs between them."""
+    busiest = total = 0
+    for tiles in pair_channels(nocc).values():
+        loads = [0] * cores
+        for tile, core in zip(tiles, owners(tiles, cores), strict=True):
+            loads[core] += work_of(tile)
+        busiest, total = busiest + max(loads), total + sum(loads)
+    return busiest / total if total else 1.0
+
+
+def rows_of(tile: Tile) -> range:
+    """Blocks of B that the rows of a tile need."""
+    return range(tile.i0 // EDGE, -(-tile.i1 // EDGE))
+
+
+def columns_of(tile: Tile) -> range:
+    """Blocks of B that the columns of a tile need."""
+    return range(tile.j0 // EDGE, -(-tile.j1 // EDGE))
+
+
+def blocks_by_core(channels: dict[tuple[int, int], list[Tile]], cores: int) -> list[set[Block]]:
+    """Blocks that each core needs for all tiles of these channels (left spin, right spin)."""
+    needed: list[set[Block]] = [set() for _ in range(cores)]
+    for (left, right), tiles in channels.items():
+        for tile, core in zip(tiles, owners(tiles, cores), strict=True):
+            needed[core] |= {(left, block) for block in rows_of(tile)} | {(right, block) for block in columns_of(tile)}
+    return needed
+
+
+def pair_channels(nocc: Sequence[int]) -> dict[tuple[int, int], list[Tile]]:
+    """Blocks of pairs of one or two spins with these numbers of occupied orbitals, by channel."""
+
+    def cuts(count: int) -> list[tuple[int, int]]:
+        return [(first, min(first + EDGE, count)) for first in range(0, count, EDGE)]
+
+    found = {
+        (s, s): [Tile(*i, *j, i == j) for i in cuts(count) for j in cuts(count) if i <= j]
+        for s, count in enumerate(nocc)
+    }
+    if len(nocc) == 2:
+        found[0, 1] = [Tile(*i, *j, False) for i in cuts(nocc[0]) for j in cuts(nocc[1])]
+    return found
+
+
+def _interleaved(row: int, column: int) -> int:
+    """Bits of both numbers in turn."""
+    bits = range(max(row, column).bit_length())
+    return sum(((row >> bit & 1) << 2 * bit + 1) + ((column >> bit & 1) << 2 * bit) for bit in bits)

@@ -66,7 +66,7 @@ device = torch.cuda.get_device_name() if torch.cuda.is_available() else None
 print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "device": device}))
 """
 
-NEURON = "dfmp2.trainium.launch.diagnosis"  # by name: it needs no library, which the registry of backends does
+NEURON = "dfmp2.trainium.launch.toolchain"  # by name: it needs no library, which the registry of backends does
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ LOW, HIGH = 0.1, 300.0  # Eh: denominators of small and large gaps, deep core or
 ROUNDED = 2.0**-24  # relative error of a correctly rounded float32 operation
 GOOD = 4 * ROUNDED  # what the certificate's estimate allows for each step
 
-PE_MODEL = "dfmp2.trainium.interpreter.settings:Settings.pe_model"
+PE_MODEL = "dfmp2.trainium.interpreter.rules:Settings.pe_model"
 
 
 def product_width(bench: Bench) -> Numbers:

@@ -19,7 +19,7 @@ from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import Program, program_of
 from dfmp2.trainium.costs import prediction
 from dfmp2.trainium.costs.chips import BY_TARGET, Assumptions
-from dfmp2.trainium.costs.pricing import settle
+from dfmp2.trainium.costs.schedule import settle
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
 from dfmp2.trainium.layout import EDGE
 from neuron_probes.probe import Check, ProbeError

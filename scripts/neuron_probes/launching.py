@@ -10,8 +10,8 @@ import numpy as np
 from dfmp2.trainium import calls
 from dfmp2.trainium.calls import SHAPES
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions
-from dfmp2.trainium.costs.pricing import schedule_call
-from dfmp2.trainium.interpreter.settings import Shape
+from dfmp2.trainium.costs.schedule import schedule_call
+from dfmp2.trainium.interpreter.rules import Shape
 from neuron_probes.arithmetic import ELEMENTWISE
 from neuron_probes.probe import Bench, Decision, Numbers, Setting
 

@@ -1,25 +1,27 @@
-"""The kernels by name, the calls that cover a shape, and the compiled programs (NEFFs) a molecule needs.
+"""The kernels by name, the price of a shape, and the compiled programs (NEFFs) a molecule needs.
 
-A program belongs to padded sizes, so one list serves every molecule of the same bucket, whatever its number of
-occupied orbitals.
+    makespan = sum over calls of count * in-order makespan        floor = multiplications / (128 * 128) * passes / clock
+
+The floor of the pair energies counts pairs i <= j (all pairs between two spins) at full use of the array. A program
+belongs to padded sizes, so one list serves every molecule of the same bucket, whatever its number of occupied orbitals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError, KernelError, UnsupportedByBackend
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.calls import Call
-from dfmp2.trainium.costs.chips import Assumptions, Chip
-from dfmp2.trainium.costs.pricing import Price, price
-from dfmp2.trainium.interpreter.settings import Shape as Tensor
+from dfmp2.trainium.costs.chips import FLOAT32_PASSES, Assumptions, Chip
+from dfmp2.trainium.costs.schedule import Account, schedule_call
+from dfmp2.trainium.interpreter.rules import Shape as Tensor
 
 FLOAT32 = 4
+ARRAY = 128 * 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,6 @@ class Row:
     ----------
     name, short : what `--kernel` takes
     about : one line
-    variants : shape -> forms of the kernel
     calls : shape, target, variant -> calls that cover the shape
     multiplications : shape -> float32 multiplications that cannot be avoided, of the floor
     operands : shape -> bytes uploaded once, None for the inputs of every call
@@ -39,10 +40,13 @@ class Row:
     name: str
     short: str
     about: str
-    variants: Callable[[Shape], tuple[str, ...]]
     calls: Callable[[Shape, str, str], tuple[Call, ...]]
     multiplications: Callable[[Shape], int]
     operands: Callable[[Shape], int] | None = None
+
+    def variants(self, shape: Shape) -> tuple[str, ...]:
+        """Forms of the kernel at a shape."""
+        return calls.variants(shape.nvir, shape.naux) if self.short == "K3" else ("plain",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,42 +59,128 @@ class Program:
     calls: int
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One kind of call of a shape and its account."""
+
+    call: Call
+    account: Account
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What all calls that cover a shape cost on one core; times in ns, sums over calls.
+
+    Attributes
+    ----------
+    variant : which form of the kernel
+    parts : the kinds of calls
+    floor : ns of the Tensor Engine at full use
+    """
+
+    variant: str
+    parts: tuple[Part, ...]
+    floor: float
+
+    def total(self, of: Callable[[Account], float]) -> float:
+        """Something of an account, summed over all calls."""
+        return sum(part.call.count * of(part.account) for part in self.parts)
+
+    @property
+    def calls(self) -> int:
+        """Number of kernel calls."""
+        return sum(part.call.count for part in self.parts)
+
+    @property
+    def neffs(self) -> int:
+        """Number of compiled programs."""
+        return len({part.call.neff for part in self.parts})
+
+    @property
+    def makespan(self) -> float:
+        """In-order schedule, host dispatch not included."""
+        return self.total(lambda account: account.makespan)
+
+    @property
+    def bound(self) -> float:
+        """The busiest engine or port of each call."""
+        return self.total(lambda account: account.bound)
+
+    def busy(self, engine: str, *, overhead: bool = True) -> float:
+        """Busy time of an engine, with or without the per-instruction overheads."""
+        return self.total(lambda account: (account.busy if overhead else account.documented)[engine])
+
+    @property
+    def utilisation(self) -> float:
+        """Tensor Engine busy time over the makespan."""
+        return self.busy("tensor") / self.makespan if self.makespan else 0.0
+
+    @property
+    def hbm_bytes(self) -> int:
+        """HBM traffic, both ways."""
+        return int(self.total(lambda account: account.bytes_read + account.bytes_written))
+
+    @property
+    def sbuf(self) -> int:
+        """SBUF bytes per partition alive at once, of the largest call."""
+        return max((part.account.sbuf for part in self.parts), default=0)
+
+    @property
+    def psum(self) -> int:
+        """PSUM banks alive at once, of the largest call."""
+        return max((part.account.psum for part in self.parts), default=0)
+
+    @property
+    def rings(self) -> int:
+        """Device bytes of the static descriptor rings of all compiled programs."""
+        return sum({part.call.neff: part.account.ring_bytes for part in self.parts}.values())
+
+
+_ACCOUNTS: dict[tuple[object, ...], Account] = {}
+
+
+def price(variant: str, made: Iterable[Call], multiplications: int, chip: Chip, given: Assumptions) -> Price:
+    """Price a list of calls that together make `multiplications` float32 multiplications.
+
+    Raises
+    ------
+    KernelError : a kernel breaks a rule of the chip, for instance the capacity of SBUF
+    """
+    parts = []
+    for call in made:
+        key = (call.source, call.neff, chip.name, given)
+        if key not in _ACCOUNTS:
+            _ACCOUNTS[key] = schedule_call(call, chip, given)[1]
+        parts.append(Part(call, _ACCOUNTS[key]))
+    return Price(variant, tuple(parts), multiplications / ARRAY * FLOAT32_PASSES / chip.tensor)
+
+
 def b_bytes(shape: Shape) -> int:
     """Bytes of B in the kernels' layout, padding included."""
     occupied = -(-shape.nocc // layout.EDGE) * layout.EDGE
     return occupied * layout.padded_naux(shape.naux) * layout.tile_columns(layout.padded_nvir(shape.nvir)) * FLOAT32
 
 
-def _plain(shape: Shape) -> tuple[str, ...]:
-    return ("plain",)
-
-
-def _same(shape: Shape, target: str, variant: str) -> tuple[Call, ...]:
-    return calls.pair_energy_calls(*shape, target, variant)
-
-
-def _cross(shape: Shape, target: str, variant: str) -> tuple[Call, ...]:
-    return calls.cross_calls((shape.nocc, shape.nocc), (shape.nvir, shape.nvir), shape.naux, target)
-
-
-def _transform(shape: Shape, target: str, variant: str) -> tuple[Call, ...]:
-    return calls.transform_calls(shape.nao, *shape, target)
-
-
-def _predecessor(kernel: str) -> Callable[[Shape, str, str], tuple[Call, ...]]:
+def _predecessor(
+    name: str, about: str, multiplications: Callable[[Shape], int], operands: Callable[[Shape], int] | None = None
+) -> Row:
     def listed(shape: Shape, target: str, variant: str) -> tuple[Call, ...]:
-        found = tuple(call for call in calls.predecessor_calls(*shape) if call.kernel == kernel)
+        found = tuple(call for call in calls.predecessor_calls(*shape) if call.kernel == name)
         if not found:
-            raise UnsupportedByBackend(f"{kernel} has no call for {shape.nvir} virtual orbitals: at most 512")
+            raise UnsupportedByBackend(f"{name} has no call for {shape.nvir} virtual orbitals: at most 512")
         return found
 
-    return listed
+    return Row(name, "", about, listed, multiplications, operands)
 
 
-def _elements(shape: Shape) -> int:
-    """Elements of a product of padded virtual columns."""
+def _product(shape: Shape) -> int:
+    """Multiplications of one product of padded virtual columns."""
     nvir = layout.padded_nvir(shape.nvir)
-    return layout.tile_columns(nvir) * nvir
+    return layout.P * layout.tile_columns(nvir) * nvir
+
+
+def _pairs(shape: Shape) -> int:
+    return shape.pairs * shape.nvir**2 * shape.naux
 
 
 KERNELS = (
@@ -98,17 +188,15 @@ KERNELS = (
         "pair_energy",
         "K3",
         "direct and exchange terms of all pairs i <= j of one spin space",
-        lambda shape: calls.variants(shape.nvir, shape.naux),
-        _same,
-        lambda shape: shape.pairs * shape.nvir**2 * shape.naux,
+        lambda shape, target, variant: calls.pair_energy_calls(*shape, target, variant),
+        _pairs,
         b_bytes,
     ),
     Row(
         "pair_energy_cross",
         "K3x",
         "direct terms of all pairs of two spin spaces (two equal ones for --shape)",
-        _plain,
-        _cross,
+        lambda shape, target, _: calls.cross_calls((shape.nocc,) * 2, (shape.nvir,) * 2, shape.naux, target),
         lambda shape: shape.nocc**2 * shape.nvir**2 * shape.naux,
         lambda shape: 2 * b_bytes(shape),
     ),
@@ -116,33 +204,15 @@ KERNELS = (
         "transform",
         "K12",
         "AO to MO transformation of fitted integrals: half_transform (K1), full_transform (K2)",
-        _plain,
-        _transform,
+        lambda shape, target, _: calls.transform_calls(shape.nao, *shape, target),
         lambda shape: shape.naux * shape.nocc * shape.nao * (shape.nao + shape.nvir),
     ),
-    Row("gemm", "", "one matrix product", _plain, _predecessor("gemm"), lambda s: layout.P * _elements(s)),
-    Row(
-        "gemm_batch",
-        "",
-        "four matrix products in one call",
-        _plain,
-        _predecessor("gemm_batch"),
-        lambda s: 4 * layout.P * _elements(s),
-    ),
-    Row(
-        "syrk", "", "A^t A, one triangle computed", _plain, _predecessor("syrk"), lambda s: layout.P * _elements(s) // 2
-    ),
-    Row("trsm", "", "triangular solve in blocks of 128", _plain, _predecessor("trsm"), lambda s: 512 * 512 * 64),
-    Row("mp2_energy", "", "elementwise energy terms of a given T", _plain, _predecessor("mp2_energy"), lambda s: 0),
-    Row(
-        "pair_fused",
-        "",
-        "contraction and energy terms of one pair per call",
-        _plain,
-        _predecessor("pair_fused"),
-        lambda shape: shape.pairs * shape.nvir**2 * shape.naux,
-        b_bytes,
-    ),
+    _predecessor("gemm", "one matrix product", _product),
+    _predecessor("gemm_batch", "four matrix products in one call", lambda shape: 4 * _product(shape)),
+    _predecessor("syrk", "A^t A, one triangle computed", lambda shape: _product(shape) // 2),
+    _predecessor("trsm", "triangular solve in blocks of 128", lambda shape: 512 * 512 * 64),
+    _predecessor("mp2_energy", "elementwise energy terms of a given T", lambda shape: 0),
+    _predecessor("pair_fused", "contraction and energy terms of one pair per call", _pairs, b_bytes),
 )
 
 
@@ -189,10 +259,8 @@ def _refuse_hopeless(row: Row, shape: Shape, chip: Chip) -> None:
     """What can never fit is refused before its hundreds of thousands of instructions are counted."""
     nvir = layout.padded_nvir(shape.nvir)
     tile = layout.padded_naux(shape.naux) // layout.P * layout.tile_columns(nvir)
-    if not row.name.startswith("pair_"):
-        return
     least = FLOAT32 * (tile + (3 * layout.upper_columns(nvir) if row.name == "pair_energy" else 0))
-    if least > chip.sbuf:
+    if row.name.startswith("pair_") and least > chip.sbuf:
         raise KernelError(
             f"{row.name} needs {least} bytes per SBUF partition and more for {shape.nvir} virtual orbitals and "
             f"{shape.naux} fitting functions: a {chip.name} core has {chip.sbuf}"
@@ -201,9 +269,10 @@ def _refuse_hopeless(row: Row, shape: Shape, chip: Chip) -> None:
 
 def host_bytes(row: Row, shape: Shape, found: Price) -> tuple[int, int, int]:
     """Bytes over the host link: operands uploaded once, inputs of all calls each counted anew, results."""
-    each = sum(part.call.count * _input_bytes(part.call.arguments) for part in found.parts)
+    tensors = [(p.call.count, v.shape) for p in found.parts for v in p.call.arguments.values() if isinstance(v, Tensor)]
+    each = sum(count * prod(shape) * FLOAT32 for count, shape in tensors)
     once = each if row.operands is None else row.operands(shape)
-    return once, each, sum(part.call.count * part.account.bytes_written for part in found.parts)
+    return once, each, int(found.total(lambda account: account.bytes_written))
 
 
 def programs(spins: tuple[Shape, ...], chip: Chip, given: Assumptions, nao: int | None = None) -> tuple[Program, ...]:
@@ -213,26 +282,22 @@ def programs(spins: tuple[Shape, ...], chip: Chip, given: Assumptions, nao: int 
     ----------
     nao : basis functions, None for as many as there are orbitals
     """
-    wanted: list[tuple[str, str, tuple[Call, ...]]] = []
+    wanted: list[tuple[str, str, Call]] = []
     names = ("alpha", "beta") if len(spins) == 2 else ("all",)
     for label, shape in zip(names, spins, strict=True):
         found, _ = best(find("pair_energy"), shape, chip, given)
-        wanted.append((f"pair_energy ({found.variant})", f"{label} pairs", tuple(p.call for p in found.parts)))
+        wanted += [(f"pair_energy ({found.variant})", f"{label} pairs", part.call) for part in found.parts]
     if len(spins) == 2:
-        wanted.append(("pair_energy_cross", "alpha-beta pairs", cross(spins, chip)))
-    most = max(shape.nvir for shape in spins)  # one program serves both spins: columns of the larger of the two
-    for shape in spins:
-        for call in calls.transform_calls(nao or max(s.nao for s in spins), shape.nocc, most, shape.naux, chip.target):
-            wanted.append((call.kernel, "transformation, where it is done on the device", (call,)))
+        wanted += [("pair_energy_cross", "alpha-beta pairs", call) for call in cross(spins, chip)]
+    functions = nao or max(shape.nao for shape in spins)
+    for shape in calls.one_bucket(spins):
+        made = calls.transform_calls(functions, *shape, chip.target)
+        wanted += [(call.kernel, "transformation, where it is done on the device", call) for call in made]
     merged: dict[str, Program] = {}
-    for kernel, purpose, needed in wanted:
-        for call in needed:
-            known = merged.get(call.neff)
-            if known is None:
-                merged[call.neff] = Program(call.neff, kernel, purpose, call.count)
-            else:
-                both = known.purpose if purpose == known.purpose else f"{known.purpose}, {purpose}"
-                merged[call.neff] = Program(call.neff, kernel, both, known.calls + call.count)
+    for kernel, purpose, call in wanted:
+        known = merged.get(call.neff, Program(call.neff, kernel, purpose, 0))
+        both = known.purpose if purpose == known.purpose else f"{known.purpose}, {purpose}"
+        merged[call.neff] = Program(call.neff, kernel, both, known.calls + call.count)
     return tuple(merged.values())
 
 
@@ -240,7 +305,3 @@ def cross(spins: Sequence[Shape], chip: Chip) -> tuple[Call, ...]:
     """Calls for the pairs of two spins."""
     alpha, beta = spins
     return calls.cross_calls((alpha.nocc, beta.nocc), (alpha.nvir, beta.nvir), alpha.naux, chip.target)
-
-
-def _input_bytes(arguments: dict[str, Any]) -> int:
-    return sum(prod(value.shape) * FLOAT32 for value in arguments.values() if isinstance(value, Tensor))

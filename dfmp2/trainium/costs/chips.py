@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dfmp2.errors import InputError, KernelError
+from dfmp2.trainium.interpreter.rules import Settings
 from dfmp2.trainium.interpreter.trace import Instruction
 
-PSUM_BANKS = 8
 DMA_QUEUES = 16
 PARTITIONS_PER_QUEUE = 8
-COMPILER_SPACE = 16 * 1024  # bytes per partition of SBUF the compiler keeps (documented at release 2.26)
 FLOOR = 64  # least element cycles of an instruction, where the overhead is not counted
 DYNAMIC_FLOOR = 600  # least element cycles with an operand address known at run time only
 FLOAT32_PASSES = 4
@@ -37,7 +36,6 @@ FACTORS = {
     "tensor_reduce": 1,
     "nc_transpose": 1,  # Vector Engine, 32 x 32 blocks
 }
-FREE = ("register_alloc", "register_load", "register_move")  # done by the instruction sequencer
 RECIPROCAL = {"vector": 8, "gpsimd": 8, "scalar": 1}
 
 
@@ -76,7 +74,7 @@ class Chip:
 
     def clock(self, engine: str) -> float:
         """Clock of a compute engine, GHz."""
-        return {"tensor": self.tensor, "vector": self.vector, "scalar": self.scalar, "gpsimd": self.gpsimd}[engine]
+        return float(getattr(self, engine))
 
 
 CHIPS = {
@@ -88,7 +86,7 @@ CHIPS = {
         scalar=1.4,
         gpsimd=1.4,
         dma=17.0,
-        sbuf=192 * 1024 - COMPILER_SPACE,
+        sbuf=Settings(target="gen2").sbuf_limit,
         hbm=16 * 1024**3,  # 32 GiB for two cores
         shared_ports=True,
         bank_conflicts=False,
@@ -104,7 +102,7 @@ CHIPS = {
         scalar=1.2,
         gpsimd=1.2,
         dma=23.0,
-        sbuf=224 * 1024 - COMPILER_SPACE,
+        sbuf=Settings(target="gen3").sbuf_limit,
         hbm=12 * 1024**3,  # 96 GiB for eight cores
         shared_ports=False,
         bank_conflicts=True,
@@ -144,12 +142,7 @@ class Assumptions:
 
     def overhead(self, engine: str) -> int:
         """Cycles added to every instruction of an engine."""
-        return {
-            "tensor": 0,
-            "vector": self.vector_overhead,
-            "scalar": self.scalar_overhead,
-            "gpsimd": self.gpsimd_overhead,
-        }[engine]
+        return 0 if engine == "tensor" else int(getattr(self, f"{engine}_overhead"))
 
 
 def find_chip(name: str) -> Chip:
@@ -189,12 +182,9 @@ def charge(instruction: Instruction, chip: Chip, given: Assumptions) -> Charge:
     ------
     KernelError : the documentation gives no cost for it
     """
-    name = instruction.name
-    if name in FREE:
-        return Charge(0, 0, 0)
-    if name == "nc_matmul":
+    if instruction.name == "nc_matmul":
         return Charge(_matmul(instruction, chip, given), 0, 0)
-    elements = _factor(instruction) * _elements(instruction)
+    elements = _factor(instruction) * instruction.elements
     if instruction.strided:
         elements *= 2
     if instruction.dynamic:
@@ -238,12 +228,3 @@ def _factor(instruction: Instruction) -> int:
             f"tensor_tensor, reciprocal or one of {', '.join(FACTORS)}"
         )
     return FACTORS[instruction.name]
-
-
-def _elements(instruction: Instruction) -> int:
-    """Elements per partition that stream through the engine: of the source where a row is reduced."""
-    if instruction.name == "tensor_reduce" and instruction.reads:
-        source = instruction.reads[0]
-        count = (source.byte_stop - source.byte_start) // max(1, instruction.itemsize)
-        return max(instruction.elements, count)
-    return instruction.elements

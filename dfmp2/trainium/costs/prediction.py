@@ -23,12 +23,11 @@ from math import prod
 from dfmp2.backends.base import Prediction, Shape
 from dfmp2.errors import KernelError
 from dfmp2.trainium import layout
-from dfmp2.trainium.assignment import blocks_by_core, largest_share, pair_channels
 from dfmp2.trainium.calls import Call, one_bucket, transform_calls
 from dfmp2.trainium.costs import catalogue
-from dfmp2.trainium.costs.catalogue import FLOAT32
+from dfmp2.trainium.costs.catalogue import FLOAT32, Price, price
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions, Chip, find_chip
-from dfmp2.trainium.costs.pricing import Price, price
+from dfmp2.trainium.layout import blocks_by_core, largest_share, pair_channels
 
 LANES = ("neff", "xla", "numpy")
 SUBMIT = 0.67  # ms

@@ -1,4 +1,4 @@
-"""The in-order list schedule: when each instruction of a trace starts and ends.
+"""The in-order list schedule: when each instruction of a trace starts and ends; and the account of one call.
 
 Every engine and the DMA queues issue in program order. An instruction starts when its engine is free, what it waits for
 has ended (plus the cross-engine wait; for transfers plus the DMA start time) and the ports it needs are free: on trn1
@@ -12,21 +12,27 @@ Kernels declare a fresh buffer where they need it and leave its address to the c
 is taken first, without fragmentation: PSUM tensors get one of 8 banks, SBUF tensors bytes of every partition. A new
 buffer may be written when the last user of every buffer it replaces has finished; this is where too little double
 buffering shows.
+
+The account of a call has the busy time per engine, traffic, memory, and two makespans: the lower bound is the busiest
+engine (or the PSUM port on trn1), the other one the list schedule. Nothing was measured on a device.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import KernelError
-from dfmp2.trainium.costs.chips import DMA_QUEUES, PSUM_BANKS, Assumptions, Chip, charge, queues, transfer_time
-from dfmp2.trainium.interpreter.trace import Access, Allocation, Instruction, Rectangle, Trace, overlap
+from dfmp2.trainium.calls import Call
+from dfmp2.trainium.costs.chips import DMA_QUEUES, Assumptions, Chip, charge, queues, transfer_time
+from dfmp2.trainium.interpreter.rules import PSUM_BANKS, Settings
+from dfmp2.trainium.interpreter.run import run_kernel
+from dfmp2.trainium.interpreter.trace import Access, Instruction, Rectangle, Trace, overlap
 
+DESCRIPTOR_BYTES = 2 * 16  # source and destination element of a descriptor ring
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma")
 PSUM_PORT, SBUF_PORT = "psum", "sbuf"
 PSUM_SHARERS, SBUF_SHARERS = ("vector", "scalar"), ("vector", "gpsimd")
@@ -48,55 +54,29 @@ class Residency:
 
 
 def place(trace: Trace, chip: Chip) -> Residency:
-    """Give every on-chip buffer of a trace a place.
-
-    Raises
-    ------
-    KernelError : more is alive at once than the chip has
-    """
+    """Give every on-chip buffer of a trace a place: a bank, or bytes; a run has refused what does not fit."""
     found = Residency()
-    _place_psum([a for a in trace.allocations if a.space == "psum"], found)
-    _place_sbuf([a for a in trace.allocations if a.space == "sbuf"], chip.sbuf, found)
+    for space, capacity in (("psum", PSUM_BANKS), ("sbuf", chip.sbuf)):
+        free: deque[tuple[int, int | None]] = deque([(capacity, None)])  # (room, former tenant), oldest first
+        alive: list[tuple[int, int, int]] = []  # (last use, tensor, size)
+        for allocation in (a for a in trace.allocations if a.space == space):
+            while alive and alive[0][0] < allocation.born:
+                _, tensor, size = heapq.heappop(alive)
+                free.append((size, tensor))
+            wanted = own = 1 if space == "psum" else allocation.bytes
+            former = []
+            while wanted:
+                size, tenant = free.popleft()
+                if tenant is not None:
+                    former.append(tenant)
+                if size > wanted:
+                    free.appendleft((size - wanted, tenant))
+                wanted -= min(size, wanted)
+            found.replaces[allocation.tensor] = tuple(former)
+            if space == "psum":
+                found.bank[allocation.tensor] = found.bank[former[0]] if former else len(found.bank)
+            heapq.heappush(alive, (allocation.last_use, allocation.tensor, own))
     return found
-
-
-def _place_psum(allocations: list[Allocation], found: Residency) -> None:
-    free: deque[tuple[int, int | None]] = deque((bank, None) for bank in range(PSUM_BANKS))
-    alive: list[tuple[int, int]] = []  # (last use, tensor)
-    for allocation in allocations:
-        while alive and alive[0][0] < allocation.born:
-            tensor = heapq.heappop(alive)[1]
-            free.append((found.bank[tensor], tensor))
-        if not free:
-            raise KernelError(f"{allocation.line}: {PSUM_BANKS + 1} PSUM banks are in use: a core has {PSUM_BANKS}")
-        bank, former = free.popleft()
-        found.bank[allocation.tensor] = bank
-        found.replaces[allocation.tensor] = () if former is None else (former,)
-        heapq.heappush(alive, (allocation.last_use, allocation.tensor))
-
-
-def _place_sbuf(allocations: list[Allocation], capacity: int, found: Residency) -> None:
-    free: deque[tuple[int, int | None]] = deque([(capacity, None)])  # (bytes, former tenant), oldest first
-    alive: list[tuple[int, int, int]] = []  # (last use, tensor, bytes)
-    for allocation in allocations:
-        while alive and alive[0][0] < allocation.born:
-            _, tensor, size = heapq.heappop(alive)
-            free.append((size, tensor))
-        wanted, former = allocation.bytes, []
-        while wanted:
-            if not free:
-                raise KernelError(
-                    f"{allocation.line}: {allocation.bytes} bytes per partition do not fit beside what is alive: "
-                    f"a core has {capacity}"
-                )
-            size, tenant = free.popleft()
-            if tenant is not None:
-                former.append(tenant)
-            if size > wanted:
-                free.appendleft((size - wanted, tenant))
-            wanted -= min(size, wanted)
-        found.replaces[allocation.tensor] = tuple(former)
-        heapq.heappush(alive, (allocation.last_use, allocation.tensor, allocation.bytes))
 
 
 def waits(trace: Trace, residency: Residency) -> list[tuple[int, ...]]:
@@ -180,21 +160,8 @@ class Schedule:
         return float(self.end.max()) if len(self.end) else 0.0
 
 
-def durations(trace: Trace, chip: Chip, given: Assumptions) -> NDArray[np.float64]:
-    """Nanoseconds each instruction keeps its engine, or its queues, busy."""
-    known: dict[tuple[object, ...], float] = {}
-    times = np.empty(len(trace.instructions))
-    for index, one in enumerate(trace.instructions):
-        spaces = tuple(access.space for access in one.reads[:2])
-        rows = tuple(access.partition_stop - access.partition_start for access in one.reads + one.writes)
-        key = (one[:5], one[7:16], spaces, rows if one.engine == "dma" or one.name == "tensor_reduce" else 0)
-        if one.name == "tensor_reduce" or key not in known:
-            known[key] = _duration(one, chip, given)
-        times[index] = known[key]
-    return times
-
-
-def _duration(one: Instruction, chip: Chip, given: Assumptions) -> float:
+def duration(one: Instruction, chip: Chip, given: Assumptions) -> float:
+    """Nanoseconds an instruction keeps its engine, or its queues, busy."""
     if one.engine == "dma":
         return transfer_time(one, chip, given)
     return charge(one, chip, given).cycles / chip.clock(one.engine)
@@ -202,30 +169,18 @@ def _duration(one: Instruction, chip: Chip, given: Assumptions) -> float:
 
 def build(trace: Trace, chip: Chip, given: Assumptions) -> Schedule:
     """Schedule a trace on one core of a chip."""
-    residency = place(trace, chip)
-    needed = waits(trace, residency)
-    times = durations(trace, chip, given)
-    order: dict[str, list[int]] = {engine: [] for engine in ENGINES}
-    for index, one in enumerate(trace.instructions):
-        order[one.engine].append(index)
-    return _Simulation(trace, chip, given, residency, needed, times).run(order)
+    return _Simulation(trace, chip, given).run()
 
 
 class _Simulation:
     """Engines, queues and ports while the schedule is made."""
 
-    def __init__(
-        self,
-        trace: Trace,
-        chip: Chip,
-        given: Assumptions,
-        residency: Residency,
-        needed: list[tuple[int, ...]],
-        times: NDArray[np.float64],
-    ) -> None:
+    def __init__(self, trace: Trace, chip: Chip, given: Assumptions) -> None:
         count = len(trace.instructions)
-        self._trace, self._chip, self._needed = trace, chip, needed
-        self._times: list[float] = times.tolist()
+        residency = place(trace, chip)
+        self._trace, self._chip, self._bank = trace, chip, residency.bank
+        self._needed = waits(trace, residency)
+        self._times = [duration(one, chip, given) for one in trace.instructions]
         self._start, self._end = [0.0] * count, [-1.0] * count
         self._cause, self._blocker = [NOTHING] * count, [-1] * count
         self._waits = {e: given.cross_engine_wait / chip.clock(e) for e in ENGINES if e != "dma"}
@@ -234,10 +189,12 @@ class _Simulation:
         self._queues = [0.0] * DMA_QUEUES
         self._ports: dict[object, tuple[float, int]] = {}
         self._port_time = 0.0
-        self._bank = residency.bank
 
-    def run(self, order: dict[str, list[int]]) -> Schedule:
+    def run(self) -> Schedule:
         """Commit, again and again, the engine whose next instruction can start first."""
+        order: dict[str, list[int]] = {engine: [] for engine in ENGINES}
+        for index, one in enumerate(self._trace.instructions):
+            order[one.engine].append(index)
         heads = {engine: 0 for engine in ENGINES if order[engine]}
         ready: dict[str, tuple[float, int, int]] = {}  # engine -> (data ready, cause, blocker) of its next instruction
         while heads:
@@ -254,15 +211,14 @@ class _Simulation:
                     best = (start, index)
             if best is None:
                 raise RuntimeError("an instruction waits for a later one: the trace is not in program order")
-            engine = self._trace.instructions[best[1]].engine
-            self._commit(engine, best[1], best[0], ready.pop(engine))
+            start, index = best
+            engine = self._trace.instructions[index].engine
+            self._commit(engine, index, start, ready.pop(engine))
             heads[engine] += 1
             if heads[engine] == len(order[engine]):
                 del heads[engine]
-        return Schedule(
-            np.array(self._start), np.array(self._end), np.array(self._cause, np.int8),
-            np.array(self._blocker, np.int64), self._port_time,
-        )  # fmt: skip
+        times = np.array(self._start), np.array(self._end)
+        return Schedule(*times, np.array(self._cause, np.int8), np.array(self._blocker, np.int64), self._port_time)
 
     def _ready(self, engine: str, index: int) -> tuple[float, int, int] | None:
         """When all that an instruction waits for is there; None while some of it is not scheduled yet."""
@@ -336,3 +292,90 @@ class _Simulation:
         self._free["dma"] = start
         if one.dynamic and self._chip.software_descriptors:
             self._free["gpsimd"] = max(self._free["gpsimd"], start) + self._chip.dynamic_descriptor
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What one call of a kernel costs on one core.
+
+    Attributes
+    ----------
+    busy : ns per engine; "dma" is the mean over the 16 queues
+    documented : the same without the per-instruction overheads
+    makespan : ns of the in-order schedule; bound : ns of the busiest engine or port
+    port : ns the shared PSUM port is held (0 on trn2)
+    bytes_read, bytes_written : HBM traffic
+    descriptors : contiguous runs of transfers
+    statements : instructions by name, matrix products flagged one/zero or transpose as "nc_matmul (hinted)"
+    sbuf : most bytes per partition alive; psum : most banks alive
+    """
+
+    busy: dict[str, float]
+    documented: dict[str, float]
+    makespan: float
+    bound: float
+    port: float
+    bytes_read: int
+    bytes_written: int
+    descriptors: int
+    statements: dict[str, int]
+    sbuf: int
+    psum: int
+
+    @property
+    def ring_bytes(self) -> int:
+        """Device memory of the static descriptor rings, about."""
+        return self.descriptors * DESCRIPTOR_BYTES
+
+    @property
+    def utilisation(self) -> float:
+        """Tensor Engine busy time over the in-order makespan."""
+        return self.busy["tensor"] / self.makespan if self.makespan else 0.0
+
+
+def settle(trace: Trace, chip: Chip, given: Assumptions) -> tuple[Account, Schedule]:
+    """The account and the schedule of a trace."""
+    plan = build(trace, chip, given)
+    taken = (plan.end - plan.start).tolist()
+    busy, documented = dict.fromkeys(ENGINES, 0.0), dict.fromkeys(ENGINES, 0.0)
+    read = written = descriptors = 0
+    statements: Counter[str] = Counter()
+    for one, time in zip(trace.instructions, taken, strict=True):
+        if one.engine == "dma":
+            share = queues(one) / DMA_QUEUES
+            busy["dma"] += time * share
+            documented["dma"] += time * share
+            descriptors += one.descriptors
+            read += one.bytes if any(access.space == "hbm" for access in one.reads) else 0
+            written += one.bytes if any(access.space == "hbm" for access in one.writes) else 0
+        else:
+            busy[one.engine] += time
+            documented[one.engine] += charge(one, chip, given).documented / chip.clock(one.engine)
+        flagged = one.name == "nc_matmul" and (one.one_zero or one.transpose)
+        statements[f"{one.name} (hinted)" if flagged else one.name] += 1
+    port = plan.port if chip.shared_ports else 0.0
+    return Account(
+        busy=busy,
+        documented=documented,
+        makespan=plan.makespan,
+        bound=max(*busy.values(), port),
+        port=port,
+        bytes_read=read,
+        bytes_written=written,
+        descriptors=descriptors,
+        statements=dict(sorted(statements.items())),
+        sbuf=trace.sbuf_high_water,
+        psum=trace.psum_high_water,
+    ), plan
+
+
+def trace_of(call: Call, chip: Chip) -> Trace:
+    """The instructions of a call, without the arithmetic."""
+    settings = Settings(target="gen2" if chip.target == "gen2" else "gen3", arithmetic=False)
+    return run_kernel(call.source, call.kernel, call.arguments, settings)[1]
+
+
+def schedule_call(call: Call, chip: Chip, given: Assumptions) -> tuple[Trace, Account, Schedule]:
+    """Trace, account and schedule of a call."""
+    done = trace_of(call, chip)
+    return done, *settle(done, chip, given)

@@ -1,18 +1,23 @@
-"""Predicted costs of kernels as JSON and as text, labelled as predictions."""
+"""Predicted costs of kernels as JSON and as text, labelled as predictions; the first microseconds of a schedule.
+
+A drawing has one row per engine and one column per step: a letter for what ran longest in that step, '.' where the
+engine stood idle. Below it the idle stretches of the Tensor Engine with their causes.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from dfmp2.backends.base import Shape
 from dfmp2.trainium.calls import Call
-from dfmp2.trainium.costs.catalogue import KERNELS, Program, b_bytes
+from dfmp2.trainium.costs.catalogue import KERNELS, Price, Program, b_bytes
 from dfmp2.trainium.costs.chips import Assumptions, Chip
 from dfmp2.trainium.costs.prediction import Dispatch
-from dfmp2.trainium.costs.pricing import Price
-from dfmp2.trainium.costs.schedule import ENGINES
+from dfmp2.trainium.costs.schedule import ENGINES, INSTRUCTION, PORT, Schedule
+from dfmp2.trainium.interpreter.trace import Instruction, Trace
 from dfmp2.trainium.layout import padded_naux, padded_nvir
 from dfmp2.units import format_bytes
 
@@ -24,6 +29,21 @@ NAMES = {
     "dma": "DMA queues",
 }
 MS = 1e6  # ns
+COLUMNS = 100
+MOST = 8  # reasons listed
+SHORTEST = 0.05  # us of a stall
+LETTERS = {
+    "nc_matmul": "M",
+    "activation": "a",
+    "reciprocal": "R",
+    "tensor_tensor": "x",
+    "tensor_copy": "c",
+    "memset": "0",
+    "dma_copy": "D",
+}
+LEGEND = (
+    "M matmul  T hinted matmul  a activation  + row sum  R reciprocal  x tensor_tensor  c copy  0 memset  D transfer"
+)
 
 
 def price_dict(price: Price, launched: Dispatch) -> dict[str, Any]:
@@ -54,7 +74,7 @@ def price_text(kernel: str, shape: Shape, chip: Chip, price: Price, launched: Di
         bare = price.busy(engine, overhead=False) / MS
         lines.append(f"{NAMES[engine]:<20}{price.busy(engine) / MS:>12.3f}{bare:>18.3f}")
     if chip.shared_ports:
-        lines.append(f"{'shared PSUM port':<20}{price.port / MS:>12.3f}")
+        lines.append(f"{'shared PSUM port':<20}{price.total(lambda account: account.port) / MS:>12.3f}")
     ratio = price.makespan / price.floor if price.floor else 0.0
     lines += [
         "",
@@ -137,3 +157,70 @@ def catalogue_text(spins: Sequence[Shape], programs: Sequence[Program], chip: Ch
             f"(all of it is {format_bytes(whole)})"
         )
     return "\n".join(lines) + "\n"
+
+
+def draw(trace: Trace, plan: Schedule, *, begin: float = 0.0, length: float = 100.0) -> str:
+    """Text of the schedule from `begin` on; begin, length : microseconds."""
+    step = length / COLUMNS
+    rows = {engine: _row(trace, plan, engine, begin, step) for engine in ENGINES}
+    ruler = "".join(f"{begin + k * step:<10.4g}" for k in range(0, COLUMNS, 10))
+    lines = [f"{'us':<8}{ruler}".rstrip()]
+    lines += [f"{engine:<8}{row}" for engine, row in rows.items() if set(row) != {"."} or engine == "tensor"]
+    lines += [f"        each column {step:.4g} us: {LEGEND}"]
+    return "\n".join(lines) + "\n"
+
+
+def _row(trace: Trace, plan: Schedule, engine: str, begin: float, step: float) -> str:
+    share: list[dict[str, float]] = [defaultdict(float) for _ in range(COLUMNS)]
+    for index, one in enumerate(trace.instructions):
+        if one.engine != engine:
+            continue
+        start, end = plan.start[index] / 1e3 - begin, plan.end[index] / 1e3 - begin
+        if end <= 0.0 or start >= COLUMNS * step:
+            continue
+        for column in range(max(0, int(start / step)), min(COLUMNS, int(end / step) + 1)):
+            covered = min(end, (column + 1) * step) - max(start, column * step)
+            if covered > 0.0:
+                share[column][_letter(one)] += covered
+    return "".join(max(s, key=s.__getitem__) if s and sum(s.values()) >= 0.5 * step else "." for s in share)
+
+
+def _letter(one: Instruction) -> str:
+    if one.reduces:
+        return "+"
+    if one.name == "nc_matmul" and (one.one_zero or one.transpose):
+        return "T"
+    return LETTERS.get(one.name, "?")
+
+
+def stalls(trace: Trace, plan: Schedule) -> list[tuple[float, float, str]]:
+    """Idle stretches of the Tensor Engine: begin and length, us, and what ended the wait; longest first."""
+    found, free = [], 0.0
+    for index, one in enumerate(trace.instructions):
+        if one.engine == "tensor":
+            found.append((free / 1e3, (plan.start[index] - free) / 1e3, _reason(trace, plan, index)))
+            free = float(plan.end[index])
+    found.append((free / 1e3, (plan.makespan - free) / 1e3, "the rest of the kernel"))
+    return sorted((stall for stall in found if stall[1] >= SHORTEST), key=lambda stall: -stall[1])
+
+
+def summary(trace: Trace, plan: Schedule) -> str:
+    """The stalls of the Tensor Engine, grouped by what they waited for."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for _, idle, reason in stalls(trace, plan):
+        groups[reason].append(idle)
+    total = sum(sum(times) for times in groups.values())
+    lines = [f"Tensor Engine idle {total:.1f} us of {plan.makespan / 1e3:.1f} us:"]
+    for reason, times in sorted(groups.items(), key=lambda item: -sum(item[1]))[:MOST]:
+        lines.append(f"  {sum(times):8.1f} us in {len(times):4d} waits, longest {max(times):6.1f} us, for {reason}")
+    return "\n".join(lines) + "\n"
+
+
+def _reason(trace: Trace, plan: Schedule, index: int) -> str:
+    cause, blocker = int(plan.cause[index]), int(plan.blocker[index])
+    if cause == INSTRUCTION and blocker >= 0:
+        other = trace.instructions[blocker]
+        return f"{other.name} on {other.engine} at {other.line}".rstrip()
+    if cause == PORT and blocker >= 0:
+        return f"a port held by {trace.instructions[blocker].name} at {trace.instructions[blocker].line}"
+    return "its own engine"

@@ -1,154 +1,443 @@
-"""Operands of every engine, and the instructions that move data and multiply matrices: registers, DMA, Tensor Engine.
+"""The instructions of the subset: what their operands have to obey, their arithmetic, and what the trace keeps of them.
 
-dma_copy    element moves between HBM and SBUF; a descriptor per contiguous run of the side with the shorter runs
-nc_matmul   dst (+)= stationary^T moving, with the rules of its page and of PSUM groups
+dma_copy              dst = src, between HBM and SBUF; a descriptor per contiguous run of the side with shorter runs
+nc_matmul             dst (+)= stationary^T moving, on the Tensor Engine, with the rules of PSUM groups
+tensor_tensor         dst = data1 op data2                      tensor_scalar   dst = (data op0 s0) op1 s1
+scalar_tensor_tensor  dst = (data op0 s) op1 tensor             reciprocal      dst = 1 / data
+tensor_copy           dst = src                                 memset          dst = value
+tensor_reduce         over the last free axes                   tensor_scalar_reduce  a row sum besides
+activation            dst = op(data scale + bias), on the Scalar Engine; optionally the row sums of dst besides
+
+Element instructions work in float32 and cast to the destination's format. In counts-only runs values are unknown.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
-from dfmp2.trainium.interpreter.arithmetic import Array, cast, contract, working
-from dfmp2.trainium.interpreter.core import Core
-from dfmp2.trainium.interpreter.signatures import Member
-from dfmp2.trainium.interpreter.tensors import (
+from dfmp2.trainium.interpreter.arithmetic import BINARY, UNARY, Array, cast, contract, reduce_rows, working
+from dfmp2.trainium.interpreter.memory import (
     MOST_FREE_DIMENSIONS,
+    Core,
     Register,
     Tensor,
     describe,
-    note_accumulate,
     note_read,
     note_write,
     open_group,
     require_group,
 )
-from dfmp2.trainium.interpreter.trace import Access, Instruction
+from dfmp2.trainium.interpreter.signatures import Member, Operator
+from dfmp2.trainium.interpreter.trace import Access, Engine, Instruction, overlap
 
 MOST_SIZE = 65_535
 MOST_STRIDE = 32_767
-WARN_FREE_DIMENSIONS = 3
 HARDWARE = Member("dge_mode", "hwdge")
 MOST_STATIONARY = 128
 MOST_MOVING = 512
 WIDE = ("float32", "tfloat32")
+SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
+# Operator pairs that the Scalar Engine takes in tensor_scalar (gen3 and later).
+SCALAR_PAIRS = (("multiply", "add"), ("multiply", None), ("add", None))
+REDUCTIONS = ("add", "maximum", "minimum")
+# Valid input ranges of the tables (nki.api.shared.rst); reciprocal holds for |x|.
+DOMAIN = {"reciprocal": (2.0**-42, 2.0**42), "rsqrt": (2.0**-87, 2.0**97), "sqrt": (2.0**-116, 2.0**118)}
+Given = SimpleNamespace  # the arguments of an instruction, by the names of its signature; defaults filled in
+RESET = Member("reduce_cmd", "reset_reduce")
 
 
 def on_chip(core: Core, value: object, role: str) -> Tensor:
     """`value` as an engine operand: a view in SBUF or PSUM that obeys partition and access-pattern rules."""
-    if not isinstance(value, Tensor):
-        raise core.refuse("operand-type", f"{role} is {type(value).__name__}, not a tensor")
-    if value.checked:
-        return value
-    if value.storage.space == "hbm":
-        raise core.refuse("operand-space", f"{role} is {describe(value)}; engines reach SBUF and PSUM only")
-    start, count = value.start, value.partitions
+    tensor = _tensor(core, value, role)
+    if tensor.checked:
+        return tensor
+    if tensor.storage.space == "hbm":
+        raise core.refuse("operand-space", f"{role} is {describe(tensor)}; engines reach SBUF and PSUM only")
+    start, count = tensor.start, tensor.partitions
     step = 128 if count > 64 else 64 if count > 32 else 32
     if start % step:
         raise core.refuse("partition-start", f"{role} starts at partition {start} with {count} partitions")
-    free = len(value.shape) - 1
-    if free > MOST_FREE_DIMENSIONS or max(value.shape[1:]) > MOST_SIZE or max(value.strides[1:]) > MOST_STRIDE:
-        raise core.refuse("access-pattern", f"{role}: free sizes {value.shape[1:]}, strides {value.strides[1:]}")
-    if free > WARN_FREE_DIMENSIONS:
-        core.trace.warnings.append(f"{core.place()}: {role} has {free} free dimensions; most instructions take 3")
-    value.checked = True
+    sizes, strides = tensor.shape[1:], tensor.strides[1:]
+    if len(sizes) > MOST_FREE_DIMENSIONS or max(sizes) > MOST_SIZE or max(strides) > MOST_STRIDE:
+        raise core.refuse("access-pattern", f"{role}: free sizes {sizes}, strides {strides}")
+    tensor.checked = True
+    return tensor
+
+
+def _tensor(core: Core, value: object, role: str, rule: str = "operand-type") -> Tensor:
+    if not isinstance(value, Tensor):
+        raise core.refuse(rule, f"{role} is {type(value).__name__}, not a tensor")
     return value
 
 
-def same_partitions(core: Core, first: Tensor, second: Tensor, names: str) -> None:
-    """Equal partition counts of two operands."""
+def tiles(core: Core, **given: object) -> list[Tensor]:
+    """Operands on chip, all with the partitions and the elements per partition of the first."""
+    (role, first), *others = [(role, on_chip(core, value, role)) for role, value in given.items()]
+    for name, other in others:
+        _same_partitions(core, first, other, f"{role} and {name}")
+        if first.elements != other.elements:
+            counts = f"{first.elements} and {other.elements} elements per partition"
+            raise core.refuse("element-count", f"{role} and {name} have {counts}")
+    return [first, *(other for _, other in others)]
+
+
+def _same_partitions(core: Core, first: Tensor, second: Tensor, names: str) -> None:
     if first.partitions != second.partitions:
         raise core.refuse("partition-match", f"{names} on {first.partitions} and {second.partitions} partitions")
-
-
-def matching(core: Core, first: Tensor, second: Tensor, names: str) -> None:
-    """Equal partition counts and equal elements per partition."""
-    same_partitions(core, first, second, names)
-    if first.elements != second.elements:
-        raise core.refuse(
-            "element-count", f"{names} have {first.elements} and {second.elements} elements per partition"
-        )
 
 
 def column(core: Core, value: Tensor, data: Tensor, role: str) -> Tensor:
     """A [P, 1] operand beside `data`."""
     on_chip(core, value, role)
-    same_partitions(core, value, data, f"{role} and data")
+    _same_partitions(core, value, data, f"{role} and data")
     if value.elements != 1:
         raise core.refuse("scalar-operand", f"{role} has {value.elements} elements per partition")
     return value
 
 
-def scalar(core: Core, value: object, data: Tensor, role: str) -> float | Tensor:
+def scalar(core: Core, value: object, data: Tensor, role: str, rule: str = "scalar-operand") -> float | Tensor:
     """A scalar operand: a Python float or a [P, 1] float32 slice."""
     if isinstance(value, Tensor):
         if value.dtype.name != "float32":
-            raise core.refuse("scalar-operand", f"{role} is {value.dtype.name}")
+            raise core.refuse(rule, f"{role} is {value.dtype.name}")
         return column(core, value, data, role)
     if type(value) is not float:
-        raise core.refuse("scalar-operand", f"{role}={value!r} ({type(value).__name__})")
+        raise core.refuse(rule, f"{role}={value!r} ({type(value).__name__})")
     return value
 
 
-def overlap(first: Access, second: Access) -> bool:
-    """Whether two accesses share elements (by their bounding boxes)."""
-    return (
-        first.tensor == second.tensor
-        and first.partition_start < second.partition_stop
-        and second.partition_start < first.partition_stop
-        and first.byte_start < second.byte_stop
-        and second.byte_start < first.byte_stop
-    )
+def _not_both_psum(core: Core, first: Tensor, second: Tensor, names: str) -> None:
+    if first.storage.space == second.storage.space == "psum":
+        raise core.refuse("both-psum", f"{names} both in PSUM")
 
 
-def reads(*operands: object) -> tuple[Access, ...]:
-    """Accesses of the tensors among `operands`, dynamic offsets included."""
-    found: tuple[Access, ...] = ()
-    for operand in operands:
-        if isinstance(operand, Tensor):
-            found += (operand.access, *operand.also_reads) if operand.also_reads else (operand.access,)
-    return found
+def binary(core: Core, op: object, role: str) -> str:
+    """Name of a two-operand arithmetic operator."""
+    if not isinstance(op, Operator) or op.name not in BINARY:
+        raise core.outside(f"{role}={op!r}; use one of {', '.join(BINARY)}")
+    return op.name
 
 
-def itemsize(*operands: object) -> int:
-    """Bytes of the widest element among the tensors."""
-    return max(operand.dtype.itemsize for operand in operands if isinstance(operand, Tensor))
+def _reduction(core: Core, op: object) -> str:
+    name = binary(core, op, "reduction op")
+    if name not in REDUCTIONS:
+        raise core.outside(f"reduction with nl.{name}; use one of {', '.join(REDUCTIONS)}")
+    return name
 
 
-def strided(*operands: object) -> bool:
-    """Whether a tensor among the operands has a large innermost stride."""
-    return any(operand.strided for operand in operands if isinstance(operand, Tensor))
+def placed(core: Core, engine: object, allowed: tuple[Engine, ...], operands: tuple[Tensor, ...]) -> Engine:
+    """The engine an instruction runs on; the first where the kernel leaves it open."""
+    if engine is None or engine == Member("engine", "unknown"):
+        return allowed[0]
+    for name in allowed:
+        if engine == Member("engine", name):
+            if name == "gpsimd" and any(operand.storage.space == "psum" for operand in operands):
+                raise core.refuse("gpsimd-psum", "an operand in PSUM with engine=nisa.engine.gpsimd")
+            return name
+    raise core.refuse("engine", f"engine={engine!r}; one of {', '.join(allowed)}")
 
 
-def dynamic(*operands: object) -> bool:
-    """Whether a tensor among the operands has an address known at run time only."""
-    return any(operand.dynamic for operand in operands if isinstance(operand, Tensor))
+def compute(
+    core: Core,
+    name: str,
+    engine: Engine,
+    out: Tensor,
+    inputs: tuple[float | Tensor, ...],
+    function: Callable[..., Array],
+    *,
+    operands: int = 1,
+    elements: int = 0,
+    result: Tensor | None = None,
+    reduction: str = "add",
+) -> None:
+    """An element instruction: out = function(inputs), and result = the reduced rows of it.
+
+    inputs : the first sets the shape, floats and [P, 1] tensors are broadcast; operands : tiles read, for the cost;
+    elements : where the input, not out, sets the length
+    """
+    values = _values(core, inputs)
+    done = None if values is None else function(*values)
+    rows = None  # before out is written, which may overlap an input
+    if result is not None and done is not None:
+        rows = reduce_rows(done, reduction, 1, core.settings.row_sum)
+    store(core, out, done)
+    own: dict[str, Any] = {"operands": operands, "elements": elements or out.elements}
+    if result is not None:
+        store(core, result, rows)
+        own |= {"reduces": True, "writes": (out.access, result.access)}
+    issue(core, name, engine, out, inputs, **own)
 
 
-def free(values: Array, shape: tuple[int, ...]) -> Array:
-    """[P, 1]-like values shaped to broadcast along all free dimensions of `shape`."""
-    return values.reshape((shape[0],) + (1,) * (len(shape) - 1))
+def _values(core: Core, inputs: tuple[float | Tensor, ...]) -> list[Array] | None:
+    """Reads the inputs as working values that broadcast along the first; None where one is not known."""
+    found: list[Array | None] = []
+    shape: tuple[int, ...] = ()
+    for operand in inputs:
+        if not isinstance(operand, Tensor):
+            found.append(np.full(1, operand, dtype=np.float64 if core.double else np.float32))
+            continue
+        note_read(core, operand)
+        shape = shape or operand.shape
+        own = shape if operand.elements > 1 else (shape[0],) + (1,) * (len(shape) - 1)
+        raw = operand.values()
+        found.append(None if raw is None else working(raw, core.double).reshape(own))
+    known = [values for values in found if values is not None]
+    return known if len(known) == len(found) else None
 
 
-def register_alloc(core: Core, *, x: object = None) -> Register:
+def store(core: Core, out: Tensor, values: Array | None) -> None:
+    """Writes working values into the destination."""
+    note_write(core, out)
+    target = out.values()
+    if target is None or values is None:
+        out.storage.array = None
+    else:
+        target[...] = cast(values, out.dtype, core.settings.storage).reshape(out.shape)
+
+
+def _copy(core: Core, out: Tensor, source: Tensor) -> None:
+    """Moves elements, converted through float32 where the formats differ."""
+    raw = source.values()
+    note_read(core, source)
+    if raw is None or out.dtype != source.dtype:
+        store(core, out, None if raw is None else working(raw, core.double))
+    else:
+        note_write(core, out)
+        target = out.values()
+        if target is not None:
+            target[...] = raw.reshape(out.shape)
+
+
+def issue(core: Core, name: str, engine: Engine, out: Tensor, inputs: tuple[float | Tensor, ...], **own: Any) -> None:
+    """Adds an instruction to the trace; `own` are its fields where they differ from what the operands say."""
+    read = [operand for operand in inputs if isinstance(operand, Tensor)]
+    accesses: tuple[Access, ...] = ()
+    for operand in read:
+        accesses += (operand.access, *operand.also_reads) if operand.also_reads else (operand.access,)
+    given: dict[str, Any] = {
+        "elements": out.elements,
+        "partitions": out.partitions,
+        "itemsize": max(operand.dtype.itemsize for operand in (out, *read)),
+        "reads": accesses + out.also_reads,
+        "writes": (out.access,),
+        "strided": out.strided or any(operand.strided for operand in read),
+        "dynamic": out.dynamic or any(operand.dynamic for operand in read),
+        "line": core.place(),
+    }
+    core.trace.instructions.append(Instruction(name, engine, **(given | own)))
+
+
+def tensor_tensor(core: Core, given: Given) -> None:
+    """dst = data1 op data2."""
+    out, first, second = tiles(core, dst=given.dst, data1=given.data1, data2=given.data2)
+    if not (first.dtype.floating and second.dtype.floating and out.dtype.floating):
+        raise core.outside("tensor_tensor on integer tiles")
+    _not_both_psum(core, first, second, "data1 and data2")
+    function = BINARY[binary(core, given.op, "op")]
+    where = placed(core, given.engine, ("vector", "gpsimd"), (out, first, second))
+    compute(core, "tensor_tensor", where, out, (first, second), function, operands=2)
+
+
+def tensor_scalar(core: Core, given: Given) -> None:
+    """dst = (data op0 operand0) op1 operand1."""
+    out, source = tiles(core, dst=given.dst, data=given.data)
+    names = [binary(core, given.op0, "op0")]
+    operands = [scalar(core, given.operand0, source, "operand0")]
+    if (given.op1 is None) != (given.operand1 is None):
+        raise core.refuse("scalar-operand", f"op1={given.op1!r} with operand1={given.operand1!r}")
+    if given.op1 is not None:
+        names.append(binary(core, given.op1, "op1"))
+        operands.append(scalar(core, given.operand1, source, "operand1"))
+    where = placed(core, given.engine, ("vector", "scalar"), (out, source))
+    pair = (names[0], names[1] if given.op1 is not None else None)
+    if where == "scalar" and (core.settings.target == "gen2" or pair not in SCALAR_PAIRS):
+        raise core.refuse("engine", f"tensor_scalar {pair} on the Scalar Engine of {core.settings.target}")
+
+    def chained(values: Array, *others: Array) -> Array:
+        for name, other, reverse in zip(names, others, (given.reverse0, given.reverse1), strict=False):
+            values = BINARY[name](other, values) if reverse else BINARY[name](values, other)
+        return values
+
+    compute(core, "tensor_scalar", where, out, (source, *operands), chained)
+
+
+def scalar_tensor_tensor(core: Core, given: Given) -> None:
+    """dst = (data op0 operand0) op1 operand1, operand1 a tile."""
+    out, source, other = tiles(core, dst=given.dst, data=given.data, operand1=given.operand1)
+    _not_both_psum(core, source, other, "data and operand1")
+    first, second = BINARY[binary(core, given.op0, "op0")], BINARY[binary(core, given.op1, "op1")]
+    factor = scalar(core, given.operand0, source, "operand0")
+
+    def function(a: Array, s: Array, b: Array) -> Array:
+        a = first(s, a) if given.reverse0 else first(a, s)
+        return second(b, a) if given.reverse1 else second(a, b)
+
+    compute(core, "scalar_tensor_tensor", "vector", out, (source, factor, other), function, operands=2)
+
+
+def reciprocal(core: Core, given: Given) -> None:
+    """dst = 1 / data."""
+    out, source = tiles(core, dst=given.dst, data=given.data)
+
+    def function(values: Array) -> Array:
+        if (np.abs(values) < SMALLEST_NORMAL).any():
+            raise core.refuse("reciprocal-domain", "reciprocal of zero or of a denormal number")
+        return np.reciprocal(values)
+
+    compute(core, "reciprocal", "vector", out, (source,), function)
+
+
+def tensor_copy(core: Core, given: Given) -> None:
+    """dst = src."""
+    out, source = tiles(core, dst=given.dst, src=given.src)
+    where = placed(core, given.engine, ("vector", "scalar", "gpsimd"), (out, source))
+    if where == "scalar" and core.settings.target == "gen2":
+        raise core.refuse("engine", "tensor_copy on the Scalar Engine of gen2; use activation(op=nl.copy)")
+    _copy(core, out, source)
+    issue(core, "tensor_copy", where, out, (source,))
+
+
+def memset(core: Core, given: Given) -> None:
+    """dst = value."""
+    out = on_chip(core, given.dst, "dst")
+    if type(given.value) is not (float if out.dtype.floating else int):
+        raise core.refuse("value-type", f"value={given.value!r} for {out.dtype.name}")
+    where = placed(core, given.engine, ("vector", "gpsimd"), (out,))
+    note_write(core, out, fill=True)
+    values = out.values()
+    if values is not None:
+        filled = working(np.full(1, given.value), core.double) if out.dtype.floating else None
+        values[...] = given.value if filled is None else cast(filled, out.dtype, core.settings.storage)
+    issue(core, "memset", where, out, (), operands=0)
+
+
+def tensor_reduce(core: Core, given: Given) -> None:
+    """dst = op over the last free axes of data (times -1 with negate)."""
+    out, source = on_chip(core, given.dst, "dst"), on_chip(core, given.data, "data")
+    _same_partitions(core, out, source, "dst and data")
+    name = _reduction(core, given.op)
+    axes = given.axis if isinstance(given.axis, tuple) else (given.axis,)
+    rank = len(source.shape)
+    if not axes or any(type(a) is not int for a in axes) or axes != tuple(range(rank - len(axes), rank)) or 0 in axes:
+        raise core.refuse("reduce-axis", f"axis={given.axis!r} for a tile of rank {rank}")
+    keep = rank - len(axes)
+    if out.elements != prod(source.shape[1:keep]):
+        raise core.refuse("element-count", f"dst {out.shape} for axes {axes} of {source.shape}")
+
+    def function(values: Array) -> Array:
+        reduced = reduce_rows(values, name, keep, core.settings.row_sum)
+        return -reduced if given.negate else reduced
+
+    compute(core, "tensor_reduce", "vector", out, (source,), function, elements=source.elements)
+
+
+def tensor_scalar_reduce(core: Core, given: Given) -> None:
+    """dst = data op0 operand0; reduce_res = reduce_op over each row of dst."""
+    out, source = tiles(core, dst=given.dst, data=given.data)
+    name, reduction = binary(core, given.op0, "op0"), _reduction(core, given.reduce_op)
+    factor = scalar(core, given.operand0, source, "operand0")
+    if given.reduce_cmd not in (None, RESET):
+        raise core.outside(f"tensor_scalar_reduce with reduce_cmd={given.reduce_cmd!r}")
+    if not isinstance(given.reduce_res, Tensor):
+        raise core.outside("tensor_scalar_reduce without reduce_res")
+    result = column(core, given.reduce_res, source, "reduce_res")
+    if _overlap(result, out):
+        raise core.refuse("activation-result", "reduce_res overlaps dst")
+
+    def function(values: Array, operand: Array) -> Array:
+        return BINARY[name](operand, values) if given.reverse0 else BINARY[name](values, operand)
+
+    compute(core, "tensor_scalar_reduce", "vector", out, (source, factor), function, result=result, reduction=reduction)
+
+
+def _overlap(first: Tensor, second: Tensor) -> bool:
+    return first.storage is second.storage and overlap(first.access[2:], second.access[2:])
+
+
+def activation(core: Core, given: Given) -> None:
+    """dst = op(data scale + bias); reduce_res[p, 0] = sum of row p."""
+    out, source = tiles(core, dst=given.dst, data=given.data)
+    if not isinstance(given.op, Operator) or given.op.name not in UNARY:
+        raise core.refuse("activation-op", f"op={given.op!r}")
+    name = given.op.name
+    steps: list[Callable[..., Array]] = []
+    operands: list[float | Tensor] = []
+    factor = scalar(core, given.scale, source, "scale", "activation-scale")
+    if isinstance(factor, Tensor) or factor != 1.0:
+        steps.append(np.multiply)
+        operands.append(factor)
+    if given.bias is not None:
+        steps.append(np.add)
+        operands.append(_bias(core, given.bias, source, name))
+    placed(core, given.engine, ("scalar",), (out, source))
+    result = _row_sum(core, out, source, given.reduce_op, given.reduce_res, given.reduce_cmd)
+
+    def function(values: Array, *others: Array) -> Array:
+        for step, other in zip(steps, others, strict=True):
+            values = step(values, other)
+        if name in DOMAIN:
+            low, high = DOMAIN[name]
+            size = np.abs(values) if name == "reciprocal" else values
+            if not ((size >= low) & (size <= high)).all():
+                raise core.refuse(
+                    "activation-domain", f"{name} of values from {values.min():.3g} to {values.max():.3g}"
+                )
+        return UNARY[name](values)
+
+    compute(core, "activation", "scalar", out, (source, *operands), function, result=result)
+
+
+def _bias(core: Core, bias: object, data: Tensor, op: str) -> float | Tensor:
+    gen2 = core.settings.target == "gen2"
+    if isinstance(bias, Tensor):
+        if bias.dtype.name == "tfloat32" or bias.elements != 1:
+            raise core.refuse("activation-bias", f"bias {bias.shape} {bias.dtype.name}")
+        column(core, bias, data, "bias")
+    elif gen2 or type(bias) is not float:
+        raise core.refuse("activation-bias", f"bias={bias!r} on {core.settings.target}")
+    if gen2 and op == "reciprocal":
+        raise core.refuse("activation-reciprocal", "reciprocal with a bias on gen2")
+    assert isinstance(bias, (float, Tensor))
+    return bias
+
+
+def _row_sum(core: Core, out: Tensor, data: Tensor, op: object, result: object, command: object) -> Tensor | None:
+    """Where the row sums go; all three arguments are given, or none."""
+    if op is None and result is None and command in (None, Member("reduce_cmd", "idle")):
+        return None
+    adds = isinstance(op, Operator) and op.name == "add"
+    if not adds or command != RESET or not isinstance(result, Tensor):
+        given = f"reduce_op={op!r}, reduce_cmd={command!r}, reduce_res given: {result is not None}"
+        raise core.refuse("activation-reduce", given)
+    on_chip(core, result, "reduce_res")
+    _same_partitions(core, result, data, "reduce_res and data")
+    if result.elements != 1 or result.dtype.name != "float32" or _overlap(result, out):
+        raise core.refuse("activation-result", f"reduce_res {result.shape} {result.dtype.name}, dst {out.shape}")
+    return result
+
+
+def register_alloc(core: Core, given: Given) -> Register:
     """A new register, empty or with an immediate value."""
-    if x is not None and type(x) is not int:
-        raise core.refuse("register", f"register_alloc(x={x!r})"[:100])
-    return Register(core, x)
+    if given.x is not None and type(given.x) is not int:
+        raise core.refuse("register", f"register_alloc(x={given.x!r})"[:100])
+    return Register(core, given.x)
 
 
-def register_move(core: Core, *, dst: object, src: object) -> None:
+def register_move(core: Core, given: Given) -> None:
     """dst = src, an immediate or another register."""
-    if not isinstance(dst, Register) or dst.loop or not (type(src) is int or isinstance(src, Register)):
-        raise core.refuse("register", f"register_move to {type(dst).__name__} from {type(src).__name__}")
-    dst.register_value = src.read() if isinstance(src, Register) else src
+    if not (type(given.src) is int or isinstance(given.src, Register)):
+        raise core.refuse("register", f"register_move from {type(given.src).__name__}")
+    _fill(core, given.dst, given.src.read() if isinstance(given.src, Register) else given.src)
 
 
-def register_load(core: Core, *, dst: object, src: object) -> None:
+def register_load(core: Core, given: Given) -> None:
     """dst = the only element of an int32 tensor."""
-    if not isinstance(dst, Register) or dst.loop or not isinstance(src, Tensor):
-        raise core.refuse("register", f"register_load to {type(dst).__name__} from {type(src).__name__}")
+    src = _tensor(core, given.src, "src", "register")
     if prod(src.shape) != 1 or src.dtype.name != "int32" or src.storage.space == "psum":
         raise core.refuse("register", f"register_load from {src.shape} {src.dtype.name} in {src.storage.space}")
     note_read(core, src)
@@ -157,135 +446,96 @@ def register_load(core: Core, *, dst: object, src: object) -> None:
     values = src.values()
     if values is None:
         raise core.refuse("register", "counts-only mode does not know the value that this register loads")
-    dst.register_value = int(values.reshape(-1)[0])
+    _fill(core, given.dst, int(values.reshape(-1)[0]))
 
 
-def dma_copy(
-    core: Core,
-    *,
-    dst: object,
-    src: object,
-    dge_mode: object = None,
-    engine: object = None,
-    oob_mode: object = None,
-    priority: object = None,
-) -> None:
+def _fill(core: Core, dst: object, value: int) -> None:
+    if not isinstance(dst, Register) or dst.loop:
+        raise core.refuse("register", f"a value for {type(dst).__name__} that is no register, or counts a loop")
+    dst.register_value = value
+
+
+def dma_copy(core: Core, given: Given) -> None:
     """dst = src, element by element, converted through float32 where the formats differ."""
-    out, source = _side(core, dst, "dst"), _side(core, src, "src")
+    out, source = _tensor(core, given.dst, "dst"), _tensor(core, given.src, "src")
+    for side, role in ((out, "dst"), (source, "src")):
+        if side.storage.space == "psum":
+            raise core.refuse("dma-psum", f"{role} is {describe(side)}")
     if {out.storage.space, source.storage.space} != {"hbm", "sbuf"}:
         raise core.refuse("dma-spaces", f"{source.storage.space} -> {out.storage.space}")
     if out.shape != source.shape:
         raise core.refuse("dma-shape", f"src {source.shape}, dst {out.shape}")
-    if priority is not None:
-        raise core.refuse("dma-priority", f"priority={priority!r} on {core.settings.target}")
-    if oob_mode is not None and oob_mode != Member("oob_mode", "error"):
-        raise core.outside(f"dma_copy with oob_mode={oob_mode!r}")
-    if dge_mode == HARDWARE:
+    if given.priority is not None:
+        raise core.refuse("dma-priority", f"priority={given.priority!r} on {core.settings.target}")
+    if given.oob_mode not in (None, Member("oob_mode", "error")):
+        raise core.outside(f"dma_copy with oob_mode={given.oob_mode!r}")
+    if given.dge_mode == HARDWARE:
         if core.settings.target == "gen2":
             raise core.refuse("dma-hwdge", "dge_mode=nisa.dge_mode.hwdge on gen2")
         if out.dtype != source.dtype:
             raise core.refuse("dma-cast", f"{source.dtype.name} -> {out.dtype.name} with hardware DGE")
-    elif engine is not None and engine != Member("engine", "unknown"):
-        raise core.refuse("engine", f"dma_copy with engine={engine!r} without hardware DGE")
-    note_read(core, source)
-    note_write(core, out)
-    a, b = source.values(), out.values()
-    if b is not None:
-        if a is None:
-            out.storage.array = None
-        elif out.dtype == source.dtype:
-            b[...] = a
-        else:
-            b[...] = cast(working(a, core.double), out.dtype, core.settings.storage)
+    elif given.engine not in (None, Member("engine", "unknown")):
+        raise core.refuse("engine", f"dma_copy with engine={given.engine!r} without hardware DGE")
+    _copy(core, out, source)
     chip = out if out.storage.space == "sbuf" else source
-    total = prod(out.shape)
-    narrow = min(out.dtype.itemsize, source.dtype.itemsize)
-    run = min(out.run(), source.run())
-    core.issue(
-        Instruction(
-            "dma_copy",
-            "dma",
-            chip.elements,
-            chip.partitions,
-            itemsize(out, source),
-            reads(source) + out.also_reads,
-            (out.access,),
-            dynamic=dynamic(out, source),
-            bytes=total * itemsize(out, source),
-            descriptors=total // run,
-            run_bytes=run * narrow,
-            line=core.place(),
-        )
+    sizes = (out.dtype.itemsize, source.dtype.itemsize)
+    total, run = prod(out.shape), min(out.run(), source.run())
+    issue(
+        core,
+        "dma_copy",
+        "dma",
+        out,
+        (source,),
+        elements=chip.elements,
+        partitions=chip.partitions,
+        strided=False,
+        bytes=total * max(sizes),
+        descriptors=total // run,
+        run_bytes=run * min(sizes),
     )
 
 
-def _side(core: Core, value: object, role: str) -> Tensor:
-    if not isinstance(value, Tensor):
-        raise core.refuse("operand-type", f"{role} is {type(value).__name__}, not a tensor")
-    if value.storage.space == "psum":
-        raise core.refuse("dma-psum", f"{role} is {describe(value)}")
-    return value
-
-
-def nc_matmul(
-    core: Core,
-    *,
-    dst: object,
-    stationary: object,
-    moving: object,
-    accumulate: object = None,
-    is_stationary_onezero: object = False,
-    is_moving_onezero: object = False,
-    is_transpose: object = False,
-) -> None:
+def nc_matmul(core: Core, given: Given) -> None:
     """dst (+)= stationary^T moving: (K, M), (K, N) -> (M, N)."""
-    out, left, right = (
-        on_chip(core, dst, "dst"),
-        on_chip(core, stationary, "stationary"),
-        on_chip(core, moving, "moving"),
-    )
-    if type(accumulate) is not bool:
-        raise core.refuse("matmul-accumulate", f"accumulate={accumulate!r}")
+    out = on_chip(core, given.dst, "dst")
+    left, right = on_chip(core, given.stationary, "stationary"), on_chip(core, given.moving, "moving")
+    if type(given.accumulate) is not bool:
+        raise core.refuse("matmul-accumulate", f"accumulate={given.accumulate!r}")
     _check_geometry(core, out, left, right)
-    _check_dtypes(core, out, left, right, is_transpose is True)
+    _check_dtypes(core, out, left, right, given.is_transpose is True)
     note_read(core, left)
     note_read(core, right)
-    if is_transpose:
-        _check_transpose(core, right, accumulate)
-    if (is_moving_onezero and not _holds_one_zero(right)) or (is_stationary_onezero and not _holds_one_zero(left)):
+    if given.is_transpose:
+        _check_transpose(core, right, given.accumulate)
+    flagged = [(given.is_moving_onezero, right), (given.is_stationary_onezero, left)]
+    if any(flag and not _holds_one_zero(operand) for flag, operand in flagged):
         raise core.refuse("matmul-onezero", "a flagged operand holds other values than 0 and 1")
-    if accumulate:
+    if given.accumulate:
         require_group(core, out)
-        note_accumulate(core, out)
     else:
         note_write(core, out, matmul=True)
         open_group(core, out)
     if core.arithmetic:
-        _compute(core, out, left, right, accumulate)
-    core.issue(
-        Instruction(
-            "nc_matmul",
-            "tensor",
-            right.elements,
-            out.partitions,
-            itemsize(left, right),
-            reads(left, right),
-            (out.access,),
-            stationary=left.elements,
-            one_zero=bool(is_moving_onezero) or bool(is_stationary_onezero),
-            transpose=bool(is_transpose),
-            operands=2,
-            strided=strided(left, right, out),
-            dynamic=dynamic(left, right, out),
-            line=core.place(),
-        )
+        _multiply(core, out, left, right, given.accumulate)
+    issue(
+        core,
+        "nc_matmul",
+        "tensor",
+        out,
+        (left, right),
+        elements=right.elements,
+        stationary=left.elements,
+        itemsize=max(left.dtype.itemsize, right.dtype.itemsize),
+        operands=2,
+        transpose=bool(given.is_transpose),
+        one_zero=any(flag for flag, _ in flagged),
     )
 
 
 def _check_geometry(core: Core, out: Tensor, left: Tensor, right: Tensor) -> None:
-    if left.storage.space != "sbuf" or right.storage.space != "sbuf" or out.storage.space != "psum":
-        spaces = f"{left.storage.space}, {right.storage.space} -> {out.storage.space}"
-        raise core.refuse("matmul-space", f"stationary, moving -> dst in {spaces}")
+    spaces = tuple(operand.storage.space for operand in (left, right, out))
+    if spaces != ("sbuf", "sbuf", "psum"):
+        raise core.refuse("matmul-space", f"stationary, moving, dst in {', '.join(spaces)}")
     if len(left.shape) != 2 or len(right.shape) != 2 or len(out.shape) != 2:
         raise core.refuse("matmul-rank", f"shapes {left.shape}, {right.shape} -> {out.shape}")
     if left.partitions != right.partitions:
@@ -294,8 +544,8 @@ def _check_geometry(core: Core, out: Tensor, left: Tensor, right: Tensor) -> Non
         raise core.refuse("matmul-start", f"stationary at partition {left.start}, moving at {right.start}")
     if left.elements > MOST_STATIONARY or right.elements > MOST_MOVING:
         raise core.refuse("matmul-size", f"stationary {left.shape}, moving {right.shape}")
-    if out.shape != (left.shape[1], right.shape[1]) or out.start != 0:
-        expected = (left.shape[1], right.shape[1])
+    expected = (left.shape[1], right.shape[1])
+    if out.shape != expected or out.start != 0:
         raise core.refuse("matmul-dst", f"dst {out.shape} at partition {out.start}; expected {expected} at 0")
 
 
@@ -329,7 +579,7 @@ def _holds_one_zero(tensor: Tensor) -> bool:
     return known
 
 
-def _compute(core: Core, out: Tensor, left: Tensor, right: Tensor, accumulate: bool) -> None:
+def _multiply(core: Core, out: Tensor, left: Tensor, right: Tensor, accumulate: bool) -> None:
     a, b, c = left.values(), right.values(), out.values()
     if a is None or b is None or c is None:
         return

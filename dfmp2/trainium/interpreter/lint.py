@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Iterator
 
 from dfmp2.trainium.interpreter.rules import NotInSubset, Violation
 from dfmp2.trainium.interpreter.signatures import (
@@ -22,9 +21,8 @@ from dfmp2.trainium.interpreter.signatures import (
     required_somewhere,
 )
 
-ENUM_PARAMETERS = frozenset(ENUMERATIONS)
 BUILTINS = ("range", "len", "min", "max", "print")
-MODULES = {"nki": "nki", "nki.language": "nl", "nki.isa": "nisa"}
+MODULES = ("nki", "nki.language", "nki.isa")
 EXEMPTION = "DYNAMIC_LOOPS"
 FOREIGN = ("numpy", "neuronxcc", "torch", "jax")
 ATTRIBUTES = frozenset(("shape", "dtype", "buffer", "ap", "append"))
@@ -51,34 +49,6 @@ REFUSED: dict[type[ast.AST], str] = {
     ast.AsyncFor: "async for",
     ast.AsyncWith: "async with",
 }
-
-
-def check_call(node: ast.Call, name: str, file: str, *, all_releases: bool) -> None:
-    """A call of nisa.<name>: an instruction of the subset, keywords only, parameters that every release has.
-
-    all_releases : False skips the comparison of parameters (files that need newer releases say so).
-    """
-    place = f"{file}:{node.lineno}"
-    if name not in INSTRUCTIONS:
-        raise NotInSubset(f"nisa.{name}", place)
-    if node.args:
-        raise Violation("positional", f"nisa.{name} with {len(node.args)} positional arguments", place)
-    given = {keyword.arg for keyword in node.keywords if keyword.arg is not None}
-    if not all_releases or len(given) != len(node.keywords):
-        return
-    unknown = given - in_all_releases(name)
-    missing = required_somewhere(name) - given
-    if unknown or missing:
-        words = [f"{word} is not in every release" for word in sorted(unknown)]
-        words += [f"{word} is required in some release" for word in sorted(missing)]
-        raise Violation("signature", f"nisa.{name}: {'; '.join(words)}", place)
-
-
-def unknown_attribute(name: str) -> str:
-    """Why nl.<name> may not be used; "" if it may."""
-    if name in DEPRECATED_LOOPS:
-        return f"nl.{name} is deprecated; use range"
-    return "" if name in COMMON_NAMES or name in LOOP_NAMES else f"nl.{name}"
 
 
 def lint(text: str, name: str) -> None:
@@ -109,19 +79,16 @@ class Lint:
         self._modules: dict[str, str] = {}
         self._globals: set[str] = set()
         self._kernels: set[str] = set()
-        self._bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not _is_read(node)}
-        self._bound |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+        nodes = list(ast.walk(tree))
+        self._bound = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+        self._bound |= {*BUILTINS, *(node.arg for node in nodes if isinstance(node, ast.arg))}
         self._exempt = any(_is_exemption(node) for node in tree.body)
 
     def check(self) -> None:
         """All rules, in the order of the file's top level."""
-        for node in self._tree.body:
-            self._collect(node)
-        for node in self._tree.body:
-            self._top_level(node)
-        for node in self._tree.body:
-            if isinstance(node, ast.FunctionDef):
-                self._function(node, inner=False)
+        for rule in (self._collect, self._top_level, self._function):
+            for node in self._tree.body:
+                rule(node)
 
     def _refuse(self, rule: str, node: ast.AST, done: str) -> Violation:
         return Violation(rule, done, f"{self._name}:{getattr(node, 'lineno', 0)}")
@@ -172,7 +139,7 @@ class Lint:
     def _top_level(self, node: ast.stmt) -> None:
         if isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef)):
             return
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        if _is_docstring(node):
             return
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             if node.value is None or not _constant(node.value):
@@ -182,12 +149,9 @@ class Lint:
             raise self._refuse("syntax", node, f"{REFUSED[type(node)]} at module level")
         raise self._refuse("purity", node, f"{type(node).__name__} at module level")
 
-    def _function(self, node: ast.FunctionDef, *, inner: bool) -> None:
-        self._signature(node, inner=inner)
-        for child in _statements(node):
-            self._walk(child, strings=False)
-
-    def _signature(self, node: ast.FunctionDef, *, inner: bool) -> None:
+    def _function(self, node: ast.AST, *, inner: bool = False) -> None:
+        if not isinstance(node, ast.FunctionDef):
+            return
         arguments = node.args
         if arguments.kwonlyargs or arguments.vararg or arguments.kwarg or arguments.posonlyargs:
             raise self._refuse("syntax", node, f"{node.name} has keyword-only, positional-only or starred parameters")
@@ -201,6 +165,13 @@ class Lint:
             if inner or not bare:
                 rule = "jit" if isinstance(decorator, ast.Call) and not inner else "sub-kernel"
                 raise self._refuse(rule, node, f"{node.name} is decorated with {ast.unparse(decorator)}")
+        for position, child in enumerate(node.body):
+            if position or not _is_docstring(child):
+                self._walk(child, strings=False)
+
+    def _is_member(self, node: ast.expr) -> bool:
+        """Whether this is an enumeration, such as nisa.engine."""
+        return isinstance(node, ast.Attribute) and self._is_module(node, "nki.isa")
 
     def _is_module(self, node: ast.Attribute, module: str) -> bool:
         return isinstance(node.value, ast.Name) and self._modules.get(node.value.id) == module
@@ -210,8 +181,7 @@ class Lint:
         if isinstance(node, ast.FunctionDef):
             if not self._exempt:
                 raise self._refuse("syntax", node, f"nested function {node.name}")
-            self._function(node, inner=True)
-            return
+            return self._function(node, inner=True)
         self._refuse_forms(node, strings)
         if isinstance(node, ast.Call):
             self._call(node)
@@ -220,13 +190,10 @@ class Lint:
             self._attribute(node)
         elif isinstance(node, ast.Assert):
             strings = True
-        elif isinstance(node, ast.Name) and self._is_foreign_builtin(node.id):
+        elif isinstance(node, ast.Name) and hasattr(builtins, node.id) and node.id not in self._bound | self._globals:
             raise self._outside(node, f"the built-in {node.id}")
         for child in ast.iter_child_nodes(node):
             self._walk(child, strings=strings)
-
-    def _is_foreign_builtin(self, name: str) -> bool:
-        return hasattr(builtins, name) and name not in {*BUILTINS, *self._bound, *self._globals}
 
     def _refuse_forms(self, node: ast.AST, strings: bool) -> None:
         if type(node) in REFUSED:
@@ -257,53 +224,54 @@ class Lint:
 
     def _call(self, node: ast.Call) -> None:
         function = node.func
-        if isinstance(function, ast.Name):
-            if function.id in self._kernels:
-                raise self._refuse("sub-kernel", node, f"call of the kernel {function.id}")
-        elif isinstance(function, ast.Attribute):
-            if function.attr == "ap" and isinstance(function.value, ast.Call):
-                inner = function.value.func
-                if isinstance(inner, ast.Attribute) and inner.attr == "ap":
-                    raise self._refuse("ap-base", node, "chained ap()")
+        if isinstance(function, ast.Name) and function.id in self._kernels:
+            raise self._refuse("sub-kernel", node, f"call of the kernel {function.id}")
+        if isinstance(function, ast.Attribute):
+            inner = function.value.func if isinstance(function.value, ast.Call) else None
+            if function.attr == "ap" and isinstance(inner, ast.Attribute) and inner.attr == "ap":
+                raise self._refuse("ap-base", node, "chained ap()")
             if self._is_module(function, "nki.isa"):
-                check_call(node, function.attr, self._name, all_releases=not self._exempt)
+                self._instruction(node, function.attr)
         for keyword in node.keywords:
             if keyword.arg is None:
                 raise self._refuse("syntax", node, "starred keywords")
-            constant = isinstance(keyword.value, ast.Constant)
             value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
-            if constant and keyword.arg in ENUM_PARAMETERS and isinstance(value, int):
+            if keyword.arg in ENUMERATIONS and isinstance(value, int):
                 raise self._refuse("enum-value", node, f"{keyword.arg}={value!r}")
-            if constant and keyword.arg == "buffer" and isinstance(value, str):
+            if keyword.arg == "buffer" and isinstance(value, str):
                 raise self._refuse("buffer-object", node, f"buffer={value!r}")
+
+    def _instruction(self, node: ast.Call, name: str) -> None:
+        """An instruction of the subset, keywords only, parameters of every release (unless the file is exempt)."""
+        if name not in INSTRUCTIONS:
+            raise self._outside(node, f"nisa.{name}")
+        if node.args:
+            raise self._refuse("positional", node, f"nisa.{name} with {len(node.args)} positional arguments")
+        given = {keyword.arg for keyword in node.keywords if keyword.arg is not None}
+        if self._exempt or len(given) != len(node.keywords):
+            return
+        wrong = [f"{word} is not in every release" for word in sorted(given - in_all_releases(name))]
+        wrong += [f"{word} is required in some release" for word in sorted(required_somewhere(name) - given)]
+        if wrong:
+            raise self._refuse("signature", node, f"nisa.{name}: {'; '.join(wrong)}")
 
     def _attribute(self, node: ast.Attribute) -> None:
         module = self._modules.get(node.value.id) if isinstance(node.value, ast.Name) else None
         if module == "nki.language":
             if node.attr in LOOP_NAMES and not self._exempt:
                 raise self._refuse("release-name", node, f"nl.{node.attr} is not in every release")
-            problem = unknown_attribute(node.attr)
-            if problem:
-                raise self._outside(node, problem)
+            if node.attr in DEPRECATED_LOOPS:
+                raise self._outside(node, f"nl.{node.attr} is deprecated; use range")
+            if node.attr not in COMMON_NAMES and node.attr not in LOOP_NAMES:
+                raise self._outside(node, f"nl.{node.attr}")
         elif module == "nki":
             raise self._outside(node, f"nki.{node.attr} inside a function")
-        elif module is None and not self._inside_enumeration(node) and node.attr not in ATTRIBUTES:
+        elif module is None and node.attr not in ATTRIBUTES and not self._is_member(node.value):
             raise self._outside(node, f"attribute .{node.attr}")
 
-    def _inside_enumeration(self, node: ast.Attribute) -> bool:
-        value = node.value
-        return isinstance(value, ast.Attribute) and self._is_module(value, "nki.isa")
 
-
-def _is_read(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Load)
-
-
-def _statements(node: ast.FunctionDef) -> Iterator[ast.stmt]:
-    """Body of a function without its docstring."""
-    for position, child in enumerate(node.body):
-        if position or not (isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)):
-            yield child
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _constant(node: ast.expr) -> bool:

@@ -22,12 +22,11 @@ import numpy as np
 
 from dfmp2.errors import InputError
 from dfmp2.trainium.interpreter.arithmetic import DTYPES, Array, held_as
-from dfmp2.trainium.interpreter.core import Core, finish
-from dfmp2.trainium.interpreter.language import Kernel, Nki, tensor_shape
+from dfmp2.trainium.interpreter.language import Kernel, package, tensor_shape
 from dfmp2.trainium.interpreter.lint import BUILTINS, lint
-from dfmp2.trainium.interpreter.rules import Violation
-from dfmp2.trainium.interpreter.settings import Settings, Shape
-from dfmp2.trainium.interpreter.tensors import Tensor, whole
+from dfmp2.trainium.interpreter.memory import Core, Tensor, finish, whole
+from dfmp2.trainium.interpreter.rules import Settings, Shape, Violation
+from dfmp2.trainium.interpreter.signatures import REGIONS
 from dfmp2.trainium.interpreter.trace import Trace
 
 __all__ = ["Settings", "Shape", "run_kernel"]
@@ -68,7 +67,7 @@ class Loader:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._nki = Nki(core)
+        self._nki = package(core)
         self._modules: dict[str, ModuleType] = {}
 
     def load(self, source: str, beside: Path | None = None) -> ModuleType:
@@ -134,12 +133,12 @@ def run_kernel(
     if not isinstance(entry, Kernel):
         found = ", ".join(name for name, value in module.__dict__.items() if isinstance(value, Kernel))
         raise InputError(f"{source} has no kernel {kernel}; its kernels: {found or 'none'}")
-    names = list(inspect.signature(entry.function).parameters)
-    defaults = {
-        n: p.default for n, p in inspect.signature(entry.function).parameters.items() if p.default is not p.empty
-    }
-    if not set(arguments) <= set(names) or not set(names) <= set(arguments) | set(defaults):
-        raise InputError(f"{kernel} takes {', '.join(names)}; given: {', '.join(arguments)}")
+    signature = inspect.signature(entry.function)
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters)
+        raise InputError(f"{kernel} takes {takes}; given: {', '.join(arguments)}") from error
     bound = {name: _argument(core, name, value) for name, value in arguments.items()}
     core.running = True
     with _kernel_code(core):
@@ -171,23 +170,20 @@ def _argument(core: Core, name: str, value: object) -> object:
     if isinstance(value, Shape):
         if core.arithmetic:
             raise InputError(f"argument {name}: a Shape carries no data; give an array or set arithmetic=False")
-        if value.dtype not in DTYPES:
-            raise InputError(f"argument {name}: dtype {value.dtype!r}; one of {', '.join(DTYPES)}")
-        storage = core.declare(name, "shared_hbm", "hbm", DTYPES[value.dtype], tensor_shape(value.shape, Violation))
-        storage.readonly, storage.written, storage.writer, storage.array = True, None, None, None
-        return whole(core, storage)
-    if isinstance(value, np.ndarray):
+        dtype, array = value.dtype, None
+        if dtype not in DTYPES:
+            raise InputError(f"argument {name}: dtype {dtype!r}; one of {', '.join(DTYPES)}")
+    elif isinstance(value, np.ndarray):
         dtype = "float32" if core.double and value.dtype == np.float64 else value.dtype.name
         if dtype not in DTYPES:
             raise Violation("tensor-dtype", f"argument {name} is {value.dtype}")
-        shape = tensor_shape(value.shape, Violation)
-        known = core.arithmetic or dtype == "int32"
-        storage = core.declare(name, "shared_hbm", "hbm", DTYPES[dtype], shape, value if known else None)
-        storage.readonly, storage.written, storage.writer = True, None, None
-        return whole(core, storage)
-    if not _static(value):
+        array = value if core.arithmetic or dtype == "int32" else None
+    elif _static(value):
+        return value
+    else:
         raise Violation("kernel-arguments", f"argument {name} is {type(value).__name__}")
-    return value
+    shape = tensor_shape(value.shape, Violation)
+    return whole(core, core.declare(name, REGIONS["shared_hbm"], DTYPES[dtype], shape, array, readonly=True))
 
 
 def _static(value: object) -> bool:
@@ -196,15 +192,13 @@ def _static(value: object) -> bool:
 
 def _output(core: Core, value: object) -> Array:
     """A returned tensor as a NumPy array; everything must have been written."""
-    if (
-        not isinstance(value, Tensor)
-        or value.storage.region != "shared_hbm"
-        or not value.whole
-        or value.storage.readonly
-    ):
-        what = value.storage.region if isinstance(value, Tensor) else type(value).__name__
-        raise Violation("output-space", f"the kernel returns {what}")
+    if not isinstance(value, Tensor):
+        raise Violation("output-space", f"the kernel returns {type(value).__name__}")
     storage = value.storage
+    if storage.region != REGIONS["shared_hbm"] or not value.whole or storage.readonly:
+        raise Violation(
+            "output-space", f"the kernel returns an input, or a part or all of a tensor in {storage.region}"
+        )
     if storage.written is not None and core.strict and not storage.written.all():
         missing = int(storage.written.size - storage.written.sum())
         raise Violation(

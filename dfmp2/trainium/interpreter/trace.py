@@ -71,11 +71,13 @@ def overlap(a: Rectangle, b: Rectangle) -> bool:
     return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
 
 
-class Allocation(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Allocation:
     """One tensor: bytes per partition on chip (whole size in HBM), and the instructions between which it lives.
 
-    born : number of instructions issued before it was declared; last_use : index of the last instruction that
-    touches it (born if none); line : where it was declared.
+    tensor : serial number; born : number of instructions issued before it was declared; last_use : index of the last
+    instruction that touches it (born if none); line : where it was declared; loop : the dynamic loop in whose body,
+    () for none.
     """
 
     tensor: int
@@ -85,6 +87,7 @@ class Allocation(NamedTuple):
     born: int
     last_use: int
     line: str
+    loop: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -92,8 +95,6 @@ class Trace:
     """All instructions and allocations of one kernel call, and the high-water marks found from them.
 
     sbuf_high_water : most bytes per partition alive at once; psum_high_water : most PSUM banks alive at once.
-    sbuf_peak_line, psum_peak_line : the declarations that reached these marks.
-    warnings : what is legal but was flagged, one line each.
     """
 
     instructions: list[Instruction] = field(default_factory=list)
@@ -101,6 +102,3 @@ class Trace:
     sbuf_high_water: int = 0
     psum_high_water: int = 0
     target: str = "gen2"
-    warnings: list[str] = field(default_factory=list)
-    sbuf_peak_line: str = ""
-    psum_peak_line: str = ""

@@ -177,8 +177,6 @@ def _compile(program: Program, target: str, folder: Path, host: Host) -> tuple[P
         "kernel": program.kernel,
         "tensors": program.tensors,
         "statics": program.statics,
-        "target": target,
-        "logical_core": 1,
         "folder": str(folder),
     }
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
@@ -187,7 +185,8 @@ def _compile(program: Program, target: str, folder: Path, host: Host) -> tuple[P
     log = folder / "compiler.log"
     with log.open("wb") as output, holding_sigterm():
         code = _run([host.python, "-P", str(CHILD), str(folder / "request.json")], variables, output.fileno(), folder)
-    entry = _entry(folder / "entry.json")
+    chosen = folder / "entry.json"
+    entry = str(json.loads(chosen.read_text(encoding="utf-8"))["entry"]) if chosen.exists() else "not reached"
     made = [path for path in sorted(folder.rglob("*.neff")) if path.stat().st_size]
     made = [path for path in made if path == folder / "kernel.neff"] or made
     # The documented plain call runs the kernel after it has compiled it, which fails where there is no device.
@@ -218,13 +217,6 @@ def _run(command: list[str], variables: dict[str, str], output: int, folder: Pat
             if child.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
-
-
-def _entry(file: Path) -> str:
-    try:
-        return str(json.loads(file.read_text(encoding="utf-8"))["entry"])
-    except (OSError, ValueError, KeyError):
-        return "not reached"
 
 
 @contextlib.contextmanager

@@ -1,20 +1,27 @@
-"""Several NeuronCores: one process each, blocks of pairs shared out beforehand (`assignment`), B sent where needed.
+"""Several NeuronCores: one process each, blocks of pairs shared out beforehand (`layout.owners`), B sent where needed.
 
 Every entry of the pair matrix is one core's alone and has its own place, and sums are taken in float64 in the order of
 that matrix; so energies have the same bits for one core and for many, whoever computed what. Nothing is exchanged
 between cores. Unverified on hardware; the same processes run the interpreter in the tests.
+
+    python -P -m dfmp2.trainium.launch.cores LANE CORE CONNECTION
+
+is such a process: requests (verb, arguments) and answers (kind, value) go over a pipe, whose end ends the process; what
+the runtime prints goes to standard error. Ctrl-C is the parent's.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -23,10 +30,10 @@ from numpy.typing import NDArray
 from dfmp2 import errors
 from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile
 from dfmp2.errors import Dfmp2Error, KernelFailed
-from dfmp2.trainium.assignment import columns_of, owners, rows_of
+from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.launch.compiler import PACKAGE
-from dfmp2.trainium.launch.core_process import receive, send
-from dfmp2.trainium.layout import EDGE
+from dfmp2.trainium.launch.executors import executor
+from dfmp2.trainium.layout import EDGE, columns_of, owners, rows_of
 
 Array = NDArray[np.float64]
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
@@ -48,26 +55,29 @@ class CoreProcess:
         if lane.startswith("nki"):
             variables["NEURON_RT_VISIBLE_CORES"] = str(core)
         self.core = core
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "dfmp2.trainium.launch.core_process", lane, str(core)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=variables,
-        )
+        self._pipe, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__, lane, str(core), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                env=variables,
+                pass_fds=[theirs.fileno()],
+            )
 
     def ask(self, verb: str, *arguments: object) -> Any:
         """Have something done and wait for it."""
         try:
-            send(self._process.stdin, (verb, arguments))  # type: ignore[arg-type]
-        except (BrokenPipeError, ValueError) as error:
+            self._pipe.send((verb, arguments))
+        except OSError as error:
             raise self._ended() from error
         return self.wait()
 
     def wait(self) -> Any:
         """The next answer; an error in the process is raised here."""
         try:
-            kind, value = receive(self._process.stdout)  # type: ignore[arg-type]
-        except EOFError as error:
+            kind, value = self._pipe.recv()
+        except (EOFError, OSError) as error:
             raise self._ended() from error
         if kind == "done":
             return value
@@ -76,16 +86,12 @@ class CoreProcess:
 
     def end(self) -> None:
         """Close the pipe, and kill the process if that does not end it."""
-        if self._process.stdin is not None:
-            with suppress(BrokenPipeError):  # it has ended, and what was written to it is still in the buffer
-                self._process.stdin.close()
+        self._pipe.close()
         try:
             self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
 
     def _ended(self) -> KernelFailed:
         code = self._process.wait()
@@ -215,3 +221,58 @@ def _forget(dropped: dict[int, list[int]], key: int) -> None:
 def _end(processes: list[CoreProcess]) -> None:
     for process in processes:
         process.end()
+
+
+class Served:
+    """What one process holds: a backend and the operands put so far."""
+
+    def __init__(self, lane: str, core: int) -> None:
+        self._backend = NkiBackend(lane, executor(lane, core))
+        self._held: dict[int, Operand] = {}
+
+    def declare(self, key: int, shape: tuple[int, ...], eps_occ: Any, eps_vir: Any) -> None:
+        """Open an operand under a key; its blocks come when they are needed."""
+        self._held[key] = self._backend.declare(shape, eps_occ, eps_vir)
+
+    def add(self, key: int, number: int, rows: Any) -> None:
+        """Make one block of B resident."""
+        self._backend.add(self._held[key], number, rows)
+
+    def drop(self, keys: tuple[int, ...]) -> None:
+        """Let operands go."""
+        for key in keys:
+            self._held.pop(key, None)
+
+    def pair(self, left: int, right: int, tile: Tile) -> tuple[Any, Any]:
+        """Direct and exchange terms of a tile."""
+        terms = self._backend.pair_terms(self._held[left], self._held[right], tile)
+        return terms.direct, terms.exchange
+
+    def describe(self) -> dict[str, str]:
+        """Proof of this core."""
+        return self._backend.describe()
+
+
+def answer(work: Callable[[], object]) -> tuple[str, object]:
+    """The value, or our error by name and message."""
+    try:
+        return "done", work()
+    except Dfmp2Error as error:
+        return type(error).__name__, str(error)
+
+
+def serve(lane: str, core: int, pipe: Connection) -> None:
+    """Serve one core until the parent ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    held: list[Served] = []
+    pipe.send(answer(lambda: held.append(Served(lane, core))))
+    while held:
+        try:
+            verb, arguments = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(answer(lambda: getattr(held[0], verb)(*arguments)))  # noqa: B023 - called at once
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], int(sys.argv[2]), Connection(int(sys.argv[3])))

@@ -22,17 +22,7 @@ LIBRARIES = "/opt/aws/neuron/lib"
 COMPILER_FLAGS = ("--auto-cast=none", "--retry_failed_compilation")
 EXECUTION_TIMEOUT = 120  # s; the longest call of the kernels is predicted to last 0.03 s
 HARDWARE = ("nki", "nki-xla", "nki-call")
-ON = {
-    "1": True,
-    "true": True,
-    "yes": True,
-    "on": True,
-    "": False,
-    "0": False,
-    "false": False,
-    "no": False,
-    "off": False,
-}
+ON = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("", "0", "false", "no", "off"), False)
 
 
 def installed(name: str) -> str | None:

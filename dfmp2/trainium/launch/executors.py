@@ -34,7 +34,7 @@ from dfmp2.trainium.launch import compiler, environment, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
 from dfmp2.trainium.launch.environment import HERE, Host
 from dfmp2.trainium.launch.faults import launching
-from dfmp2.trainium.launch.proof import Proof, Record
+from dfmp2.trainium.launch.proof import Proof, inferences, report
 
 Kernel = Callable[..., Any]
 PATTERN = np.arange(256, dtype=np.float32).reshape(2, 128) / 7
@@ -66,26 +66,44 @@ class Executor(ABC):
     def upload(self, array: NDArray[Any]) -> Any:
         """Make an array resident; what comes back is passed to `launch`."""
 
-    @abstractmethod
     def launch(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
-        """Run a kernel of one output: resident tensors and compile-time constants by name."""
+        """Run a kernel of one output and read it back: resident tensors and compile-time constants by name.
+
+        Raises
+        ------
+        BackendUnavailable, KernelError : it is not compiled and cannot be, or breaks a rule of its language or chip
+        DeviceFault, KernelFailed, NumericalError, ResourceError : see `faults`
+        """
+        program = self._ready(source, kernel, arguments)
+        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
+            return self._fetched(program, self._run(program, arguments))
 
     def keep(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Any:
-        """The same, but the output stays resident (on the host it is so in any case); passed to `launch`."""
-        return self.launch(source, kernel, arguments)
+        """The same, but the output stays where it is; passed to `launch`."""
+        program = self._ready(source, kernel, arguments)
+        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
+            return self._run(program, arguments, kept=True)
+
+    def _ready(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Program:
+        """The program of a call, compiled and loaded where that is done ahead of a launch."""
+        return program_of(source, kernel, arguments)
+
+    @abstractmethod
+    def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> Any:
+        """The output of a program where it is computed; `kept` outputs outlive the next launch."""
+
+    def _fetched(self, program: Program, out: Any) -> NDArray[Any]:
+        """The output on the host."""
+        array: NDArray[Any] = out
+        return array
 
     def prepare(self, program: Program) -> None:
         """Have a program compiled and loaded; nothing to do where `compiles` is False."""
         return None
 
+    @abstractmethod
     def describe(self) -> dict[str, str]:
         """Lane, chip, versions, kernel sources, launches, times, counters."""
-        return self._record.describe()
-
-    def _begin(self, chip: str, host: Host) -> None:
-        """Counts from now on, for a lane of AWS's packages."""
-        self.proof = Proof()
-        self._record = Record(self.lane, chip, self.proof, host)
 
 
 class InterpreterExecutor(Executor):
@@ -107,15 +125,8 @@ class InterpreterExecutor(Executor):
         """The array in the storage that the settings ask for."""
         return array.astype(np.float64 if self.settings.storage == "float64" else np.float32, copy=False)
 
-    def launch(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
-        """Run a kernel of one output.
-
-        Raises
-        ------
-        KernelError : the kernel breaks a rule of its language or its chip
-        """
-        self.proof.launches += 1
-        (out,), _ = run_kernel(source, kernel, dict(arguments), self.settings)
+    def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> NDArray[Any]:
+        (out,), _ = run_kernel(program.source, program.kernel, dict(arguments), self.settings)
         return out
 
     def describe(self) -> dict[str, str]:
@@ -130,13 +141,6 @@ class InterpreterExecutor(Executor):
         }
 
 
-class DeviceTensor(NamedTuple):
-    """A float32 tensor on a device: what the runtime gave for it, and its shape."""
-
-    value: Any
-    shape: tuple[int, ...]
-
-
 def native_kernel(source: str, kernel: str) -> Kernel:
     """The function of a kernel file that the real `@nki.jit` has decorated."""
     found: Kernel = getattr(import_module(source), kernel)
@@ -148,7 +152,35 @@ def float32(array: NDArray[Any]) -> NDArray[np.float32]:
     return np.ascontiguousarray(array, dtype=np.float32)
 
 
-class DeviceExecutor(Executor):
+class NativeExecutor(Executor):
+    """A lane of AWS's packages: what it says of itself.
+
+    Parameters
+    ----------
+    chip : "trn1" or "trn2", or what stands for it
+    """
+
+    def __init__(self, chip: str, host: Host) -> None:
+        self.proof = Proof()
+        self._chip, self._host, self._before = chip, host, inferences(host)
+
+    def describe(self) -> dict[str, str]:
+        """Lane, chip, versions, kernel sources, launches, times, counters."""
+        return report(self.lane, self._chip, self.proof, self._before, self._host, **self._more())
+
+    def _more(self) -> dict[str, str]:
+        """What only this lane knows."""
+        return {}
+
+
+class DeviceTensor(NamedTuple):
+    """A float32 tensor on a device: what the runtime gave for it, and its shape."""
+
+    value: Any
+    shape: tuple[int, ...]
+
+
+class DeviceExecutor(NativeExecutor):
     """What executors of a device have in common: uploads, launches, and counts of both."""
 
     def upload(self, array: NDArray[Any]) -> DeviceTensor:
@@ -160,43 +192,17 @@ class DeviceExecutor(Executor):
         return DeviceTensor(value, stored.shape)
 
     def launch(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
-        """Run a kernel of one output and read it back.
-
-        Raises
-        ------
-        BackendUnavailable, KernelError : it is not compiled and cannot be
-        DeviceFault, KernelFailed, NumericalError, ResourceError : see `faults`
-        """
-        program = self._ready(source, kernel, arguments)
-        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
-            out = self._fetched(program, self._run(program, arguments))
+        """Run a kernel and read it back; raises as every executor does."""
+        out = super().launch(source, kernel, arguments)
         self.proof.bytes_down += out.nbytes
         return out
-
-    def keep(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> DeviceTensor:
-        """Run a kernel of one output and leave it on the device; raises as `launch` does."""
-        program = self._ready(source, kernel, arguments)
-        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
-            return self._run(program, arguments, kept=True)
-
-    def _ready(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Program:
-        """The program of a call, compiled and loaded where that is done ahead of a launch."""
-        return program_of(source, kernel, arguments)
 
     @abstractmethod
     def _sent(self, array: NDArray[np.float32]) -> Any:
         """The runtime's tensor of an array."""
 
-    @abstractmethod
-    def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> DeviceTensor:
-        """The output of a program on the device; `kept` outputs outlive the next launch."""
 
-    @abstractmethod
-    def _fetched(self, program: Program, out: DeviceTensor) -> NDArray[np.float32]:
-        """The output on the host."""
-
-
-class HostExecutor(Executor):
+class HostExecutor(NativeExecutor):
     """Kernels called with NumPy arrays.
 
     Parameters
@@ -207,9 +213,8 @@ class HostExecutor(Executor):
 
     def __init__(self, lane: str, target: str = "trn1", host: Host = HERE) -> None:
         os.environ.update(environment.settings(lane, target, host))
-        self.lane = lane
-        self.target = GENERATION[target]
-        self._begin(target, host)
+        super().__init__(target, host)
+        self.lane, self.target = lane, GENERATION[target]
         with launching("import of nki"):
             self._nki = import_module("nki")
 
@@ -217,26 +222,10 @@ class HostExecutor(Executor):
         """The array in float32; it stays on the host."""
         return float32(array)
 
-    def launch(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
-        """Run a kernel of one output.
-
-        Raises
-        ------
-        KernelFailed, NumericalError, ResourceError : see `faults`
-        """
-        with (
-            launching(f"kernel {kernel} on lane {self.lane}"),
-            self.proof.launch(program_of(source, kernel, arguments)),
-        ):
-            out = self._runnable(source, kernel)(**arguments)
-        return one_output(out, kernel)
-
-    def _runnable(self, source: str, kernel: str) -> Kernel:
-        function = native_kernel(source, kernel)
-        if self.lane != "nki-simulator":
-            return function
-        simulated: Kernel = self._nki.simulate(function)
-        return simulated
+    def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> NDArray[Any]:
+        function = native_kernel(program.source, program.kernel)
+        runnable = self._nki.simulate(function) if self.lane == "nki-simulator" else function
+        return one_output(runnable(**arguments), program.kernel)
 
 
 def one_output(out: Any, kernel: str) -> NDArray[Any]:
@@ -312,9 +301,8 @@ class NeffExecutor(DeviceExecutor):
         if target is None or found is None:
             raise BackendUnavailable(f"--backend nki cannot be used: {toolchain.refusal('nki', host)}")
         os.environ.update(environment.settings("nki", target, host, core))
+        super().__init__(target, host)
         self.target = GENERATION[target]
-        self._begin(target, host)
-        self._chip, self._host = target, host
         self._cache = NeffCache(environment.cache_folder(host))
         with launching("start of the Neuron runtime"):
             module = import_module(found[0])
@@ -334,12 +322,9 @@ class NeffExecutor(DeviceExecutor):
                 self._loaded[program] = Loaded(model, program, f"{compiled.entry}, {compiled.compiler}")
             self.proof.load_seconds += time.perf_counter() - begin
 
-    def describe(self) -> dict[str, str]:
-        """Lane, chip, versions, kernel sources, launches, times, counters."""
+    def _more(self) -> dict[str, str]:
         entries = sorted({loaded.entry for loaded in self._loaded.values()})
-        return self._record.describe(
-            **{"runtime bindings": self._bindings, "compiled through": "; ".join(entries) or "nothing launched"}
-        )
+        return {"runtime bindings": self._bindings, "compiled through": "; ".join(entries) or "nothing launched"}
 
     def _ready(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Program:
         program = super()._ready(source, kernel, arguments)
@@ -395,8 +380,8 @@ class XlaExecutor(DeviceExecutor):
             os.environ.update(environment.settings(self.lane, target, host, core))
         else:
             os.environ["PJRT_DEVICE"] = platform
+        super().__init__(target if platform == "NEURON" else platform, host)
         self.target = GENERATION[target]
-        self._begin(target if platform == "NEURON" else platform, host)
         self._resolve, self._platform = resolve, platform
         with launching("start of torch-xla"):
             self._torch, self._xla = import_module("torch"), import_module("torch_xla")
@@ -409,16 +394,9 @@ class XlaExecutor(DeviceExecutor):
                 )
             self._device = self._xla.device()
 
-    def graphs(self) -> int:
-        """Graphs compiled in this process so far, by torch-xla's own counter."""
-        data = self._metrics.metric_data("CompileTime")
-        return int(data[0]) if data else 0
-
-    def describe(self) -> dict[str, str]:
-        """Lane, chip, versions, kernel sources, launches, times, graphs, counters."""
-        counts = {name: self._metrics.counter_value(name) or 0 for name in COMPILATIONS}
-        graphs = f"{self.graphs()} compiled; " + ", ".join(f"{name} {count}" for name, count in counts.items())
-        return self._record.describe(**{"device type": self._platform, "graphs": graphs})
+    def _more(self) -> dict[str, str]:
+        counts = ", ".join(f"{name} {self._metrics.counter_value(name) or 0}" for name in COMPILATIONS)
+        return {"device type": self._platform, "graphs": f"{self._graphs()[0]} compiled; {counts}"}
 
     def _sent(self, array: NDArray[np.float32]) -> Any:
         return self._torch.from_numpy(array).to(self._device)
@@ -427,26 +405,17 @@ class XlaExecutor(DeviceExecutor):
         given = {name: a.value if isinstance(a, DeviceTensor) else a for name, a in arguments.items()}
         result = self._resolve(program.source, program.kernel)(**given)
         self._xla.sync()
-        self._count_graphs()
+        self.proof.compiled, self.proof.compile_seconds = self._graphs()
+        self.proof.cache_hits = int(self._metrics.counter_value("CachedCompile") or 0)
         return DeviceTensor(result, tuple(int(n) for n in result.shape))
 
     def _fetched(self, program: Program, out: DeviceTensor) -> NDArray[np.float32]:
         return one_output(np.asarray(out.value.cpu().numpy()), program.kernel)
 
-    def _count_graphs(self) -> None:
+    def _graphs(self) -> tuple[int, float]:
+        """Graphs compiled in this process so far, by torch-xla's own counter, and seconds of that."""
         data = self._metrics.metric_data("CompileTime")
-        if data:
-            self.proof.compiled, self.proof.compile_seconds = int(data[0]), float(data[1]) / 1e9
-        self.proof.cache_hits = int(self._metrics.counter_value("CachedCompile") or 0)
-
-
-LANES: dict[str, Callable[[int | None, Host], Executor]] = {
-    "nki": lambda core, host: NeffExecutor(host, core),
-    "nki-xla": lambda core, host: XlaExecutor(host=host, core=core),
-    "nki-simulator": lambda core, host: HostExecutor("nki-simulator", "trn1", host),
-    "nki-call": lambda core, host: HostExecutor("nki-call", toolchain.device_target(host) or "trn1", host),
-    "interpreter": lambda core, host: InterpreterExecutor(),
-}
+        return (int(data[0]), float(data[1]) / 1e9) if data else (0, 0.0)
 
 
 def executor(lane: str, core: int | None = None, host: Host = HERE) -> Executor:
@@ -454,7 +423,7 @@ def executor(lane: str, core: int | None = None, host: Host = HERE) -> Executor:
 
     Parameters
     ----------
-    lane : one of LANES; or "module:class" of a stand-in, which tests of several processes give
+    lane : as the table above says; or "module:class" of a stand-in, which tests of several processes give
 
     Raises
     ------
@@ -464,6 +433,15 @@ def executor(lane: str, core: int | None = None, host: Host = HERE) -> Executor:
     if name:
         stand_in: Executor = getattr(import_module(module), name)()
         return stand_in
-    if lane not in LANES:
-        raise BackendUnavailable(f"lane {lane!r} is unknown: expected one of {', '.join(LANES)}")
-    return LANES[lane](core, host)
+    match lane:
+        case "nki":
+            return NeffExecutor(host, core)
+        case "nki-xla":
+            return XlaExecutor(host=host, core=core)
+        case "nki-simulator":
+            return HostExecutor(lane, "trn1", host)
+        case "nki-call":
+            return HostExecutor(lane, toolchain.device_target(host) or "trn1", host)
+        case "interpreter":
+            return InterpreterExecutor()
+    raise BackendUnavailable(f"lane {lane!r} is unknown: expected nki, nki-xla, nki-simulator, nki-call or interpreter")

@@ -17,19 +17,32 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dfmp2.errors import (
-    BackendUnavailable,
-    DeviceFault,
-    Dfmp2Error,
-    KernelFailed,
-    NumericalError,
-    ResourceError,
-)
+from dfmp2.errors import BackendUnavailable, DeviceFault, Dfmp2Error, KernelFailed, NumericalError, ResourceError
 
 HARDWARE = {*range(1200, 1206), 5, 6, 101}
 HARDWARE_NAMES = ("NRT_TIMEOUT", "NRT_HW_ERROR", "NRT_EXEC_HW_ERR", "NRT_EXEC_SW_NQ_OVERFLOW", "UNRECOVERABLE")
 NAMED = re.compile(r"\b(NRT_[A-Z_]+)(?:\s*\(\s*(\d+)\s*\))?")
 STATUS = re.compile(r"\b(?:nrt\w*|status(?:_code| code)?)\s*[=:]\s*(\d{1,4})\b", re.IGNORECASE)
+OTHERS: tuple[tuple[type[Dfmp2Error], tuple[str, ...], tuple[int, ...], str], ...] = (
+    (
+        NumericalError,
+        ("NRT_EXEC_COMPLETED_WITH_NUM_ERR",),
+        (1003,),
+        "the kernel met NaN or infinite numbers; there is no result: use --backend cpu",
+    ),
+    (
+        BackendUnavailable,
+        ("NRT_EXEC_NC_BUSY", "NRT_LOAD_NOT_ENOUGH_NC"),
+        (1005, 9),
+        "the NeuronCore belongs to another process: name a free one in NEURON_RT_VISIBLE_CORES",
+    ),
+    (
+        ResourceError,
+        ("NRT_RESOURCE", "NRT_FAIL_HOST_MEM_ALLOC"),
+        (4, 11),
+        "device or host memory does not suffice: use fewer processes, or --backend cpu",
+    ),
+)
 # What kernel code, bindings and frameworks raise. They have no common class; nothing is swallowed here.
 FOREIGN = (
     *(RuntimeError, ValueError, TypeError, AssertionError, AttributeError, LookupError, ArithmeticError, OSError),
@@ -56,33 +69,18 @@ def launching(what: str) -> Iterator[None]:
 def translate(error: BaseException, what: str) -> Dfmp2Error:
     """The error of ours that an exception of the device's software stands for."""
     text = " ".join(str(error).split())[:400] or "no message"
-    name, code = _status(text)
+    named, plain = NAMED.search(text), STATUS.search(text)
+    name = named[1] if named else ""
+    number = named[2] if named else plain[1] if plain else None
+    code = int(number) if number else None
     told = f"{what} on host {socket.gethostname()}: {type(error).__name__}: {text}"
-    if _is_fault(name, code):
+    # A named status decides below 1000: loading a program for another chip is reported as NRT_FAILURE(6).
+    if any(part in name for part in HARDWARE_NAMES) or (code in HARDWARE and (not name or (code or 0) >= 1000)):
         return DeviceFault(
             f"{told}: the device reported a fault or did not answer, so nothing it computed is kept; take this host "
             "out of use (neuron-ls, dmesg) and run again on another one"
         )
-    if name == "NRT_EXEC_COMPLETED_WITH_NUM_ERR" or code == 1003:
-        return NumericalError(f"{told}: the kernel met NaN or infinite numbers; there is no result: use --backend cpu")
-    if name in ("NRT_EXEC_NC_BUSY", "NRT_LOAD_NOT_ENOUGH_NC") or code in (1005, 9):
-        return BackendUnavailable(
-            f"{told}: the NeuronCore belongs to another process: name a free one in NEURON_RT_VISIBLE_CORES"
-        )
-    if name in ("NRT_RESOURCE", "NRT_FAIL_HOST_MEM_ALLOC") or code in (4, 11):
-        return ResourceError(f"{told}: device or host memory does not suffice: use fewer processes, or --backend cpu")
+    for kind, names, codes, advice in OTHERS:
+        if name in names or code in codes:
+            return kind(f"{told}: {advice}")
     return KernelFailed(f"{told}: the kernel failed and there is no result: report this, or use --backend cpu")
-
-
-def _status(text: str) -> tuple[str, int | None]:
-    named, plain = NAMED.search(text), STATUS.search(text)
-    if named is not None:
-        return named[1], int(named[2]) if named[2] else None
-    return "", int(plain[1]) if plain is not None else None
-
-
-def _is_fault(name: str, code: int | None) -> bool:
-    if any(part in name for part in HARDWARE_NAMES):
-        return True
-    # A named status decides below 1000: loading a program for another chip is reported as NRT_FAILURE(6).
-    return code in HARDWARE and (not name or (code is not None and code >= 1000))

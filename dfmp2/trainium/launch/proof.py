@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from dfmp2.trainium.calls import source_hash
 from dfmp2.trainium.launch import toolchain
@@ -22,7 +22,7 @@ COUNTERS = "sys/devices/virtual/neuron_device"
 
 @dataclass(slots=True)
 class Proof:
-    """Counts of one process; `+` adds those of two.
+    """Counts of one process.
 
     Attributes
     ----------
@@ -44,12 +44,6 @@ class Proof:
     bytes_up: int = 0
     bytes_down: int = 0
     _seen: set[object] = field(default_factory=set, repr=False)
-
-    def __add__(self, other: Proof) -> Proof:
-        names = [f.name for f in fields(Proof) if f.name not in ("_seen", "programs")]
-        total = Proof(**{name: getattr(self, name) + getattr(other, name) for name in names})
-        total.programs = max(self.programs, other.programs)  # processes run the same programs
-        return total
 
     @contextmanager
     def launch(self, program: object) -> Iterator[None]:
@@ -100,31 +94,20 @@ def counted(before: dict[str, int], after: dict[str, int]) -> str:
     return ", ".join(moved) or "did not move"
 
 
-class Record:
-    """What a lane can say of itself, its launches and the device's counters since it was made.
+def report(lane: str, target: str, proof: Proof, before: dict[str, int], host: Host, **more: str) -> dict[str, str]:
+    """What a lane says of itself, its launches, and the device's counters since `before`, as texts.
 
     Parameters
     ----------
-    lane, target : how kernels are launched, and on which chip ("trn1" or "trn2")
-    proof : counts
+    target : "trn1" or "trn2"; more : what only this lane knows
     """
-
-    def __init__(self, lane: str, target: str, proof: Proof, host: Host = HERE) -> None:
-        self.lane = lane
-        self.target = target
-        self.proof = proof
-        self._host = host
-        self._before = inferences(host)
-
-    def describe(self, **more: str) -> dict[str, str]:
-        """Everything, as texts."""
-        versions = toolchain.versions(DISTRIBUTIONS, self._host)
-        return {
-            "lane": self.lane,
-            "target": self.target,
-            "versions": ", ".join(f"{name} {version}" for name, version in versions.items()) or "unknown",
-            "kernel sources": f"sha256 {source_hash()[:16]}",
-            **more,
-            **self.proof.describe(),
-            "inference counters": counted(self._before, inferences(self._host)),
-        }
+    versions = toolchain.versions(DISTRIBUTIONS, host)
+    return {
+        "lane": lane,
+        "target": target,
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()) or "unknown",
+        "kernel sources": f"sha256 {source_hash()[:16]}",
+        **more,
+        **proof.describe(),
+        "inference counters": counted(before, inferences(host)),
+    }

@@ -3,7 +3,8 @@
 Cheap questions first (device, versions from the packages' metadata, tools on PATH), and only if all are answered the
 packages are imported, in a process of its own: a broken native library then costs an error message and not the run.
 Packages are recognised by version, never by presence: PyPI's packages of these names are placeholders that raise on
-import. Sources: the AWS Neuron setup guides and release notes for SDK 2.29 to 2.33.
+import. Sources: the AWS Neuron setup guides and release notes for SDK 2.29 to 2.33. `dfmp2 doctor` asks the same
+questions and a few about traps around them (`diagnose`).
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 from dfmp2.trainium.launch import environment
-from dfmp2.trainium.launch.environment import HARDWARE, HERE, Host
+from dfmp2.trainium.launch.environment import HARDWARE, HERE, LIBRARIES, Host, cache_folder
 
 PLACEHOLDERS = {"nki": "0.0.1", "neuronx-cc": "1.0.post1", "torch-neuronx": "1.0", "libneuronxla": "1.0"}
 INDEX = "install it from AWS's own package index, see the Neuron setup guide"
@@ -34,6 +38,32 @@ NEEDED = {  # lane -> distributions in the interpreter that runs, in the one tha
 TOOLS = {"nki": ("neuronx-cc",), "nki-xla": ("neuronx-cc", "libneuronpjrt-path"), "nki-call": ("neuronx-cc",)}
 VERSIONS = "import importlib.metadata as m, json, sys\nout = {}\nfor n in json.loads(sys.argv[1]):\n"
 VERSIONS += "    try: out[n] = m.version(n)\n    except m.PackageNotFoundError: pass\nprint(json.dumps(out))"
+
+
+PACKAGES = ("nki", "neuronx-cc", "torch-neuronx", "libneuronxla", "torch-xla", "nrtpy")
+PRODUCT = "/sys/devices/virtual/dmi/id/product_name"
+CACHE = "/var/tmp/neuron-compile-cache"
+TRAPS = {  # variable -> what its value does, what to do about it
+    "NKI_SIMULATOR": ("kernels would be simulated, not run", "unset NKI_SIMULATOR"),
+    "PJRT_DEVICE": ("torch-xla would not use the device", "unset it, or export PJRT_DEVICE=NEURON"),
+    "NEURON_PLATFORM_TARGET_OVERRIDE": ("but the device is a {here}", "unset NEURON_PLATFORM_TARGET_OVERRIDE"),
+    "NEURON_RT_VISIBLE_CORES": ("this names no cores", "give 0, 0,1 or 0-1"),
+    "NEURON_CC_FLAGS": (
+        "lacks --auto-cast=none: older compilers round float32 products to bfloat16",
+        'export NEURON_CC_FLAGS="--auto-cast=none --retry_failed_compilation"',
+    ),
+    "NEURON_RT_STOCHASTIC_ROUNDING_EN": (
+        "results differ from run to run",
+        "export NEURON_RT_STOCHASTIC_ROUNDING_EN=0",
+    ),
+    "NEURON_LOGICAL_NC_CONFIG": (
+        "kernels are written for one physical core, and dfmp2 sets 1",
+        "unset NEURON_LOGICAL_NC_CONFIG",
+    ),
+    "HOME": ("caches go to the home of the user's account", "export HOME=your home folder"),
+}
+OK, WARN = "ok", "warn"
+Finding = tuple[str, str, str, str]  # what was looked at, OK or WARN, what was found, what to do about it
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +117,7 @@ def compiler_problems(host: Host = HERE, target: str = "trn1") -> tuple[Problem,
 
 def device_target(host: Host = HERE) -> str | None:
     """ "trn1" or "trn2" by the instance type or the chip's own entry in sysfs, None where neither tells."""
-    family = host.text("/sys/devices/virtual/dmi/id/product_name").split(".")[0]
+    family = host.text(PRODUCT).split(".")[0]
     known = {"trn1": "trn1", "trn1n": "trn1", "inf2": "trn1", "trn2": "trn2", "trn2u": "trn2"}
     chip = host.text("/sys/devices/virtual/neuron_device/neuron0/neuron_core0/info/architecture/arch_type")
     return known.get(family) or {"NCv2": "trn1", "NCv3": "trn2"}.get(chip)
@@ -125,21 +155,34 @@ def _foreign_versions(names: tuple[str, ...], python: str) -> tuple[tuple[str, s
 
 def _variables(lane: str, host: Host) -> list[Problem]:
     """Variables that would make a lane something else than it says."""
-    env, found = host.environ, []
-    wanted = env.get("NEURON_PLATFORM_TARGET_OVERRIDE")
+    env = host.environ
+    wanted, given = env.get("NEURON_PLATFORM_TARGET_OVERRIDE"), env.get("NEURON_RT_VISIBLE_CORES")
     here = device_target(host) if host.devices() else None
-    if lane in HARDWARE and host.flag("NKI_SIMULATOR") is not False:
-        found.append(
-            Problem(f"NKI_SIMULATOR={env['NKI_SIMULATOR']}: kernels would be simulated, not run", "unset NKI_SIMULATOR")
-        )
-    if lane == "nki-xla" and env.get("PJRT_DEVICE", "NEURON").upper() != "NEURON":
-        found.append(Problem(f"PJRT_DEVICE={env['PJRT_DEVICE']}: torch-xla would not use the device", "unset it"))
-    if lane in HARDWARE and wanted and here and _chip(wanted) != here:
-        found.append(Problem(f"NEURON_PLATFORM_TARGET_OVERRIDE={wanted}, but the device is a {here}", "unset it"))
-    given = env.get("NEURON_RT_VISIBLE_CORES")
-    if lane in HARDWARE and given and environment.cores(given) is None:
-        found.append(Problem(f"NEURON_RT_VISIBLE_CORES={given!r} names no cores", "give 0, 0,1 or 0-1"))
-    return found
+    wrong = {
+        "NKI_SIMULATOR": host.flag("NKI_SIMULATOR") is not False,
+        "PJRT_DEVICE": lane == "nki-xla" and env.get("PJRT_DEVICE", "NEURON").upper() != "NEURON",
+        "NEURON_PLATFORM_TARGET_OVERRIDE": bool(wanted and here and _chip(wanted) != here),
+        "NEURON_RT_VISIBLE_CORES": bool(given) and environment.cores(given or "") is None,
+    }
+    return _traps(env, wrong, here=here) if lane in HARDWARE else []
+
+
+def _own_variables(host: Host) -> list[Problem]:
+    """Variables that change numbers for other programs, or that dfmp2 has to make up for."""
+    env = host.environ
+    flags = re.sub(r"--auto-cast\s+", "--auto-cast=", env.get("NEURON_CC_FLAGS", ""))
+    wrong = {
+        "NEURON_CC_FLAGS": "--auto-cast=none" not in flags,
+        "NEURON_RT_STOCHASTIC_ROUNDING_EN": env.get("NEURON_RT_STOCHASTIC_ROUNDING_EN", "0") not in ("", "0"),
+        "NEURON_LOGICAL_NC_CONFIG": env.get("NEURON_LOGICAL_NC_CONFIG", "1") != "1",
+        "HOME": not env.get("HOME"),
+    }
+    return _traps(env, wrong)
+
+
+def _traps(env: Mapping[str, str], wrong: dict[str, bool], **known: object) -> list[Problem]:
+    found = [(name, *TRAPS[name]) for name, is_wrong in wrong.items() if is_wrong]
+    return [Problem(f"{name}={env.get(name, '')}: {why.format(**known)}", fix) for name, why, fix in found]
 
 
 def _chip(name: str) -> str:
@@ -167,17 +210,12 @@ def _packages(names: tuple[str, ...], found: dict[str, str]) -> list[Problem]:
         if version is None:
             bad.append(Problem(f"{name} is not installed", INDEX))
         elif version == PLACEHOLDERS.get(name):
-            bad.append(
-                Problem(
-                    f"{name} {version} from PyPI is a placeholder that raises on import",
-                    f"pip uninstall {name} and {INDEX}",
-                )
-            )
+            reason = f"{name} {version} from PyPI is a placeholder that raises on import"
+            bad.append(Problem(reason, f"pip uninstall {name} and {INDEX}"))
         elif name == "nki" and not OLDEST <= _release(version) <= NEWEST:
             supported = f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"
-            bad.append(
-                Problem(f"nki {version} is not one of the releases the kernels are written for", f"use {supported}")
-            )
+            reason = f"nki {version} is not one of the releases the kernels are written for"
+            bad.append(Problem(reason, f"use {supported}"))
     return bad
 
 
@@ -233,3 +271,89 @@ def _import_error(python: str, modules: tuple[str, ...], variables: tuple[tuple[
         return None
     last = done.stderr.strip().splitlines()[-1:] or [f"the process ended with {done.returncode}"]
     return f"'{code}' fails ({last[0][:300]})"
+
+
+def diagnose(surroundings: Any) -> list[Finding]:
+    """What `dfmp2 doctor` says: one quiet line without a device, else one finding per question.
+
+    Parameters
+    ----------
+    surroundings : with environ, root, prefix and version, as `dfmp2.validation.doctor.Surroundings`
+    """
+    s = surroundings
+    host = Host(s.environ, s.root, s.prefix, s.version)
+    devices, found = host.devices(), versions(PACKAGES, host)
+    fake = [problem for problem in _packages(PACKAGES, found) if "placeholder" in problem.reason]
+    if not devices:
+        return [_finding("Neuron", "no Neuron device", fake)]
+    product = f"{len(devices)} device{'s' * (len(devices) > 1)} ({host.text(PRODUCT) or 'unknown instance'})"
+    shut = [path.name for path in devices if not os.access(path, os.R_OK | os.W_OK)]
+    closed = [Problem(f"{', '.join(shut)} may not be opened", "join the group of /dev/neuron*")] if shut else []
+    installed = ", ".join(f"{name} {version}" for name, version in found.items()) or "none installed"
+    flags = f"NEURON_CC_FLAGS={host.environ.get('NEURON_CC_FLAGS', '')}"
+    real = host.root == Path("/")  # a planted machine has nothing to import
+    kept = {lane: problems(lane, host, importing=real) for lane in ("nki", "nki-xla")}
+    lanes = "; ".join(f"{lane}: {found[0].reason}" if found else f"{lane} can be used" for lane, found in kept.items())
+    return [
+        _finding("Neuron device", product, closed),
+        _finding("Neuron packages", installed, fake or _together(found, host)),
+        _finding("Neuron PATH", f"neuron-ls and the tools of {host.prefix / 'bin'} are found", _path(host)),
+        _finding("Neuron variables", flags, [*_variables("nki-xla", host), *_own_variables(host)]),
+        _finding("Neuron cache", *_caches(host)),
+        ("Neuron lanes", *((WARN, lanes, _fixes(*kept.values())) if all(kept.values()) else (OK, lanes, ""))),
+    ]
+
+
+def _finding(name: str, detail: str, found: list[Problem]) -> Finding:
+    """OK, or all problems after what is there."""
+    text = "; ".join([detail, *(problem.reason for problem in found)])
+    return name, WARN if found else OK, text, _fixes(found)
+
+
+def _fixes(*found: Sequence[Problem]) -> str:
+    return "; ".join(dict.fromkeys(problem.fix for some in found for problem in some))
+
+
+def _together(found: dict[str, str], host: Host) -> list[Problem]:
+    """Do these packages do what they are for, and stand each other?"""
+    if "nki" not in found and "nrtpy" not in found:
+        return [Problem("neither nki (to compile) nor nrtpy (to run)", INDEX)]
+    if "nki" in found and "nrtpy" in found:
+        return [Problem("nki and nrtpy clash in one environment", "give each an environment")]
+    return _torch(versions(("torch", "torch-xla"), host)) if "torch-xla" in found else []
+
+
+def _path(host: Host) -> list[Problem]:
+    """Are the tools found that the packages call by name?"""
+    given = host.environ.get("PATH", "")
+    own = host.prefix / "bin"
+    helpers = [name for name in ("libneuronpjrt-path", "neuronx-cc") if (own / name).exists()]
+    lost = [name for name in helpers if shutil.which(name, path=given) != str(own / name)]
+    if lost:
+        return [Problem(f"{', '.join(lost)} of {own} not the first on PATH", f"export PATH={own}:$PATH")]
+    if shutil.which("neuron-ls", path=given) is None:
+        there = (host.root / environment.TOOLS.lstrip("/")).is_dir()
+        fix = f"export PATH={environment.TOOLS}:$PATH" if there else "install aws-neuronx-tools"
+        return [Problem("neuron-ls is not on PATH", fix)]
+    if host.version("nrtpy") is not None and LIBRARIES not in host.environ.get("LD_LIBRARY_PATH", "").split(":"):
+        return [Problem("nrtpy does not find its library", f"export LD_LIBRARY_PATH={LIBRARIES}:$LD_LIBRARY_PATH")]
+    return []
+
+
+def _caches(host: Host) -> tuple[str, list[Problem]]:
+    """Where compiled kernels are kept, and what is wrong with it."""
+    url, own = host.environ.get("NEURON_COMPILE_CACHE_URL", CACHE), cache_folder(host)
+    if url.startswith("s3://"):
+        return f"{url} (not looked at)", []
+    folder = host.root / url.lstrip("/") if url == CACHE else Path(url)
+    rows = [
+        (folder, f"{url} cannot be written", "export NEURON_COMPILE_CACHE_URL=a folder of yours"),
+        (own, f"{own} for compiled programs cannot be written", "export DFMP2_NEFF_CACHE=a folder"),
+    ]
+    found = [Problem(text, fix) for place, text, fix in rows if not _writable(place)]
+    return f"{url}; compiled programs of dfmp2 in {own}", found
+
+
+def _writable(folder: Path) -> bool:
+    """Whether a folder can be written, or made where it is not there yet."""
+    return os.access(next(place for place in (folder, *folder.parents) if place.exists()), os.W_OK)

@@ -1,9 +1,7 @@
 """Plain twins of the kernels: the same results from whole matrices, in the working precision or in float64.
 
 pair_energy   T_ab = sum_P B_iaP B_jbP     R = 1 / (e_a + e_b - e_i - e_j)     J = sum T^2 R     K = sum T T^t R
-mp2_energy    e_ij = sum_ab T_ab (2 T_ab - T_ba) / (e_a + e_b - e_i - e_j)
 transform     B_iaP = sum_mu nu A_P(mu, nu) C_occ(mu, i) C_vir(nu, a), occupied index first (K1 and K2)
-products      the operands of products.py
 """
 
 from __future__ import annotations
@@ -12,10 +10,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
 
 Array = NDArray[np.float64]
-Matrix = NDArray[Any]
 
 
 def pair_energy_twin(
@@ -56,21 +52,6 @@ def _total(terms: NDArray[Any]) -> float:
     return float(np.add.accumulate(terms, axis=1)[:, -1].sum(dtype=np.float64))
 
 
-def mp2_energy_twin(
-    t: NDArray[Any], eu: NDArray[Any], sums: NDArray[Any], dtype: type[Any] = np.float32
-) -> NDArray[np.float64]:
-    """e (ic, nocc), rows summed in `dtype` and then in float64.
-
-    Parameters
-    ----------
-    t : (ic, nocc, nvir, nvir); eu : (nvir, nvir) e_a + e_b; sums : (ic, nocc) e_i + e_j
-    """
-    x: NDArray[Any] = t.astype(dtype)
-    w: NDArray[Any] = x / (eu.astype(dtype) - sums.astype(dtype)[:, :, None, None])
-    rows = (w * (2 * x - x.transpose(0, 1, 3, 2))).sum(axis=3, dtype=dtype)
-    return np.asarray(rows.sum(axis=2, dtype=np.float64))
-
-
 def transform_twin(
     a: NDArray[Any], c_occ: NDArray[Any], c_vir: NDArray[Any], dtype: type[np.float32] | type[np.float64] = np.float32
 ) -> NDArray[Any]:
@@ -82,24 +63,3 @@ def transform_twin(
     """
     half = np.einsum("pmn,mi->ipn", a.astype(dtype), c_occ.astype(dtype), optimize=True)
     return np.asarray((half @ c_vir.astype(dtype)).transpose(0, 2, 1))
-
-
-def gemm_twin(a: Matrix, b: Matrix) -> Matrix:
-    """C = A^t B, in the precision of the operands."""
-    return np.asarray(a.T @ b)
-
-
-def gemm_batch_twin(a: Matrix, b: Matrix, batches: int) -> Matrix:
-    """C_g = A_g^t B_g, batches below each other."""
-    left, right = (m.reshape(batches, -1, m.shape[1]) for m in (a, b))
-    return np.asarray((left.transpose(0, 2, 1) @ right).reshape(-1, b.shape[1]))
-
-
-def syrk_twin(a: Matrix) -> Matrix:
-    """C = A^t A."""
-    return np.asarray(a.T @ a)
-
-
-def trsm_twin(lower: Matrix, b: Matrix) -> Matrix:
-    """X of L X = B."""
-    return np.asarray(solve_triangular(lower, b, lower=True))

@@ -1,38 +1,229 @@
-"""Registers and tensor views, and what reads and writes of their elements have to obey.
+"""The simulated memory of one kernel run: buffers, views of them, and what reads and writes of their elements obey.
 
 A view is a slice or an access pattern of one storage, as (offset, shape, strides) in elements: element [p, k, ...] lies
 at offset + p strides[0] + k strides[1] + ...; on chip dimension 0 is the partition, whose stride is the free size of
 the storage. A matmul group is the rectangle of PSUM elements that one nc_matmul(accumulate=False) initialised; it stays
 open until another engine writes into it or a later accumulate=False overlaps it.
+
+    high water = max over instructions t of sum of bytes of all buffers with born <= t <= last use
+
+Buffers of a dynamic loop's body are alive for the whole loop and counted once, whatever the number of rounds
+(nki-dynamic-loops.rst). Every PSUM tensor takes a bank of its own.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NoReturn, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dfmp2.trainium.interpreter.arithmetic import Array, DType
-from dfmp2.trainium.interpreter.core import Core, Storage
-from dfmp2.trainium.interpreter.signatures import REGIONS, Region
-from dfmp2.trainium.interpreter.trace import Access, Rectangle, overlap
+from dfmp2.trainium.interpreter.arithmetic import Array, DType, held_as
+from dfmp2.trainium.interpreter.rules import PSUM_BANKS, NotInSubset, Settings, Violation, kernel_place
+from dfmp2.trainium.interpreter.signatures import Region
+from dfmp2.trainium.interpreter.trace import Access, Allocation, Rectangle, Space, Trace, overlap
 
 LARGE_STRIDE_BYTES = 16
 MOST_FREE_DIMENSIONS = 4
 
 
-class Register:
-    """A virtual register; `register_value` is None before the first load, `loop` the loop it counts (0: none)."""
+@dataclass(slots=True, eq=False)
+class Storage:
+    """The memory of one declared tensor; freed when the kernel drops its last view.
 
-    def __init__(self, core: Core, value: int | None, loop: int = 0) -> None:
+    life : what the trace keeps of it;
+    array : the elements, C order (None: counts only); written : a bit per element (None: all written);
+    writer : number of the write that made each element, 0 for none or a fill (with fuzz only); used : which of these
+    writes were read, at least in part; lost : where a write was overwritten before anything of the tensor was read;
+    version : number of writes; fresh : elements written since the last look at all bits; was_read : by anybody;
+    ordered_in : the no_reorder block of the last store (HBM only); groups : open matmul groups (PSUM only).
+    """
+
+    life: Allocation
+    region: Region
+    dtype: DType
+    shape: tuple[int, ...]
+    array: Array | None = None
+    written: NDArray[np.bool_] | None = None
+    writer: NDArray[np.int32] | None = None
+    used: NDArray[np.bool_] | None = None
+    readonly: bool = False
+    version: int = 0
+    fresh: int = 0
+    was_read: bool = False
+    lost: str = ""
+    ordered_in: int = 0
+    groups: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+    @property
+    def space(self) -> Space:
+        return self.region.space
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def row(self) -> int:
+        """Elements per partition on chip; of the whole tensor in HBM."""
+        return self.elements if self.space == "hbm" else self.elements // self.shape[0]
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element; PSUM elements are 4 bytes wide whatever the format (arch guide)."""
+        return 4 if self.space == "psum" else self.dtype.itemsize
+
+
+@dataclass(slots=True, eq=False)
+class Loop:
+    """A dynamic loop that is running: its key, and how much the present round has declared and begun."""
+
+    key: tuple[int, ...] = ()
+    count: int = 0
+
+
+class Core:
+    """State of one kernel run; `index` is the number of the instruction being issued."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.trace = Trace(target=settings.target)
+        self.lives: list[Allocation] = []
+        self.files: dict[str, str] = {}
+        self.loops = [Loop()]  # the kernel itself, then what runs in it
+        self.no_reorder = 0
+        self.no_reorder_seen = 0
+        self.running = False
+        self.arithmetic = settings.arithmetic
+        self.strict = settings.strict
+        self.fuzz = settings.fuzz is not None
+        self.double = settings.storage == "float64"
+        self.generator = np.random.default_rng(settings.fuzz)
+        self.serials: dict[tuple[int, ...], int] = {}
+
+    @property
+    def index(self) -> int:
+        return len(self.trace.instructions)
+
+    def place(self, *, callers: bool = False) -> str:
+        return kernel_place(self.files, callers=callers)
+
+    def refuse(self, rule: str, done: str) -> Violation:
+        return Violation(rule, done, self.place(callers=True))
+
+    def outside(self, done: str) -> NotInSubset:
+        return NotInSubset(done, self.place(callers=True))
+
+    def declare(
+        self,
+        name: str,
+        region: Region,
+        dtype: DType,
+        shape: tuple[int, ...],
+        array: Array | None = None,
+        *,
+        readonly: bool = False,
+    ) -> Storage:
+        """New memory. readonly : a kernel input, written throughout with `array` where that is known."""
+        space = region.space
+        held = held_as(dtype, self.settings.storage)
+        serial = self.serials.setdefault(self._next(), len(self.serials))
+        here = self.place(callers=True)
+        life = Allocation(serial, name, space, 0, self.index, self.index, here, self.loops[-1].key)
+        storage = Storage(life, region, dtype, shape)
+        life.bytes = storage.row * storage.element_bytes
+        if array is not None:
+            storage.array = np.ascontiguousarray(array, dtype=held)
+        elif not readonly and (self.arithmetic or (dtype.name == "int32" and space == "sbuf")):
+            storage.array = self._garbage(shape, held)
+        if readonly:
+            storage.readonly = True
+        else:
+            storage.written = np.zeros(shape, dtype=np.bool_)
+        if self.fuzz and not readonly:
+            storage.writer = np.zeros(shape, dtype=np.int32)
+            storage.used = np.ones(64, dtype=np.bool_)
+        self.lives.append(life)
+        return storage
+
+    def _next(self) -> tuple[int, ...]:
+        """The key of a new buffer or loop; in later rounds of a dynamic loop, that of the first round."""
+        loop = self.loops[-1]
+        loop.count += 1
+        return (*loop.key, loop.count)
+
+    def enter_loop(self) -> Loop:
+        """Opens a dynamic loop."""
+        self.loops.append(Loop(self._next()))
+        return self.loops[-1]
+
+    def inside(self, key: tuple[int, ...]) -> bool:
+        """Whether a dynamic loop is still running; () is no loop."""
+        return not key or any(loop.key == key for loop in self.loops)
+
+    def _garbage(self, shape: tuple[int, ...], held: np.dtype[Any]) -> Array:
+        """Uninitialised memory: random with fuzz, else NaN and 4; under strict reads of it are refused, so anything."""
+        if self.fuzz:
+            if held.kind == "f":
+                return (self.generator.standard_normal(shape, dtype=np.float32) * np.float32(1e3)).astype(held)
+            return self.generator.integers(0, 100, shape).astype(held)
+        if self.strict:
+            return np.empty(shape, dtype=held)
+        return np.full(shape, np.nan if held.kind == "f" else 4, dtype=held)
+
+
+def close_loop(core: Core, first: int) -> None:
+    """The dynamic loop that began at instruction `first` has ended: everything it used lived throughout."""
+    last = max(core.index - 1, first)
+    for life in core.lives:
+        if life.loop and life.born >= first:
+            life.born, life.last_use = first, last
+        elif first <= life.last_use <= last:
+            life.last_use = last
+
+
+def finish(core: Core) -> None:
+    """Writes allocations and high-water marks into the trace.
+
+    Raises Violation (sbuf-capacity, psum-banks) with the declaration that did not fit.
+    """
+    allocations: dict[int, Allocation] = {}
+    for life in core.lives:
+        known = allocations.setdefault(life.tensor, life)  # later rounds of a loop declare the same buffer again
+        known.born, known.last_use = min(life.born, known.born), max(life.last_use, known.last_use)
+    trace, limit = core.trace, core.settings.sbuf_limit
+    trace.allocations = ordered = sorted(allocations.values(), key=lambda a: (a.born, a.tensor))
+    trace.sbuf_high_water = _most(ordered, "sbuf", limit, "sbuf-capacity", "bytes per partition")
+    trace.psum_high_water = _most(ordered, "psum", PSUM_BANKS, "psum-banks", "banks")
+
+
+def _most(allocations: list[Allocation], space: Space, limit: int, rule: str, unit: str) -> int:
+    """Peak of the live ranges in one space; PSUM tensors weigh one bank each."""
+    living: list[tuple[int, int]] = []  # last use, weight
+    peak = 0
+    for allocation in (a for a in allocations if a.space == space):
+        living = [one for one in living if one[0] >= allocation.born]
+        living.append((allocation.last_use, 1 if space == "psum" else allocation.bytes))
+        alive = sum(weight for _, weight in living)
+        if alive > limit:
+            raise Violation(rule, f"{alive} {unit} alive here, limit {limit}", allocation.line)
+        peak = max(peak, alive)
+    return peak
+
+
+class Register:
+    """A virtual register; `register_value` is None before the first load, `loop` the loop it counts, () for none."""
+
+    def __init__(self, core: Core, value: int | None, loop: tuple[int, ...] = ()) -> None:
         self._core = core
         self.register_value = value
         self.loop = loop
 
     def read(self) -> int:
         """The value, at run time."""
-        if self.loop and self.loop not in self._core.loops:
+        if not self._core.inside(self.loop):
             raise self._core.refuse("loop-scope", "a loop index was used after its loop")
         if self.register_value is None:
             raise self._core.refuse("register", "a register without a value was read")
@@ -63,24 +254,8 @@ class Tensor:
     """
 
     __slots__ = (
-        "_array",
-        "_bits",
-        "_children",
-        "_core",
-        "access",
-        "also_reads",
-        "checked",
-        "dynamic",
-        "elements",
-        "offset",
-        "one_zero",
-        "partitions",
-        "shape",
-        "start",
-        "storage",
-        "strided",
-        "strides",
-        "whole",
+        *("storage", "shape", "strides", "offset", "start", "partitions", "elements", "access", "whole", "strided"),
+        *("dynamic", "also_reads", "checked", "one_zero", "_array", "_bits", "_children", "_core"),
     )
 
     def __init__(
@@ -109,7 +284,7 @@ class Tensor:
         self.elements = count // self.partitions
         reach = sum((n - 1) * step for n, step in zip(shape[inner:], strides[inner:], strict=True)) + 1
         self.access = Access(
-            storage.life.serial,
+            storage.life.tensor,
             storage.space,
             self.start,
             self.start + self.partitions,
@@ -125,7 +300,7 @@ class Tensor:
 
     @property
     def buffer(self) -> Region:
-        return REGIONS[self.storage.region]
+        return self.storage.region
 
     @property
     def free_shape(self) -> tuple[int, ...]:
@@ -222,13 +397,38 @@ class Tensor:
         offset: object = None,
         scalar_offset: object = None,
         vector_offset: object = None,
-        indirect_dim: int = 0,
+        indirect_dim: object = 0,
         dtype: object = None,
     ) -> Tensor:
-        """Raw access pattern of the whole tensor (nki-aps.rst): see `access_patterns.view`."""
+        """Raw access pattern of the whole tensor (nki-aps.rst)."""
+        core, storage = self._core, self.storage
         if vector_offset is not None or dtype is not None:
-            raise self._core.outside("ap() with vector_offset or dtype")
-        return view(self._core, self, pattern, offset, scalar_offset, indirect_dim)
+            raise core.outside("ap() with vector_offset or dtype")
+        if self.shape != storage.shape or self.offset != 0 or self.dynamic or not _contiguous(self):
+            raise core.refuse("ap-base", f"ap() on a view of shape {self.shape} of a tensor of shape {storage.shape}")
+        if type(offset) is not int or offset < 0:
+            raise core.refuse("ap-offset", f"offset={offset!r}")
+        pairs = _pairs(core, pattern)
+        shape, strides = tuple(n for _, n in pairs), tuple(step for step, _ in pairs)
+        if storage.space != "hbm" and strides[0] != storage.row:
+            raise core.refuse(
+                "ap-pattern", f"first stride {strides[0]} on a tensor with {storage.row} elements per partition"
+            )
+        start, reads = offset, tuple[Access, ...]()
+        if scalar_offset is not None:
+            if type(indirect_dim) is not int or not 0 <= indirect_dim < len(storage.shape):
+                raise core.refuse("ap-dynamic", f"indirect_dim={indirect_dim!r} for rank {len(storage.shape)}")
+            value, reads = _dynamic(core, scalar_offset)
+            start += value * prod(storage.shape[indirect_dim + 1 :])
+        last = start + sum((n - 1) * step for step, n in pairs)
+        free = sum((n - 1) * step for step, n in pairs[1:])
+        fits = storage.space == "hbm" or start % storage.row + free < storage.row
+        if start < 0 or last >= storage.elements or not fits:
+            raise core.refuse("ap-pattern", f"elements {start} to {last} of a tensor of shape {storage.shape}")
+        view = Tensor(core, storage, shape, strides, start)
+        view.dynamic, view.also_reads = scalar_offset is not None, reads
+        view.whole = view.whole and _contiguous(view)
+        return view
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__") or name in Tensor.__slots__:
@@ -254,42 +454,6 @@ def whole(core: Core, storage: Storage) -> Tensor:
     for size in reversed(storage.shape[1:]):
         strides.append(strides[-1] * size)
     return Tensor(core, storage, storage.shape, tuple(reversed(strides)), 0)
-
-
-def view(
-    core: Core, base: Tensor, pattern: object, offset: object, scalar_offset: object, indirect_dim: object
-) -> Tensor:
-    """The access pattern as a view; all rules of the page checked."""
-    storage = base.storage
-    if base.shape != storage.shape or base.offset != 0 or base.dynamic or not _contiguous(base):
-        raise core.refuse("ap-base", f"ap() on a view of shape {base.shape} of a tensor of shape {storage.shape}")
-    if type(offset) is not int or offset < 0:
-        raise core.refuse("ap-offset", f"offset={offset!r}")
-    pairs = _pairs(core, pattern)
-    shape, strides = tuple(n for _, n in pairs), tuple(step for step, _ in pairs)
-    if storage.space != "hbm" and strides[0] != storage.row:
-        raise core.refuse(
-            "ap-pattern", f"first stride {strides[0]} on a tensor with {storage.row} elements per partition"
-        )
-    shift = 0
-    reads: tuple[Access, ...] = ()
-    if scalar_offset is not None:
-        if type(indirect_dim) is not int or not 0 <= indirect_dim < len(storage.shape):
-            raise core.refuse("ap-dynamic", f"indirect_dim={indirect_dim!r} for rank {len(storage.shape)}")
-        value, reads = _dynamic(core, scalar_offset)
-        shift = value * prod(storage.shape[indirect_dim + 1 :])
-    start = offset + shift
-    last = start + sum((n - 1) * step for step, n in pairs)
-    free = sum((n - 1) * step for step, n in pairs[1:])
-    inside = start >= 0 and last < storage.elements
-    if storage.space != "hbm" and (not inside or start % storage.row + free >= storage.row):
-        inside = False
-    if not inside:
-        raise core.refuse("ap-pattern", f"elements {start} to {last} of a tensor of shape {storage.shape}")
-    result = Tensor(core, storage, shape, strides, start)
-    result.dynamic, result.also_reads = scalar_offset is not None, reads
-    result.whole = result.whole and _contiguous(result)
-    return result
 
 
 def _contiguous(tensor: Tensor) -> bool:
@@ -374,12 +538,6 @@ def note_write(core: Core, tensor: Tensor, *, matmul: bool = False, fill: bool =
             storage.written = None
 
 
-def note_accumulate(core: Core, tensor: Tensor) -> None:
-    """nc_matmul adds to elements that it does not overwrite."""
-    _touch(core, tensor.storage, tensor)
-    tensor.storage.version += 1
-
-
 def open_group(core: Core, tensor: Tensor) -> None:
     """nc_matmul(accumulate=False): the rectangle starts a group, groups it overlaps are closed."""
     rectangle = _rectangle(tensor)
@@ -389,7 +547,9 @@ def open_group(core: Core, tensor: Tensor) -> None:
 
 
 def require_group(core: Core, tensor: Tensor) -> None:
-    """nc_matmul(accumulate=True): the rectangle must lie inside one open group."""
+    """nc_matmul(accumulate=True): adds to elements, whose rectangle must lie inside one open group."""
+    _touch(core, tensor.storage, tensor)
+    tensor.storage.version += 1
     p0, p1, f0, f1 = _rectangle(tensor)
     written = tensor.storage.written
     if written is not None and not tensor.bits(written).all():
@@ -402,7 +562,7 @@ def require_group(core: Core, tensor: Tensor) -> None:
 
 def _touch(core: Core, storage: Storage, tensor: Tensor) -> None:
     life = storage.life
-    if life.loop and life.loop not in core.loops:
+    if not core.inside(life.loop):
         raise core.refuse("loop-scope", f"{describe(tensor)} was declared inside a loop that has ended")
     life.last_use = core.index
 

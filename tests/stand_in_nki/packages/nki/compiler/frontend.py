@@ -1,5 +1,0 @@
-"""Imitates the frontends."""
-
-
-class ParserFrontend:
-    """Parses."""
