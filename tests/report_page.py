@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import numpy as np
 
 from dfmp2.mp2.result import MP2Result, PairEnergies
-from dfmp2.output.html.several import comparison_page, result_page
+from dfmp2.output.html.sources import comparison_page, result_page
 from dfmp2.output.series import Entry
 
 CELLS = {"td", "th", "dt", "dd"}

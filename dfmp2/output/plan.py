@@ -11,7 +11,7 @@ from dfmp2.backends.base import Prediction
 from dfmp2.host.resources import free_disk
 from dfmp2.host.scratch import RESERVE
 from dfmp2.mp2.result import fitting_error
-from dfmp2.output.text import fitting_errors
+from dfmp2.output.report import fitting_errors
 from dfmp2.planning.disk_rates import BUILT_IN
 from dfmp2.planning.plan import Outlook
 from dfmp2.units import format_bytes
