@@ -130,11 +130,11 @@ def _estimate(result: MP2Result) -> float | None:
 
 def _draw_differences(label: str, found: Sequence[tuple[str, float, float | None]]) -> str:
     """Bars as long as the powers of ten above the smallest value."""
-    sizes = [x for _, *values in found for x in values if x and math.isfinite(x)]
+    sizes = [x for _, *values in found for x in values if x and 0 < x < math.inf]
     floor = math.floor(math.log10(min(sizes, default=1.0))) - 1
 
     def height(value: float) -> float:
-        return math.log10(value) - floor if value > 0 and math.isfinite(value) else 0.0
+        return math.log10(value) - floor if 0 < value < math.inf else 0.0
 
     drawn = [
         Bar(name, (height(gap),), size(gap), None if estimate is None else height(estimate))
