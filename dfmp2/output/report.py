@@ -39,6 +39,7 @@ from dfmp2.scf.reference import Reference, Solutions
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE, format_bytes
 
 if TYPE_CHECKING:
+    from dfmp2.mp2.prepared import Prepared
     from dfmp2.output.study import Column, Study
 
 CITATION = (
@@ -65,13 +66,18 @@ def summary(result: MP2Result) -> list[Section]:
     return [part(result) for part in (_molecule, _method, _energies, _reference, _trust, _cost)]
 
 
+def input_sections(prepared: Prepared) -> list[Section]:
+    """What is known before there are pair energies."""
+    return [part(prepared) for part in (_molecule, _method, _reference)]
+
+
 def in_full(result: MP2Result, content: str) -> list[Section]:
     """All sections; `content` is the verified hash of its file."""
     parts = summary(result)
     return [*parts[:3], _pairs(result), *parts[3:], _provenance(result, content)]
 
 
-def method_name(result: MP2Result) -> str:
+def method_name(result: MP2Result | Prepared) -> str:
     """The method as it is written in a paper, e.g. "DF-MP2/cc-pvdz on DF-RHF, 1 frozen core orbital"."""
     core, virtual = result.sizes.frozen_core, result.sizes.frozen_virtual
     frozen = counted(core, "frozen core orbital") if core else "all electrons correlated"
@@ -79,7 +85,7 @@ def method_name(result: MP2Result) -> str:
     return f"{level_name(result)}{result.reference.kind.upper()}, {frozen}{more}"
 
 
-def level_name(result: MP2Result) -> str:
+def level_name(result: MP2Result | Prepared) -> str:
     """The method up to the kind of reference, e.g. "DF-MP2/cc-pvdz on DF-"."""
     relativistic = "X2C-" if result.options.relativity == "x2c" else ""
     return f"DF-MP2/{result.orbital_basis.name} on {relativistic}{'DF-' if result.reference.scf_type == 'df' else ''}"
@@ -104,7 +110,7 @@ def verdict(result: MP2Result) -> str:
 # --- molecule and method ------------------------------------------------------------------------------
 
 
-def _molecule(result: MP2Result) -> Section:
+def _molecule(result: MP2Result | Prepared) -> Section:
     molecule = result.molecule
     field = say_field(molecule, result.orbital_basis)
     facts = [
@@ -128,7 +134,7 @@ def _molecule(result: MP2Result) -> Section:
     return Section("molecule", "Molecule", [figure, Facts(facts), Table(caption, ("atom", "#x", "#y", "#z"), rows)])
 
 
-def _method(result: MP2Result) -> Section:
+def _method(result: MP2Result | Prepared) -> Section:
     sizes, options = result.sizes, result.options
     bases = {
         "orbital": (result.orbital_basis, sizes.nao),
@@ -179,7 +185,7 @@ def fitting_errors(molecule: Molecule, scf_fitting: BasisSet | None, mp2_fitting
     return lines
 
 
-def _cores(result: MP2Result) -> list[int]:
+def _cores(result: MP2Result | Prepared) -> list[int]:
     """Frozen core orbitals of each spin; one with fewer electrons than the core freezes all it has."""
     sizes = result.sizes
     return [sizes.nmo - o - v - sizes.frozen_virtual for o, v in zip(sizes.nocc, sizes.nvir, strict=True)]
@@ -314,7 +320,7 @@ def _orbitals(low: int, high: int) -> str:
 # --- reference ----------------------------------------------------------------------------------------
 
 
-def _reference(result: MP2Result) -> Section:
+def _reference(result: MP2Result | Prepared) -> Section:
     reference, options, diagnostics = result.reference, result.options, result.diagnostics
     spin, stability = (result.molecule.multiplicity - 1) / 2, reference.stability
     fitted = "density fitted" if reference.scf_type == "df" else reference.scf_type

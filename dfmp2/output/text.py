@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from dfmp2.molecule.text import printable
-from dfmp2.mp2.result import MP2Result, describe, say_field
-from dfmp2.output.document import to_text
-from dfmp2.output.report import fitting_errors, of_study, summary
+from dfmp2.mp2.result import MP2Result
+from dfmp2.output.document import Facts, Section, to_text
+from dfmp2.output.report import input_sections, of_study, summary
 from dfmp2.units import format_bytes
 
 if TYPE_CHECKING:
@@ -48,37 +48,22 @@ def pair_table(result: MP2Result) -> str:
     return "\n".join(lines) + "\n"
 
 
-# --- a prepared file ----------------------------------------------------------------------------------
-
-PREPARED_STAGES = ("scf", "integrals", "transform", "fit", "total")
-
-
 def prepared_report(prepared: Prepared, path: str) -> str:
     """What a prepared file holds, ending in a newline."""
-    reference, molecule, sizes = prepared.reference, prepared.molecule, prepared.sizes
-    made, timings = prepared.provenance, asdict(prepared.timings)
-    shapes = " and ".join(" x ".join(str(n) for n in shape) for shape in prepared.shapes)
-    scf = "conventional" if prepared.scf_fitting is None else f"fitted with {describe(prepared.scf_fitting)}"
-    relativistic = "X2C-" if prepared.options.relativity == "x2c" else ""
-    lines = [
-        f"{path}: prepared by dfmp2 {made.version}, no pair energies yet",
-        f"{molecule.name}: {molecule.formula}, charge {molecule.charge}, multiplicity {molecule.multiplicity}; "
-        f"{relativistic}{reference.kind.upper()}/{prepared.orbital_basis.name}, {scf}; MP2 fitting set "
-        f"{describe(prepared.mp2_fitting)}",
-        *fitting_errors(molecule, prepared.scf_fitting, prepared.mp2_fitting),
-        *filter(None, [say_field(molecule, prepared.orbital_basis)]),
-        f"frozen core {sizes.frozen_core} (--frozen-core {prepared.options.frozen_core}), frozen virtual "
-        f"{sizes.frozen_virtual}; SCF made with --precision {prepared.options.precision}",
-        f"reference energy {reference.scf_total_energy:.10f} Eh, {reference.cycles} cycles",
-        *([] if reference.stability is None else [f"orbital stability: {reference.stability.verdict}"]),
-        f"B {shapes} (occupied, virtual, fitting functions), float64: {format_bytes(prepared.tensor_bytes)}",
-        "   ".join(f"{name} {timings[name]:.2f} s" for name in PREPARED_STAGES)
-        + f"; peak memory {format_bytes(prepared.memory.measured_peak)}",
-        f"made {made.created} on {made.host}, {made.threads} threads: {made.command}",
-        *(f"warning: {text}" for text in prepared.diagnostics.warnings),
-        f"go on: {_go_on(path)}",
+    made, memory = prepared.provenance, format_bytes(prepared.memory.measured_peak)
+    shapes = " and ".join(" x ".join(map(str, shape)) for shape in prepared.shapes)
+    spent = ", ".join(f"{name} {value:.2f} s" for name, value in asdict(prepared.timings).items() if value)
+    facts = [
+        ("reference energy", f"{prepared.reference.scf_total_energy:.10f} Eh"),
+        ("", f"B {shapes} (occupied, virtual, fitting functions), float64: {format_bytes(prepared.tensor_bytes)}"),
+        ("SCF made with", f"--precision {prepared.options.precision}"),
+        ("wall time", f"{spent}; peak memory {memory}"),
+        ("made", f"{made.created} on {made.host}, {made.threads} threads: {made.command}"),
+        *(("warning", text) for text in prepared.diagnostics.warnings),
+        ("go on", _go_on(path)),
     ]
-    return "\n".join(map(printable, lines)) + "\n"
+    head = f"{path}: prepared by dfmp2 {made.version}, no pair energies yet"
+    return to_text([head], [*input_sections(prepared), Section("prepared", "Prepared", [Facts(facts)])])
 
 
 def prepared_last_line(prepared: Prepared, path: str) -> str:
