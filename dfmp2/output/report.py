@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -105,6 +105,66 @@ def verdict(result: MP2Result) -> str:
     failed = [f"{name} failed" for name, passed in checks.items() if not passed]
     said = failed or ([f"{' and '.join(checks)} passed"] if checks else [])
     return ", ".join([*said, counted(count, "warning") if count else "no warnings"])
+
+
+# --- records ------------------------------------------------------------------------------------------
+
+LABELS = {  # of fields that are not called by their name
+    "kind": "reference",
+    "scf_type": "integrals of the SCF",
+    "scf_total_energy": "reference energy",
+    "cycles": "SCF iterations",
+    "ladder": "convergence methods",
+    "start": "start orbitals",
+    "spin_square": "<S^2>",
+    "verdict": "orbital stability",
+    "method": "rotations examined",
+    "homo_lumo_gap": "HOMO-LUMO gap",
+    "smallest_denominator": "smallest MP2 denominator",
+    "correlation_error": "estimated error of E(corr)",
+    "same_spin_error": "estimated error of E(SS)",
+    "opposite_spin_error": "estimated error of E(OS)",
+    "largest_pair_error": "largest difference of one pair",
+    "tolerance": "accepted up to",
+    "budget": "memory allowed",
+    "measured_peak": "peak memory",
+    "fitted_tensor": "B",
+}
+FORMS = {  # end of a field's name -> form of its number; energies have ten digits
+    **dict.fromkeys(("error", "tolerance", "allowed", "gain", "condition", "threshold"), ".1e"),
+    **dict.fromkeys(("gap", "denominator", "eigenvalue"), ".4f"),
+    "difference": "+.2e",
+    "spin_square": ".6f",
+    "seconds": ".2f",
+}
+UNITS = {"hartree": " Eh", "s": " s"}
+SCF_OF_CHECK = ("scf_total_energy", "scf_difference")  # --check has no SCF of its own
+PREPARED = ("file", "sha256", "seconds", "peak memory", "host", "platform", "threads", "created", "command")
+
+
+def record_facts(record: Any, start: str = "", leave: Collection[str] = ()) -> list[tuple[str, str]]:
+    """The fields of a record but for its arrays, other records and warnings, by the names they have in its file."""
+    facts = []
+    for field in fields(record):
+        name, value, unit = field.name, getattr(record, field.name), field.metadata["units"]
+        if unit == "byte" and not value or name in ("warnings", *leave):
+            continue
+        if isinstance(value, str | int | float | tuple) and value not in ("", ()):
+            facts.append((f"{start}{LABELS.get(name, name.replace('_', ' '))}", _said(name, value, unit)))
+    return facts
+
+
+def _said(name: str, value: Any, unit: str) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ", ".join(_said(name, part, unit) for part in value)
+    if unit == "byte":
+        return format_bytes(value)
+    if not isinstance(value, float):
+        return str(value)
+    form = next((form for end, form in FORMS.items() if name.endswith(end)), ".10f")
+    return f"{value:{form}}{UNITS.get(unit, '')}" if math.isfinite(value) else ABSENT
 
 
 # --- molecule and method ------------------------------------------------------------------------------
@@ -321,32 +381,14 @@ def _orbitals(low: int, high: int) -> str:
 
 
 def _reference(result: MP2Result | Prepared) -> Section:
-    reference, options, diagnostics = result.reference, result.options, result.diagnostics
-    spin, stability = (result.molecule.multiplicity - 1) / 2, reference.stability
-    fitted = "density fitted" if reference.scf_type == "df" else reference.scf_type
-    said = "not examined"
-    if stability is not None:
-        lowest = stability.lowest_eigenvalue
-        value = f", lowest eigenvalue {lowest:.4f} Eh" if math.isfinite(lowest) else ""
-        said = f"{stability.verdict} ({stability.method}{value})"
-    gradient = f"orbital gradient {size(options.scf_gradient_tol)} Eh"
-    facts = [
-        ("reference", f"{reference.kind.upper()}, {fitted}"),
-        ("relativity", RELATIVITY[options.relativity]),
-        ("SCF iterations", f"{reference.cycles}, at most {options.scf_max_cycles} in each SCF"),
-        ("convergence methods", ", ".join(reference.ladder) or "not recorded"),
-        ("start orbitals", reference.start),
-        ("converged to", f"energy change {size(options.scf_conv_tol)} Eh, {gradient}"),
-        ("HOMO-LUMO gap", f"{diagnostics.homo_lumo_gap:.4f} Eh"),
-        ("smallest MP2 denominator", f"{diagnostics.smallest_denominator:.4f} Eh"),
-        ("<S^2>", f"{reference.spin_square:.6f} (pure spin state: {spin * (spin + 1):.2f})"),
-        ("orbital stability", said),
-    ]
-    blocks: list[Block] = [Facts(facts)]
+    reference, stability = result.reference, result.reference.stability
+    spin = (result.molecule.multiplicity - 1) / 2
+    facts = dict(record_facts(reference)) | {"relativity": RELATIVITY[result.options.relativity]}
+    facts["<S^2>"] += f" (pure spin state: {spin * (spin + 1):.2f})"
+    examined = [("orbital stability", "not examined")] if stability is None else record_facts(stability)
+    blocks: list[Block] = [Facts([*facts.items(), *examined, *record_facts(result.diagnostics)])]
     if stability is not None and stability.verdict.startswith("unstable"):
-        gain = stability.energy_gain
-        below = "" if gain is None else f", at least {size(gain)} Eh below this one"
-        blocks.insert(0, Note("warning", f"A lower SCF solution exists{below}."))
+        blocks.insert(0, Note("warning", "A lower SCF solution exists."))
     if reference.solutions is not None and len(reference.solutions.energy) > 1:
         blocks.append(_solutions(reference.solutions))
     blocks.append(_iterations(reference))
@@ -388,70 +430,38 @@ def _iterations(reference: Reference) -> Block:
 
 
 def _trust(result: MP2Result) -> Section:
-    diagnostics = result.diagnostics
-    details = (detail.partition(": ") for detail in result.provenance.backend_details)
-    metric = "eigenvalue cut" if diagnostics.metric_threshold else "Cholesky"
-    dropped = f"{diagnostics.metric_dropped} of {result.sizes.naux} functions dropped"
+    certificate, check, warnings = result.certificate, result.check, result.diagnostics.warnings
     facts = [
         ("backend", f"{result.backend}: {result.backend_reason}"),
-        *((f"backend {name}", value) if found else ("backend", name) for name, found, value in details),
+        ("device and libraries", ", ".join(result.provenance.backend_details) or "not recorded"),
         ("precision", f"{result.precision} (asked for: {result.options.precision})"),
-        ("fitting metric", f"{metric}, condition number {size(diagnostics.metric_condition)}, {dropped}"),
     ]
-    warnings = [Note("warning", text) for text in diagnostics.warnings] or [Note("ok", "The run gave no warning.")]
-    return Section("trust", "Precision and backend", [*warnings, Facts(facts), *_certificate(result), *_check(result)])
-
-
-def _certificate(result: MP2Result) -> Iterator[Block]:
-    found = result.certificate
-    if found is None:
+    blocks: list[Block] = [Note("warning", text) for text in warnings] or [Note("ok", "The run gave no warning.")]
+    blocks.append(Facts(facts))
+    if certificate is None:
         reason = "nothing is computed in reduced precision" if result.precision == "fp64" else "not recorded"
-        yield f"Precision certificate: none; {reason}."
-        return
-    if found.repeated_in_fp64:
-        yield Note("info", "The estimate exceeded the tolerance, so the pair energies were repeated in float64.")
-    elif found.accepted:
-        yield Note("ok", "The estimated precision error of E(corr) is within the tolerance.")
+        blocks.append(f"Precision certificate: none; {reason}.")
     else:
-        yield Note("failure", "The estimated precision error of E(corr) exceeds the tolerance.")
-    yield Facts(
-        [
-            ("certificate", f"{found.sampled} of {found.pairs} pairs redone in float64"),
-            (
-                "estimated error of E(corr)",
-                f"{size(found.correlation_error)} Eh, accepted up to {size(found.tolerance)} Eh",
-            ),
-            ("estimated error of E(SS)", f"{size(found.same_spin_error)} Eh"),
-            ("estimated error of E(OS)", f"{size(found.opposite_spin_error)} Eh"),
-            ("largest difference of one pair", f"{size(found.largest_pair_error)} Eh"),
+        if certificate.repeated_in_fp64:
+            note = Note("info", "The estimate exceeded the tolerance, so the pair energies were repeated in float64.")
+        elif certificate.accepted:
+            note = Note("ok", "The estimated precision error of E(corr) is within the tolerance.")
+        else:
+            note = Note("failure", "The estimated precision error of E(corr) exceeds the tolerance.")
+        sampled = ("certificate", f"{certificate.sampled} of {certificate.pairs} pairs redone in float64")
+        blocks += [note, Facts([sampled, *record_facts(certificate, leave=("sampled", "pairs"))])]
+    if check is None:
+        blocks.append(
+            "Not checked against PySCF's own DF-MP2 in this run (--check does it, dfmp2 compare does it now)."
+        )
+    else:
+        verdict = f"{'agrees' if check.passed else 'differs'}: largest difference {size(check.largest_difference)} Eh"
+        shared = "check, same orbitals and fitting set (whose errors it cannot see)"
+        blocks += [
+            Note("ok" if check.passed else "failure", f"{check.program} {verdict}"),
+            Facts([(shared, "passed" if check.passed else "FAILED"), *record_facts(check, leave=SCF_OF_CHECK)]),
         ]
-    )
-
-
-def _check(result: MP2Result) -> Iterator[Block]:
-    found = result.check
-    if found is None:
-        yield "Not checked against PySCF's own DF-MP2 in this run (--check does it, dfmp2 compare does it now)."
-        return
-    said = f"largest difference {size(found.largest_difference)} Eh, allowed {size(found.allowed)} Eh"
-    if found.passed:
-        yield Note("ok", f"{found.program} agrees: {said}.")
-    else:
-        yield Note("failure", f"{found.program} differs: {said}.")
-    yield Table(
-        f"Check against {found.program}, same orbitals and fitting set (whose errors it cannot see): "
-        f"{'passed' if found.passed else 'FAILED'}",
-        ("energy", "#reference / Eh", "#dfmp2 - reference / Eh"),
-        [
-            ("same-spin correlation", energy(found.same_spin), difference(found.same_spin_difference)),
-            ("opposite-spin correlation", energy(found.opposite_spin), difference(found.opposite_spin_difference)),
-            (
-                "MP2 correlation",
-                energy(found.same_spin + found.opposite_spin),
-                difference(found.correlation_difference),
-            ),
-        ],
-    )
+    return Section("trust", "Precision and backend", blocks)
 
 
 # --- cost ---------------------------------------------------------------------------------------------
@@ -485,25 +495,12 @@ def _cost(result: MP2Result) -> Section:
 
 
 def _resources(result: MP2Result) -> list[tuple[str, str]]:
-    memory, ranks, storage, made = result.memory, result.ranks, result.storage, result.preparation
-    foreseen = f"(predicted {format_bytes(memory.predicted_peak)}, allowed {format_bytes(memory.budget)})"
-    facts = [
-        ("threads", str(result.provenance.threads)),
-        ("peak memory", f"{format_bytes(memory.measured_peak)} {foreseen}"),
-    ]
-    if ranks is not None:
-        hosts = ", ".join(f"{ranks.hosts.count(host)} on {host}" for host in dict.fromkeys(ranks.hosts))
-        largest = format_bytes(max(ranks.measured_peaks))
-        facts.append(("ranks", f"{ranks.count}: {hosts}; threads and memory are those of each, at most {largest}"))
-    if storage is not None:
-        facts += [("SCF integrals", storage.scf_integrals), ("B", storage.fitted_tensor)]
-        if storage.written or storage.predicted:
-            written = f"{format_bytes(storage.written)} written (planned {format_bytes(storage.predicted)})"
-            facts.append(("scratch files", f"{written}, {format_bytes(storage.read)} read, in {storage.folder}"))
-    if made is not None:
-        used = f"{made.threads} threads, peak memory {format_bytes(made.measured_peak)}"
-        where = f"{made.seconds:.2f} s on {made.host} ({made.platform}), {used}, {made.created}: {made.command}"
-        facts += [("all but the pair energies", where), ("prepared file", f"{made.file}, SHA-256 {made.sha256}")]
+    facts = [("threads", str(result.provenance.threads)), *record_facts(result.memory)]
+    for record, start in ((result.storage, "scratch: "), (result.ranks, "ranks: ")):
+        facts += [] if record is None else record_facts(record, start)
+    if result.preparation is not None:
+        found = dict(record_facts(result.preparation, "prepared: "))
+        facts += [(name, found[name]) for name in map("prepared: {}".format, PREPARED) if name in found]
     return facts
 
 
@@ -536,14 +533,9 @@ def _product_rate(result: MP2Result, stage: str) -> float | None:
 
 def _provenance(result: MP2Result, content: str) -> Section:
     run, text = result.provenance, result.molecule.text
-    facts = [
-        (f"{start}{field.name}", getattr(made, field.name))
-        for made, start in ((run, ""), (result.preparation, "prepared: "))
-        if made is not None
-        for field in fields(made)
-        if field.name != "backend_details" and (start or field.name != "command")
-    ]
-    facts.append(("content of the file", f"SHA-256 {content}, verified against the stored hash"))
+    facts = [*record_facts(run, leave=("command",)), ("content of the file", f"SHA-256 {content}, verified")]
+    if result.preparation is not None:
+        facts += record_facts(result.preparation, "prepared: ")
     given = asdict(result.options).items()
     options = [(f"--{name.replace('_', '-')}", value) for name, value in given if value is not None]
     blocks: list[Block] = [
