@@ -376,7 +376,7 @@ def test_commands(call: Runner, folder: Path) -> None:
     mine = {name: value for name, value in numbers(folder / "x.h5").items() if "preparation" not in name}
     assert mine == numbers(folder / "y.h5")
     report = succeed(call("show", "x.h5", "--verify")).out
-    assert "prepared: seconds: " in report and "prepared: file: x.prepared.h5\nprepared: sha256: " in report
+    assert "prepared: host: " in report and "prepared: file: x.prepared.h5\nprepared: sha256: " in report
     assert succeed(call("show", "x.h5", "--json")).json["preparation"]["threads"] == 1
     assert call("show", "x.prepared.h5", "--pairs").code == 3
     assert call("derive", "x.prepared.h5", "--frozen-core", "1").code == 3

@@ -139,7 +139,6 @@ FORMS = {  # end of a field's name -> form of its number; energies have ten digi
 }
 UNITS = {"hartree": " Eh", "s": " s"}
 SCF_OF_CHECK = ("scf_total_energy", "scf_difference")  # --check has no SCF of its own
-PREPARED = ("file", "sha256", "seconds", "peak memory", "host", "platform", "threads", "created", "command")
 
 
 def record_facts(record: Any, start: str = "", leave: Collection[str] = ()) -> list[tuple[str, str]]:
@@ -147,7 +146,7 @@ def record_facts(record: Any, start: str = "", leave: Collection[str] = ()) -> l
     facts = []
     for field in fields(record):
         name, value, unit = field.name, getattr(record, field.name), field.metadata["units"]
-        if unit == "byte" and not value or name in ("warnings", *leave):
+        if (unit == "byte" and not value) or name in ("warnings", *leave):
             continue
         if isinstance(value, str | int | float | tuple) and value not in ("", ()):
             facts.append((f"{start}{LABELS.get(name, name.replace('_', ' '))}", _said(name, value, unit)))
@@ -481,27 +480,23 @@ def _cost(result: MP2Result) -> Section:
     other = max(0.0, spent["total"] - sum(spent[name] for name in STAGES))
     rows += [("everything else", fixed(other), *[""] * 4)]
     rows += [("total", fixed(spent["total"]), fixed(predicted["total"]), *[""] * 3)]
-    drawn = [Bar(title, (spent[name],), f"{fixed(spent[name])} s", predicted[name]) for name, title in STAGES.items()]
-    drawn.append(Bar("everything else", (other,), f"{fixed(other)} s"))
+    times = [*(spent[name] for name in STAGES), other]
+    drawn = [Bar(row[0], (seconds,), f"{row[1]} s") for row, seconds in zip(rows, times, strict=False)]
     heads = ("stage", "#time / s", "#predicted / s", "#10^9 operations", "#GFLOP/s", "#% of a matrix product")
     shown = len(heads) if any(row[-1] for row in rows) else -1  # of the columns
-    figure = Figure(
-        partial(bars, "Wall time per stage", drawn, mark_name="predicted"),
-        "Wall time per stage; strokes mark what was predicted before the run.",
-    )
-    caption = "Wall time, and the rate of the stages that are matrix products"
-    table = Table(caption, heads[:shown], [row[:shown] for row in rows])
-    return Section("cost", "Time and memory", [figure, Facts(_resources(result)), table])
-
-
-def _resources(result: MP2Result) -> list[tuple[str, str]]:
     facts = [("threads", str(result.provenance.threads)), *record_facts(result.memory)]
-    for record, start in ((result.storage, "scratch: "), (result.ranks, "ranks: ")):
+    for record, start in ((result.storage, "scratch: "), (result.ranks, "ranks: "), (result.preparation, "prepared: ")):
         facts += [] if record is None else record_facts(record, start)
-    if result.preparation is not None:
-        found = dict(record_facts(result.preparation, "prepared: "))
-        facts += [(name, found[name]) for name in map("prepared: {}".format, PREPARED) if name in found]
-    return facts
+    blocks = [
+        Figure(partial(bars, "Wall time per stage", drawn), "Wall time per stage."),
+        Facts(facts),
+        Table(
+            "Wall time, and the rate of the stages that are matrix products",
+            heads[:shown],
+            [row[:shown] for row in rows],
+        ),
+    ]
+    return Section("cost", "Time and memory", blocks)
 
 
 def operations(result: MP2Result) -> dict[str, int]:
@@ -534,8 +529,6 @@ def _product_rate(result: MP2Result, stage: str) -> float | None:
 def _provenance(result: MP2Result, content: str) -> Section:
     run, text = result.provenance, result.molecule.text
     facts = [*record_facts(run, leave=("command",)), ("content of the file", f"SHA-256 {content}, verified")]
-    if result.preparation is not None:
-        facts += record_facts(result.preparation, "prepared: ")
     given = asdict(result.options).items()
     options = [(f"--{name.replace('_', '-')}", value) for name, value in given if value is not None]
     blocks: list[Block] = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -11,12 +10,11 @@ import numpy as np
 
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.document import Block, Facts, Figure, Note, Section, Table, difference, energy, fixed, size
-from dfmp2.output.html.svg import Bar, Curve, bars, curves
+from dfmp2.output.html.svg import Curve, curves
 from dfmp2.output.report import STAGES, energies, in_full, overview
 from dfmp2.output.series import Entry, Group, Groups, basis_limit, cardinal, find_coordinate
 
 MOST_IN_FULL = 12  # results that get sections of their own; more would make a page nobody reads to its end
-MOST_BARS = 24  # differences that are drawn
 
 
 def compared(entries: Sequence[Entry], groups: Groups) -> Iterator[Section]:
@@ -68,9 +66,9 @@ def first(names: Sequence[str], most: int) -> str:
 
 def _lanes(anchor: str, group: Group) -> Section:
     """The same calculation by several backends or precisions: differences to the most exact one."""
-    base, *others = group
+    base = group[0]
     names = ("scf_total", "mp2_same_spin_correlation", "mp2_opposite_spin_correlation", "mp2_correlation")
-    rows, drawn = [], []
+    rows, largest = [], 0.0
     for entry in group:
         r, estimate = entry.result, _estimate(entry.result)
         shown = ["reference", "", "", "", ""]
@@ -79,7 +77,7 @@ def _lanes(anchor: str, group: Group) -> Section:
             theirs = base.result.pairs.channels()
             worst = max(float(np.abs(m - theirs[k]).max(initial=0.0)) for k, m in r.pairs.channels().items())
             shown = [*map(difference, gaps), size(worst)]
-            drawn.append((entry.name, abs(gaps[-1]), estimate))
+            largest = max(largest, abs(gaps[-1]))
         said = "" if estimate is None else size(estimate)
         rows.append((entry.name, f"{r.backend}, {r.precision}", energy(r.mp2_correlation_energy), *shown, said))
     heads = ("#E(corr) / Eh", "#Δ E(HF)", "#Δ E(SS)", "#Δ E(OS)", "#Δ E(corr)", "#largest Δ pair", "#estimate")
@@ -100,15 +98,10 @@ def _lanes(anchor: str, group: Group) -> Section:
             rows,
             sortable=True,
         ),
-        Figure(
-            partial(_draw_differences, f"Differences of E(corr) to {base.name}", drawn[:MOST_BARS]),
-            f"Difference of E(corr) to {base.name}, Eh, on a logarithmic scale; strokes mark what the run's own "
-            f"certificate estimated.{f' The first {MOST_BARS} are drawn.' if len(others) > MOST_BARS else ''}",
-        ),
         Facts(
             [
                 ("compared with", base_name),
-                ("largest difference of E(corr)", f"{size(max(gap for _, gap, _ in drawn))} Eh"),
+                ("largest difference of E(corr)", f"{size(largest)} Eh"),
                 ("shortest wall time", f"{fixed(fastest.result.timings.total)} s, {fastest.name}"),
             ]
         ),
@@ -126,21 +119,6 @@ def _estimate(result: MP2Result) -> float | None:
     """The error of E(corr), Eh, that the certificate of a run in reduced precision found."""
     found = result.certificate
     return None if found is None or result.precision == "fp64" else found.correlation_error
-
-
-def _draw_differences(label: str, found: Sequence[tuple[str, float, float | None]]) -> str:
-    """Bars as long as the powers of ten above the smallest value."""
-    sizes = [x for _, *values in found for x in values if x and 0 < x < math.inf]
-    floor = math.floor(math.log10(min(sizes, default=1.0))) - 1
-
-    def height(value: float) -> float:
-        return math.log10(value) - floor if 0 < value < math.inf else 0.0
-
-    drawn = [
-        Bar(name, (height(gap),), size(gap), None if estimate is None else height(estimate))
-        for name, gap, estimate in found
-    ]
-    return bars(label, drawn, mark_name="estimate")
 
 
 def _series(anchor: str, group: Group) -> Section:

@@ -24,19 +24,18 @@ if TYPE_CHECKING:
     from dfmp2.output.study import Study
 
 WIDTH = 500.0
-MOST_SERIES = 4  # dash patterns and markers there are
+MOST_SERIES = 3  # dash patterns and markers there are
 LEVELS = 10  # shades of the pair map
 DECADES = 4.0  # that its scale spans
 Array = NDArray[np.float64]
 
 
 class Bar(NamedTuple):
-    """A bar: its name, the lengths of its parts (at most two), the text at its end, a mark to compare with."""
+    """A bar: its name, the lengths of its parts (at most two), the text at its end."""
 
     name: str
     parts: tuple[float, ...]
     text: str
-    mark: float | None = None
 
 
 class Curve(NamedTuple):
@@ -84,17 +83,12 @@ def _line(x1: float, y1: float, x2: float, y2: float, cls: str, **attributes: An
 
 
 def _marker(series: int, x: float, y: float, title: str = "") -> str:
-    """Circle, square, triangle or diamond."""
+    """Circle, square or triangle."""
     r = 4.5
     if series == 1:
         return element("circle", title=title, cls="m1", cx=x, cy=y, r=r)
-    a, b, c = 1.2 * r, 1.15 * r, 1.3 * r
-    path = {
-        2: f"M{x - r:.2f} {y - r:.2f}h{2 * r}v{2 * r}h{-2 * r}z",
-        3: f"M{x:.2f} {y - a:.2f}l{b:.2f} {2 * r:.2f}h{-2 * b:.2f}z",
-        4: f"M{x:.2f} {y - c:.2f}l{c:.2f} {c:.2f} {-c:.2f} {c:.2f} {-c:.2f} {-c:.2f}z",
-    }[series]
-    return element("path", title=title, cls=f"m{series}", d=path)
+    square, triangle = f"M{x - r:.2f} {y - r:.2f}h9v9h-9z", f"M{x:.2f} {y - 5.4:.2f}l5.2 9h-10.4z"
+    return element("path", title=title, cls=f"m{series}", d=square if series == 2 else triangle)
 
 
 def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
@@ -120,42 +114,25 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 # --- plots ------------------------------------------------------------------------------------------
 
 
-def bars(label: str, items: Sequence[Bar], names: Sequence[str] = (), mark_name: str = "") -> str:
-    """Horizontal bars from zero, the longest to the full width.
-
-    Parameters
-    ----------
-    names : of the adjoining parts of a bar, drawn as a legend
-    mark_name : what the vertical strokes at `Bar.mark` are
-    """
+def bars(label: str, items: Sequence[Bar], names: Sequence[str] = ()) -> str:
+    """Horizontal bars from zero, the longest to the full width; `names` are those of the parts of a bar."""
     left, row, top = 106.0, 30.0, 30.0 if names else 8.0
     lengths = [[_length(part) for part in item.parts] for item in items]
-    marks = [_length(item.mark or 0.0) for item in items]
-    to_x = _scale(0.0, max([*map(sum, lengths), *marks], default=0.0), left, WIDTH - 112.0)
+    to_x = _scale(0.0, max(map(sum, lengths), default=0.0), left, WIDTH - 112.0)
     drawn, x = [], left
     for cls, name in zip(("bar", "bar2"), names, strict=False):
         drawn += [element("rect", x=x, y=8.0, width=14.0, height=12.0, cls=cls), _text(x + 20, 18, name)]
         x += 40 + 7 * len(name)
-    for place, (item, parts, mark) in enumerate(zip(items, lengths, marks, strict=True)):
+    for place, (item, parts) in enumerate(zip(items, lengths, strict=True)):
         y, end = top + row * place, left
         drawn.append(_text(left - 8, y + 18, _shortened(item.name, 17), "end"))
         for cls, part in zip(("bar", "bar2"), parts, strict=False):
             wide = to_x(part) - left
-            if wide > 0 or len(parts) == 1:
-                drawn.append(element("rect", x=end, y=y + 5, width=max(wide, 1.0), height=row - 12, rx=2.0, cls=cls))
+            drawn.append(element("rect", x=end, y=y + 5, width=max(wide, 0.5), height=row - 12, rx=2.0, cls=cls))
             end += wide
-        if item.mark is not None:
-            drawn.append(_line(to_x(mark), y + 1, to_x(mark), y + row - 3, "mark"))
-            end = max(end, to_x(mark) + 1)
         drawn.append(_text(end + 7, y + 18, item.text))
     height = top + row * len(items)
     drawn.append(_line(left, top, left, height, "axis"))
-    if mark_name:
-        drawn += [
-            _line(left + 2, height + 8, left + 2, height + 24, "mark"),
-            _text(left + 10, height + 22, mark_name, "small"),
-        ]
-        height += 24
     return drawing(WIDTH, height + 8, label, drawn)
 
 
