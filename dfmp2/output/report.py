@@ -487,7 +487,7 @@ def _cost(result: MP2Result) -> Section:
     facts = [("threads", str(result.provenance.threads)), *record_facts(result.memory)]
     for record, start in ((result.storage, "scratch: "), (result.ranks, "ranks: "), (result.preparation, "prepared: ")):
         facts += [] if record is None else record_facts(record, start)
-    blocks = [
+    blocks: list[Block] = [
         Figure(partial(bars, "Wall time per stage", drawn), "Wall time per stage."),
         Facts(facts),
         Table(
