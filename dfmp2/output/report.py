@@ -388,9 +388,9 @@ def _reference(result: MP2Result | Prepared) -> Section:
     blocks: list[Block] = [Facts([*facts.items(), *examined, *record_facts(result.diagnostics)])]
     if stability is not None and stability.verdict.startswith("unstable"):
         blocks.insert(0, Note("warning", "A lower SCF solution exists."))
+    blocks.append(_iterations(reference))
     if reference.solutions is not None and len(reference.solutions.energy) > 1:
         blocks.append(_solutions(reference.solutions))
-    blocks.append(_iterations(reference))
     return Section("reference", "Hartree-Fock reference", blocks)
 
 
