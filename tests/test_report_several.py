@@ -108,27 +108,23 @@ def test_a_scan_is_ordered_by_the_coordinate_that_changes(result):
     assert relation(angles[0], moved(result, water), with_basis(angles[1], "other", 1, 1.0))[2] == (("1.h5", "2.h5"),)
 
 
-def coordinate(symbols, *frames):
-    return find_coordinate([Molecule(symbols, np.array(frame) / BOHR) for frame in frames])
-
-
 def test_coordinates_of_scans():
-    stretched = coordinate(("H", "H"), [[0, 0, 0], [0, 0, 0.7]], [[0, 0, 0], [0, 0, 3.5]])
-    assert (stretched.name, stretched.values) == ("distance H1-H2", (pytest.approx(0.7), pytest.approx(3.5)))
-    apart = [[[0, 0, 0], [0, 0, 0.74], [r, 0, 0], [r, 0, 0.74]] for r in (3.0, 2.5, 4.0)]
-    found = coordinate(("H",) * 4, *apart)
-    assert found.name == "distance H1-H3" and found.values == pytest.approx((3.0, 2.5, 4.0))
-    # Hydrogen peroxide turned about its O-O bond, through 180 degrees: no jump from 179 to -179.
-    turned = []
-    for degrees in (150.0, 179.0, 200.0):
+    def peroxide(degrees):
         t = np.radians(degrees)
-        turned.append([[0, 0.95, 0], [0, 0, 0], [0, 0, 1.45], [0.95 * np.sin(t), 0.95 * np.cos(t), 1.45]])
-    found = coordinate(("H", "O", "O", "H"), *turned)
-    assert found.name == "torsion H1-O2-O3-H4" and np.ptp(found.values) == pytest.approx(50.0)
+        return [0, 0.95, 0], [0, 0, 0], [0, 0, 1.45], [0.95 * np.sin(t), 0.95 * np.cos(t), 1.45]
+
+    cases = {  # symbols, geometry at a value, values of the scan
+        "distance H1-H2": (("H", "H"), lambda r: ([0, 0, 0], [0, 0, r]), (0.7, 3.5)),
+        "distance H1-H3": (("H",) * 4, lambda r: ([0, 0, 0], [0, 0, 0.74], [r, 0, 0], [r, 0, 0.74]), (3.0, 2.5, 4.0)),
+        "torsion H1-O2-O3-H4": (("H", "O", "O", "H"), peroxide, (150.0, 179.0, 200.0)),  # no jump to -179
+    }
+    for name, (symbols, frame, values) in cases.items():
+        found = find_coordinate([Molecule(symbols, np.array(frame(x)) / BOHR) for x in values])
+        assert found.name == name and np.ptp(found.values) == pytest.approx(np.ptp(values))
     shifted = [[[x, 0, 0], [x, 0, 0.7]] for x in (0.0, 1.0)]  # nothing inside the molecule changes
-    assert coordinate(("H", "H"), *shifted) is None
-    back = [[[0, 0, 0], [0, 0, r]] for r in (0.7, 0.8, 0.7)]
-    assert coordinate(("H", "H"), *back) is None  # two geometries at one value are no curve
+    back = [[[0, 0, 0], [0, 0, r]] for r in (0.7, 0.8, 0.7)]  # two geometries at one value are no curve
+    for frames in (shifted, back):
+        assert find_coordinate([Molecule(("H", "H"), np.array(frame) / BOHR) for frame in frames]) is None
 
 
 def test_results_that_have_nothing_in_common_are_listed_with_a_warning(result, radical):
@@ -211,9 +207,7 @@ def test_a_study_is_shown_alone_and_whole(call, study, water):
     with h5py.File(study, "a") as handle:
         handle["study/values/interaction_energy"][()] = -1.0
     done = call("report", "study.h5", "-o", "r.html")
-    assert done.code == 3 and "stored hash" in done.message
-    study.write_bytes(study.read_bytes()[:10_000])
-    assert call("report", "study.h5", "-o", "r.html").code == 3 and not Path("r.html").exists()
+    assert done.code == 3 and "stored hash" in done.message and not Path("r.html").exists()
 
 
 # --- a batch ------------------------------------------------------------------------------------------
@@ -227,18 +221,18 @@ def batch(folder, water, radical):
     shutil.copy(water.path, output / "h2o.h5")
     shutil.copy(radical.path, output / "nh2.h5")
     (output / "cut.h5").write_bytes(water.path.read_bytes()[:20_000])
+    (output / "link.h5").symlink_to(water.path)
     failure = {"code": 4, "message": "the SCF did not converge: try <b>more</b>", "traceback": "Traceback\n  <i>x</i>"}
     (output / "cr2.error.json").write_text(json.dumps(failure))
     (output / "odd.error.json").write_text("no json")
-    (output / "link.h5").symlink_to(water.path)
     (output / "h2o.error.json").write_text(json.dumps({"code": 75, "message": "old"}))
     items = [
         {"name": "later", "status": "pending"},
         {"name": "lost", "status": "complete"},
         {"name": "../../etc/passwd", "status": "pending", "output": "/etc/passwd"},
         {"name": "<script>alert(1)</script>", "status": "running", "seconds": 2.5},
-        {"name": 7},
         {"name": "cr2", "status": "failed", "seconds": 10**400},
+        {"name": 7},
         "nonsense",
     ]
     (output / "batch.json").write_text(json.dumps({"items": items}))
