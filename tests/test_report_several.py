@@ -286,7 +286,7 @@ def test_what_follows_from_the_molecule_is_no_other_method(call, folder):
         assert done.code == 0, done.err
         return parse(Path("r.html").read_text(encoding="utf-8")).text
 
-    assert "All complete items: DF-MP2/sto-3g on DF-HF, reference auto, frozen core auto, precision auto." in page()
+    assert "All complete items: basis sto-3g, reference auto, relativity none, scf df" in page()
     assert call("run", "o2.xyz", *options[:4], "--scf", "conventional", "--output", "out/o2.h5").code == 0
     assert "different methods, so their energies cannot be compared: scf: df (3, e.g. h2), conventional (1" in page()
 

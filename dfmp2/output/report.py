@@ -356,8 +356,8 @@ def _pair_map(name: str, matrix: Array, first: Sequence[int]) -> Block:
     starts = [np.arange(0, n, block) for n in matrix.shape]
     sums = np.add.reduceat(np.add.reduceat(matrix, starts[0], axis=0), starts[1], axis=1)
     names = [
-        [_orbitals(frozen + k + 1, frozen + min(k + block, n)) for k in found.tolist()]
-        for found, n, frozen in zip(starts, matrix.shape, first, strict=True)
+        [f"{core + k + 1} to {core + min(k + block, n)}" if block > 1 else f"{core + k + 1}" for k in found.tolist()]
+        for found, n, core in zip(starts, matrix.shape, first, strict=True)
     ]
     grouped = (
         f" {matrix.shape[0]} by {matrix.shape[1]} values are too many to show: each square is the sum over a block of "
@@ -370,10 +370,6 @@ def _pair_map(name: str, matrix: Array, first: Sequence[int]) -> Block:
     rows = [(name, *map(energy, row)) for name, row in zip(names[0], sums.tolist(), strict=True)]
     table = Table(f"Values of the map: {name}, Eh", ["i \\ j", *(f"#{n}" for n in names[1])], rows, details=True)
     return Figure(partial(pair_map, f"Pair energies, {name}, orbital by orbital", sums, *names), caption, table)
-
-
-def _orbitals(low: int, high: int) -> str:
-    return str(low) if low == high else f"{low} to {high}"
 
 
 # --- reference ----------------------------------------------------------------------------------------

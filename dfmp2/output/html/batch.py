@@ -19,8 +19,8 @@ from dfmp2.output import hdf5
 from dfmp2.output.document import Block, Code, Figure, Note, Section, Table, fixed
 from dfmp2.output.html.page import render
 from dfmp2.output.html.svg import Bar, bars
-from dfmp2.output.report import energies, level_name
-from dfmp2.output.series import differences, method
+from dfmp2.output.report import energies
+from dfmp2.output.series import METHOD, differences, method
 
 ERROR_SUFFIX = ".error.json"
 INDEX = "batch.json"
@@ -53,7 +53,7 @@ class Item(NamedTuple):
     name, state : item and one of STATES
     seconds : wall time, s
     cells : formula, basis functions, E(HF), E(corr), E(MP2), backend, number of warnings of a complete result, as text
-    method : what makes its energies comparable, by name; level : the same for people
+    method : what makes its energies comparable, by name
     code, message, traceback : exit code and error of a failed item
     """
 
@@ -62,7 +62,6 @@ class Item(NamedTuple):
     seconds: float | None = None
     cells: tuple[str, ...] = ("",) * 7
     method: Mapping[str, str] = {}
-    level: str = ""
     code: int | None = None
     message: str = ""
     traceback: str = ""
@@ -111,7 +110,8 @@ def _overview(items: Sequence[Item], remarks: Sequence[str], anchors: Mapping[st
         said = f"The items were computed with different methods, so their energies cannot be compared: {different}"
         blocks.append(Note("warning", said))
     elif done:
-        blocks.append(f"All complete items: {done[0].level}.")
+        chosen = (f"{name.replace('_', ' ')} {done[0].method[name]}" for name in METHOD)
+        blocks.append(f"All complete items: {', '.join(chosen)}.")
     if len(done) == len(items):
         blocks.append(Note("ok", f"All {len(items)} items are complete."))
     rows = []
@@ -187,13 +187,9 @@ def _complete(path: Path) -> Item:
         result = hdf5.read_verified(path)
     except (InputError, ResultFileError) as error:
         return Item(path.stem, "damaged", code=error.exit_code, message=str(error))
-    options, warnings = result.options, len(result.diagnostics.warnings)
-    virtual = f", {options.frozen_virtual} frozen virtual" if options.frozen_virtual else ""
-    asked = f"reference {options.reference}, frozen core {options.frozen_core}{virtual}, precision {options.precision}"
-    shown = (f"{result.backend}, {result.precision}", str(warnings))
+    shown = (f"{result.backend}, {result.precision}", str(len(result.diagnostics.warnings)))
     cells = (result.molecule.formula, str(result.sizes.nao), *energies(result), *shown)
-    level = f"{level_name(result)}HF, {asked}"
-    return Item(path.stem, "complete", result.timings.total, cells, method(result), level)
+    return Item(path.stem, "complete", result.timings.total, cells, method(result))
 
 
 def _failed(name: str, path: Path) -> Item:
