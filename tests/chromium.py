@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import fcntl
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe")
+QUIET = ("--no-first-run", "--disable-background-networking", "--disable-component-update", "--window-size=1200,900")
 PATIENCE = 30.0  # s for one answer
+COMPLAINTS = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
 
 
 def find() -> str | None:
@@ -29,28 +31,24 @@ class Tab:
 
     def __init__(self, reader: int, writer: int) -> None:
         self._reader, self._writer, self._buffer, self._count = reader, writer, b"", 0
-        self._session: str | None = None
+        self._session: dict[str, str] = {}
         self._loaded = False
         self.requests: list[str] = []
         self.complaints: list[str] = []
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = {"sessionId": self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]}
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
 
-    def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
+    def ask(self, method: str, **parameters: Any) -> Any:
         """Send a command and wait for its answer; events on the way are noted."""
         self._count += 1
-        message = {"id": self._count, "method": method, "params": parameters}
-        if self._session is not None:
-            message["sessionId"] = self._session
+        message = {"id": self._count, "method": method, "params": parameters, **self._session}
         os.write(self._writer, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self._next()
-            if answer.get("id") == self._count:
-                assert "error" not in answer, f"{method}: {answer['error']}"
-                result: dict[str, Any] = answer["result"]
-                return result
+        while (answer := self._next()).get("id") != self._count:
+            pass
+        assert "error" not in answer, f"{method}: {answer['error']}"
+        return answer["result"]
 
     def open(self, page: Path) -> None:
         """Load a file and wait until it is there."""
@@ -72,64 +70,39 @@ class Tab:
 
     def _next(self) -> dict[str, Any]:
         """The next message, noted when it is an event."""
-        end = time.monotonic() + PATIENCE
         while b"\0" not in self._buffer:
-            assert time.monotonic() < end, "chromium does not answer"
-            try:
-                piece = os.read(self._reader, 1 << 20)
-            except BlockingIOError:
-                time.sleep(0.005)
-                continue
+            assert select.select([self._reader], [], [], PATIENCE)[0], "chromium does not answer"
+            piece = os.read(self._reader, 1 << 20)
             assert piece, "chromium has gone"
             self._buffer += piece
         text, _, self._buffer = self._buffer.partition(b"\0")
         message: dict[str, Any] = json.loads(text)
-        self._note(message.get("method", ""), message.get("params", {}))
+        self._loaded |= message.get("method") == "Page.loadEventFired"
+        if message.get("method") == "Network.requestWillBeSent":
+            self.requests.append(message["params"]["request"]["url"])
+        elif message.get("method") in COMPLAINTS:
+            self.complaints.append(text.decode())
         return message
-
-    def _note(self, method: str, found: dict[str, Any]) -> None:
-        if method == "Page.loadEventFired":
-            self._loaded = True
-        elif method == "Network.requestWillBeSent":
-            self.requests.append(found["request"]["url"])
-        elif method in ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded"):
-            self.complaints.append(json.dumps(found))
 
 
 @contextlib.contextmanager
 def tab(program: str, profile: Path) -> Iterator[Tab]:
     """A fresh browser with an empty profile; it and all its processes are gone afterwards."""
-    to_browser, from_browser = os.pipe(), os.pipe()
-    # Above the two numbers that Chromium reads and writes by convention, so that neither is taken.
-    theirs = [fcntl.fcntl(end, fcntl.F_DUPFD, 20) for end in (to_browser[0], from_browser[1])]
-    options = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe")
-    quiet = ("--no-first-run", "--disable-background-networking", "--disable-component-update")
-    command = f'exec "$@" 3<&{theirs[0]} 4>&{theirs[1]}'
+    (commands, to_browser), (from_browser, answers) = os.pipe(), os.pipe()
+    # Chromium reads and writes descriptors 3 and 4; bash puts them there, whichever they are here.
+    redirected = f'exec 23<&{commands} 24>&{answers}; exec "$@" 3<&23 4>&24'
+    started = ["bash", "-c", redirected, "bash", program, *OPTIONS, *QUIET, f"--user-data-dir={profile}"]
+    silent = subprocess.DEVNULL
     process = subprocess.Popen(
-        [
-            "bash",
-            "-c",
-            command,
-            "bash",
-            program,
-            *options,
-            *quiet,
-            f"--user-data-dir={profile}",
-            "--window-size=1200,900",
-        ],
-        pass_fds=theirs,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
+        started, pass_fds=(commands, answers), start_new_session=True, stdout=silent, stderr=silent
     )
+    os.close(commands)
+    os.close(answers)
     try:
-        for end in (*theirs, to_browser[0], from_browser[1]):
-            os.close(end)
-        os.set_blocking(from_browser[0], False)
-        yield Tab(from_browser[0], to_browser[1])
+        yield Tab(from_browser, to_browser)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        os.close(to_browser[1])
-        os.close(from_browser[0])
+        os.close(to_browser)
+        os.close(from_browser)

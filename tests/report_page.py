@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import numpy as np
 
 from dfmp2.mp2.result import MP2Result, PairEnergies
-from dfmp2.output.html.several import comparison_page, result_page
+from dfmp2.output.html.sources import comparison_page, result_page
 from dfmp2.output.series import Entry
 
 CELLS = {"td", "th", "dt", "dd"}
@@ -81,26 +81,26 @@ def page_of(*results: MP2Result, title: str | None = None, folder: str = "") -> 
     return result_page(given[0], title) if len(given) == 1 else comparison_page(given, title)
 
 
-def open_shell(result: MP2Result, nocc: int) -> MP2Result:
-    """An unrestricted result with the pair energies of `nocc` orbitals per spin, drawn by lot."""
-    large = enlarged(result, nocc)
-    pairs = PairEnergies(large.pairs.opposite_spin, 2 * large.pairs.same_spin)
-    doubled = {
-        name: np.repeat(getattr(large.reference, name), 2, axis=0) for name in ("mo_energy", "mo_occ", "mo_coeff")
-    }
-    return dataclasses.replace(
-        large, pairs=pairs, reference=dataclasses.replace(large.reference, kind="uhf", **doubled)
-    )
-
-
 def enlarged(result: MP2Result, nocc: int) -> MP2Result:
     """The same with the pair energies of `nocc` orbitals, drawn by lot."""
-    rng = np.random.default_rng(7)
+    rng, nmo = np.random.default_rng(7), nocc + 50
     opposite = -(10.0 ** rng.uniform(-8, -2, (nocc, nocc)))
     pairs = PairEnergies(opposite + opposite.T, (0.5 * (opposite + opposite.T),))
-    sizes = dataclasses.replace(result.sizes, nocc=(nocc, nocc), nvir=(50, 50), nmo=nocc + 50, nao=nocc + 50)
-    energies = np.sort(rng.uniform(-10, 0, (1, nocc + 50)))
-    occupations = np.where(np.arange(nocc + 50) < nocc, 2.0, 0.0)[None]
-    coefficients = np.zeros((1, nocc + 50, nocc + 50))
-    reference = dataclasses.replace(result.reference, mo_energy=energies, mo_occ=occupations, mo_coeff=coefficients)
+    sizes = dataclasses.replace(result.sizes, nocc=(nocc, nocc), nvir=(50, 50), nmo=nmo, nao=nmo)
+    reference = dataclasses.replace(
+        result.reference,
+        mo_energy=np.sort(rng.uniform(-10, 0, (1, nmo))),
+        mo_occ=np.where(np.arange(nmo) < nocc, 2.0, 0.0)[None],
+        mo_coeff=np.zeros((1, nmo, nmo)),
+    )
     return dataclasses.replace(result, pairs=pairs, sizes=sizes, reference=reference)
+
+
+def open_shell(result: MP2Result, nocc: int) -> MP2Result:
+    """An unrestricted result of that size."""
+    large = enlarged(result, nocc)
+    arrays = ("mo_energy", "mo_occ", "mo_coeff")
+    doubled = {name: np.repeat(getattr(large.reference, name), 2, axis=0) for name in arrays}
+    reference = dataclasses.replace(large.reference, kind="uhf", **doubled)
+    pairs = PairEnergies(large.pairs.opposite_spin, 2 * large.pairs.same_spin)
+    return dataclasses.replace(large, pairs=pairs, reference=reference)

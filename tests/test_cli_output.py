@@ -98,7 +98,7 @@ def test_report_and_progress_go_separate_ways(call: Runner, water: Stored) -> No
     done = succeed(call("run", "h2o.xyz", "--basis", "sto-3g"))
     for words in (
         f"dfmp2 {water.json['provenance']['version']}: density-fitted MP2",
-        "cite: ",
+        "Cite: ",
         "0.11730000",
         "spherical",
         "sto-3g for O H (PySCF ",
@@ -108,8 +108,8 @@ def test_report_and_progress_go_separate_ways(call: Runner, water: Stored) -> No
         "opposite-spin correlation",
         "SCS-MP2",
         "SOS-MP2",
-        "Energies / Eh",
-        "HOMO-LUMO gap 0.9964 Eh, smallest MP2 denominator 1.9929 Eh",
+        "Energies\n---",
+        "HOMO-LUMO gap: 0.9964 Eh\nsmallest MP2 denominator: 1.9929 Eh",
         "certificate: 15 of 15 pairs",
         "orbital stability: stable",
         "pair energies",
@@ -126,7 +126,7 @@ def test_report_and_progress_go_separate_ways(call: Runner, water: Stored) -> No
 
 def test_spin_contamination_is_shown_for_unrestricted_runs(call: Runner, radical: Stored) -> None:
     shown = succeed(call("show", str(radical.path))).out
-    assert f"<S^2> = {radical.json['spin_square']:.6f} (pure spin state: 0.75)" in shown
+    assert f"<S^2>: {radical.json['spin_square']:.6f} (pure spin state: 0.75)" in shown
     assert radical.json["spin_square"] > 0.75
     assert [line.split()[0] for line in shown.splitlines() if line.startswith(("alpha", "beta"))] == ["alpha", "beta"]
 

@@ -168,7 +168,7 @@ def test_recorded_repeated_and_shown(call: Runner, folder: Path, hcl: dfmp2.MP2R
     dfmp2.write(hcl, folder / "hcl.h5")
     assert dfmp2.read(folder / "hcl.h5").options.relativity == "x2c"
     shown = succeed(call("show", "hcl.h5")).out
-    assert "RHF (spin-free one-electron X2C), df" in shown
+    assert "relativity: spin-free one-electron X2C" in shown
     assert succeed(call("compare", "hcl.h5", "--tolerance", "1e-8", "--json")).json["passed"]
     succeed(call("report", "hcl.h5", "--output", "page.html"))
     page = (folder / "page.html").read_text()

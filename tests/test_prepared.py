@@ -328,7 +328,7 @@ def test_commands(call: Runner, folder: Path) -> None:
     mine = {name: value for name, value in numbers(folder / "x.h5").items() if "preparation" not in name}
     assert mine == numbers(folder / "y.h5")
     report = succeed(call("show", "x.h5", "--verify")).out
-    assert "all but the pair energies: " in report and "prepared file: x.prepared.h5, SHA-256 " in report
+    assert "prepared: host: " in report and "prepared: file: x.prepared.h5\nprepared: sha256: " in report
     assert succeed(call("show", "x.h5", "--json")).json["preparation"]["threads"] == 1
     succeed(call("report", "x.h5", "-o", "x.html"))
     assert "prepared: host" in (folder / "x.html").read_text()

@@ -10,7 +10,7 @@ import pytest
 
 from dfmp2.output import hdf5
 from tests import chromium
-from tests.report_page import page_of
+from tests.report_page import enlarged, page_of
 
 pytestmark = pytest.mark.browser
 
@@ -58,10 +58,16 @@ def look(tab, scheme, tmp_path):
     return tab.run(LOOK % base64.b64encode(picture).decode())
 
 
-def test_the_page_is_drawn_in_light_and_dark_on_paper_and_on_a_small_screen(three, tmp_path):
+def test_the_page_is_drawn_in_light_and_dark_on_paper_and_on_a_small_screen(three, tmp_path, water):
     (tmp_path / "empty.html").write_text("<!DOCTYPE html><title>empty</title>")
+    result = enlarged(hdf5.read(water.path), 100)
+    large = dataclasses.replace(result, molecule=dataclasses.replace(result.molecule, text="H 0 0 0\n" * 100))
+    (tmp_path / "large.html").write_text(page_of(large), encoding="utf-8")
     three.ask("Emulation.setDeviceMetricsOverride", width=360, height=700, deviceScaleFactor=1, mobile=False)
-    assert three.run("document.documentElement.scrollWidth") <= 360
+    for name in ("three.html", "large.html"):
+        three.open(tmp_path / name)
+        assert three.run("document.documentElement.scrollWidth") <= 360, name
+    three.open(tmp_path / "three.html")
     three.ask("Emulation.clearDeviceMetricsOverride")
     paper = base64.b64decode(three.ask("Page.printToPDF", preferCSSPageSize=True, printBackground=False)["data"])
     assert paper.startswith(b"%PDF-") and 3 <= len(re.findall(rb"/Type\s*/Page\b", paper)) <= 30

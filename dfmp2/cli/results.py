@@ -117,7 +117,8 @@ def report(results: tuple[str, ...], output: str, kind: str | None, title: str |
             f"--output {output}: expected a name that ends in .html (dfmp2 show prints text, --json and --csv)"
         )
     from dfmp2.host.files import require_writable, write_atomically
-    from dfmp2.output.html.sources import batch_files, is_batch, page
+    from dfmp2.output.html.batch import batch_files, is_batch
+    from dfmp2.output.html.sources import page
 
     batches = [source for source in sources if is_batch(source)]
     if batches and len(sources) > 1:

@@ -9,13 +9,19 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from dfmp2.mp2.result import MP2Result, calculation, describe_field, fitting_error, plain, scf_solution
+from dfmp2.mp2.result import MP2Result, calculation, fitting_error, plain, scf_solution
 
 if TYPE_CHECKING:
     from dfmp2.output.prepared import Prepared
     from dfmp2.output.study import Study
 
-RUN_KEYS = (
+RUN_KEYS = (  # of a result that are also those of a run of a study
+    "formula",
+    "charge",
+    "multiplicity",
+    "point_charges",
+    "relativity",
+    "basis",
     "scf_total_energy",
     "mp2_same_spin_correlation_energy",
     "mp2_opposite_spin_correlation_energy",
@@ -23,6 +29,10 @@ RUN_KEYS = (
     "mp2_total_energy",
     "scs_mp2_correlation_energy",
     "sos_mp2_correlation_energy",
+    "frozen_core_orbitals",
+    "backend",
+    "precision",
+    "scf_iterations",
 )
 
 
@@ -89,20 +99,10 @@ def _whole(x: float) -> float | int:
 
 
 def _run(result: MP2Result) -> dict[str, Any]:
-    molecule, certificate = result.molecule, result.certificate
+    found, certificate = result.to_dict(), result.certificate
     return {
-        "formula": molecule.formula,
-        "charge": molecule.charge,
-        "multiplicity": molecule.multiplicity,
-        "point_charges": describe_field(molecule, result.orbital_basis),
-        "relativity": result.options.relativity,
-        "basis": result.orbital_basis.name,
-        **{name: getattr(result, name) for name in RUN_KEYS},
-        "frozen_core_orbitals": result.sizes.frozen_core,
+        **{key: found[key] for key in RUN_KEYS},
         "nao": result.sizes.nao,
-        "backend": result.backend,
-        "precision": result.precision,
         "precision_error": None if certificate is None else plain(certificate.correlation_error),
-        "scf_iterations": result.reference.cycles,
         "seconds": result.timings.total,
     }

@@ -11,7 +11,8 @@ from dfmp2.backends.base import Prediction
 from dfmp2.host.resources import free_disk
 from dfmp2.host.scratch import RESERVE
 from dfmp2.mp2.result import fitting_error
-from dfmp2.output.text import fitting_errors
+from dfmp2.output.document import Table, aligned
+from dfmp2.output.report import fitting_errors
 from dfmp2.planning.disk_rates import BUILT_IN
 from dfmp2.planning.plan import Outlook
 from dfmp2.units import format_bytes
@@ -99,17 +100,33 @@ def to_json(outlook: Outlook) -> str:
     return json.dumps(to_dict(outlook), indent=2) + "\n"
 
 
+MEMORY = {  # key of memory_bytes -> what it is called
+    "scf": "SCF",
+    "mp2": "MP2",
+    "peak": "peak",
+    "budget": "allowed",
+    "least": "least",
+    "comfortable": "all in core",
+    "device": "device",
+    "disk": "result file",
+    "prepared": "prepared file",
+}
+
+
 def to_text(outlook: Outlook) -> str:
     """The plan for reading."""
-    facts = to_dict(outlook)
-    sizes, memory, flops = facts["sizes"], facts["memory_bytes"], facts["flops"]
-    molecule = outlook.system.molecule
+    facts, molecule = to_dict(outlook), outlook.system.molecule
+    sizes, memory, flops, scratch = (facts[key] for key in ("sizes", "memory_bytes", "flops", "scratch"))
     operations = {
         "scf": flops["exchange"] + flops["exchange_single"] + flops["scf_fit"] + flops["eigen"],
         "fit": flops["fit"],
         "transform": flops["transform"],
         "pair_energies": flops["pairs_fp64"] + flops["pairs_mixed"],
     }
+    stages = [
+        (name.replace("_", " "), f"{value:.2f}", f"{operations[name]:.2e}" if name in operations else "")
+        for name, value in facts["seconds"].items()
+    ]
     lines = [
         f"{molecule.name}: {molecule.formula}, {sizes['nelectron']} electrons, {sizes['nao']} functions, "
         f"fitting sets of {sizes['naux_scf']} (SCF) and {sizes['naux']} (MP2)",
@@ -118,30 +135,12 @@ def to_text(outlook: Outlook) -> str:
         *fitting_errors(molecule, outlook.system.scf_fitting, outlook.system.mp2_fitting),
         f"backend {facts['backend']}: {facts['reason']}; {facts['threads']} threads; rates {facts['rates']}",
         "",
-        f"{'stage':<16}{'predicted / s':>14}{'operations':>14}",
-    ]
-    for name, value in facts["seconds"].items():
-        count = f"{operations[name]:14.2e}" if name in operations else ""
-        lines.append(f"{name.replace('_', ' '):<16}{value:>14.2f}{count}")
-    lines.append("")
-    labels = {
-        "scf": "SCF",
-        "mp2": "MP2",
-        "peak": "peak",
-        "budget": "allowed",
-        "least": "least",
-        "comfortable": "all in core",
-        "device": "device",
-        "disk": "result file",
-        "prepared": "prepared file",
-    }
-    for name, label in labels.items():
-        lines.append(f"memory, {label:<13}{format_bytes(memory[name]):>13}")
-    scratch = facts["scratch"]
-    lines.append(
+        *aligned(Table("", ("stage", "#predicted / s", "#operations"), stages)),
+        "",
+        *(f"memory, {label:<13}{format_bytes(memory[name]):>13}" for name, label in MEMORY.items()),
         f"scratch, {scratch['folder']}: {format_bytes(scratch['bytes'])} needed, {format_bytes(scratch['free_bytes'])} "
-        f"free (SCF integrals: {scratch['scf_integrals']}, B: {scratch['fitted_tensor']})"
-    )
+        f"free (SCF integrals: {scratch['scf_integrals']}, B: {scratch['fitted_tensor']})",
+    ]
     if scratch["bytes"]:
         speed = scratch["bytes_per_second"]
         lines.append(
@@ -161,16 +160,15 @@ def _place(one: Prediction) -> str:
 
 def _trainium(predicted: tuple[Prediction, ...]) -> list[str]:
     """Pair energies on one core of each chip: device time, and launching apart."""
-    lines = [
-        f"{'pair energies on one core, predicted':<38}{'device / s':>12}{'dispatch / s':>14}"
-        f"{'link / s':>10}{'memory':>12}"
+    rows = [
+        (f"{_place(one)}: {one.obstacle}", "", "", "", "")
+        if one.obstacle
+        else (
+            f"{_place(one)}, lane {one.lane}, {one.calls} calls, {one.neffs} NEFFs",
+            *(f"{seconds:.4f}" for seconds in (one.device, one.dispatch, one.link)),
+            format_bytes(one.memory),
+        )
+        for one in predicted
     ]
-    for one in predicted:
-        name = f"{_place(one)}, lane {one.lane}, {one.calls} calls, {one.neffs} NEFFs"
-        if one.obstacle:
-            lines.append(f"{one.chip:<6}{one.obstacle}")
-        else:
-            lines.append(
-                f"{name:<38}{one.device:>12.4f}{one.dispatch:>14.4f}{one.link:>10.4f}{format_bytes(one.memory):>12}"
-            )
-    return lines if predicted else ["nothing to correlate on Trainium"]
+    heads = ("pair energies on one core, predicted", "#device / s", "#dispatch / s", "#link / s", "#memory")
+    return aligned(Table("", heads, rows)) if rows else ["nothing to correlate on Trainium"]

@@ -14,7 +14,6 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.elements import bonds, internal_coordinate
@@ -83,16 +82,14 @@ class Entry(NamedTuple):
     name : short name, unique on the page
     result : the result
     content : content hash of its file, verified
-    anchor : start of the anchors of its sections, "" when it is not shown in full
     """
 
     name: str
     result: MP2Result
     content: str
-    anchor: str = ""
 
 
-Group = tuple[Entry, ...]
+Group = Sequence[Entry]
 
 
 class Groups(NamedTuple):
@@ -107,75 +104,51 @@ class Groups(NamedTuple):
     differing : what differs among the entries, in words
     """
 
-    lanes: tuple[Group, ...]
-    series: tuple[Group, ...]
-    scans: tuple[Group, ...]
+    lanes: Sequence[Group]
+    series: Sequence[Group]
+    scans: Sequence[Group]
     alone: Group
-    differing: tuple[str, ...]
+    differing: Sequence[str]
+
+
+def _numbers(*bases: BasisSet | None) -> Hashable:
+    """The numbers in basis sets, by their hashes; names and origins do not count."""
+    return tuple(basis and frozenset((s, e.sha256) for s, e in basis.elements.items()) for basis in bases)
+
+
+# What decides an energy; results that agree in all of it computed the same thing.
+CHOICES: dict[str, Callable[[MP2Result], Hashable]] = {
+    "atoms, charge or multiplicity": lambda r: (r.molecule.labels, r.molecule.charge, r.molecule.multiplicity),
+    "point charges": lambda r: None if r.molecule.point_charges is None else r.molecule.point_charges.tobytes(),
+    "geometry": lambda r: r.molecule.coordinates.tobytes(),
+    "reference": lambda r: r.reference.kind,
+    "relativity": lambda r: r.options.relativity,
+    "kind of SCF": lambda r: r.reference.scf_type,
+    "orbital basis": lambda r: _numbers(r.orbital_basis),
+    "fitting sets": lambda r: _numbers(r.scf_fitting, r.mp2_fitting),
+    "frozen core": lambda r: r.sizes.frozen_core,
+    "frozen virtuals": lambda r: r.sizes.frozen_virtual,
+}
+HOW: dict[str, Callable[[MP2Result], Hashable]] = {"backend": lambda r: r.backend, "precision": lambda r: r.precision}
+IMPLIED = {"atoms, charge or multiplicity": "geometry", "orbital basis": "fitting sets"}
 
 
 def find_groups(entries: Sequence[Entry]) -> Groups:
     """What belongs together."""
-    same = _grouped(entries, lambda r: (r.molecule.fingerprint, _kind(r), _bases(r)))
-    lanes = tuple(tuple(sorted(group, key=_exactness)) for group in same if len(group) > 1)
-    first = [min(group, key=_exactness) for group in same]  # one entry stands for all that computed the same thing
+    same = [sorted(group, key=_exactness) for group in _grouped(entries)]
+    first = [group[0] for group in same]  # one entry stands for all that computed the same thing
     series = []
-    for group in _grouped(first, lambda r: (r.molecule.fingerprint, _kind(r))):
+    for group in _grouped(first, "orbital basis", "fitting sets"):
         distinct = {_numbers(entry.result.orbital_basis): entry for entry in reversed(group)}
-        if len(distinct) > 1:
-            series.append(tuple(sorted(distinct.values(), key=lambda entry: (entry.result.sizes.nao, entry.name))))
-    scans = tuple(
-        tuple(group) for group in _grouped(first, lambda r: (_atoms(r), _field(r), _kind(r), _bases(r))) if group[1:]
-    )
+        series.append(sorted(distinct.values(), key=lambda entry: (entry.result.sizes.nao, entry.name)))
+    scans = _grouped(first, "geometry")
+    lanes, series, scans = ([g for g in groups if len(g) > 1] for groups in (same, series, scans))
     related = {id(entry) for group in (*lanes, *series, *scans) for entry in group}
-    return Groups(lanes, tuple(series), scans, tuple(e for e in entries if id(e) not in related), _differing(entries))
-
-
-def _atoms(result: MP2Result) -> Hashable:
-    """The molecule without its geometry."""
-    return result.molecule.labels, result.molecule.charge, result.molecule.multiplicity
-
-
-def _field(result: MP2Result) -> Hashable:
-    """The bits of the point charges around it."""
-    charges = result.molecule.point_charges
-    return None if charges is None else charges.tobytes()
-
-
-def _kind(result: MP2Result) -> Hashable:
-    """What decides an energy besides molecule and basis sets."""
-    reference, sizes = result.reference, result.sizes
-    return reference.kind, result.options.relativity, reference.scf_type, sizes.frozen_core, sizes.frozen_virtual
-
-
-def _numbers(basis: BasisSet | None) -> Hashable:
-    """The numbers in a basis, by their hashes; names and origins do not count."""
-    return None if basis is None else frozenset((symbol, e.sha256) for symbol, e in basis.elements.items())
-
-
-def _bases(result: MP2Result) -> tuple[Hashable, ...]:
-    return _numbers(result.orbital_basis), _numbers(result.scf_fitting), _numbers(result.mp2_fitting)
-
-
-def _differing(entries: Sequence[Entry]) -> tuple[str, ...]:
-    """Which choices are not the same in all entries."""
-    fields: dict[str, Callable[[MP2Result], Hashable]] = {
-        "atoms, charge or multiplicity": _atoms,
-        "point charges": _field,
-        "geometry": lambda r: (r.molecule.labels, r.molecule.coordinates.tobytes()),
-        "reference": lambda r: r.reference.kind,
-        "relativity": lambda r: r.options.relativity,
-        "kind of SCF": lambda r: r.reference.scf_type,
-        "orbital basis": lambda r: _numbers(r.orbital_basis),
-        "fitting sets": lambda r: _bases(r)[1:],
-        "frozen core": lambda r: r.sizes.frozen_core,
-        "frozen virtuals": lambda r: r.sizes.frozen_virtual,
-        "backend": lambda r: r.backend,
-        "precision": lambda r: r.precision,
-    }
-    found = [name for name, value in fields.items() if len({value(entry.result) for entry in entries}) > 1]
-    implied = {"atoms, charge or multiplicity": "geometry", "orbital basis": "fitting sets"}
-    return tuple(name for name in found if name not in {implied.get(other) for other in found})
+    alone = [entry for entry in entries if id(entry) not in related]
+    found = {**CHOICES, **HOW}.items()
+    differing = [name for name, value in found if len({value(entry.result) for entry in entries}) > 1]
+    implied = {IMPLIED.get(name) for name in differing}
+    return Groups(lanes, series, scans, alone, [name for name in differing if name not in implied])
 
 
 def _exactness(entry: Entry) -> tuple[bool, float, str]:
@@ -183,10 +156,12 @@ def _exactness(entry: Entry) -> tuple[bool, float, str]:
     return entry.result.precision != "fp64", entry.result.options.scf_conv_tol, entry.name
 
 
-def _grouped(entries: Sequence[Entry], key: Callable[[MP2Result], Hashable]) -> list[list[Entry]]:
+def _grouped(entries: Sequence[Entry], *free: str) -> list[list[Entry]]:
+    """Entries that agree in all choices but those that are free."""
     groups: dict[Hashable, list[Entry]] = {}
     for entry in entries:
-        groups.setdefault(key(entry.result), []).append(entry)
+        key = tuple(value(entry.result) for name, value in CHOICES.items() if name not in free)
+        groups.setdefault(key, []).append(entry)
     return list(groups.values())
 
 
@@ -240,7 +215,6 @@ def basis_limit(group: Group) -> Limit | None:
 MOVED = 2e-3  # angstrom; a bond that changes less is taken as rigid
 TURNED = 0.2  # degree
 MOST_ATOMS = 150  # in larger molecules the geometries are only counted
-Array = NDArray[np.float64]
 
 
 class Coordinate(NamedTuple):
@@ -261,7 +235,7 @@ class Coordinate(NamedTuple):
 
 
 def find_coordinate(molecules: Sequence[Molecule]) -> Coordinate | None:
-    """The coordinate that changes most, bonds before angles before torsions before distances of fragments.
+    """The coordinate that changes most, bonds before angles before torsions; or the distance of two fragments.
 
     Parameters
     ----------
@@ -277,50 +251,27 @@ def find_coordinate(molecules: Sequence[Molecule]) -> Coordinate | None:
     frames = [molecule.coordinates * ANGSTROM_PER_BOHR for molecule in molecules]
     # A bond that breaks in the course of the scan is one all the same.
     joined = sorted({pair for frame in frames for pair in bonds(first.symbols, frame, first.ghost)})
-    neighbours: dict[int, list[int]] = {k: [] for k in range(first.natom)}
-    for i, j in joined:
-        neighbours[i].append(j)
-        neighbours[j].append(i)
-    angles = [(i, k, j) for k, around in neighbours.items() for i, j in combinations(sorted(around), 2)]
+    neighbours = {k: sorted(i + j - k for i, j in joined if k in (i, j)) for k in range(first.natom)}
+    angles = [(i, k, j) for k, found in neighbours.items() for i, j in combinations(found, 2)]
     torsions = [(a, i, j, b) for i, j in joined for a in neighbours[i] for b in neighbours[j] if len({a, i, j, b}) == 4]
-    kinds: tuple[tuple[str, str, float, Sequence[tuple[int, ...]]], ...] = (
-        ("distance", "angstrom", MOVED, joined),
-        ("angle", "degree", TURNED, angles),
-        ("torsion", "degree", TURNED, torsions),
-    )
-    for kind, unit, least, places in kinds:
-        values = {place: _along(frames, place) for place in places}
-        if unit == "degree":  # without jumps of 360 degrees from one geometry to the next
-            values = {place: np.degrees(np.unwrap(turns)).tolist() for place, turns in values.items()}
-        moving = {place: found for place, found in values.items() if max(found) - min(found) > least}
-        if moving:
-            place, found = max(moving.items(), key=lambda one: round(max(one[1]) - min(one[1]), 6))
-            return _coordinate(kind, unit, first, place, found, others=len(moving) > 1)
-    return _between_fragments(frames, joined, first)
-
-
-def _between_fragments(frames: list[Array], joined: list[tuple[int, int]], molecule: Molecule) -> Coordinate | None:
-    """The distance between the nearest atoms (in the first geometry) of two fragments."""
-    fragment = list(range(molecule.natom))
-    for i, j in joined:
-        fragment = [min(fragment[i], fragment[j]) if f in (fragment[i], fragment[j]) else f for f in fragment]
-    apart = [(i, j) for i, j in combinations(range(molecule.natom), 2) if fragment[i] != fragment[j]]
-    values = {pair: _along(frames, pair) for pair in apart}
-    moving = [pair for pair in apart if np.ptp(values[pair]) > MOVED]
-    if not moving:
-        return None
-    pair = min(moving, key=lambda one: values[one][0])
-    return _coordinate("distance", "angstrom", molecule, pair, values[pair], others=False)
-
-
-def _coordinate(
-    kind: str, unit: str, molecule: Molecule, place: tuple[int, ...], values: Sequence[float], *, others: bool
-) -> Coordinate | None:
-    if len({round(value, 5) for value in values}) < len(values):
-        return None
-    return Coordinate(f"{kind} {'-'.join(f'{molecule.labels[k]}{k + 1}' for k in place)}", unit, tuple(values), others)
-
-
-def _along(frames: list[Array], place: tuple[int, ...]) -> list[float]:
-    """A distance or an angle in every geometry, angstrom or radians."""
-    return [internal_coordinate(frame[list(place)]) for frame in frames]
+    apart = list(combinations(range(first.natom), 2))  # where bonds, angles and torsions are rigid: of fragments
+    for kind, places in (("distance", joined), ("angle", angles), ("torsion", torsions), ("distance", apart)):
+        moving = {}
+        for place in places:
+            values = [internal_coordinate(frame[list(place)]) for frame in frames]
+            if kind != "distance":  # without jumps of 360 degrees from one geometry to the next
+                values = np.degrees(np.unwrap(values)).tolist()
+            if np.ptp(values) > (MOVED if kind == "distance" else TURNED):
+                moving[place] = values
+        if moving and places is not apart:
+            place, values = max(moving.items(), key=lambda one: round(float(np.ptp(one[1])), 6))
+        elif moving:
+            place, values = min(moving.items(), key=lambda one: one[1][0])  # the nearest atoms
+        else:
+            continue
+        if len({round(value, 5) for value in values}) < len(values):
+            return None
+        name = f"{kind} {'-'.join(f'{first.labels[k]}{k + 1}' for k in place)}"
+        unit = "angstrom" if kind == "distance" else "degree"
+        return Coordinate(name, unit, tuple(values), len(moving) > 1 and places is not apart)
+    return None

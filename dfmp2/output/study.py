@@ -12,7 +12,6 @@ A table (`write_table`) is a group with one dataset per column.
 from __future__ import annotations
 
 import json
-import math
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -254,8 +253,3 @@ def _values(values: Sequence[Any]) -> Any:
     if all(isinstance(value, str) for value in values):
         return tuple(values)
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-
-
-def plain(value: float) -> float | None:
-    """A number JSON can hold."""
-    return value if math.isfinite(value) else None

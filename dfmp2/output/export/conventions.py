@@ -1,7 +1,7 @@
 """Where file formats differ: the order of the functions in a spherical shell, and the terms of a core potential.
 
-Rows of `mo_coeff` are in PySCF's order: p as x, y, z (m = +1, -1, 0), other shells from m = -l to +l. Real solid
-harmonics have one sign convention in all formats: m > 0 goes with cos(m phi), m < 0 with sin(|m| phi), both positive.
+Rows of `mo_coeff` are in PySCF's order. Real solid harmonics have one sign convention in all formats: m > 0 goes with
+cos(m phi), m < 0 with sin(|m| phi), both positive.
 """
 
 from __future__ import annotations
@@ -14,42 +14,32 @@ from numpy.typing import NDArray
 from dfmp2.molecule.basis import ElementBasis
 from dfmp2.mp2.result import MP2Result
 
-Order = Callable[[int], list[int]]
+Order = Callable[[int], list[int]]  # angular momentum -> m of each function of a shell
 LOCAL = -1  # angular momentum of the local channel in a stored core potential
 
 
 def pyscf(momentum: int) -> list[int]:
-    """m of each function of a shell in PySCF."""
+    """-l to +l, but p functions as x, y, z."""
     return [1, -1, 0] if momentum == 1 else cca(momentum)
 
 
 def cca(momentum: int) -> list[int]:
-    """m of each function of a shell in QCSchema (CCA): -l to +l, p functions too."""
+    """QCSchema: -l to +l, p functions too."""
     return list(range(-momentum, momentum + 1))
 
 
 def alternating(momentum: int) -> list[int]:
-    """m of each function of a shell in TREXIO: 0, +1, -1, +2, -2, ..., p functions too (z, x, y)."""
+    """TREXIO: 0, +1, -1, +2, -2, ..., p functions too (z, x, y)."""
     return [0, *(sign * m for m in range(1, momentum + 1) for sign in (1, -1))]
 
 
 def molden(momentum: int) -> list[int]:
-    """m of each function of a shell in Molden: p as x, y, z, other shells 0, +1, -1, +2, -2, ..."""
+    """Molden: 0, +1, -1, +2, -2, ..., but p functions as x, y, z."""
     return pyscf(1) if momentum == 1 else alternating(momentum)
 
 
 def rows(momenta: Iterable[int], order: Order) -> NDArray[np.intp]:
-    """Rows of `mo_coeff` in the order of a format: `mo_coeff[rows(momenta, molden)]`.
-
-    Parameters
-    ----------
-    momenta : angular momentum of each shell, in the order of the rows
-    order : one of the orders of this module
-
-    Returns
-    -------
-    (nao,) int
-    """
+    """Rows of `mo_coeff` in the order of a format: `mo_coeff[rows(momenta, molden)]`; momenta of the shells by row."""
     places: list[int] = []
     for momentum in momenta:
         first = len(places)

@@ -12,7 +12,10 @@ can go when it does none of that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
 from dfmp2.molecule.mole import Shell, ao_shells
@@ -31,18 +34,25 @@ def molden(result: MP2Result) -> bytes:
     InputError : the basis has functions beyond g
     NumericalError : the stored orbitals do not belong to the stored basis
     """
+    molecule = result.molecule
     highest = max(shell[0] for element in result.orbital_basis.elements.values() for shell in element.shells)
     if highest >= len(LETTERS):
         raise InputError(
             f"--to molden: {result.orbital_basis.name} has functions of angular momentum {highest}, and the format "
             "ends at g (4): use --to trexio or --to qcschema"
         )
-    shells = ao_shells(result.molecule, result.orbital_basis, result.reference.mo_coeff)
-    lines = ["[Molden Format]", "[Title]", _title(result), "[Atoms] AU", *_atoms(result), "[GTO]"]
-    lines += [*_basis(shells, result.molecule.natom), "[5D]", "[7F]", "[9G]"]
+    shells = ao_shells(molecule, result.orbital_basis, result.reference.mo_coeff)
+    lines = ["[Molden Format]", "[Title]", _title(result), "[Atoms] AU"]
+    centres = zip(molecule.symbols, molecule.ghost, molecule.numbers, molecule.coordinates, strict=True)
+    for place, (symbol, ghost, number, point) in enumerate(centres, start=1):
+        lines.append(f"{symbol} {place} {0 if ghost else number} " + " ".join(f"{x:.17g}" for x in point))
+    lines.append("[GTO]")
+    for atom in range(molecule.natom):
+        lines += [f"{atom + 1} 0", *(line for shell in shells if shell.atom == atom for line in _shell(shell)), ""]
+    lines += ["[5D]", "[7F]", "[9G]"]
     cores = [f"{place} : {core}" for place, core in enumerate(conventions.core_electrons(result), start=1) if core]
     lines += ["[Core]", *cores] if cores else []
-    lines += ["[MO]", *_orbitals(result, shells)]
+    lines += ["[MO]", *_orbitals(result, conventions.rows((shell.momentum for shell in shells), conventions.molden))]
     return ("\n".join(lines) + "\n").encode("ascii", "backslashreplace")
 
 
@@ -57,28 +67,17 @@ def _title(result: MP2Result) -> str:
     )
 
 
-def _atoms(result: MP2Result) -> Iterator[str]:
-    molecule = result.molecule
-    centres = zip(molecule.symbols, molecule.ghost, molecule.numbers, molecule.coordinates, strict=True)
-    for place, (symbol, ghost, number, point) in enumerate(centres, start=1):
-        yield f"{symbol} {place} {0 if ghost else number} " + " ".join(f"{x:.17g}" for x in point)
+def _shell(shell: Shell) -> Iterator[str]:
+    yield f"{LETTERS[shell.momentum]} {len(shell.exponents)} 1.00"
+    yield from (f"{a:.17g} {c:.17g}" for a, c in zip(shell.exponents, shell.coefficients, strict=True))
 
 
-def _basis(shells: Sequence[Shell], natom: int) -> Iterator[str]:
-    for atom in range(natom):
-        yield f"{atom + 1} 0"
-        for shell in shells:
-            if shell.atom == atom:
-                yield f"{LETTERS[shell.momentum]} {len(shell.exponents)} 1.00"
-                for exponent, coefficient in zip(shell.exponents, shell.coefficients, strict=True):
-                    yield f"{exponent:.17g} {coefficient:.17g}"
-        yield ""
-
-
-def _orbitals(result: MP2Result, shells: Sequence[Shell]) -> Iterator[str]:
-    reference, order = result.reference, conventions.rows((shell.momentum for shell in shells), conventions.molden)
+def _orbitals(result: MP2Result, order: NDArray[np.intp]) -> Iterator[str]:
+    reference = result.reference
     for spin, name in zip(range(reference.nspin), ("Alpha", "Beta"), strict=False):
-        coeff = reference.mo_coeff[spin][order]
-        for number, (energy, occ) in enumerate(zip(reference.mo_energy[spin], reference.mo_occ[spin], strict=True)):
+        orbitals = zip(
+            reference.mo_energy[spin], reference.mo_occ[spin], reference.mo_coeff[spin][order].T, strict=True
+        )
+        for energy, occ, column in orbitals:
             yield from ("Sym= A", f"Ene= {energy:.17g}", f"Spin= {name}", f"Occup= {occ:.10f}")
-            yield from (f"{row} {value:.17g}" for row, value in enumerate(coeff[:, number], start=1))
+            yield from (f"{row} {value:.17g}" for row, value in enumerate(column, start=1))

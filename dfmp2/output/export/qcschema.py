@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Any
 
 from dfmp2.molecule.basis import ElementBasis
-from dfmp2.molecule.mole import Shell, ao_shells
+from dfmp2.molecule.mole import ao_shells
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
@@ -162,27 +162,26 @@ def _properties(result: MP2Result, correlation: float) -> dict[str, float | int]
 
 def _qcvars(result: MP2Result, correlation: float) -> dict[str, float]:
     """Energies under the upper-case names that Psi4 and QCEngine use, Eh."""
-    hartree_fock = result.scf_total_energy
-    totals = {
-        "NUCLEAR REPULSION ENERGY": result.reference.nuclear_repulsion_energy,
-        **dict.fromkeys(("HF TOTAL ENERGY", "SCF TOTAL ENERGY", "CURRENT REFERENCE ENERGY"), hartree_fock),
-        "MP2 SAME-SPIN CORRELATION ENERGY": result.mp2_same_spin_correlation_energy,
-        "MP2 OPPOSITE-SPIN CORRELATION ENERGY": result.mp2_opposite_spin_correlation_energy,
-        "MP2 SINGLES ENERGY": 0.0,
-        "MP2 DOUBLES ENERGY": result.mp2_correlation_energy,
-        "CURRENT CORRELATION ENERGY": correlation,
-        "CURRENT ENERGY": hartree_fock + correlation,
-    }
+    scf = result.scf_total_energy
     methods = {
         "MP2": result.mp2_correlation_energy,
         "SCS-MP2": result.scs_mp2_correlation_energy,
         "SOS-MP2": result.sos_mp2_correlation_energy,
         "CUSTOM SCS-MP2": result.scaled_mp2_correlation_energy,
     }
-    for name, energy in methods.items():
-        if energy is not None:
-            totals |= {f"{name} CORRELATION ENERGY": energy, f"{name} TOTAL ENERGY": hartree_fock + energy}
-    return totals
+    known = {name: energy for name, energy in methods.items() if energy is not None}
+    return {
+        "NUCLEAR REPULSION ENERGY": result.reference.nuclear_repulsion_energy,
+        **dict.fromkeys(("HF TOTAL ENERGY", "SCF TOTAL ENERGY", "CURRENT REFERENCE ENERGY"), scf),
+        "MP2 SAME-SPIN CORRELATION ENERGY": result.mp2_same_spin_correlation_energy,
+        "MP2 OPPOSITE-SPIN CORRELATION ENERGY": result.mp2_opposite_spin_correlation_energy,
+        "MP2 SINGLES ENERGY": 0.0,
+        "MP2 DOUBLES ENERGY": result.mp2_correlation_energy,
+        "CURRENT CORRELATION ENERGY": correlation,
+        "CURRENT ENERGY": scf + correlation,
+        **{f"{name} CORRELATION ENERGY": energy for name, energy in known.items()},
+        **{f"{name} TOTAL ENERGY": scf + energy for name, energy in known.items()},
+    }
 
 
 def _wavefunction(result: MP2Result, version: int, kept: tuple[str, ...]) -> dict[str, Any]:
@@ -194,7 +193,16 @@ def _wavefunction(result: MP2Result, version: int, kept: tuple[str, ...]) -> dic
     centres: dict[str, Any] = {}
     for atom, label in enumerate(labels):
         potential = {} if molecule.ghost[atom] else _core_potential(result.orbital_basis.elements[label])
-        here = [_shell(shell) for shell in shells if shell.atom == atom]
+        here = [
+            {
+                "angular_momentum": [shell.momentum],
+                "harmonic_type": "spherical",
+                "exponents": shell.exponents.tolist(),
+                "coefficients": [shell.coefficients.tolist()],
+            }
+            for shell in shells
+            if shell.atom == atom
+        ]
         centres.setdefault(label, {"electron_shells": here, **potential})
     document: dict[str, Any] = {
         "basis": {
@@ -217,15 +225,6 @@ def _wavefunction(result: MP2Result, version: int, kept: tuple[str, ...]) -> dic
             document[f"scf_{name}_{spin}"] = values[name].ravel().tolist()
             document[f"{name}_{spin}"] = f"scf_{name}_{spin}"
     return document
-
-
-def _shell(shell: Shell) -> dict[str, Any]:
-    return {
-        "angular_momentum": [shell.momentum],
-        "harmonic_type": "spherical",
-        "exponents": shell.exponents.tolist(),
-        "coefficients": [shell.coefficients.tolist()],
-    }
 
 
 def _core_potential(element: ElementBasis) -> dict[str, Any]:

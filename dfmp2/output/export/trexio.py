@@ -43,7 +43,7 @@ def trexio(result: MP2Result) -> bytes:
         import trexio as library
     except ImportError as error:
         raise InputError(f"--to trexio needs the trexio package ({error}): {INSTALL}") from error
-    values = {**_system(result), **_wave_function(result)}
+    values = _values(result)
     try:
         with tempfile.TemporaryDirectory(prefix="dfmp2-") as folder:
             path = Path(folder) / "result.trexio.h5"
@@ -57,12 +57,16 @@ def trexio(result: MP2Result) -> bytes:
         ) from error
 
 
-def _system(result: MP2Result) -> dict[str, Any]:
-    """Names of the format and values of nuclei, electrons and core potentials, sizes before arrays that need them."""
+def _values(result: MP2Result) -> dict[str, Any]:
+    """Names of the format and their values, sizes before arrays that need them."""
     molecule, reference, cores = result.molecule, result.reference, conventions.core_electrons(result)
     alpha, beta = molecule.check_electrons(result.orbital_basis.ecp_electrons)
     nuclei = zip(molecule.numbers.tolist(), molecule.ghost, cores, strict=True)
-    values = {
+    shells = ao_shells(molecule, result.orbital_basis, reference.mo_coeff)
+    order = conventions.rows((shell.momentum for shell in shells), conventions.alternating)
+    orbitals = np.concatenate([coeff[order].T for coeff in reference.mo_coeff])
+    solid = [math.sqrt((2 * shell.momentum + 1) / (4 * math.pi)) for shell in shells]
+    return {
         "metadata_code_num": 1,
         "metadata_code": [f"dfmp2 {result.provenance.version}"],
         "metadata_description": f"{reference.kind.upper()} reference of a DF-MP2 calculation",
@@ -77,36 +81,7 @@ def _system(result: MP2Result) -> dict[str, Any]:
         "state_num": 1,
         "state_id": 0,
         "state_energy": reference.scf_total_energy,
-    }
-    if any(cores):
-        values |= dict(_core_potentials(result, cores))
-    return values
-
-
-def _core_potentials(result: MP2Result, cores: list[int]) -> Iterator[tuple[str, Any]]:
-    elements = [result.orbital_basis.elements[symbol] for symbol in result.molecule.symbols]
-    pairs = list(zip(elements, cores, strict=True))
-    terms = [
-        (atom, momentum, exponent, coefficient, power - 2)
-        for atom, (element, core) in enumerate(pairs)
-        for momentum, power, exponent, coefficient in (conventions.core_terms(element) if core else ())
-    ]
-    yield "ecp_max_ang_mom_plus_1", [conventions.local_momentum(element) if core else 0 for element, core in pairs]
-    yield "ecp_z_core", cores
-    yield "ecp_num", len(terms)
-    names = ("nucleus_index", "ang_mom", "exponent", "coefficient", "power")
-    for name, column in zip(names, zip(*terms, strict=True), strict=True):
-        yield f"ecp_{name}", list(column)
-
-
-def _wave_function(result: MP2Result) -> dict[str, Any]:
-    """The same of basis and orbitals."""
-    reference = result.reference
-    shells = ao_shells(result.molecule, result.orbital_basis, reference.mo_coeff)
-    order = conventions.rows((shell.momentum for shell in shells), conventions.alternating)
-    orbitals = np.concatenate([coeff[order].T for coeff in reference.mo_coeff])
-    solid = [math.sqrt((2 * shell.momentum + 1) / (4 * math.pi)) for shell in shells]
-    return {
+        **(dict(_core_potentials(result, cores)) if any(cores) else {}),
         "basis_type": "Gaussian",
         "basis_shell_num": len(shells),
         "basis_prim_num": sum(len(shell.exponents) for shell in shells),
@@ -129,3 +104,19 @@ def _wave_function(result: MP2Result) -> dict[str, Any]:
         "mo_occupation": reference.mo_occ.ravel(),
         "mo_spin": [spin for spin, energies in enumerate(reference.mo_energy) for _ in energies],
     }
+
+
+def _core_potentials(result: MP2Result, cores: list[int]) -> Iterator[tuple[str, Any]]:
+    elements = [result.orbital_basis.elements[symbol] for symbol in result.molecule.symbols]
+    pairs = list(zip(elements, cores, strict=True))
+    terms = [
+        (atom, momentum, exponent, coefficient, power - 2)
+        for atom, (element, core) in enumerate(pairs)
+        for momentum, power, exponent, coefficient in (conventions.core_terms(element) if core else ())
+    ]
+    yield "ecp_max_ang_mom_plus_1", [conventions.local_momentum(element) if core else 0 for element, core in pairs]
+    yield "ecp_z_core", cores
+    yield "ecp_num", len(terms)
+    names = ("nucleus_index", "ang_mom", "exponent", "coefficient", "power")
+    for name, column in zip(names, zip(*terms, strict=True), strict=True):
+        yield f"ecp_{name}", list(column)

@@ -1,326 +1,225 @@
-"""What a page shows of several results: their comparison, a study, a batch."""
+"""Sections of a page of several results: what belongs together side by side, then each of them in full."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from dfmp2.mp2.result import MP2Result
-from dfmp2.output.html.page import ABSENT, difference, energy, fixed, render, size
-from dfmp2.output.html.result import STAGES, describe, energies, method_name, verdict
-from dfmp2.output.html.svg import Bar, Curve, bars, curves, magnitudes, shortened
-from dfmp2.output.series import Entry, Group, basis_limit, cardinal, differences, find_coordinate, find_groups
-from dfmp2.output.text import CONVERTED
-
-if TYPE_CHECKING:
-    from dfmp2.output.study import Column, Study
+from dfmp2.output.document import Block, Facts, Figure, Note, Section, Table, difference, energy, fixed, size
+from dfmp2.output.html.svg import Curve, curves
+from dfmp2.output.report import STAGES, energies, in_full, overview
+from dfmp2.output.series import Entry, Group, Groups, basis_limit, cardinal, find_coordinate
 
 MOST_IN_FULL = 12  # results that get sections of their own; more would make a page nobody reads to its end
-MOST_LANES = 24  # rows of the plot of differences
 
 
-def result_page(entry: Entry, title: str | None) -> str:
-    """The page of one result."""
-    result = entry.result
-    title = title or f"{result.molecule.name}: DF-MP2/{result.orbital_basis.name}"
-    return render("one.j2", title, entry.name, d=describe(entry), verdict=verdict(result))
+def compared(entries: Sequence[Entry], groups: Groups) -> Iterator[Section]:
+    """What was found in these results, and its sections."""
+    found = [
+        *(f"the same calculation {len(group)} times" for group in groups.lanes),
+        *(f"a series of {len(group)} basis sets" for group in groups.series),
+        *(f"a scan of {len(group)} geometries" for group in groups.scans),
+    ]
+    blocks: list[Block] = [f"Found in these {len(entries)} results: {', '.join(found)}."] if found else []
+    if groups.alone:
+        alone = f"In no series with the others: {first([entry.name for entry in groups.alone], 10)}."
+        apart = "energies of different calculations must not be subtracted from each other, so they are only listed."
+        who = alone if found else "These results form no series."
+        blocks.append(Note("warning", f"{who} They differ in {', '.join(groups.differing)}; {apart}"))
+    results = {entry.name: entry.result for entry in entries}
+    yield Section("overview", "Comparison", [*blocks, overview(results, anchors(entries))])
+    for kind, make, members in (
+        ("lanes", _lanes, groups.lanes),
+        ("series", _series, groups.series),
+        ("scan", scan_section, groups.scans),
+    ):
+        for place, group in enumerate(members, start=1):
+            yield make(f"{kind}-{place}", group)
 
 
-def comparison_page(entries: Sequence[Entry], title: str | None) -> str:
-    """The page of several results: what belongs together, then the first of them in full."""
-    entries = _anchored(entries)
-    groups = find_groups(entries)
-    formulas = list(dict.fromkeys(entry.result.molecule.formula for entry in entries))
-    return render(
-        "comparison.j2",
-        title or f"{len(entries)} DF-MP2 results: {_first(formulas, 4)}",
-        _first([entry.name for entry in entries], 6),
-        methods=list(dict.fromkeys(method_name(entry.result) for entry in entries))[:3],
-        formulas=formulas,
-        warnings=sum(len(entry.result.diagnostics.warnings) for entry in entries),
-        differing=", ".join(groups.differing),
-        groups=groups,
-        alone=_first([entry.name for entry in groups.alone], 10),
-        lanes=_sections("lanes", groups.lanes, _lanes),
-        series=_sections("series", groups.series, _series),
-        scans=_sections("scan", groups.scans, _scan),
-        **_overview(entries),
-    )
+def anchors(entries: Sequence[Entry]) -> dict[str, str]:
+    """Where the results that are shown in full begin."""
+    return {entry.name: f"r{place}" for place, entry in enumerate(entries[:MOST_IN_FULL], start=1)}
 
 
-def study_page(study: Study, entries: Sequence[Entry], title: str | None, file: str) -> str:
-    """The page of a study: what it found, as stored, then its runs."""
-    entries = _anchored(entries)
-    # Only the plot of a scan is added: what follows from the runs of another study stands in the study itself.
-    scans = find_groups(entries).scans if study.kind == "scan" else ()
-    values = study.values
-    found = {name: item for name, item in values.items() if item.units == "hartree"}
-    converted = {f"{name}{end}" for name in found for end in CONVERTED}
-    ends = [end for end in CONVERTED if any(f"{name}{end}" in values for name in found)]
-    shown = {name: [values.get(f"{name}{end}") for end in ends] for name in found}
-    return render(
-        "study.j2",
-        title or study.title,
-        file,
-        study=study,
-        settings=json.dumps(dict(study.settings), indent=1, ensure_ascii=False) if study.settings else "",
-        units=[CONVERTED[end] for end in ends],
-        energies=[
-            (_words(name), energy(item.value), *(fixed(one and one.value, 4) for one in shown[name]), item.description)
-            for name, item in found.items()
-        ],
-        others=[
-            (_words(name), _printed(item.value, item.units), item.units, item.description)
-            for name, item in values.items()
-            if name not in converted and name not in found
-        ],
-        columns=[_heading(name, column) for name, column in study.table.items()],
-        rows=list(zip(*([_printed(x, c.units) for x in c.values] for c in study.table.values()), strict=True)),
-        scans=_sections("scan", scans, _scan),
-        **_overview(entries),
-    )
+def each_in_full(entries: Sequence[Entry]) -> Iterator[Section]:
+    """The sections of the first results, one result after the other."""
+    for entry in entries[:MOST_IN_FULL]:
+        start = anchors(entries)[entry.name]
+        yield Section(start, entry.name, [])
+        for section in in_full(entry.result, entry.content):
+            yield section._replace(anchor=f"{start}-{section.anchor}", level=3)
+    if len(entries) > MOST_IN_FULL:
+        shown = f"The first {MOST_IN_FULL} of {len(entries)} results are shown in full"
+        note = Note("info", f"{shown}; dfmp2 report shows any of the others when it is named alone.")
+        yield Section("rest", "Not shown in full", [note])
 
 
-# --- results side by side -----------------------------------------------------------------------------
-
-
-def _anchored(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries, the first of them with the anchors of their sections."""
-    return [entry._replace(anchor=f"r{k}-" if k <= MOST_IN_FULL else "") for k, entry in enumerate(entries, start=1)]
-
-
-def _overview(entries: Sequence[Entry]) -> dict[str, Any]:
-    """A row for each result, and the first of them in full."""
-    rows = []
-    for entry in entries:
-        r = entry.result
-        name = (entry.name, entry.anchor and f"{entry.anchor}molecule")
-        backend = f"{r.backend}, {r.precision}"
-        rows.append((name, r.molecule.formula, method_name(r), backend, *energies(r), fixed(r.timings.total)))
-    return {"overview": rows, "in_full": [describe(entry) for entry in entries[:MOST_IN_FULL]]}
-
-
-def _sections(name: str, groups: Sequence[Group], values: Callable[[Group], dict[str, Any]]) -> list[dict[str, Any]]:
-    """The groups of a kind, with the anchors of their sections."""
-    anchors = [name if len(groups) == 1 else f"{name}-{k}" for k in range(1, len(groups) + 1)]
-    return [{"anchor": anchor, **values(group)} for anchor, group in zip(anchors, groups, strict=True)]
-
-
-def _first(names: Sequence[str], most: int) -> str:
+def first(names: Sequence[str], most: int) -> str:
+    """The first of many names."""
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-def _lanes(lane: Group) -> dict[str, Any]:
+def _lanes(anchor: str, group: Group) -> Section:
     """The same calculation by several backends or precisions: differences to the most exact one."""
-    base, *others = lane
+    base = group[0]
     names = ("scf_total", "mp2_same_spin_correlation", "mp2_opposite_spin_correlation", "mp2_correlation")
-    estimates = {entry.name: _estimate(entry.result) for entry in lane}
-    gaps = {
-        entry.name: [getattr(entry.result, f"{n}_energy") - getattr(base.result, f"{n}_energy") for n in names]
-        for entry in others
-    }
-    rows, times = [], []
-    for entry in lane:
-        r, estimate = entry.result, estimates[entry.name]
+    rows, largest = [], 0.0
+    for entry in group:
+        r, estimate = entry.result, _estimate(entry.result)
         shown = ["reference", "", "", "", ""]
         if entry is not base:
+            gaps = [getattr(r, f"{name}_energy") - getattr(base.result, f"{name}_energy") for name in names]
             theirs = base.result.pairs.channels()
             worst = max(float(np.abs(m - theirs[k]).max(initial=0.0)) for k, m in r.pairs.channels().items())
-            shown = [*map(difference, gaps[entry.name]), size(worst)]
-        said = "" if math.isnan(estimate) else size(estimate)
+            shown = [*map(difference, gaps), size(worst)]
+            largest = max(largest, abs(gaps[-1]))
+        said = "" if estimate is None else size(estimate)
         rows.append((entry.name, f"{r.backend}, {r.precision}", energy(r.mp2_correlation_energy), *shown, said))
-        spent = (fixed(getattr(r.timings, stage)) for stage in (*STAGES, "total"))
-        times.append((entry.name, *spent, str(r.provenance.threads), r.provenance.host))
-    fastest = min(lane, key=lambda entry: entry.result.timings.total)
-    return {
-        "base": base,
-        "rows": rows,
-        "times": times,
-        "stages": list(STAGES.values()),
-        "left_out": len(others) - MOST_LANES,
-        "largest": max(abs(found[-1]) for found in gaps.values()),
-        "fastest": fastest,
-        "svg": magnitudes(
-            f"Differences of E(corr) to {base.name}",
-            [(entry.name, (gaps[entry.name][-1], estimates[entry.name])) for entry in others[:MOST_LANES]],
-            ("difference of E(corr)", "certificate's estimate"),
-            "magnitude / Eh, logarithmic",
+    heads = ("#E(corr) / Eh", "#Δ E(HF)", "#Δ E(SS)", "#Δ E(OS)", "#Δ E(corr)", "#largest Δ pair", "#estimate")
+    times = [
+        (
+            entry.name,
+            *(fixed(getattr(entry.result.timings, stage)) for stage in (*STAGES, "total")),
+            *(entry.result.provenance.threads, entry.result.provenance.host),
+        )
+        for entry in group
+    ]
+    fastest = min(group, key=lambda entry: entry.result.timings.total)
+    base_name = f"{base.name} ({base.result.backend}, {base.result.precision})"
+    blocks: list[Block] = [
+        Table(
+            f"Differences to {base.name}, Eh; estimate: the error of E(corr) found by the run's own certificate",
+            ("result", "backend", *heads),
+            rows,
+            sortable=True,
         ),
-    }
+        Facts(
+            [
+                ("compared with", base_name),
+                ("largest difference of E(corr)", f"{size(largest)} Eh"),
+                ("shortest wall time", f"{fixed(fastest.result.timings.total)} s, {fastest.name}"),
+            ]
+        ),
+        Table(
+            "Wall time per stage, s",
+            ("result", *(f"#{stage}" for stage in STAGES.values()), "#total", "#threads", "host"),
+            times,
+            sortable=True,
+        ),
+    ]
+    return Section(anchor, "The same calculation, compared", blocks)
 
 
-def _estimate(result: MP2Result) -> float:
-    """The error of E(corr), Eh, that the certificate of a run in reduced precision found, NaN without one."""
+def _estimate(result: MP2Result) -> float | None:
+    """The error of E(corr), Eh, that the certificate of a run in reduced precision found."""
     found = result.certificate
-    return math.nan if found is None or result.precision == "fp64" else found.correlation_error
+    return None if found is None or result.precision == "fp64" else found.correlation_error
 
 
-def _series(group: Group) -> dict[str, Any]:
+def _series(anchor: str, group: Group) -> Section:
     """One molecule and method in several bases, with the two-point limit where it is defined."""
-    limit, rows = basis_limit(group), list[tuple[str, ...]]()
+    limit, rows = basis_limit(group), list[tuple[Any, ...]]()
     names = [entry.result.orbital_basis.name for entry in group]
     correlation = [entry.result.mp2_correlation_energy for entry in group]
     above = [entry.result.scf_total_energy - group[-1].result.scf_total_energy for entry in group]
     for name, entry in zip(names, group, strict=True):
         number = cardinal(name)
-        shown = (name, str(number.number) if number else "", str(entry.result.sizes.nao))
-        rows.append((*shown, *energies(entry.result), entry.name))
+        x, functions = number.number if number else "", entry.result.sizes.nao
+        rows.append((name, x, functions, *energies(entry.result), entry.name))
+    note: Block = Note(
+        "info",
+        "No basis-set limit is given: that takes two sets of one correlation-consistent family (such as cc-pVTZ and "
+        "cc-pVQZ) with neighbouring cardinal numbers, and nothing but that family in the series.",
+    )
     if limit is not None:
-        scf = limit.largest.scf_total_energy
-        shown = (f"limit from {limit.smaller}, {limit.larger}", "∞", "")
-        rows.append((*shown, *map(energy, (scf, limit.correlation, scf + limit.correlation)), "extrapolated"))
+        scf, lower, upper = limit.largest.scf_total_energy, limit.smaller, limit.larger
+        total = scf + limit.correlation
+        found = map(energy, (scf, limit.correlation, total))
+        rows.append((f"limit from {lower}, {upper}", "∞", "", *found, "extrapolated"))
         names.append("limit")
         correlation.append(limit.correlation)
+        note = Facts(
+            [
+                ("E(corr) at the basis-set limit", f"{energy(limit.correlation)} Eh"),
+                ("E(HF), largest basis", f"{energy(scf)} Eh"),
+                ("E(MP2) at the limit", f"{energy(total)} Eh"),
+                ("formula", f"(X³ E(X) - Y³ E(Y)) / (X³ - Y³), X = {upper}, Y = {lower}; {limit.formula.source}"),
+                ("missing in the largest basis", f"{1000 * (limit.correlation - correlation[-2]):.3f} mEh"),
+                *([("beware", "the pair 2, 3 is too small for more than trends")] if lower == 2 else []),
+            ]
+        )
     drawn = [
         Curve("E(corr)" + (", extrapolated at the right end" if limit else ""), list(enumerate(correlation))),
         Curve("E(HF) - E(HF, largest basis)", list(enumerate(above))),
     ]
-    svg = curves("Energies along the basis series", drawn, "orbital basis", "energy / Eh", list(enumerate(names)))
-    return {"rows": rows, "limit": limit, "svg": svg}
+    labels = list(enumerate(names))
+    blocks: list[Block] = [
+        Figure(
+            partial(curves, "Energies along the basis series", drawn, "orbital basis", "energy / Eh", labels),
+            "Correlation energy, and Hartree-Fock energy above that of the largest basis, Eh.",
+        ),
+        note,
+        Table(
+            "Basis series, smallest first",
+            ("basis", "#cardinal number", "#functions", "#E(HF) / Eh", "#E(corr) / Eh", "#E(MP2) / Eh", "result"),
+            rows,
+        ),
+    ]
+    return Section(anchor, "Basis series", blocks)
 
 
-def _scan(group: Group) -> dict[str, Any]:
+def scan_section(anchor: str, group: Group) -> Section:
     """The same atoms and method at several geometries, by the coordinate that changes, or in the order given."""
-    coordinate = find_coordinate([entry.result.molecule for entry in group])
-    values = [float(k) for k in range(1, len(group) + 1)] if coordinate is None else list(coordinate.values)
-    digits = 0 if coordinate is None else 4 if coordinate.unit == "angstrom" else 2
-    axis = "geometry, in the order given" if coordinate is None else f"{coordinate.name} / {coordinate.unit}"
+    found = find_coordinate([entry.result.molecule for entry in group])
+    values = [float(k) for k in range(1, len(group) + 1)] if found is None else list(found.values)
+    digits = 0 if found is None else 4 if found.unit == "angstrom" else 2
+    unit = "" if found is None else f" {found.unit}"
+    axis = "geometry, in the order given" if found is None else f"{found.name} / {found.unit}"
     ordered = sorted(zip(values, group, strict=True), key=lambda one: one[0])
-    xs, results = [x for x, _ in ordered], [entry.result for _, entry in ordered]
-    kinds = {
+    xs, results = [f"{x:.{digits}f}" for x, _ in ordered], [entry.result for _, entry in ordered]
+    kinds: Mapping[str, list[float]] = {
         "HF": [r.scf_total_energy for r in results],
         "MP2": [r.mp2_total_energy for r in results],
         "SCS-MP2": [r.scf_total_energy + r.scs_mp2_correlation_energy for r in results],
     }
-    at, lowest = min(zip(xs, kinds["MP2"], strict=True), key=lambda one: one[1])
-    rows = []
-    for x, entry in ordered:
-        above = f"{1000 * (entry.result.mp2_total_energy - lowest):.4f}"
-        warnings = str(len(entry.result.diagnostics.warnings))
-        rows.append((f"{x:.{digits}f}", *energies(entry.result), above, warnings, entry.name))
-    drawn = [
-        Curve(kind, [(x, 1000 * (e - min(found))) for x, e in zip(xs, found, strict=True)])
-        for kind, found in kinds.items()
+    lowest, at = min(zip(kinds["MP2"], xs, strict=True))
+    rows = [
+        (x, *energies(r), f"{1000 * (r.mp2_total_energy - lowest):.4f}", len(r.diagnostics.warnings), entry.name)
+        for x, r, (_, entry) in zip(xs, results, ordered, strict=True)
     ]
-    unit = "" if coordinate is None else f" {coordinate.unit}"
-    return {
-        "coordinate": coordinate,
-        "axis": axis,
-        "rows": rows,
-        "warned": sum(bool(r.diagnostics.warnings) for r in results),
-        "range": f"{xs[0]:.{digits}f} to {xs[-1]:.{digits}f}{unit}",
-        "lowest": f"{energy(lowest)} Eh at {at:.{digits}f}{unit}",
-        "svg": curves(f"Energies along the {axis}", drawn, axis, "energy above the lowest of its curve / mEh"),
-    }
-
-
-# --- a study ------------------------------------------------------------------------------------------
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _heading(name: str, column: Column) -> str:
-    """Heading of a column, "#" before it where it holds numbers."""
-    unit = f" / {'Eh' if column.units == 'hartree' else column.units}" if column.units else ""
-    return f"{'' if all(isinstance(value, str) for value in column.values) else '#'}{_words(name)}{unit}"
-
-
-def _printed(value: Any, units: str) -> str:
-    if isinstance(value, str):
-        return value
-    return ABSENT if not math.isfinite(value) else energy(value) if units == "hartree" else f"{value:.10g}"
-
-
-# --- a batch ------------------------------------------------------------------------------------------
-
-# What the exit codes of the command line mean (`dfmp2.errors`).
-MEANING = {
-    1: "fault in dfmp2",
-    2: "command line",
-    3: "input or result file",
-    4: "SCF did not converge",
-    5: "numerical guard",
-    6: "backend",
-    7: "memory, disk or permissions",
-    8: "comparison failed",
-    75: "interrupted, can be resumed",
-    130: "stopped by Ctrl-C",
-}
-STATES = ("complete", "failed", "damaged", "running", "pending")
-LONGEST_TRACEBACK = 4000  # characters, from its end
-MOST_FAILURES = 100  # shown one by one
-
-
-class Item(NamedTuple):
-    """One molecule of a batch; what is not known is None or "".
-
-    Attributes
-    ----------
-    name, state : item and one of STATES
-    seconds : wall time, s
-    cells : formula, basis functions, E(HF), E(corr), E(MP2), backend, number of warnings of a complete result, as text
-    method : what makes its energies comparable, by name; level : the same for people
-    code, message, traceback : exit code and error of a failed item
-    """
-
-    name: str
-    state: str
-    seconds: float | None = None
-    cells: tuple[str, ...] = ("",) * 7
-    method: Mapping[str, str] = {}
-    level: str = ""
-    code: int | None = None
-    message: str = ""
-    traceback: str = ""
-
-
-def batch_page(items: Sequence[Item], remarks: Sequence[str], folder: str, title: str | None) -> str:
-    """The overview of a batch.
-
-    Parameters
-    ----------
-    remarks : what could not be read
-    folder : the name of its folder
-    """
-    counts = Counter(item.state for item in items)
-    done = [item for item in items if item.state == "complete"]
-    failed = [item for item in items if item.state in ("failed", "damaged")]
-    anchors = {item.name: f"failure-{place}" for place, item in enumerate(failed[:MOST_FAILURES], start=1)}
-    rows = []
-    for item in items:
-        state = item.state if item.code is None else f"{item.state} ({item.code})"
-        name = (item.name, anchors.get(item.name, ""))
-        rows.append((name, state, *item.cells[:5], fixed(item.seconds), *item.cells[5:]))
-    states = [(state, counts[state]) for state in STATES if counts[state]]
-    codes = sorted(Counter(item.code for item in failed).items(), key=lambda one: (-one[1], one[0] or 0))
-    slowest = sorted(done, key=lambda item: -(item.seconds or 0.0))[:12]
-    times = [Bar(shortened(i.name, 15), (i.seconds or 0.0,), f"{i.seconds or 0.0:.2f} s") for i in slowest]
-    return render(
-        "batch.j2",
-        title or f"Batch: {folder}",
-        f"the folder {folder}",
-        folder=folder,
-        items=items,
-        rows=rows,
-        remarks=remarks,
-        states=states,
-        state_bars=bars("Items by state", [Bar(state, (float(count),), str(count)) for state, count in states]),
-        different=differences({item.name: item.method for item in done}),
-        level=done[0].level if done else "",
-        complete=len(done),
-        spent=sum(item.seconds or 0.0 for item in done),
-        failed=[(anchors[item.name], item) for item in failed[:MOST_FAILURES]],
-        failures=len(failed),
-        codes=[("none" if c is None else str(c), MEANING.get(c or 0, "unknown"), str(n)) for c, n in codes],
-        meaning=MEANING,
-        longest=LONGEST_TRACEBACK,
-        slowest=len(slowest),
-        time_bars=bars("Longest items", times),
-    )
+    drawn = [
+        Curve(kind, [(x, 1000 * (e - min(es))) for (x, _), e in zip(ordered, es, strict=True)])
+        for kind, es in kinds.items()
+    ]
+    notes = []
+    if found is None:
+        notes.append("No single bond, angle, torsion or distance tells these geometries apart: they are counted.")
+    elif found.others:
+        notes.append(f"Other coordinates of this kind change as well; the {found.name} changes most.")
+    above = "energy above the lowest of its curve / mEh"
+    blocks: list[Block] = [
+        *(Note("info", text) for text in notes),
+        Figure(
+            partial(curves, f"Energies along the {axis}", drawn, axis, above),
+            "Total energies above the lowest point of each method, mEh; lines join computed points.",
+        ),
+        Facts(
+            [
+                ("coordinate", axis),
+                ("range", f"{xs[0]} to {xs[-1]}{unit}"),
+                ("lowest computed E(MP2)", f"{energy(lowest)} Eh at {at}{unit}"),
+            ]
+        ),
+        Table(
+            f"Scan of {len(group)} geometries",
+            (f"#{axis}", "#E(HF) / Eh", "#E(corr) / Eh", "#E(MP2) / Eh", "#above lowest / mEh", "#warnings", "result"),
+            rows,
+            sortable=True,
+        ),
+    ]
+    return Section(anchor, "Scan", blocks)

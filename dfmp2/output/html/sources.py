@@ -1,9 +1,4 @@
-"""The page of files: results, a study, or a batch. The one module of the report that reads them.
-
-A batch's folder holds NAME.h5 for complete items, NAME.error.json {code, message, traceback} for failed ones, and
-batch.json, whose `items` also name those that are pending. Nothing outside the folder is read, whatever batch.json
-says.
-"""
+"""The page of files: a result, several results, or a study; `dfmp2.output.html.batch` has that of a batch."""
 
 from __future__ import annotations
 
@@ -11,23 +6,20 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from dfmp2.errors import InputError, ResourceError, ResultFileError
+from dfmp2.errors import InputError
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
-from dfmp2.output.html.result import energies, level_name
-from dfmp2.output.html.several import STATES, Item, batch_page, comparison_page, result_page, study_page
-from dfmp2.output.series import Entry, method
-from dfmp2.output.study import is_study, read_study, verify_study
+from dfmp2.output.document import Code, Section, energy, fixed
+from dfmp2.output.html.batch import batch_page, is_batch
+from dfmp2.output.html.page import render
+from dfmp2.output.html.several import anchors, compared, each_in_full, first, scan_section
+from dfmp2.output.report import in_full, method_name, of_study, verdict
+from dfmp2.output.series import Entry, find_groups
+from dfmp2.output.study import Study, is_study, read_study, verify_study
 
-ERROR_SUFFIX = ".error.json"
-INDEX = "batch.json"
-LOST = f"{INDEX} calls it complete, but its result file is missing: run the batch again"
-LONGEST = 1e9  # s; what is longer is no time
-LARGEST_JSON = 50_000_000  # bytes
 MOST_RESULTS = 2000  # compared on one page
 
 
@@ -39,26 +31,13 @@ def page(sources: Sequence[Path], title: str | None) -> str:
     InputError, ResultFileError, ResourceError : one of them cannot be read
     """
     if is_batch(sources[0]):
-        items, remarks = read_batch(sources[0])
-        folder = sources[0] if sources[0].is_dir() else sources[0].parent
-        return batch_page(items, remarks, folder.resolve().name, title)
+        return batch_page(sources[0], title)
     if len(sources) == 1 and is_study(sources[0]):
         content, study = verify_study(sources[0]), read_study(sources[0])
         runs = [Entry(name, _slim(result), f"{content} (table)") for name, result in study.runs.items()]
         return study_page(study, runs, title, sources[0].name)
     entries = read_entries(sources)
     return result_page(entries[0], title) if len(entries) == 1 else comparison_page(entries, title)
-
-
-def is_batch(source: Path) -> bool:
-    """Whether a path names a batch: its folder or its batch.json."""
-    return source.is_dir() or source.name == INDEX
-
-
-def batch_files(source: Path) -> list[Path]:
-    """The files of a batch that a report reads, which it must not overwrite."""
-    folder = source if source.is_dir() else source.parent
-    return [*sorted(folder.glob("*.h5")), *sorted(folder.glob(f"*{ERROR_SUFFIX}")), folder / INDEX]
 
 
 def read_entries(paths: Sequence[Path]) -> list[Entry]:
@@ -86,102 +65,61 @@ def read_entries(paths: Sequence[Path]) -> list[Entry]:
     return entries
 
 
-def read_batch(source: Path) -> tuple[list[Item], list[str]]:
-    """Items of a batch, and remarks on what could not be read.
+def result_page(entry: Entry, title: str | None) -> str:
+    """The page of one result."""
+    r = entry.result
+    headline = [
+        ("E(MP2, total) / Eh", energy(r.mp2_total_energy)),
+        ("E(MP2, correlation) / Eh", energy(r.mp2_correlation_energy)),
+        ("orbital basis", r.orbital_basis.name),
+        ("backend, precision", f"{r.backend}, {r.precision}"),
+        ("checks", verdict(r)),
+        ("wall time", f"{fixed(r.timings.total)} s"),
+    ]
+    title = title or f"{r.molecule.name}: DF-MP2/{r.orbital_basis.name}"
+    subtitle = f"{r.molecule.formula}, {method_name(r)}; computed {r.provenance.created}"
+    return render(title, subtitle, headline, in_full(r, entry.content), entry.name)
 
-    Raises
-    ------
-    InputError, ResultFileError : there is no such folder, or nothing of a batch in it
-    ResourceError : the folder may not be read
-    """
-    folder = source if source.is_dir() else source.parent
-    if not source.exists():
-        raise InputError("no such file", file=str(source))
-    try:
-        found = sorted(folder.iterdir())
-    except OSError as error:
-        raise ResourceError(f"{folder} cannot be read ({error.strerror}): check the permissions") from error
-    files = [path for path in found if path.is_file() and not path.is_symlink()]
-    links = [path.name for path in found if path.is_symlink()]
-    remarks = [f"not followed, because they are links: {', '.join(links[:5])}"] if links else []
-    items = {path.name.removesuffix(".h5"): _complete(path) for path in files if path.suffix == ".h5"}
-    for path in files:
-        if path.name.endswith(ERROR_SUFFIX):
-            name = path.name.removesuffix(ERROR_SUFFIX)
-            if name in items and items[name].state == "complete":
-                remarks.append(f"{name} has a result and an error file: the result counts")
-            else:
-                items[name] = _failed(name, path)
-    index = folder / INDEX
-    if index in files:
-        for name, state, seconds in _listed(index, remarks):
-            known = items.get(name)
-            if known is None:
-                items[name] = Item(name, "damaged" if state == "complete" else state, message=LOST, seconds=seconds)
-            elif known.seconds is None:
-                items[name] = known._replace(seconds=seconds)
-    elif source.name == INDEX:
-        raise ResultFileError(f"{source}: not a regular file: name the folder of a batch, or its {INDEX}")
-    if not items:
-        raise ResultFileError(
-            f"{folder}: no results (.h5), no *{ERROR_SUFFIX} and no items in {INDEX}: name the output folder of a batch"
-        )
-    return [items[name] for name in sorted(items)], remarks
+
+def comparison_page(entries: Sequence[Entry], title: str | None) -> str:
+    """The page of several results: what belongs together, then the first of them in full."""
+    groups = find_groups(entries)
+    formulas = list(dict.fromkeys(entry.result.molecule.formula for entry in entries))
+    methods = list(dict.fromkeys(method_name(entry.result) for entry in entries))
+    headline = [
+        ("results", len(entries)),
+        ("molecules", len(formulas)),
+        ("differ in", ", ".join(groups.differing) or "nothing"),
+        ("warnings", sum(len(entry.result.diagnostics.warnings) for entry in entries)),
+    ]
+    title = title or f"{len(entries)} DF-MP2 results: {first(formulas, 4)}"
+    sections = [*compared(entries, groups), *each_in_full(entries)]
+    return render(title, "; ".join(methods[:3]), headline, sections, first([entry.name for entry in entries], 6))
+
+
+def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str) -> str:
+    """The page of a study: what it found, as stored, then its runs."""
+    found = [(name.replace("_", " "), item) for name, item in study.values.items() if item.units == "hartree"]
+    headline = [
+        *((f"{name} / Eh", energy(item.value)) for name, item in found[:4]),
+        ("runs", len(runs)),
+        ("status", study.status),
+    ]
+    results, overview = of_study(study, anchors(runs))
+    given = Code("Settings", json.dumps(dict(study.settings), indent=1, ensure_ascii=False), folded=True)
+    # Only the plot of a scan is added: what follows from the runs of another study stands in the study itself.
+    scans = find_groups(runs).scans if study.kind == "scan" else ()
+    sections: list[Section] = [
+        results._replace(blocks=[*results.blocks, Code("Command", study.command), given]),
+        *(scan_section(f"scan-{place}", group) for place, group in enumerate(scans, start=1)),
+        overview,
+        *each_in_full(runs),
+    ]
+    subtitle = f"{study.kind} of {len(runs)} runs; computed {study.created} by dfmp2 {study.version}"
+    return render(title or study.title, subtitle, headline, sections, file)
 
 
 def _slim(result: MP2Result) -> MP2Result:
     """Without the orbital coefficients, which no page shows and many of which would not fit into memory."""
     none = np.empty((result.reference.nspin, 0, 0))
     return replace(result, reference=replace(result.reference, mo_coeff=none), mole_json="")
-
-
-def _complete(path: Path) -> Item:
-    name = path.name.removesuffix(".h5")
-    try:
-        hdf5.verify(path)
-        result = hdf5.read(path)
-    except (InputError, ResultFileError) as error:
-        return Item(name, "damaged", code=error.exit_code, message=str(error))
-    backend, warnings = f"{result.backend}, {result.precision}", str(len(result.diagnostics.warnings))
-    cells = (result.molecule.formula, str(result.sizes.nao), *energies(result), backend, warnings)
-    return Item(name, "complete", result.timings.total, cells, method(result), level_name(result))
-
-
-def _failed(name: str, path: Path) -> Item:
-    found = _json(path)
-    if not isinstance(found, dict):
-        return Item(name, "failed", message=f"{path.name} cannot be read as JSON: see the log of the batch")
-    code = found.get("code")
-    return Item(
-        name,
-        "failed",
-        code=code if isinstance(code, int) and not isinstance(code, bool) else None,
-        message=str(found.get("message") or ""),
-        traceback=str(found.get("traceback") or ""),
-    )
-
-
-def _listed(index: Path, remarks: list[str]) -> list[tuple[str, str, float | None]]:
-    """Name, state and seconds of the items in batch.json."""
-    found = _json(index)
-    rows = found.get("items") if isinstance(found, dict) else None
-    if not isinstance(rows, list):
-        remarks.append(f"{INDEX} holds no list of items: only the files in the folder are shown")
-        return []
-    listed = []
-    for row in rows:
-        if isinstance(row, dict) and isinstance(row.get("name"), str):
-            state, seconds = row.get("status"), row.get("seconds")
-            spent = float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < LONGEST else None
-            listed.append((row["name"], state if state in STATES else "pending", spent))
-    return listed
-
-
-def _json(path: Path) -> Any:
-    """The value in a JSON file, None when it is none."""
-    try:
-        if path.stat().st_size > LARGEST_JSON:
-            return None
-        return json.loads(path.read_text(encoding="utf-8", errors="backslashreplace"))
-    except (OSError, ValueError, RecursionError):
-        return None

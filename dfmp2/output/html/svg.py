@@ -1,4 +1,4 @@
-"""Drawings as SVG text: bars, curves, magnitudes, the map of pair energies, a molecule.
+"""Drawings as SVG text: bars, curves, the map of pair energies, a molecule.
 
 Every text is escaped here; coordinates get two decimals. Series differ in dash and marker, not only in colour. The
 classes are those of `page.css`.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable, Iterable, Sequence
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,19 +24,18 @@ if TYPE_CHECKING:
     from dfmp2.output.study import Study
 
 WIDTH = 500.0
-MOST_SERIES = 4  # dash patterns and markers there are
+MOST_SERIES = 3  # dash patterns and markers there are
 LEVELS = 10  # shades of the pair map
 DECADES = 4.0  # that its scale spans
 Array = NDArray[np.float64]
 
 
 class Bar(NamedTuple):
-    """A bar: its name, the lengths of its parts (at most two), the text at its end, a mark to compare with."""
+    """A bar: its name, the lengths of its parts (at most two), the text at its end."""
 
     name: str
     parts: tuple[float, ...]
     text: str
-    mark: float | None = None
 
 
 class Curve(NamedTuple):
@@ -72,6 +70,10 @@ def _value(value: str | float) -> str:
     return _escape(value) if isinstance(value, str) else f"{value:.2f}".rstrip("0").rstrip(".")
 
 
+def _shortened(name: str, most: int) -> str:
+    return name if len(name) < most else name[: most - 2] + "…"
+
+
 def _text(x: float, y: float, content: str, cls: str = "") -> str:
     return element("text", _escape(content), x=x, y=y, cls=cls)
 
@@ -81,17 +83,12 @@ def _line(x1: float, y1: float, x2: float, y2: float, cls: str, **attributes: An
 
 
 def _marker(series: int, x: float, y: float, title: str = "") -> str:
-    """Circle, square, triangle or diamond."""
+    """Circle, square or triangle."""
     r = 4.5
     if series == 1:
         return element("circle", title=title, cls="m1", cx=x, cy=y, r=r)
-    a, b, c = 1.2 * r, 1.15 * r, 1.3 * r
-    path = {
-        2: f"M{x - r:.2f} {y - r:.2f}h{2 * r}v{2 * r}h{-2 * r}z",
-        3: f"M{x:.2f} {y - a:.2f}l{b:.2f} {2 * r:.2f}h{-2 * b:.2f}z",
-        4: f"M{x:.2f} {y - c:.2f}l{c:.2f} {c:.2f} {-c:.2f} {c:.2f} {-c:.2f} {-c:.2f}z",
-    }[series]
-    return element("path", title=title, cls=f"m{series}", d=path)
+    square, triangle = f"M{x - r:.2f} {y - r:.2f}h9v9h-9z", f"M{x:.2f} {y - 5.4:.2f}l5.2 9h-10.4z"
+    return element("path", title=title, cls=f"m{series}", d=square if series == 2 else triangle)
 
 
 def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
@@ -117,42 +114,25 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 # --- plots ------------------------------------------------------------------------------------------
 
 
-def bars(label: str, items: Sequence[Bar], names: Sequence[str] = (), mark_name: str = "") -> str:
-    """Horizontal bars from zero, the longest to the full width.
-
-    Parameters
-    ----------
-    names : of the adjoining parts of a bar, drawn as a legend
-    mark_name : what the vertical strokes at `Bar.mark` are
-    """
+def bars(label: str, items: Sequence[Bar], names: Sequence[str] = ()) -> str:
+    """Horizontal bars from zero, the longest to the full width; `names` are those of the parts of a bar."""
     left, row, top = 106.0, 30.0, 30.0 if names else 8.0
     lengths = [[_length(part) for part in item.parts] for item in items]
-    marks = [_length(item.mark or 0.0) for item in items]
-    to_x = _scale(0.0, max([*map(sum, lengths), *marks], default=0.0), left, WIDTH - 112.0)
+    to_x = _scale(0.0, max(map(sum, lengths), default=0.0), left, WIDTH - 112.0)
     drawn, x = [], left
     for cls, name in zip(("bar", "bar2"), names, strict=False):
         drawn += [element("rect", x=x, y=8.0, width=14.0, height=12.0, cls=cls), _text(x + 20, 18, name)]
         x += 40 + 7 * len(name)
-    for place, (item, parts, mark) in enumerate(zip(items, lengths, marks, strict=True)):
+    for place, (item, parts) in enumerate(zip(items, lengths, strict=True)):
         y, end = top + row * place, left
-        drawn.append(_text(left - 8, y + 18, item.name, "end"))
+        drawn.append(_text(left - 8, y + 18, _shortened(item.name, 17), "end"))
         for cls, part in zip(("bar", "bar2"), parts, strict=False):
             wide = to_x(part) - left
-            if wide > 0 or len(parts) == 1:
-                drawn.append(element("rect", x=end, y=y + 5, width=max(wide, 1.0), height=row - 12, rx=2.0, cls=cls))
+            drawn.append(element("rect", x=end, y=y + 5, width=max(wide, 0.5), height=row - 12, rx=2.0, cls=cls))
             end += wide
-        if item.mark is not None:
-            drawn.append(_line(to_x(mark), y + 1, to_x(mark), y + row - 3, "mark"))
-            end = max(end, to_x(mark) + 1)
         drawn.append(_text(end + 7, y + 18, item.text))
     height = top + row * len(items)
     drawn.append(_line(left, top, left, height, "axis"))
-    if mark_name:
-        drawn += [
-            _line(left + 2, height + 8, left + 2, height + 24, "mark"),
-            _text(left + 10, height + 22, mark_name, "small"),
-        ]
-        height += 24
     return drawing(WIDTH, height + 8, label, drawn)
 
 
@@ -217,41 +197,6 @@ def scan_curve(study: Study) -> str:
     return f'{start}>{style}<rect class="under" width="100%" height="100%"/>{rest}\n'
 
 
-def magnitudes(label: str, items: Sequence[tuple[str, Sequence[float]]], names: Sequence[str], x_name: str) -> str:
-    """Absolute values on a logarithmic axis, one row per name of `items`, one marker per entry of `names`.
-
-    A zero lies on the left edge, which says so.
-    """
-    left, row, top = 190.0, 30.0, 22.0 + 20.0 * len(names)
-    right, bottom = WIDTH - 24.0, top + row * len(items)
-    sizes = [abs(v) for _, values in items for v in values if v and math.isfinite(v)]
-    low = math.floor(math.log10(min(sizes))) if sizes else -10
-    high = max(low + 1, math.ceil(math.log10(max(sizes))) if sizes else -9)
-    to_x = _scale(low - 1, high, left, right)
-    parts = []
-    for tick in range(low, high + 1, max(1, (high - low) // 7)):
-        parts.append(_line(to_x(tick), top - 4, to_x(tick), bottom, "grid"))
-        parts.append(_text(to_x(tick), bottom + 16, f"1e{tick:+d}", "small middle"))
-    parts += [_line(left, top - 4, left, bottom, "axis"), _text(left, bottom + 16, "0", "small middle")]
-    parts.append(_text((left + right) / 2, bottom + 36, x_name, "small middle"))
-    for place, name in enumerate(names, start=1):
-        parts += [_marker(place, left + 7, 20.0 * place - 6), _text(left + 20, 20.0 * place - 2, name)]
-    for place, (item, values) in enumerate(items):
-        y = top + row * (place + 0.5)
-        parts += [_line(left, y, right, y, "grid"), _text(left - 10, y + 4, shortened(item, 28), "end")]
-        for series, value in enumerate(values, start=1):
-            if math.isfinite(value):
-                x = to_x(math.log10(abs(value))) if value else left
-                shift = 9.0 * (series - (len(names) + 1) / 2)  # equal values lie above each other, not upon each other
-                parts.append(_marker(series, x, y + shift, f"{item}, {names[series - 1]}: {value:.2e}"))
-    return drawing(WIDTH, bottom + 44, label, parts)
-
-
-def shortened(name: str, most: int) -> str:
-    """A name of less than `most` characters, or its beginning."""
-    return name if len(name) < most else name[: most - 2] + "…"
-
-
 # --- pair energies ----------------------------------------------------------------------------------
 
 
@@ -298,15 +243,9 @@ def _square(x: float, y: float, cell: float, value: float, largest: float, title
 # --- molecule ---------------------------------------------------------------------------------------
 
 MOST_DRAWN = 300  # atoms; beyond, a drawing of this size is a blot
-MOST_LABELLED = 90  # atoms; beyond, hydrogens are not labelled
-SMALLEST_LABELLED = 4.0  # radius of a ball that a letter fits into
-APART = 0.65  # angstrom; atoms nearer than this on paper hide each other
-FAINTEST = 0.7  # opacity of the farthest atom; its label must still be readable on a dark page
-# Degrees about x and y, the smallest first: the first pair that hides least is taken.
-TILTS = sorted(
-    product((0.0, 12.0, -12.0, 22.0, -22.0, 32.0, -32.0), (0.0, -10.0, 10.0, -20.0, 20.0)),
-    key=lambda t: t[0] ** 2 + t[1] ** 2,
-)
+SMALLEST_LABELLED = 6.0  # radius of a ball that a letter fits into
+TILT = np.radians((12.0, -10.0))  # about x and y, so that atoms behind each other are all seen
+FLAT = 0.5  # angstrom; a molecule that is not thicker is seen face on
 # Pale fills, so that one dark ink is readable on all of them; the label says which element it is.
 FILLS = {
     **{"H": "#f2f4f5", "C": "#b4bcc2", "N": "#a9c0f2", "O": "#f3a9a0", "F": "#b8e6a8", "P": "#f5c48d"},
@@ -315,46 +254,29 @@ FILLS = {
 OTHER_FILL = "#cdd8c9"
 
 
-def draw_molecule(molecule: Molecule) -> tuple[str, str]:
-    """Sticks and labelled balls, far ones paler, seen about along the shortest principal axis; and the caption."""
+def draw_molecule(molecule: Molecule) -> str:
+    """Sticks and labelled balls, seen about along the shortest principal axis."""
     width, height, margin = 520.0, 340.0, 30.0
     shown = min(molecule.natom, MOST_DRAWN)
-    labelled = shown <= MOST_LABELLED
     positions = orient(molecule.coordinates[:shown] * ANGSTROM_PER_BOHR)
-    symbols, ghost = molecule.symbols[:shown], molecule.ghost[:shown]
     low, high = positions[:, :2].min(axis=0), positions[:, :2].max(axis=0)
     span = np.maximum(high - low, 1e-9)
     scale = float(min((width - 2 * margin) / span[0], (height - 2 * margin) / span[1], 95.0))  # units per angstrom
-    points = (positions[:, :2] - (low + high) / 2) * scale * (1.0, -1.0)
-    points += (width / 2, span[1] * scale / 2 + margin)
-    order = [int(k) for k in np.argsort(positions[:, 2], kind="stable")]
-    near = _nearness(positions[:, 2])
-    thin = 1.0 if scale > 26 else max(0.45, scale / 26)
+    below = span[1] * scale + 2 * margin
+    points = (positions[:, :2] - (low + high) / 2) * scale * (1.0, -1.0) + (width / 2, below / 2)
+    order = np.argsort(positions[:, 2], kind="stable").tolist()  # the farthest first, so that nearer balls cover it
     sticks: dict[int, list[str]] = {k: [] for k in order}
-    for i, j in bonds(symbols, positions, ghost):  # drawn with its farther atom, so that nearer balls cover it
+    for i, j in bonds(molecule.symbols[:shown], positions, molecule.ghost[:shown]):
         (x1, y1), (x2, y2) = points[i].tolist(), points[j].tolist()
-        stick = _line(x1, y1, x2, y2, "bond0", stroke_width=9.0 * thin) if labelled else ""
-        opacity = float(near[i] + near[j]) / 2
-        stick += _line(x1, y1, x2, y2, "bond", stroke_width=5.0 * thin, stroke_opacity=opacity)
+        stick = _line(x1, y1, x2, y2, "bond", stroke_width=max(2.0, min(5.0, scale / 5)))
         sticks[min(i, j, key=order.index)].append(stick)
-    parts = []
-    for k in order:
-        label = molecule.labels[k] if labelled or symbols[k] != "H" else ""
-        size = min(23.0, max(4.0, scale * (0.22 + 0.26 * radius(symbols[k])))) * float(near[k]) ** 0.4
-        parts += [*sticks[k], _ball(points[k], symbols[k], label, ghost[k], size, float(near[k]), k + 1)]
-    said = [
-        f"{molecule.formula}, {molecule.natom} centres, turned so that they hide each other least",
-        "atoms farther away are paler; sticks join atoms nearer than 1.25 times the sum of covalent radii",
-        *(["ghost centres (@) have a dashed outline"] if any(molecule.ghost) else []),
-        *([] if labelled else ["hydrogens carry no label"]),
-        *([f"only the first {shown} of {molecule.natom} centres are drawn"] if shown < molecule.natom else []),
-    ]
-    below = float(points[:, 1].max()) + margin
-    return drawing(width, below, f"Drawing of {molecule.formula}", parts), f"{'; '.join(said)}."
+    parts = [part for k in order for part in (*sticks[k], _ball(molecule, k, points[k], scale))]
+    return drawing(width, below, f"Drawing of {molecule.formula}, {shown} of {molecule.natom} centres", parts)
 
 
 def orient(positions: Array) -> Array:
-    """Positions about their centre, longest principal axis along x, shortest towards the reader, then tilted a little.
+    """Positions about their centre, longest principal axis along x, shortest towards the reader, then tilted
+    a little.
 
     Parameters
     ----------
@@ -369,40 +291,21 @@ def orient(positions: Array) -> Array:
     for k in range(2):  # the sign of an axis is arbitrary: its largest component is positive
         axes[k] *= math.copysign(1.0, axes[k, np.argmax(np.abs(axes[k]))])
     axes[2] = np.cross(axes[0], axes[1])
-    turned = centred @ axes.T
-    views: list[Array] = [turned @ _rotation(a, b).T for a, b in TILTS]
-    return min(views, key=lambda view: round(_crowding(view), 6))  # of equal ones the first, which is tilted least
-
-
-def _rotation(a: float, b: float) -> Array:
-    """Rotation by `a` degrees about x after `b` degrees about y."""
-    (ca, sa), (cb, sb) = ((math.cos(math.radians(t)), math.sin(math.radians(t))) for t in (a, b))
+    view = centred @ axes.T
+    tilt = TILT if np.ptp(view[:, 2]) > FLAT else 0.0 * TILT
+    (ca, cb), (sa, sb) = np.cos(tilt), np.sin(tilt)
     about_x = np.array([[1.0, 0.0, 0.0], [0.0, ca, -sa], [0.0, sa, ca]])
-    return np.asarray(about_x @ np.array([[cb, 0.0, sb], [0.0, 1.0, 0.0], [-sb, 0.0, cb]]))
+    about_y = np.array([[cb, 0.0, sb], [0.0, 1.0, 0.0], [-sb, 0.0, cb]])
+    return np.asarray(view @ (about_x @ about_y).T)
 
 
-def _crowding(view: Array) -> float:
-    """How far atoms hide each other: the sum over pairs of what they are nearer than APART on paper, angstrom."""
-    gaps = np.linalg.norm(view[:, None, :2] - view[None, :, :2], axis=2)
-    return float(np.maximum(0.0, APART - gaps).sum())
-
-
-def _nearness(depth: Array) -> Array:
-    """FAINTEST for the farthest atom to 1 for the nearest; 1 for all of a flat molecule."""
-    span = float(np.ptp(depth))
-    if span < 0.5:
-        return np.ones(len(depth))
-    return np.asarray(FAINTEST + (1.0 - FAINTEST) * (depth - depth.min()) / span)
-
-
-def _ball(point: Array, symbol: str, label: str, ghost: bool, size: float, near: float, number: int) -> str:
+def _ball(molecule: Molecule, k: int, point: Array, scale: float) -> str:
     x, y = map(float, point)
+    symbol, ghost = molecule.symbols[k], molecule.ghost[k]
+    size = min(23.0, max(4.0, scale * (0.22 + 0.26 * radius(symbol))))
     kind = {"cls": "atom ghost"} if ghost else {"cls": "atom", "fill": FILLS.get(symbol, OTHER_FILL)}
-    title = f"{number} {'ghost ' if ghost else ''}{symbol}"
-    # What lies behind must not shine through.
-    ball = element("circle", cx=x, cy=y, r=size, cls="under") if near < 1.0 or ghost else ""
-    ball += element("circle", title=title, cx=x, cy=y, r=size, fill_opacity=near, stroke_opacity=near, **kind)
-    if label and size >= SMALLEST_LABELLED:
-        scale, drop = ("", 5.0) if size >= 13 else (" mid", 4.0) if size >= 9 else (" tiny", 2.8)
-        ball += _text(x, y + drop, label, f"symbol{scale}{' ghostly' if ghost else ''}")
-    return ball
+    ball = element("circle", title=f"{k + 1} {'ghost ' if ghost else ''}{symbol}", cx=x, cy=y, r=size, **kind)
+    if size < SMALLEST_LABELLED:
+        return ball
+    small, drop = ("", 5.0) if size >= 13 else (" mid", 4.0)
+    return ball + _text(x, y + drop, molecule.labels[k], f"symbol{small}{' ghostly' if ghost else ''}")

@@ -1,0 +1,151 @@
+"""What is printed and shown: sections made of facts, tables, figures and notes.
+
+`to_text` makes lines of them, `dfmp2.output.html.page` a page. Figures and tables of details are for the page alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from dfmp2.molecule.text import printable
+
+ABSENT = "-"
+WIDTH = 78  # of the line under a heading
+
+
+class Facts(NamedTuple):
+    """Pairs of a name and what is to be said of it; without a name, a line of its own."""
+
+    rows: Sequence[tuple[str, Any]]
+    kind: str = "facts"
+
+
+class Table(NamedTuple):
+    """A table.
+
+    Attributes
+    ----------
+    caption : what it shows, "" where the heading of the section says so
+    heads : names of the columns; "#" before one stands over numbers, "~" before one that is not printed as text
+    rows : cells; the first of a row may be (text, anchor that it leads to)
+    sortable : by a click on a heading
+    details : closed until it is opened or printed; not printed as text
+    """
+
+    caption: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    sortable: bool = False
+    details: bool = False
+    kind: str = "table"
+
+
+class Figure(NamedTuple):
+    """What draws it (`dfmp2.output.html.svg`), what it shows, and its values, where they are worth a table."""
+
+    draw: Callable[[], str]
+    caption: str
+    table: Table | None = None
+    kind: str = "figure"
+
+
+class Note(NamedTuple):
+    """A remark; mood is "ok", "info", "warning" or "failure"."""
+
+    mood: str
+    text: str
+    kind: str = "note"
+
+
+class Code(NamedTuple):
+    """A text as it was given."""
+
+    caption: str
+    text: str
+    folded: bool = False
+    kind: str = "code"
+
+
+Block = str | Facts | Table | Figure | Note | Code
+
+
+class Section(NamedTuple):
+    """Blocks under a heading of level 2 or 3; `anchor` is what links lead to."""
+
+    anchor: str
+    title: str
+    blocks: Sequence[Block]
+    level: int = 2
+
+    @property
+    def drawn(self) -> bool:
+        """Whether there is a figure, beside which the other blocks have room."""
+        return any(isinstance(block, Figure) for block in self.blocks)
+
+
+def to_text(head: Iterable[str], sections: Iterable[Section]) -> str:
+    """Lines of the head, then those of each section under its title; control characters are made visible."""
+    parts = [list(head)]
+    for section in sections:
+        lines = [line for block in section.blocks for line in _lines(block)]
+        if lines:
+            parts.append([section.title, "-" * WIDTH, *(lines[1:] if lines[0] == "" else lines)])
+    return "".join("\n".join([*map(printable, part), "", ""]) for part in parts)
+
+
+def _lines(block: Block) -> list[str]:
+    match block:
+        case str():
+            return [block]
+        case Facts():
+            return [f"{name}: {value}" if name else str(value) for name, value in block.rows]
+        case Note():
+            return [
+                block.text if block.mood == "ok" else f"{'note' if block.mood == 'info' else block.mood}: {block.text}"
+            ]
+        case Table() if not block.details:
+            return ["", *filter(None, [block.caption]), *aligned(block)]
+        case Code():
+            return [f"{block.caption}:", *block.text.splitlines()]
+    return []
+
+
+def aligned(table: Table) -> list[str]:
+    """The rows of a table under its heads, every column as wide as its widest cell."""
+    columns = []
+    for head, *cells in zip(table.heads, *table.rows, strict=True):
+        if not head.startswith("~"):
+            texts = [head.lstrip("#"), *(str(cell[0] if isinstance(cell, tuple) else cell) for cell in cells)]
+            side, width = ">" if head.startswith("#") else "<", max(map(len, texts))
+            columns.append([f"{text:{side}{width}}" for text in texts])
+    return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
+
+
+# --- numbers ------------------------------------------------------------------------------------------
+
+
+def energy(value: float) -> str:
+    """An energy, Eh, to the last digit that a result is printed with; zero has no sign."""
+    return f"{value:z.10f}" if math.isfinite(value) else ABSENT
+
+
+def difference(value: float) -> str:
+    """A signed difference, Eh."""
+    return f"{value:+.2e}" if math.isfinite(value) else ABSENT
+
+
+def size(value: float) -> str:
+    """A number whose magnitude is what matters."""
+    return f"{value:.1e}" if math.isfinite(value) else ABSENT
+
+
+def fixed(value: float | None, digits: int = 2) -> str:
+    """A number with that many digits; "" for None."""
+    return "" if value is None else f"{value:.{digits}f}" if math.isfinite(value) else ABSENT
+
+
+def counted(count: int, name: str) -> str:
+    """A number of things, e.g. "1 warning"."""
+    return f"{count} {name}{'s' * (count != 1)}"

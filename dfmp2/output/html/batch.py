@@ -1,0 +1,230 @@
+"""The page of a batch: every item with its state, energies and time, and why the failed ones failed.
+
+A batch's folder holds NAME.h5 for complete items, NAME.error.json {code, message, traceback} for failed ones, and
+batch.json, whose `items` also name those that are pending. Nothing outside the folder is read, whatever batch.json
+says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dfmp2.errors import InputError, ResourceError, ResultFileError
+from dfmp2.output import hdf5
+from dfmp2.output.document import Block, Code, Figure, Note, Section, Table, fixed
+from dfmp2.output.html.page import render
+from dfmp2.output.html.svg import Bar, bars
+from dfmp2.output.report import energies
+from dfmp2.output.series import METHOD, differences, method
+
+ERROR_SUFFIX = ".error.json"
+INDEX = "batch.json"
+LOST = f"{INDEX} calls it complete, but its result file is missing: run the batch again"
+LONGEST = 1e9  # s; what is longer is no time
+LARGEST_JSON = 50_000_000  # bytes
+STATES = ("complete", "failed", "damaged", "running", "pending")
+MEANING = {  # of the exit codes of the command line (`dfmp2.errors`)
+    1: "fault in dfmp2",
+    2: "command line",
+    3: "input or result file",
+    4: "SCF did not converge",
+    5: "numerical guard",
+    6: "backend",
+    7: "memory, disk or permissions",
+    8: "comparison failed",
+    75: "interrupted, can be resumed",
+    130: "stopped by Ctrl-C",
+}
+LONGEST_TRACEBACK = 4000  # characters, from its end
+MOST_FAILURES = 100  # shown one by one
+SLOWEST = 12  # items drawn
+
+
+class Item(NamedTuple):
+    """One molecule of a batch; what is not known is None or "".
+
+    Attributes
+    ----------
+    name, state : item and one of STATES
+    seconds : wall time, s
+    cells : formula, basis functions, E(HF), E(corr), E(MP2), backend, number of warnings of a complete result, as text
+    method : what makes its energies comparable, by name
+    code, message, traceback : exit code and error of a failed item
+    """
+
+    name: str
+    state: str
+    seconds: float | None = None
+    cells: tuple[str, ...] = ("",) * 7
+    method: Mapping[str, str] = {}
+    code: int | None = None
+    message: str = ""
+    traceback: str = ""
+
+
+def is_batch(source: Path) -> bool:
+    """Whether a path names a batch: its folder or its batch.json."""
+    return source.is_dir() or source.name == INDEX
+
+
+def batch_files(source: Path) -> list[Path]:
+    """The files of a batch that a report reads, which it must not overwrite."""
+    folder = source if source.is_dir() else source.parent
+    return [*sorted(folder.glob("*.h5")), *sorted(folder.glob(f"*{ERROR_SUFFIX}")), folder / INDEX]
+
+
+def batch_page(source: Path, title: str | None) -> str:
+    """The page of a batch, from its folder or its batch.json.
+
+    Raises
+    ------
+    InputError, ResultFileError : there is no such folder, or nothing of a batch in it
+    ResourceError : the folder may not be read
+    """
+    items, remarks = _read(source)
+    folder = (source if source.is_dir() else source.parent).resolve().name
+    counts = Counter(item.state for item in items)
+    spent = sum(item.seconds or 0.0 for item in items if item.state == "complete")
+    headline = [
+        ("items", len(items)),
+        *((state, counts[state]) for state in STATES if counts[state]),
+        ("wall time of all complete items", f"{spent:.1f} s"),
+    ]
+    failed = [item for item in items if item.state in ("failed", "damaged")]
+    anchors = {item.name: f"failure-{place}" for place, item in enumerate(failed[:MOST_FAILURES], start=1)}
+    sections = [_overview(items, remarks, anchors), *(_failures(failed, anchors) if failed else [])]
+    subtitle = f"{len(items)} items of {folder}"
+    return render(title or f"Batch: {folder}", subtitle, headline, sections, f"the folder {folder}")
+
+
+def _overview(items: Sequence[Item], remarks: Sequence[str], anchors: Mapping[str, str]) -> Section:
+    done = [item for item in items if item.state == "complete"]
+    blocks: list[Block] = [Note("warning", text) for text in remarks]
+    different = differences({item.name: item.method for item in done})
+    if different:
+        said = f"The items were computed with different methods, so their energies cannot be compared: {different}"
+        blocks.append(Note("warning", said))
+    elif done:
+        chosen = (f"{name.replace('_', ' ')} {done[0].method[name]}" for name in METHOD)
+        blocks.append(f"All complete items: {', '.join(chosen)}.")
+    if len(done) == len(items):
+        blocks.append(Note("ok", f"All {len(items)} items are complete."))
+    rows = []
+    for item in items:
+        state = item.state if item.code is None else f"{item.state} ({item.code})"
+        name = (item.name, anchors.get(item.name, ""))
+        rows.append((name, state, *item.cells[:5], fixed(item.seconds), *item.cells[5:]))
+    sizes = ("#functions", "#E(HF) / Eh", "#E(corr) / Eh", "#E(MP2) / Eh", "#time / s")
+    heads = ("item", "state (exit code)", "formula", *sizes, "backend", "#warnings")
+    blocks.append(Table("All items; the headings sort", heads, rows, sortable=True))
+    slowest = sorted(done, key=lambda item: -(item.seconds or 0.0))[:SLOWEST]
+    if len(slowest) > 1:
+        drawn = [Bar(i.name, (i.seconds or 0.0,), f"{fixed(i.seconds or 0.0)} s") for i in slowest]
+        caption = f"Wall time of the {len(slowest)} longest items."
+        blocks.append(Figure(partial(bars, "Longest items", drawn), caption))
+    return Section("overview", "Overview", blocks)
+
+
+def _failures(failed: Sequence[Item], anchors: Mapping[str, str]) -> list[Section]:
+    codes = sorted(Counter(item.code for item in failed).items(), key=lambda one: (-one[1], one[0] or 0))
+    rows = [("none" if c is None else c, MEANING.get(c or 0, "unknown"), count) for c, count in codes]
+    blocks: list[Block] = [Table("Failures by exit code", ("exit code", "meaning", "#items"), rows)]
+    if len(failed) > MOST_FAILURES:
+        blocks.append(Note("info", f"The first {MOST_FAILURES} of {len(failed)} failures are shown below."))
+    sections = [Section("failures", "Failures", blocks)]
+    for item in failed[:MOST_FAILURES]:
+        code = "" if item.code is None else f", exit code {item.code} ({MEANING.get(item.code, 'unknown')})"
+        said: list[Block] = [Note("failure", item.message or "no message was written")]
+        if item.traceback:
+            said.append(Code("Traceback, its end", item.traceback[-LONGEST_TRACEBACK:], folded=True))
+        sections.append(Section(anchors[item.name], f"{item.name}: {item.state}{code}", said, level=3))
+    return sections
+
+
+# --- files --------------------------------------------------------------------------------------------
+
+
+def _read(source: Path) -> tuple[list[Item], list[str]]:
+    """Items of a batch, and remarks on what could not be read."""
+    folder = source if source.is_dir() else source.parent
+    if not source.exists():
+        raise InputError("no such file", file=str(source))
+    try:
+        found = sorted(folder.iterdir())
+    except OSError as error:
+        raise ResourceError(f"{folder} cannot be read ({error.strerror}): check the permissions") from error
+    files = [path for path in found if path.is_file() and not path.is_symlink()]
+    links = [path.name for path in found if path.is_symlink()]
+    remarks = [f"not followed, because they are links: {', '.join(links[:5])}"] if links else []
+    items = {path.stem: _complete(path) for path in files if path.suffix == ".h5"}
+    for path in files:
+        if path.name.endswith(ERROR_SUFFIX):
+            name = path.name.removesuffix(ERROR_SUFFIX)
+            if name in items and items[name].state == "complete":
+                remarks.append(f"{name} has a result and an error file: the result counts")
+            else:
+                items[name] = _failed(name, path)
+    index = folder / INDEX
+    if index in files:
+        for listed in _listed(index, remarks):
+            known = items.setdefault(listed.name, listed)
+            if known.seconds is None:
+                items[listed.name] = known._replace(seconds=listed.seconds)
+    if not items:
+        raise ResultFileError(
+            f"{folder}: no results (.h5), no *{ERROR_SUFFIX} and no items in {INDEX}: name the output folder of a batch"
+        )
+    return [items[name] for name in sorted(items)], remarks
+
+
+def _complete(path: Path) -> Item:
+    try:
+        result = hdf5.read_verified(path)
+    except (InputError, ResultFileError) as error:
+        return Item(path.stem, "damaged", code=error.exit_code, message=str(error))
+    shown = (f"{result.backend}, {result.precision}", str(len(result.diagnostics.warnings)))
+    cells = (result.molecule.formula, str(result.sizes.nao), *energies(result), *shown)
+    return Item(path.stem, "complete", result.timings.total, cells, method(result))
+
+
+def _failed(name: str, path: Path) -> Item:
+    found = _json(path)
+    if not isinstance(found, dict):
+        return Item(name, "failed", message=f"{path.name} cannot be read as JSON: see the log of the batch")
+    code, message, traceback = (found.get(key) for key in ("code", "message", "traceback"))
+    known = code if type(code) is int else None
+    return Item(name, "failed", code=known, message=str(message or ""), traceback=str(traceback or ""))
+
+
+def _listed(index: Path, remarks: list[str]) -> list[Item]:
+    """The items in batch.json; those that it calls complete are lost unless their file is there."""
+    found = _json(index)
+    rows = found.get("items") if isinstance(found, dict) else None
+    if not isinstance(rows, list):
+        remarks.append(f"{INDEX} holds no list of items: only the files in the folder are shown")
+        return []
+    listed = []
+    for row in rows:
+        if isinstance(row, dict) and isinstance(row.get("name"), str):
+            state, seconds = row.get("status"), row.get("seconds")
+            spent = float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < LONGEST else None
+            if state == "complete":
+                listed.append(Item(row["name"], "damaged", spent, message=LOST))
+            else:
+                listed.append(Item(row["name"], state if state in STATES else "pending", spent))
+    return listed
+
+
+def _json(path: Path) -> Any:
+    """The value in a JSON file, None when it is none."""
+    try:
+        if path.stat().st_size > LARGEST_JSON:
+            return None
+        return json.loads(path.read_text(encoding="utf-8", errors="backslashreplace"))
+    except (OSError, ValueError, RecursionError):
+        return None

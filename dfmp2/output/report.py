@@ -1,0 +1,621 @@
+"""What is said about a result and about a study, the same in the text that a command prints and on the page."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import socket
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, fields
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dfmp2.molecule.basis import BasisSet
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2 import scaling
+from dfmp2.mp2.result import MP2Result, say_field
+from dfmp2.output.document import (
+    ABSENT,
+    Block,
+    Code,
+    Facts,
+    Figure,
+    Note,
+    Section,
+    Table,
+    counted,
+    difference,
+    energy,
+    fixed,
+    size,
+)
+from dfmp2.output.html.svg import Array, Bar, Curve, bars, curves, draw_molecule, pair_map
+from dfmp2.planning import product_rates
+from dfmp2.planning.sizes import Spin, Workload
+from dfmp2.scf.reference import Reference, Solutions
+from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE, format_bytes
+
+if TYPE_CHECKING:
+    from dfmp2.mp2.prepared import Prepared
+    from dfmp2.output.study import Column, Study
+
+CITATION = (
+    "Feyereisen, Fitzgerald, Komornicki, Chem. Phys. Lett. 208, 359 (1993); PySCF: J. Chem. Phys. 153, 024109 (2020)"
+)
+LONGEST_GEOMETRY = 200  # atoms
+LONGEST_INPUT = 8_000  # characters
+MOST_ROWS = 20  # of a pair map; more orbitals are put together in blocks
+STRONGEST = 15  # pairs listed
+RELATIVITY = {"none": "none", "x2c": "spin-free one-electron X2C"}
+STAGES = {
+    "scf": "SCF",
+    "integrals": "integrals",
+    "transform": "transformation",
+    "fit": "metric and fit",
+    "pair_energies": "pair energies",
+}
+SHORTEST = 0.01  # s; below, a rate would say more about the clock than about the machine
+LIBRARIES = {"cpu": "numpy", "torch": "torch"}  # backend -> library whose matrix products it uses
+
+
+def summary(result: MP2Result) -> list[Section]:
+    """The sections that a run prints."""
+    return [part(result) for part in (_molecule, _method, _energies, _reference, _trust, _cost)]
+
+
+def input_sections(prepared: Prepared) -> list[Section]:
+    """What is known before there are pair energies."""
+    return [part(prepared) for part in (_molecule, _method, _reference)]
+
+
+def in_full(result: MP2Result, content: str) -> list[Section]:
+    """All sections; `content` is the verified hash of its file."""
+    parts = summary(result)
+    return [*parts[:3], _pairs(result), *parts[3:], _provenance(result, content)]
+
+
+def method_name(result: MP2Result | Prepared) -> str:
+    """The method as it is written in a paper, e.g. "DF-MP2/cc-pvdz on DF-RHF, 1 frozen core orbital"."""
+    core, virtual = result.sizes.frozen_core, result.sizes.frozen_virtual
+    frozen = counted(core, "frozen core orbital") if core else "all electrons correlated"
+    more = f", {counted(virtual, 'frozen virtual orbital')}" if virtual else ""
+    return f"{level_name(result)}{result.reference.kind.upper()}, {frozen}{more}"
+
+
+def level_name(result: MP2Result | Prepared) -> str:
+    """The method up to the kind of reference, e.g. "DF-MP2/cc-pvdz on DF-"."""
+    relativistic = "X2C-" if result.options.relativity == "x2c" else ""
+    return f"DF-MP2/{result.orbital_basis.name} on {relativistic}{'DF-' if result.reference.scf_type == 'df' else ''}"
+
+
+def energies(result: MP2Result) -> tuple[str, str, str]:
+    """E(HF), E(corr) and E(MP2), Eh."""
+    return energy(result.scf_total_energy), energy(result.mp2_correlation_energy), energy(result.mp2_total_energy)
+
+
+def verdict(result: MP2Result) -> str:
+    """What the result says about itself, in a few words."""
+    check, certificate, count = result.check, result.certificate, len(result.diagnostics.warnings)
+    checks = {} if check is None else {"PySCF check": check.passed}
+    if certificate is not None:
+        checks["certificate"] = certificate.accepted or certificate.repeated_in_fp64
+    failed = [f"{name} failed" for name, passed in checks.items() if not passed]
+    said = failed or ([f"{' and '.join(checks)} passed"] if checks else [])
+    return ", ".join([*said, counted(count, "warning") if count else "no warnings"])
+
+
+# --- records ------------------------------------------------------------------------------------------
+
+LABELS = {  # of fields that are not called by their name
+    "kind": "reference",
+    "scf_type": "integrals of the SCF",
+    "scf_total_energy": "reference energy",
+    "cycles": "SCF iterations",
+    "ladder": "convergence methods",
+    "start": "start orbitals",
+    "spin_square": "<S^2>",
+    "verdict": "orbital stability",
+    "method": "rotations examined",
+    "homo_lumo_gap": "HOMO-LUMO gap",
+    "smallest_denominator": "smallest MP2 denominator",
+    "correlation_error": "estimated error of E(corr)",
+    "same_spin_error": "estimated error of E(SS)",
+    "opposite_spin_error": "estimated error of E(OS)",
+    "largest_pair_error": "largest difference of one pair",
+    "tolerance": "accepted up to",
+    "budget": "memory allowed",
+    "measured_peak": "peak memory",
+    "fitted_tensor": "B",
+}
+FORMS = {  # end of a field's name -> form of its number; energies have ten digits
+    **dict.fromkeys(("error", "tolerance", "allowed", "gain", "condition", "threshold"), ".1e"),
+    **dict.fromkeys(("gap", "denominator", "eigenvalue"), ".4f"),
+    "difference": "+.2e",
+    "spin_square": ".6f",
+    "seconds": ".2f",
+}
+UNITS = {"hartree": " Eh", "s": " s"}
+SCF_OF_CHECK = ("scf_total_energy", "scf_difference")  # --check has no SCF of its own
+
+
+def record_facts(record: Any, start: str = "", leave: Collection[str] = ()) -> list[tuple[str, str]]:
+    """The fields of a record but for its arrays, other records and warnings, by the names they have in its file."""
+    facts = []
+    for field in fields(record):
+        name, value, unit = field.name, getattr(record, field.name), field.metadata["units"]
+        if (unit == "byte" and not value) or name in ("warnings", *leave):
+            continue
+        if isinstance(value, str | int | float | tuple) and value not in ("", ()):
+            facts.append((f"{start}{LABELS.get(name, name.replace('_', ' '))}", _said(name, value, unit)))
+    return facts
+
+
+def _said(name: str, value: Any, unit: str) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ", ".join(_said(name, part, unit) for part in value)
+    if unit == "byte":
+        return format_bytes(value)
+    if not isinstance(value, float):
+        return str(value)
+    form = next((form for end, form in FORMS.items() if name.endswith(end)), ".10f")
+    return f"{value:{form}}{UNITS.get(unit, '')}" if math.isfinite(value) else ABSENT
+
+
+# --- molecule and method ------------------------------------------------------------------------------
+
+
+def _molecule(result: MP2Result | Prepared) -> Section:
+    molecule = result.molecule
+    field = say_field(molecule, result.orbital_basis)
+    facts = [
+        ("name", molecule.name),
+        ("formula", molecule.formula),
+        ("charge", molecule.charge),
+        ("multiplicity", molecule.multiplicity),
+        ("explicit electrons", result.sizes.nelectron),
+        ("read from", molecule.source or "python"),
+        *([("surroundings", field)] if field else []),
+    ]
+    places = zip(molecule.labels[:LONGEST_GEOMETRY], molecule.coordinates * ANGSTROM_PER_BOHR, strict=False)
+    rows = [(f"{k} {label}", *(f"{x:.8f}" for x in place)) for k, (label, place) in enumerate(places, start=1)]
+    more = molecule.natom - len(rows)
+    caption = f"Geometry, angstrom{f'; {more} more atoms are in the result file' if more else ''}"
+    figure = Figure(
+        partial(draw_molecule, molecule),
+        "Turned to show the longest axis; sticks join atoms nearer than 1.25 times the sum of covalent radii, ghost "
+        "centres (@) have a dashed outline.",
+    )
+    return Section("molecule", "Molecule", [figure, Facts(facts), Table(caption, ("atom", "#x", "#y", "#z"), rows)])
+
+
+def _method(result: MP2Result | Prepared) -> Section:
+    sizes, options = result.sizes, result.options
+    bases = {
+        "orbital": (result.orbital_basis, sizes.nao),
+        "SCF fitting": (result.scf_fitting, sizes.naux_scf),
+        "MP2 fitting": (result.mp2_fitting, sizes.naux),
+    }
+    facts, exponents, hashes = [], [], []
+    for role, (basis, functions) in bases.items():
+        if basis is None:
+            facts.append((role, "none: conventional four-centre integrals"))
+            continue
+        first, *others = basis.describe()
+        facts += [(role, f"{first}, {functions} spherical functions"), *((role, line) for line in others)]
+        for symbol, element in basis.elements.items():
+            hashes.append((role, symbol, element.sha256))
+            if element.ecp is not None:
+                core = f"core potential for {element.ecp_electrons} electrons ({element.ecp_source})"
+                facts.append((f"{role}, {symbol}", core))
+            if "even-tempered" in element.source:
+                exponents += [f"{symbol} l={shell[0]} exponent {shell[1][0]:.10g} bohr^-2" for shell in element.shells]
+    asked = f"{sizes.frozen_core} orbitals per spin (--frozen-core {options.frozen_core})"
+    lines = [*fitting_errors(result.molecule, result.scf_fitting, result.mp2_fitting), result.frozen_core_note]
+    facts += [*(("", line) for line in lines if line), ("frozen core", asked)]
+    spins = ("all",) if result.reference.nspin == 1 else ("alpha", "beta")
+    classes = [
+        (spin, core, nocc, nvir, sizes.frozen_virtual, sizes.nmo)
+        for spin, core, nocc, nvir in zip(spins, _cores(result), sizes.nocc, sizes.nvir, strict=False)
+    ]
+    heads = ("spin", "#frozen core", "#active occupied", "#active virtual", "#frozen virtual", "#all")
+    blocks: list[Block] = [
+        f"{method_name(result)}. Cite: {CITATION}.",
+        Facts(facts),
+        *([Code("Even-tempered fitting functions", "\n".join(exponents), folded=True)] if exponents else []),
+        Table("Orbitals", heads, classes),
+        Table("SHA-256 of exponents and coefficients", ("basis", "element", "SHA-256"), hashes, details=True),
+    ]
+    return Section("method", "Method and basis sets", blocks)
+
+
+def fitting_errors(molecule: Molecule, scf_fitting: BasisSet | None, mp2_fitting: BasisSet) -> list[str]:
+    """A line for each fitting set whose error was measured on the atoms."""
+    lines = []
+    for name, basis in (("SCF", scf_fitting), ("MP2", mp2_fitting)):
+        total = None if basis is None else basis.error_of(molecule.real_symbols)
+        if basis is not None and total is not None:
+            each = ", ".join(f"{symbol} {error:+.1e}" for symbol, error in basis.errors.items())
+            lines.append(f"{name} fitting error of the atoms {total:+.1e} Eh (each {each})")
+    return lines
+
+
+def _cores(result: MP2Result | Prepared) -> list[int]:
+    """Frozen core orbitals of each spin; one with fewer electrons than the core freezes all it has."""
+    sizes = result.sizes
+    return [sizes.nmo - o - v - sizes.frozen_virtual for o, v in zip(sizes.nocc, sizes.nvir, strict=True)]
+
+
+# --- energies -----------------------------------------------------------------------------------------
+
+
+def _energies(result: MP2Result) -> Section:
+    scf, correlation = result.scf_total_energy, result.mp2_correlation_energy
+    same, opposite = result.mp2_same_spin_correlation_energy, result.mp2_opposite_spin_correlation_energy
+    values = [
+        ("nuclear repulsion", result.reference.nuclear_repulsion_energy, "contained in E(HF)"),
+        ("reference energy", scf, f"E(HF), {result.reference.kind.upper()}"),
+        ("same-spin correlation", same, "E(SS)"),
+        ("opposite-spin correlation", opposite, "E(OS)"),
+        ("MP2 correlation", correlation, "E(SS) + E(OS)"),
+        ("MP2 total", result.mp2_total_energy, "E(HF) + E(SS) + E(OS)"),
+    ]
+    drawn = [Bar("MP2", (opposite, same), energy(correlation))]
+    own = scaling.custom(result.options.os_scale, result.options.ss_scale)
+    for kind in filter(None, (scaling.SCS, scaling.SOS, own)):
+        scaled = kind.apply(opposite, same)
+        formula = f"{kind.opposite_spin:.6g} E(OS) + {kind.same_spin:.6g} E(SS)"
+        values += [
+            (f"{kind.name} correlation", scaled, formula),
+            (f"{kind.name} total", scf + scaled, "E(HF) + the line above"),
+        ]
+        drawn.append(Bar(kind.name, (kind.opposite_spin * opposite, kind.same_spin * same), energy(scaled)))
+    rows = [(name, energy(e), fixed(KJ_PER_MOL_PER_HARTREE * e), meaning) for name, e, meaning in values]
+    sources = "; ".join(f"{kind.name}: {kind.source}" for kind in (scaling.SCS, scaling.SOS))
+    blocks: list[Block] = [
+        Table(sources, ("energy", "#Eh", "#kJ/mol", "meaning"), rows),
+        Figure(
+            partial(bars, "Correlation energy by spin component", drawn, ("opposite spin", "same spin")),
+            "Magnitude of the correlation energy, Eh, by spin component after scaling.",
+        ),
+    ]
+    if correlation == 0:
+        blocks.insert(0, Note("info", "There is no pair of electrons to correlate: the correlation energy is zero."))
+    return Section("energies", "Energies", blocks)
+
+
+# --- pair energies ------------------------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    """A pair of occupied orbitals, numbered from 1 over all orbitals; energies in Eh, both orders counted."""
+
+    total: float
+    spins: str
+    i: int
+    j: int
+    opposite: float
+    same: float
+
+
+SPINS = {"": (0, 0), "alpha beta": (0, 1), "alpha alpha": (0, 0), "beta beta": (1, 1)}  # of a pair -> of i and of j
+
+
+def list_pairs(result: MP2Result) -> list[Pair]:
+    """All distinct pairs, most negative first; e_ij is the contribution of the occupied pair ij to E(corr)."""
+    opposite, *same = result.pairs.channels().values()
+    if result.reference.nspin == 1:
+        both = 2.0 - np.eye(len(opposite))
+        places = zip(*np.triu_indices(len(opposite)), strict=True)
+        found = [("", i, j, both[i, j] * opposite[i, j], both[i, j] * same[0][i, j]) for i, j in places]
+    else:
+        found = [("alpha beta", i, j, value, 0.0) for (i, j), value in np.ndenumerate(opposite)]
+        for spins, matrix in zip(("alpha alpha", "beta beta"), same, strict=True):
+            places = zip(*np.triu_indices(len(matrix), 1), strict=True)
+            found += [(spins, i, j, 0.0, 2.0 * matrix[i, j]) for i, j in places]
+    core = _cores(result)
+    return sorted(
+        Pair(float(os + ss), spins, int(i) + 1 + core[SPINS[spins][0]], int(j) + 1 + core[SPINS[spins][1]], os, ss)
+        for spins, i, j, os, ss in found
+    )
+
+
+def _pairs(result: MP2Result) -> Section:
+    core, total, eps = _cores(result), result.mp2_correlation_energy, result.reference.mo_energy
+    pairs = list_pairs(result)
+    rows = []
+    for pair in pairs[:STRONGEST]:
+        levels = ", ".join(f"{eps[spin][k - 1]:.3f}" for spin, k in zip(SPINS[pair.spins], pair[2:4], strict=True))
+        values = (f"{value:z.8f}" for value in (pair.opposite, pair.same, pair.total))
+        share = fixed(100 * pair.total / total if total else math.nan)
+        rows.append((f"{pair.i}, {pair.j}", pair.spins or "both", levels, *values, share))
+    frozen = f", the first {core[0]} of which are frozen" if core[0] else ""
+    caption = (
+        f"The {len(rows)} strongest of {len(pairs)} pairs, with their share of E(corr); both orders (ij, ji) are "
+        f"counted; orbitals are numbered from 1{frozen}. dfmp2 show --pairs prints all of them"
+    )
+    heads = ("i, j", "spins", "#e(i), e(j) / Eh", "#E(OS) / Eh", "#E(SS) / Eh", "#sum / Eh", "#share / %")
+    firsts = {"opposite_spin": core, "same_spin_beta": (core[1], core[1])}
+    maps = [
+        _pair_map(name.replace("_", " "), matrix, firsts.get(name, (core[0], core[0])))
+        for name, matrix in result.pairs.channels().items()
+        if matrix.size
+    ]
+    return Section("pairs", "Pair energies", [*maps, Table(caption, heads, rows, sortable=True)])
+
+
+def _pair_map(name: str, matrix: Array, first: Sequence[int]) -> Block:
+    """The matrix of a channel as a figure; a large one as sums over blocks of orbitals."""
+    if not np.any(matrix):
+        return f"Pair energies, {name}: all are zero."
+    block = max(1, math.ceil(max(matrix.shape) / MOST_ROWS))
+    starts = [np.arange(0, n, block) for n in matrix.shape]
+    sums = np.add.reduceat(np.add.reduceat(matrix, starts[0], axis=0), starts[1], axis=1)
+    names = [
+        [f"{core + k + 1} to {core + min(k + block, n)}" if block > 1 else f"{core + k + 1}" for k in found.tolist()]
+        for found, n, core in zip(starts, matrix.shape, first, strict=True)
+    ]
+    grouped = (
+        f" {matrix.shape[0]} by {matrix.shape[1]} values are too many to show: each square is the sum over a block of "
+        f"{block} by {block} orbitals."
+    )
+    caption = (
+        f"Pair energies, {name}.{grouped if block > 1 else ''} The side of a square falls with the logarithm of the "
+        "magnitude; smaller than 0.0001 of the largest is a dot. Outlined squares are positive."
+    )
+    rows = [(name, *map(energy, row)) for name, row in zip(names[0], sums.tolist(), strict=True)]
+    table = Table(f"Values of the map: {name}, Eh", ["i \\ j", *(f"#{n}" for n in names[1])], rows, details=True)
+    return Figure(partial(pair_map, f"Pair energies, {name}, orbital by orbital", sums, *names), caption, table)
+
+
+# --- reference ----------------------------------------------------------------------------------------
+
+
+def _reference(result: MP2Result | Prepared) -> Section:
+    reference, stability = result.reference, result.reference.stability
+    spin = (result.molecule.multiplicity - 1) / 2
+    facts = dict(record_facts(reference)) | {"relativity": RELATIVITY[result.options.relativity]}
+    facts["<S^2>"] += f" (pure spin state: {spin * (spin + 1):.2f})"
+    examined = [("orbital stability", "not examined")] if stability is None else record_facts(stability)
+    blocks: list[Block] = [Facts([*facts.items(), *examined, *record_facts(result.diagnostics)])]
+    if stability is not None and stability.verdict.startswith("unstable"):
+        blocks.insert(0, Note("warning", "A lower SCF solution exists."))
+    blocks.append(_iterations(reference))
+    if reference.solutions is not None and len(reference.solutions.energy) > 1:
+        blocks.append(_solutions(reference.solutions))
+    return Section("reference", "Hartree-Fock reference", blocks)
+
+
+def _solutions(found: Solutions) -> Table:
+    rows = [
+        (
+            *(row["start"], row["origin"]),
+            energy(row["energy"]) if math.isfinite(row["energy"]) else "not converged",
+            *(fixed(row[name], 4) for name in ("spin_square", "lowest_eigenvalue")),
+            *(row["kind"], "<- used" if number == found.chosen else ""),
+        )
+        for number, row in enumerate(found.rows(), start=1)
+    ]
+    heads = ("#start", "start orbitals", "#E(SCF)", "#<S^2>", "#lowest eigenvalue", "kind", "")
+    return Table("SCF solutions in the order in which they were found, Eh", heads, rows)
+
+
+def _iterations(reference: Reference) -> Block:
+    """How energy and gradient fell from one SCF iteration to the next."""
+    if reference.history is None or not len(reference.history):
+        return Note("info", "The iterations of this SCF are not recorded: it was done elsewhere, or needed none.")
+    found = [(n, *row) for n, row in enumerate(reference.history.tolist(), start=1)]
+    drawn = [
+        Curve("orbital gradient", [(n, math.log10(g)) for n, _, _, g in found if g > 0]),
+        Curve("change of the energy", [(n, math.log10(abs(c))) for n, _, c, _ in found[1:] if c]),
+    ]
+    rows = [(n, energy(e), difference(change), difference(gradient)) for n, e, change, gradient in found]
+    return Figure(
+        partial(curves, "Convergence of the SCF", drawn, "iteration", "log10 of the value in Eh"),
+        "Orbital gradient and change of the energy in each SCF iteration, powers of ten of Eh.",
+        Table("SCF iterations, Eh", ("#iteration", "#E(SCF)", "#change", "#orbital gradient"), rows, details=True),
+    )
+
+
+# --- precision ----------------------------------------------------------------------------------------
+
+
+def _trust(result: MP2Result) -> Section:
+    certificate, check, warnings = result.certificate, result.check, result.diagnostics.warnings
+    facts = [
+        ("backend", f"{result.backend}: {result.backend_reason}"),
+        ("device and libraries", ", ".join(result.provenance.backend_details) or "not recorded"),
+        ("precision", f"{result.precision} (asked for: {result.options.precision})"),
+    ]
+    blocks: list[Block] = [Note("warning", text) for text in warnings] or [Note("ok", "The run gave no warning.")]
+    blocks.append(Facts(facts))
+    if certificate is None:
+        reason = "nothing is computed in reduced precision" if result.precision == "fp64" else "not recorded"
+        blocks.append(f"Precision certificate: none; {reason}.")
+    else:
+        if certificate.repeated_in_fp64:
+            note = Note("info", "The estimate exceeded the tolerance, so the pair energies were repeated in float64.")
+        elif certificate.accepted:
+            note = Note("ok", "The estimated precision error of E(corr) is within the tolerance.")
+        else:
+            note = Note("failure", "The estimated precision error of E(corr) exceeds the tolerance.")
+        sampled = ("certificate", f"{certificate.sampled} of {certificate.pairs} pairs redone in float64")
+        blocks += [note, Facts([sampled, *record_facts(certificate, leave=("sampled", "pairs"))])]
+    if check is None:
+        blocks.append(
+            "Not checked against PySCF's own DF-MP2 in this run (--check does it, dfmp2 compare does it now)."
+        )
+    else:
+        verdict = f"{'agrees' if check.passed else 'differs'}: largest difference {size(check.largest_difference)} Eh"
+        shared = "check, same orbitals and fitting set (whose errors it cannot see)"
+        blocks += [
+            Note("ok" if check.passed else "failure", f"{check.program} {verdict}"),
+            Facts([(shared, "passed" if check.passed else "FAILED"), *record_facts(check, leave=SCF_OF_CHECK)]),
+        ]
+    return Section("trust", "Precision and backend", blocks)
+
+
+# --- cost ---------------------------------------------------------------------------------------------
+
+
+def _cost(result: MP2Result) -> Section:
+    spent, predicted = asdict(result.timings), asdict(result.predicted)
+    derived = "derived from" in result.frozen_core_note  # a derived result keeps the times of its original run
+    work = {} if derived else operations(result)
+    rows: list[tuple[str, ...]] = []
+    for name, title in STAGES.items():
+        count, seconds, best = work.get(name), spent[name], _product_rate(result, name)
+        rate = None if count is None or not seconds >= SHORTEST else count / seconds / 1e9
+        share = None if rate is None or best is None else 1e11 * rate / best
+        done = "" if count is None else f"{count / 1e9:.3g}"
+        rows.append((title, fixed(seconds), fixed(predicted[name]), done, fixed(rate, 1), fixed(share, 0)))
+    other = max(0.0, spent["total"] - sum(spent[name] for name in STAGES))
+    rows += [("everything else", fixed(other), *[""] * 4)]
+    rows += [("total", fixed(spent["total"]), fixed(predicted["total"]), *[""] * 3)]
+    times = [*(spent[name] for name in STAGES), other]
+    drawn = [Bar(row[0], (seconds,), f"{row[1]} s") for row, seconds in zip(rows, times, strict=False)]
+    heads = ("stage", "#time / s", "#predicted / s", "#10^9 operations", "#GFLOP/s", "#% of a matrix product")
+    shown = len(heads) if any(row[-1] for row in rows) else -1  # of the columns
+    facts = [("threads", str(result.provenance.threads)), *record_facts(result.memory)]
+    for record, start in ((result.storage, "scratch: "), (result.ranks, "ranks: "), (result.preparation, "prepared: ")):
+        facts += [] if record is None else record_facts(record, start)
+    blocks: list[Block] = [
+        Figure(partial(bars, "Wall time per stage", drawn), "Wall time per stage."),
+        Facts(facts),
+        Table(
+            "Wall time, and the rate of the stages that are matrix products",
+            heads[:shown],
+            [row[:shown] for row in rows],
+        ),
+    ]
+    return Section("cost", "Time and memory", blocks)
+
+
+def operations(result: MP2Result) -> dict[str, int]:
+    """Operations of the stages that are matrix products; a multiplication and an addition count as two."""
+    sizes, certificate = result.sizes, result.certificate
+    # A mixed pass whose result was not accepted was followed by one in float64: both were done.
+    passes = [] if certificate is None else ["mixed"]
+    if certificate is None or certificate.repeated_in_fp64:
+        passes.append("fp64")
+    occupied = np.count_nonzero(result.reference.mo_occ, axis=1).tolist()
+    spins = tuple(Spin(*numbers) for numbers in zip(occupied, sizes.nocc, sizes.nvir, strict=False))
+    done = [Workload(sizes.nao, sizes.naux_scf, sizes.naux, spins, precision, 0).flops() for precision in passes]
+    pairs = sum(flops["pairs_fp64"] + flops["pairs_mixed"] for flops in done)
+    return {"transform": done[0]["transform"], "fit": done[0]["fit"], "pair_energies": pairs}
+
+
+def _product_rate(result: MP2Result, stage: str) -> float | None:
+    """Operations per second of a large matrix product alone, where `dfmp2 bench --gemm` measured it on this host."""
+    run = result.provenance
+    record = product_rates.load(run.threads) if run.host == socket.gethostname() else None
+    library, precision = "numpy", "fp64"
+    if stage == "pair_energies":
+        library, precision = LIBRARIES.get(result.backend, ""), result.precision
+    return None if record is None else record.products.get(f"{library} {precision} {run.threads}")
+
+
+# --- provenance ---------------------------------------------------------------------------------------
+
+
+def _provenance(result: MP2Result, content: str) -> Section:
+    run, text = result.provenance, result.molecule.text
+    facts = [*record_facts(run, leave=("command",)), ("content of the file", f"SHA-256 {content}, verified")]
+    given = asdict(result.options).items()
+    options = [(f"--{name.replace('_', '-')}", value) for name, value in given if value is not None]
+    blocks: list[Block] = [
+        Code("Command", run.command),
+        Facts(facts),
+        Table("Options in force (those not listed were left to their default)", ("option", "value"), options),
+    ]
+    if text:
+        digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+        cut = f"; the first {LONGEST_INPUT} of {len(text)} characters" if len(text) > LONGEST_INPUT else ""
+        blocks.append(Code(f"Input, SHA-256 {digest}{cut}", text[:LONGEST_INPUT], folded=text.count("\n") > 12))
+    else:
+        blocks.append("The molecule was given as numbers: there is no input text.")
+    return Section("provenance", "Command and environment", blocks)
+
+
+# --- several results, and a study ---------------------------------------------------------------------
+
+HEADINGS = {  # of the columns of a study whose name is long
+    "scf_total_energy": "E(SCF)",
+    "mp2_same_spin_correlation_energy": "E(SS)",
+    "mp2_opposite_spin_correlation_energy": "E(OS)",
+    "mp2_correlation_energy": "E(corr)",
+    "mp2_total_energy": "E(MP2)",
+    "relative_energy": "E - lowest",
+    "homo_lumo_gap": "gap",
+    "scf_iterations": "cycles",
+    "exit_code": "code",
+}
+CONVERTED = {"_kj_per_mol": "kJ/mol", "_kcal_per_mol": "kcal/mol"}  # end of a name -> unit of the same energy
+DIGITS = {"hartree": ".10f", "kJ/mol": ".4f", "kcal/mol": ".4f"}
+
+
+def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Table:
+    """A row for each result; `anchors` are those of the results that are shown in full."""
+    rows = []
+    for name, r in results.items():
+        method, backend = f"{level_name(r)}{r.reference.kind.upper()}", f"{r.backend}, {r.precision}"
+        cost = (r.reference.cycles, fixed(r.timings.total))
+        cell = (name, anchors.get(name, ""))
+        rows.append((cell, r.molecule.formula, method, r.sizes.frozen_core, *energies(r), *cost, backend))
+    heads = (
+        "result",
+        "formula",
+        "method",
+        "#core",
+        "#E(HF) / Eh",
+        "#E(corr) / Eh",
+        "#E(MP2) / Eh",
+        "#cycles",
+        "#time / s",
+    )
+    return Table("", (*heads, "~backend"), rows, sortable=True)
+
+
+def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) -> list[Section]:
+    """What a study found, as stored, and its runs."""
+    missing = [Note("warning", "INCOMPLETE: not everything that was asked for has been run")]
+    blocks: list[Block] = [*([] if study.complete else missing), *study.notes]
+    if study.values:
+        blocks.append(_values(study))
+    if study.table:
+        heads = [_heading(name, column) for name, column in study.table.items()]
+        columns = ([_cell(value, column.units) for value in column.values] for column in study.table.values())
+        blocks.append(Table("", heads, list(zip(*columns, strict=True)), sortable=True))
+    runs = Section("overview", "Runs (groups /runs/NAME of the file)", [overview(study.runs, anchors)])
+    return [Section("study", "Results", blocks), runs]
+
+
+def _values(study: Study) -> Table:
+    """The numbers of a study; those that are one energy in several units are one row."""
+    values = study.values
+    ends = [end for end in CONVERTED if any(name.endswith(end) for name in values)]
+    rows = []
+    for name, item in values.items():
+        if not name.endswith(tuple(ends)):
+            others = (values.get(f"{name}{end}") for end in ends)
+            said = ("" if other is None else _cell(other.value, other.units) for other in others)
+            unit = "Eh" if item.units == "hartree" else item.units
+            rows.append((name.replace("_", " "), _cell(item.value, item.units), unit, *said, item.description))
+    return Table("", ("quantity", "#value", "unit", *(f"#{CONVERTED[end]}" for end in ends), "~meaning"), rows)
+
+
+def _heading(name: str, column: Column) -> str:
+    unit = f" / {'Eh' if column.units == 'hartree' else column.units}" if column.units else ""
+    numbers = "" if all(isinstance(value, str) for value in column.values) else "#"
+    return f"{numbers}{HEADINGS.get(name, name.replace('_', ' '))}{unit}"
+
+
+def _cell(value: str | float, units: str) -> str:
+    if isinstance(value, str):
+        return value
+    form = ".1e" if 0 < abs(value) < 1e-6 else DIGITS.get(units, ".8g")
+    return f"{value:{form}}" if math.isfinite(value) else ABSENT
