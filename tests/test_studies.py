@@ -494,7 +494,7 @@ REFUSED_FROM = {
 }
 REFUSED = [
     ("cbs", ("--basis", "cc-pvtz"), "expected two neighbours"),
-    ("cbs", ("--basis", "cc-pv[dq]z"), "not neighbours in rising order"),
+    ("cbs", ("--basis", "cc-pv[dq]z"), "two neighbours of d, t, q, 5, 6 in brackets and in rising order"),
     ("cbs", ("--basis", "cc-pv[tq"), "expected two neighbours"),
     ("cbs", ("--basis", "cc-pv[tq5]z"), "expected two neighbours"),
     ("cbs", ("--basis", "6-31[tq]g"), "no extrapolation formula is published"),
