@@ -109,14 +109,9 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-def affinity() -> int:
-    """Cores this process may be scheduled on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Everything a check may look at, as one value that tests can plant.
+    """Everything a check may look at, as one value that tests can plant; made before a variable is changed.
 
     Attributes
     ----------
@@ -133,11 +128,15 @@ class Surroundings:
 
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     folder: Path = field(default_factory=Path)
-    home: Path | None = None
+    home: Path | None = field(default_factory=lambda: Path(os.environ["HOME"]) if os.environ.get("HOME") else None)
     root: Path = Path("/")
     prefix: Path = Path(sys.prefix)
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
-    cores: int = field(default_factory=affinity)
+    cores: int = field(
+        default_factory=lambda: (
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        )
+    )
     version: Callable[[str], str | None] = installed_version
     torch: subprocess.Popen[str] | None = None
 
@@ -148,12 +147,6 @@ class Surroundings:
         except OSError:
             return []
         return " ".join(texts).split()
-
-
-def observe() -> Surroundings:
-    """The surroundings of this process, before it changes any of its variables."""
-    home = os.environ.get("HOME")
-    return Surroundings(home=Path(home) if home else None)
 
 
 def examine(s: Surroundings) -> list[Finding]:
