@@ -79,31 +79,24 @@ def check(finding: Finding, *texts: str, fix: str | None = None, status: str = "
 SHIELDED = "ignored by dfmp2, executed or loaded by PySCF on its own"
 # Check, what is changed (environment variables, installed versions, or fields), detail, fix (None: it is sound), code.
 TRAPS: tuple[tuple[str, dict[str, Any], str, str | None, int], ...] = (
-    ("libraries", {}, "numpy 2.1, scipy 1.14", None, 0),
     ("libraries", {"scipy": "1.9.3"}, "scipy too old", "pip install 'scipy>=1.11'", 0),
     ("libraries", {"version": {"numpy": "2.1"}.get}, "h5py missing", "pip install scipy h5py click", 1),
     ("basis sets", {}, "optional: pip install 'dfmp2[bse]'", None, 0),
     ("basis sets", {"basis_set_exchange": "0.11"}, "basis-set-exchange 0.11", None, 0),
     ("Psi4", {"environ": {}}, "not on PATH", None, 0),
     ("threads", {}, "8 usable (8 by affinity, no quota)", None, 0),
-    ("threads", {"OMP_NUM_THREADS": "8,1"}, "8 usable", None, 0),
     ("threads", {"OMP_NUM_THREADS": "64"}, "8 usable (8 by affinity, no quota); OMP_NUM_THREADS=64 is more", "=8", 0),
     ("threads", {"OMP_NUM_THREADS": "1"}, "OMP_NUM_THREADS=1 is fewer", "or run with --threads 8", 0),
     ("threads", {"OMP_NUM_THREADS": "many"}, "is no number", "unset OMP_NUM_THREADS", 0),
     ("threads", {"OMP_PROC_BIND": "FALSE"}, "8 usable", None, 0),
     ("threads", {"OMP_PROC_BIND": "true"}, "OMP_PROC_BIND=true may pin all workers", "unset OMP_PROC_BIND", 0),
-    ("threads", {"GOMP_CPU_AFFINITY": "0-3"}, "GOMP_CPU_AFFINITY=0-3", "unset GOMP_CPU_AFFINITY", 0),
     ("threads", {"MKL_NUM_THREADS": "4"}, "; a run overrides MKL_NUM_THREADS=4", None, 0),
-    ("working directory", {}, " free", None, 0),
     ("working directory", {"folder": Path("/nowhere/gone")}, "there is no folder", "--output", 3),
     ("working directory", {"folder": Path("/proc")}, "cannot write into /proc", "--output", 7),  # root included
-    ("scratch", {}, " free", None, 0),
     ("scratch", {"TMPDIR": "/nowhere"}, "TMPDIR=/nowhere cannot be written", "unset TMPDIR", 0),
     ("scratch", {"PYSCF_TMPDIR": "/nowhere"}, "PYSCF_TMPDIR=/nowhere", "unset PYSCF_TMPDIR", 7),
-    ("home", {}, "home", None, 0),
     ("home", {"home": None}, "HOME is not set", "export HOME=", 0),
     ("home", {"home": Path("/nowhere")}, "is no folder", "export HOME=", 0),
-    ("PySCF configuration", {}, "nothing", None, 0),
     ("PySCF configuration", {"PYSCF_EXT_PATH": "/other"}, f"PYSCF_EXT_PATH=/other: {SHIELDED}", "remove it", 0),
     ("PySCF", {}, "5 of 5 parsers", None, 0),
     ("BLAS", {}, "NumPy: ", None, 0),
@@ -120,11 +113,12 @@ def test_one_trap(sound, name, changes, text, fix, code):
     assert listing(sound.folder) == {}
 
 
-@pytest.mark.parametrize("place", ["folder", "home"])
-def test_hostile_pyscf_configuration(sound, place):
-    file = getattr(sound, place) / ".pyscf_conf.py"
-    file.write_text("raise SystemExit('executed')")
-    check(inspect("PySCF configuration", sound), str(file), SHIELDED, fix="remove it")
+def test_hostile_pyscf_configuration(sound):
+    for folder in (sound.folder, sound.home):
+        file = folder / ".pyscf_conf.py"
+        file.write_text("raise SystemExit('executed')")
+        check(inspect("PySCF configuration", sound), str(file), SHIELDED, fix="remove it")
+        file.unlink()
 
 
 def test_python_disk_memory_and_clock(sound, monkeypatch):
@@ -276,9 +270,8 @@ def test_a_trainium_host(trainium):
     check(neuron(having(lone, {"LD_LIBRARY_PATH": "/opt/aws/neuron/lib"}))["PATH"])
 
 
-@pytest.mark.parametrize(
-    ("variables", "text", "fix"),
-    [
+def test_neuron_variables(trainium):
+    for variables, text, fix in (
         ({"NKI_SIMULATOR": "1"}, "simulated, not run", "unset NKI_SIMULATOR"),
         ({"PJRT_DEVICE": "CPU"}, "PJRT_DEVICE=CPU", "export PJRT_DEVICE=NEURON"),
         ({"NEURON_CC_FLAGS": "-O2"}, "lacks --auto-cast=none", "export NEURON_CC_FLAGS="),
@@ -288,10 +281,8 @@ def test_a_trainium_host(trainium):
         ({"HOME": ""}, "HOME is not set", "export HOME="),
         ({"NKI_SIMULATOR": "0", "NEURON_CC_FLAGS": "-O2 --auto-cast none"}, "-O2 --auto-cast none", None),
         ({"NEURON_PLATFORM_TARGET_OVERRIDE": "trn1"}, "NEURON_CC_FLAGS=", None),
-    ],
-)
-def test_neuron_variables(trainium, variables, text, fix):
-    check(neuron(having(trainium, variables))["variables"], text, fix=fix)
+    ):
+        check(neuron(having(trainium, variables))["variables"], text, fix=fix)
 
 
 def test_a_compile_cache_that_cannot_be_written(trainium, monkeypatch):
