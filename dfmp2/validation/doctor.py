@@ -57,7 +57,7 @@ CORRELATION_ENERGY = -0.013153383073958618  # Eh
 LARGEST_ERROR = 1e-8  # Eh
 
 # Run by another Python: a broken build may take the process with it.
-_TORCH_PROBE = """
+TORCH_PROBE = """
 import json, torch
 device = torch.cuda.get_device_name() if torch.cuda.is_available() else None
 print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "device": device}))
@@ -123,7 +123,6 @@ class Surroundings:
     path : Python's module search path
     cores : cores this process may be scheduled on
     version : distribution name -> installed version or None
-    torch : the process that imports PyTorch meanwhile, None where it is not installed
     """
 
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -138,7 +137,6 @@ class Surroundings:
         )
     )
     version: Callable[[str], str | None] = installed_version
-    torch: subprocess.Popen[str] | None = None
 
     def words(self, *files: str) -> list[str]:
         """Words of system files such as "/sys/fs/cgroup/cpu.max"; none where they cannot be read."""
@@ -151,9 +149,6 @@ class Surroundings:
 
 def examine(s: Surroundings) -> list[Finding]:
     """Every finding about these surroundings, in the order of `CHECKS`, those about Trainium behind Psi4's."""
-    s = replace(s, torch=start_torch_probe(s))
-    with contextlib.suppress(Dfmp2Error, ImportError, OSError):  # its row says why
-        default_result()  # while torch is imported; and BLAS is looked at with the libraries of a run
     findings = []
     for name in CHECKS:
         findings.append(inspect(name, s))
@@ -248,42 +243,24 @@ def check_psi4(s: Surroundings) -> Finding:
     return ok(f"{found} (optional, for compare --with psi4)")
 
 
-def start_torch_probe(s: Surroundings) -> subprocess.Popen[str] | None:
-    """Import torch in another process, meanwhile; None where it is not installed."""
-    if s.version("torch") is None:
-        return None
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", _TORCH_PROBE],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        cwd=s.prefix,
-        env=dict(s.environ),
-    )
-
-
 def check_torch(s: Surroundings) -> Finding:
     """Can the torch and cuda backends be used? (optional)"""
-    driver = (s.root / "proc/driver/nvidia/version").exists()
-    if s.torch is None:
+    driver, version = (s.root / "proc/driver/nvidia/version").exists(), s.version("torch")
+    if version is None:
         if driver:
             return warn("an NVIDIA driver, but no PyTorch", "pip install 'dfmp2[torch]'")
         return ok("not installed, no NVIDIA driver (optional: pip install 'dfmp2[torch]')")
+    command, plain = [sys.executable, "-P", "-c", TORCH_PROBE], dict(s.environ)
     try:
-        text, errors = s.torch.communicate(timeout=IMPORT_SECONDS)
-        found = json.loads(text)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, env=plain, check=False)
+        found = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
-        s.torch.kill()
-        return _broken_torch(s, f"no answer within {IMPORT_SECONDS} s")
+        reason = f"no answer within {IMPORT_SECONDS} s"
     except ValueError:
-        return _broken_torch(s, *(errors.strip().splitlines()[-1:] or [f"exit code {s.torch.poll()}"]))
-    return judge_torch(str(found["version"]), found["cuda"], found["device"], driver)
-
-
-def _broken_torch(s: Surroundings, reason: str) -> Finding:
-    return warn(f"{s.version('torch')} does not import: {reason[:160]}", "pip install --force-reinstall torch")
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:160]
+    else:
+        return judge_torch(str(found["version"]), found["cuda"], found["device"], driver)
+    return warn(f"{version} does not import: {reason}", "pip install --force-reinstall torch")
 
 
 def judge_torch(version: str, cuda: str | None, device: str | None, driver: bool) -> Finding:

@@ -34,6 +34,7 @@ from dfmp2.validation.tables import FAIL, PASS, SKIPPED, Row
 
 AGAINST_TOLERANCE = 1e-8  # Eh; 2.5e-9 seen, with core potentials
 AGAINST_REASON = "recomputed from scratch with the same bases; two converged SCFs, E(corr) of first order in theirs"
+OF_ENTRIES = ("basis", "reference", "scf", "scf_auxbasis", "scf_conv_tol", "auxbasis", "frozen_core")  # options
 NAMES = {"pyscf": "PySCF", "psi4": "Psi4"}
 
 Values = dict[str, float]
@@ -79,14 +80,8 @@ class Session:
         """The calculation's result, computed when it is asked for the first time."""
         if calculation not in self._results:
             options = Options(
-                basis=calculation.basis,
-                reference=calculation.reference,
-                scf=calculation.scf,
-                scf_auxbasis=calculation.scf_auxbasis,
-                scf_conv_tol=calculation.scf_conv_tol,
+                **{name: getattr(calculation, name) for name in OF_ENTRIES},
                 stability="off",
-                auxbasis=calculation.auxbasis,
-                frozen_core=calculation.frozen_core,
                 backend=self.backend.name,
                 precision=self.precision,
                 memory=self.memory,
