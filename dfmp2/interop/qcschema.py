@@ -83,8 +83,8 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint) or (isinstance(value, int) and isinstance(1.0, hint))
 
 
-# Method -> the correlation energy of a result it stands for. The MP2 step is always density-fitted, so a prefix that
-# says so may be left out.
+# Method -> the correlation energy of a result that it stands for. The MP2 step is always density-fitted, so a prefix
+# that says so may be left out.
 CORRELATION_ENERGIES = {
     "mp2": "mp2_correlation_energy",
     "scs-mp2": "scs_mp2_correlation_energy",
@@ -95,23 +95,8 @@ PREFIXES = ("df-", "ri-")
 CUSTOM = "custom-scs-mp2"
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
-    """A method by its plain name, a key of CORRELATION_ENERGIES."""
-
-    name: str
-
-    def correlation_energy(self, result: MP2Result) -> float:
-        """Its correlation energy, Eh."""
-        return float(getattr(result, CORRELATION_ENERGIES[self.name]))
-
-    def total_energy(self, result: MP2Result) -> float:
-        """E(HF) plus its correlation energy, Eh."""
-        return result.scf_total_energy + self.correlation_energy(result)
-
-
-def read_method(text: object, options: Options) -> Method:
-    """The method of a name in any case, with or without df- or ri-.
+def read_method(text: object, options: Options) -> str:
+    """The correlation energy that a method stands for, by its name in a result; any case, with or without df- or ri-.
 
     Raises
     ------
@@ -130,7 +115,7 @@ def read_method(text: object, options: Options) -> Method:
             if name == CUSTOM
             else f"os_scale and ss_scale belong to method {CUSTOM}, not to {name}: name it, or leave them out"
         )
-    return Method(name)
+    return CORRELATION_ENERGIES[name]
 
 
 # Fields of a molecule -> their JSON type; those below have no part in the energy.
@@ -267,7 +252,8 @@ class Request:
     ----------
     document : as it came
     version : of its schema
-    molecule, options, method : what to compute
+    molecule, options : what to compute
+    method : name of the correlation energy asked for
     kept : protocol `wavefunction`
     """
 
@@ -275,7 +261,7 @@ class Request:
     version: int
     molecule: Molecule
     options: Options
-    method: Method
+    method: str
     kept: str
 
 
@@ -383,7 +369,7 @@ def run(
 
 def answer(request: Request, result: MP2Result) -> dict[str, Any]:
     """The AtomicResult, in the version of the input."""
-    correlation = request.method.correlation_energy(result)
+    correlation = getattr(result, request.method)
     return atomic_result(result, request.document, request.version, request.kept, correlation)
 
 
@@ -428,7 +414,9 @@ def _fields(place: str, given: Mapping[str, Any], types: Mapping[str, type]) -> 
         kind = types[name]
         number = kind is float and isinstance(value, int) and not isinstance(value, bool)
         if not isinstance(value, kind) and not number:
-            raise InputError(f"{place}.{name} is a {JSON[type(value)]}: expected a {JSON[kind]}")
+            raise InputError(
+                f"{place}.{name} is a {JSON.get(type(value), type(value).__name__)}: expected a {JSON[kind]}"
+            )
     return {name: given.get(name) for name in types}
 
 
