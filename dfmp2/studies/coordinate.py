@@ -24,7 +24,7 @@ from dfmp2.errors import InputError
 from dfmp2.molecule.elements import BOND, internal_coordinate, radius
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.studies.fragments import parse_atoms, show_atoms
-from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
+from dfmp2.units import BOHR_PER_ANGSTROM
 
 Vector = NDArray[np.float64]
 
@@ -58,13 +58,6 @@ class Coordinate:
     def name(self) -> str:
         """bond_1_2, angle_2_1_3, ..."""
         return "_".join([self.kind, *(str(atom + 1) for atom in self.atoms)])
-
-    def measure(self, molecule: Molecule) -> float:
-        """Its value in a geometry, in `units`."""
-        value = internal_coordinate(molecule.coordinates[list(self.atoms)])
-        if self.kind != "bond":
-            return math.degrees(value)
-        return value * (ANGSTROM_PER_BOHR if self.units == "angstrom" else 1.0)
 
     def at(self, molecule: Molecule, value: float) -> Molecule:
         """The molecule with the coordinate set to `value`; bonds and angles elsewhere stay.

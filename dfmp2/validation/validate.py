@@ -26,7 +26,7 @@ from dfmp2.output.hdf5 import ENERGIES
 from dfmp2.progress import Silent
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.validation import synthetic
-from dfmp2.validation.compare import PROGRAMS, recompute
+from dfmp2.validation.compare import recompute
 from dfmp2.validation.entries import Calculation, Entry, Quantity
 from dfmp2.validation.psi4 import INSTALL, find_psi4
 from dfmp2.validation.synthetic import KERNEL_CERTIFICATE, Kernel
@@ -147,10 +147,8 @@ class Other:
     """
 
     def __init__(self, program: str, session: Session) -> None:
-        if program not in PROGRAMS:
-            raise InputError(
-                f"--against {program!r}: expected {' or '.join(PROGRAMS)}, or both with a comma between them"
-            )
+        if program not in NAMES:
+            raise InputError(f"--against {program!r}: expected {' or '.join(NAMES)}, or both with a comma between them")
         if program == "psi4" and find_psi4() is None:
             raise BackendUnavailable(
                 f"--against psi4: psi4 is not on PATH: install it ({INSTALL}), or use --against pyscf"
