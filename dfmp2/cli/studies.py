@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ def run_study(
     display: Display,
     given: Given,
     *,
+    beside: Mapping[str, Path] | None = None,
     finish: Callable[[Study], None] | None = None,
     ending: Callable[[Study], str],
 ) -> Study:
@@ -46,6 +47,7 @@ def run_study(
     compute : the study itself
     target : its file
     given : names the files that are read, which must not be the file that is written
+    beside : files that `finish` writes, by the option that names them
     finish : writes what else there is to write
     ending : the last line
     """
@@ -69,6 +71,7 @@ def run_study(
             target,
             overwrite=display.overwrite,
             resume=display.resume,
+            beside=beside,
             undisturbed=undisturbed,
             finishing=signals.finish_first,
         )
@@ -252,7 +255,7 @@ def scan(
     table, curve = Path(csv_file or target.with_suffix(".csv")), Path(plot_file or target.with_suffix(".svg"))
     replaced = display.overwrite or display.resume
     beside = {"--csv": table, "--plot": curve}
-    _require_places(target, beside, given, overwrite=replaced)
+    _require_places(target, beside, given)
 
     def compute(keeper: Keeper, console: Console) -> Study:
         from dfmp2.output.hdf5 import read_start_orbitals
@@ -276,7 +279,7 @@ def scan(
         at = "" if place is None else f", minimum at {place.value:.6g} {place.units}"
         return f"dfmp2 finished: {said}{at}; {table}, {curve}"
 
-    study = run_study(compute, target, display, given, finish=finish, ending=ending)
+    study = run_study(compute, target, display, given, beside=beside, finish=finish, ending=ending)
     if study.settings["failed"]:
         raise SomeFailed(
             f"{study.settings['failed']} of {len(scan.values)} points failed (listed in the notes); the others are in "
@@ -305,7 +308,7 @@ def _make_scan(
     return along(whole, coordinate, options, chained=chained)
 
 
-def _require_places(target: Path, beside: dict[str, Path], given: Given, *, overwrite: bool) -> None:
+def _require_places(target: Path, beside: dict[str, Path], given: Given) -> None:
     """Refuse three files that are not three, or cannot be written, before anything is computed."""
     from dfmp2.host.files import require_writable
 
@@ -314,4 +317,4 @@ def _require_places(target: Path, beside: dict[str, Path], given: Given, *, over
         raise InputError(f"--output {target}, {named}: expected three different files")
     for option, path in beside.items():
         require_another(str(path), given, option)
-        require_writable(path, overwrite=overwrite, option=option)
+        require_writable(path, overwrite=True, option=option)

@@ -211,6 +211,7 @@ class Keeper:
     path : file of the study, None for none
     overwrite : replace an existing file
     resume : take finished runs from the file if it exists, and go on from the checkpoint beside it
+    beside : files that are made of the study when it is done, by the option that names them
     undisturbed : context in which the file is written (the command line defers signals there)
     finishing : told of the checkpoint of every run (the command line lets a signal wait for the next iteration or tile)
     """
@@ -221,12 +222,14 @@ class Keeper:
         *,
         overwrite: bool = False,
         resume: bool = False,
+        beside: Mapping[str, Path] | None = None,
         undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext,
         finishing: Callable[[FileCheckpoint], None] = lambda _: None,
     ) -> None:
         if resume and overwrite:
             raise InputError("--resume keeps the finished runs of the file and --overwrite drops them: choose one")
         self._path, self._resume, self._undisturbed, self._finishing = path, resume, undisturbed, finishing
+        self._files = {} if path is None else {"--output": path, **(beside or {})}
         self._replaces = overwrite or resume
         self._stored: Study | None = None
         if resume and path is not None and path.exists():
@@ -273,7 +276,7 @@ class Keeper:
 
         Raises
         ------
-        ResultExists : it is there and may not be replaced
+        ResultExists : it is there, or a file to be made of it is, and may not be replaced
         ResultFileError : another process is writing it
         ForeignCheckpoint : what lies beside it is of none of these runs
         """
@@ -281,7 +284,8 @@ class Keeper:
             yield
             return
         checkpoint = checkpoint_of(self._path)
-        require_writable(self._path, overwrite=self._replaces)
+        for option, file in self._files.items():
+            require_writable(file, overwrite=self._replaces, option=option)
         with locked(self._path):
             if os.path.lexists(checkpoint):
                 self._begun = found_beside(self._path, resume=self._resume, note=listener.stage, warn=listener.warning)
