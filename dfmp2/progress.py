@@ -29,6 +29,13 @@ class Listener:
         warnings.warn(text, stacklevel=3)
 
 
+class Silent(Listener):
+    """Hears nothing, warnings either: somebody else repeats them, or they are of no interest."""
+
+    def warning(self, text: str) -> None:
+        pass
+
+
 class Collector(Listener):
     """Passes events on and keeps the warnings for the result."""
 

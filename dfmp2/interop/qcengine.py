@@ -13,10 +13,10 @@ import importlib.util
 import json
 from typing import Any, ClassVar
 
-from dfmp2.errors import BackendError, ConvergenceError, Dfmp2Error, InputError, NumericalError, ResourceError
+from dfmp2.errors import Dfmp2Error, InputError
 from dfmp2.host.provenance import version
 from dfmp2.interop import qcschema
-from dfmp2.progress import Listener
+from dfmp2.progress import Silent
 
 try:
     import qcengine
@@ -27,14 +27,13 @@ except ImportError as absent:
 
 NAME = "dfmp2"
 GIBIBYTE = 2**30
-ERRORS: tuple[tuple[type[Dfmp2Error], type[Exception]], ...] = (
-    (InputError, qcengine.exceptions.InputError),
-    (ConvergenceError, qcengine.exceptions.ConvergenceError),
-    (NumericalError, qcengine.exceptions.ConvergenceError),
-    (BackendError, qcengine.exceptions.ResourceError),
-    (ResourceError, qcengine.exceptions.ResourceError),
-    (Dfmp2Error, qcengine.exceptions.UnknownError),
-)
+EXCEPTIONS = {
+    kind.error_type: kind
+    for kind in (
+        *(qcengine.exceptions.InputError, qcengine.exceptions.ConvergenceError),
+        *(qcengine.exceptions.ResourceError, qcengine.exceptions.UnknownError),
+    )
+}
 
 
 class Dfmp2Harness(ProgramHarness):  # type: ignore[misc] # QCEngine has no types
@@ -72,22 +71,15 @@ class Dfmp2Harness(ProgramHarness):  # type: ignore[misc] # QCEngine has no type
         try:
             request = qcschema.read_request(document)
             memory = None if config.memory is None else int(config.memory * GIBIBYTE)
+            # Warnings are part of the result (`stdout`, `extras["dfmp2"]`): the process may belong to somebody else.
             result = qcschema.run(
-                request, memory=memory, threads=config.ncores, listener=_Silent(), command=f"{__name__}.compute"
+                request, memory=memory, threads=config.ncores, listener=Silent(), command=f"{__name__}.compute"
             )
             answer = qcschema.answer(request, result)
         except Dfmp2Error as error:
-            kind = next(theirs for ours, theirs in ERRORS if isinstance(error, ours))
-            raise kind(str(error)) from error
+            raise EXCEPTIONS[qcschema.error_type(error)](str(error)) from error
         # The objects as they came: reading the molecule again would round its coordinates again.
         return v2.AtomicResult(**{**answer, "input_data": input_data, "molecule": input_data.molecule})
-
-
-class _Silent(Listener):
-    """Warnings are part of the result (`stdout`, `extras["dfmp2"]`): the process may belong to somebody else."""
-
-    def warning(self, text: str) -> None:
-        pass
 
 
 def register() -> None:

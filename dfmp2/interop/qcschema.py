@@ -83,8 +83,8 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint) or (isinstance(value, int) and isinstance(1.0, hint))
 
 
-# Method -> the correlation energy of a result it stands for. The MP2 step is always density-fitted, so a prefix that
-# says so may be left out.
+# Method -> the correlation energy of a result that it stands for. The MP2 step is always density-fitted, so a prefix
+# that says so may be left out.
 CORRELATION_ENERGIES = {
     "mp2": "mp2_correlation_energy",
     "scs-mp2": "scs_mp2_correlation_energy",
@@ -95,23 +95,8 @@ PREFIXES = ("df-", "ri-")
 CUSTOM = "custom-scs-mp2"
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
-    """A method by its plain name, a key of CORRELATION_ENERGIES."""
-
-    name: str
-
-    def correlation_energy(self, result: MP2Result) -> float:
-        """Its correlation energy, Eh."""
-        return float(getattr(result, CORRELATION_ENERGIES[self.name]))
-
-    def total_energy(self, result: MP2Result) -> float:
-        """E(HF) plus its correlation energy, Eh."""
-        return result.scf_total_energy + self.correlation_energy(result)
-
-
-def read_method(text: object, options: Options) -> Method:
-    """The method of a name in any case, with or without df- or ri-.
+def read_method(text: object, options: Options) -> str:
+    """The correlation energy that a method stands for, by its name in a result; any case, with or without df- or ri-.
 
     Raises
     ------
@@ -130,22 +115,17 @@ def read_method(text: object, options: Options) -> Method:
             if name == CUSTOM
             else f"os_scale and ss_scale belong to method {CUSTOM}, not to {name}: name it, or leave them out"
         )
-    return Method(name)
+    return CORRELATION_ENERGIES[name]
 
 
-USED = ("symbols", "geometry", "real", "molecular_charge", "molecular_multiplicity", "name")
-CHECKED = (
-    "schema_name",
-    "schema_version",
-    "atomic_numbers",
-    "fragments",
-    "fragment_charges",
-    "fragment_multiplicities",
-)
-NO_PART = (
-    *("masses", "mass_numbers", "atom_labels", "connectivity", "identifiers", "comment", "id", "extras"),
-    *("provenance", "validated", "fix_com", "fix_orientation", "fix_symmetry"),
-)
+# Fields of a molecule -> their JSON type; those below have no part in the energy.
+MOLECULE = {
+    **{"schema_name": str, "schema_version": int, "symbols": list, "geometry": list, "real": list, "name": str},
+    **{"atomic_numbers": list, "molecular_charge": float, "molecular_multiplicity": float, "fragments": list},
+    **{"fragment_charges": list, "fragment_multiplicities": list},
+    **dict.fromkeys(("masses", "mass_numbers", "atom_labels", "connectivity", "identifiers", "comment", "id"), object),
+    **dict.fromkeys(("extras", "provenance", "validated", "fix_com", "fix_orientation", "fix_symmetry"), object),
+}
 SCHEMAS = {("qcschema_molecule", 2), ("qcschema_molecule", 3), ("qc_schema_molecule", 2)}
 
 
@@ -156,114 +136,97 @@ def read_molecule(document: Mapping[str, Any]) -> Molecule:
     ------
     InputError : a field is missing, unknown, of another type, or contradicts another one
     """
-    unknown = [name for name in document if name not in (*USED, *CHECKED, *NO_PART) and document[name] is not None]
-    if unknown:
-        raise InputError(f"molecule has the unknown field {unknown[0]!r}: correct its name, or move it to extras")
-    name, version = document.get("schema_name", "qcschema_molecule"), document.get("schema_version", 2)
+    given = _fields("molecule", document, MOLECULE)
+    name, version = given["schema_name"] or "qcschema_molecule", given["schema_version"] or 2
     if (name, version) not in SCHEMAS:
         raise InputError(f"molecule is {name!r} of schema_version {version!r}: expected qcschema_molecule, 2 or 3")
-    symbols = _list(document, "symbols")
+    symbols = given["symbols"]
     if not symbols or not all(isinstance(symbol, str) for symbol in symbols):
         raise InputError("molecule.symbols: expected a list of element symbols")
-    natom = len(symbols)
-    ghost = [not real for real in _list(document, "real", [True] * natom, natom, bool)]
-    numbers = _list(document, "atomic_numbers", None, natom, int)
-    if numbers is not None and numbers != [atomic_number(symbol) for symbol in symbols]:
+    ghost = [not real for real in _list(given, "real", len(symbols), bool) or [True] * len(symbols)]
+    numbers = _list(given, "atomic_numbers", len(symbols), int)
+    if numbers and numbers != [atomic_number(symbol) for symbol in symbols]:
         raise InputError("molecule.atomic_numbers do not belong to molecule.symbols: leave them out, or correct them")
-    points = _geometry(document, natom)
-    charge, multiplicity = _state(document, ghost)
+    points = _geometry(given["geometry"], len(symbols))
+    charge, multiplicity = _state(given, ghost)
     return Molecule(
         symbols=tuple(symbols),
         coordinates=points,
         ghost=tuple(ghost),
         charge=charge,
         multiplicity=multiplicity,
-        name=printable(str(document.get("name") or "molecule")),
+        name=printable(given["name"] or "molecule"),
         source="QCSchema",
     )
 
 
-def _geometry(document: Mapping[str, Any], natom: int) -> Any:
+def _geometry(given: Any, natom: int) -> Any:
     """(natom, 3) bohr, from a flat list or from rows."""
-    given = document.get("geometry")
-    rows = given if isinstance(given, list) else []
-    numbers = [x for row in rows for x in (row if isinstance(row, list) else [row])]
-    if not numbers or not all(isinstance(x, int | float) and not isinstance(x, bool) for x in numbers):
-        raise InputError("molecule.geometry: expected a list of numbers in bohr")
-    if len(numbers) != 3 * natom or any(isinstance(row, list) and len(row) != 3 for row in rows):
-        raise InputError(
-            f"molecule.geometry has {len(numbers)} numbers: expected {3 * natom} in bohr, x, y, z of {natom} atoms"
-        )
     try:
-        return np.array(numbers, dtype=np.float64).reshape(natom, 3)
-    except OverflowError as error:  # a whole number beyond what a float can hold
-        raise InputError(f"molecule.geometry: {error}: expected numbers in bohr") from error
+        numbers = np.array(given)
+    except ValueError:  # rows of different lengths
+        numbers = np.empty(0)
+    if numbers.dtype.kind not in "if":
+        numbers = np.empty(0)
+    if numbers.shape not in ((3 * natom,), (natom, 3)):
+        raise InputError(
+            f"molecule.geometry has {numbers.size} numbers: expected {3 * natom} in bohr, x, y, z of {natom} atoms"
+        )
+    return np.array(numbers, dtype=np.float64).reshape(natom, 3)
 
 
-def _state(document: Mapping[str, Any], ghost: list[bool]) -> tuple[int, int]:
+def _state(given: Mapping[str, Any], ghost: list[bool]) -> tuple[int, int]:
     """Charge and multiplicity; fragments made of ghosts alone carry none."""
-    fragments = _fragments(document, len(ghost))
-    real = [any(not ghost[atom] for atom in fragment) for fragment in fragments]
-    count = len(fragments)
-    charges = _list(document, "fragment_charges", [0] * count, count, int | float)
-    multiplicities = _list(document, "fragment_multiplicities", [1] * count, count, int | float)
-    if not fragments and (document.get("fragment_charges") or document.get("fragment_multiplicities")):
-        raise InputError("molecule has fragment charges or multiplicities but no fragments: add them")
-    total = sum(_whole("fragment_charges", q) for q, here in zip(charges, real, strict=True) if here)
-    given = document.get("molecular_charge")
-    charge = total if given is None else _whole("molecular_charge", given)
-    if document.get("fragment_charges") and charge != total:
-        raise InputError(f"molecule.molecular_charge is {charge}, its fragment_charges add up to {total}: correct one")
-    open_shells = [_whole("fragment_multiplicities", m) for m, here in zip(multiplicities, real, strict=True) if here]
-    open_shells = [m for m in open_shells if m != 1]
-    given = document.get("molecular_multiplicity")
-    if given is not None:
-        return charge, _whole("molecular_multiplicity", given)
-    if len(open_shells) > 1:
-        raise InputError(
-            f"molecule.molecular_multiplicity was not given, and {len(open_shells)} fragments are open shells, which "
-            "couple in several ways: give it"
-        )
-    return charge, open_shells[0] if open_shells else 1
-
-
-def _fragments(document: Mapping[str, Any], natom: int) -> list[list[int]]:
-    fragments = _list(document, "fragments", [])
     try:
-        listed = [[int(atom) for atom in fragment] for fragment in fragments]
+        fragments = [[int(atom) for atom in fragment] for fragment in given["fragments"] or ()]
     except (TypeError, ValueError) as error:
         raise InputError("molecule.fragments: expected lists of atom numbers, from 0") from error
-    if listed and sorted(atom for fragment in listed for atom in fragment) != list(range(natom)):
-        raise InputError(f"molecule.fragments: expected each of the atoms 0 to {natom - 1} in exactly one of them")
-    return listed
+    if fragments and sorted(atom for fragment in fragments for atom in fragment) != list(range(len(ghost))):
+        raise InputError(f"molecule.fragments: expected each of the atoms 0 to {len(ghost) - 1} in exactly one of them")
+    real = [any(not ghost[atom] for atom in fragment) for fragment in fragments]
+    numbers = {}
+    for name, default in (("fragment_charges", 0), ("fragment_multiplicities", 1)):
+        listed = _list(given, name, len(fragments), int | float) or [default] * len(fragments)
+        numbers[name] = [_whole(name, value) for value, here in zip(listed, real, strict=True) if here]
+    total, spins = sum(numbers["fragment_charges"]), [m for m in numbers["fragment_multiplicities"] if m != 1]
+    charge, multiplicity = given["molecular_charge"], given["molecular_multiplicity"]
+    charge = total if charge is None else _whole("molecular_charge", charge)
+    if given["fragment_charges"] and charge != total:
+        raise InputError(f"molecule.molecular_charge is {charge}, its fragment_charges add up to {total}: correct one")
+    if multiplicity is not None:
+        return charge, _whole("molecular_multiplicity", multiplicity)
+    if len(spins) > 1:
+        raise InputError(
+            f"molecule.molecular_multiplicity was not given, and {len(spins)} fragments are open shells, which "
+            "couple in several ways: give it"
+        )
+    return charge, spins[0] if spins else 1
 
 
-def _list(
-    document: Mapping[str, Any], name: str, default: Any = (), length: int | None = None, kind: Any = object
-) -> Any:
-    value = document.get(name)
+def _list(given: Mapping[str, Any], name: str, length: int, kind: Any) -> list[Any] | None:
+    """A field with one value of a type for each atom or fragment, or None."""
+    value: list[Any] | None = given[name]
     if value is None:
-        return default
-    sound = isinstance(value, list) and (length is None or len(value) == length)
-    if not sound or not all(isinstance(x, kind) and (kind is bool or not isinstance(x, bool)) for x in value):
-        expected = "a list" if length is None else f"a list of {length} values, one for each"
-        raise InputError(f"molecule.{name}: expected {expected}")
+        return None
+    if len(value) != length or not all(isinstance(x, kind) and (kind is bool) == isinstance(x, bool) for x in value):
+        raise InputError(f"molecule.{name}: expected a list of {length} values, one for each")
     return value
 
 
-def _whole(name: str, value: Any) -> int:
+def _whole(name: str, value: float) -> int:
     """A whole number that may be written as 1.0, as QCElemental does."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or int(value) != value:
+    if not float(value).is_integer():
         raise InputError(f"molecule.{name} {value!r}: expected a whole number")
     return int(value)
 
 
 OLD_NAME = "qc_schema_input"  # another spelling that version 1 allows
-ANYWHERE = ("id", "schema_name", "schema_version", "molecule", "provenance")
-SPECIFICATION = ("driver", "model", "keywords", "protocols", "extras")
-FIELDS = {1: (*ANYWHERE, *SPECIFICATION), 2: (*ANYWHERE, "specification")}
-SPECIFICATION_FIELDS = {1: FIELDS[1], 2: (*SPECIFICATION, "program", "schema_name")}
-PROTOCOL_FIELDS = ("wavefunction", "stdout", "error_correction", "native_files", "schema_name")
+ANYWHERE = {"id": object, "schema_name": object, "schema_version": object, "molecule": dict, "provenance": object}
+SPECIFICATION = {"driver": object, "model": dict, "keywords": dict, "protocols": dict, "extras": dict}
+PROTOCOL_FIELDS = {
+    **{"wavefunction": object, "stdout": bool, "error_correction": object, "native_files": object},
+    "schema_name": object,
+}
 NO_KEYWORDS = {
     "basis": "it is model.basis",
     "scf_from": "a QCSchema document names no files",
@@ -271,12 +234,13 @@ NO_KEYWORDS = {
     "multiplicity": "it is molecule.molecular_multiplicity",
 }
 # QCEngine's classification of errors: what may help, rather than what went wrong.
-ERROR_TYPES: tuple[tuple[type[Dfmp2Error], str], ...] = (
+ERROR_TYPES: tuple[tuple[type[Exception], str], ...] = (
     (InputError, "input_error"),
     (ConvergenceError, "convergence_error"),
     (NumericalError, "convergence_error"),
     (BackendError, "resource_error"),
     (ResourceError, "resource_error"),
+    (MemoryError, "resource_error"),
 )
 
 
@@ -288,7 +252,8 @@ class Request:
     ----------
     document : as it came
     version : of its schema
-    molecule, options, method : what to compute
+    molecule, options : what to compute
+    method : name of the correlation energy asked for
     kept : protocol `wavefunction`
     """
 
@@ -296,7 +261,7 @@ class Request:
     version: int
     molecule: Molecule
     options: Options
-    method: Method
+    method: str
     kept: str
 
 
@@ -323,7 +288,7 @@ def schema_version(document: Any) -> int:
     InputError : not an AtomicInput, or of another version
     """
     if not isinstance(document, Mapping):
-        raise InputError(f"the input is a {_kind(document)}: expected a JSON object, a QCSchema AtomicInput")
+        raise InputError(f"the input is a {type(document).__name__}: expected a JSON object, a QCSchema AtomicInput")
     version = document.get("schema_version")
     if version is None:
         version = 2 if "specification" in document else 1
@@ -344,30 +309,30 @@ def read_request(document: Any) -> Request:
     InputError : it names the field
     """
     version = schema_version(document)
-    _known("the input", document, FIELDS[version])
-    specification = document if version == 1 else _object(document, "specification")
-    _known("specification", specification, SPECIFICATION_FIELDS[version])
-    program = specification.get("program") if version == 2 else None
-    if program and str(program).lower() != "dfmp2":
+    if version == 1:
+        given = _fields("the input", document, {**ANYWHERE, **SPECIFICATION})
+        specification = given
+    else:
+        given = _fields("the input", document, {**ANYWHERE, "specification": dict})
+        types = {**SPECIFICATION, "program": str, "schema_name": object}
+        specification = _fields("specification", given["specification"] or {}, types)
+    program = specification.get("program") or "dfmp2"
+    if program.lower() != "dfmp2":
         raise InputError(f"specification.program is {program!r}, and this is dfmp2: send it there, or correct it")
-    driver = specification.get("driver")
+    driver = specification["driver"]
     if driver != "energy":
         raise InputError(f"driver {driver!r}: only energy is available; gradients can be had by finite differences")
-    model = _object(specification, "model")
-    _known("model", model, ("method", "basis"))
-    keywords = dict(_object(specification, "keywords", needed=False))
+    model = _fields("model", specification["model"] or {}, {"method": object, "basis": str})
+    if model["basis"] is None:
+        raise InputError("model.basis was not given: expected the name of a basis set, such as cc-pvdz")
+    keywords = dict(specification["keywords"] or {})
     field = read_field(keywords)
-    options = _options(model.get("basis"), keywords)
-    protocols = _object(specification, "protocols", needed=False)
-    _known("protocols", protocols, PROTOCOL_FIELDS)
-    kept = protocols.get("wavefunction") or "none"
+    options = read_keywords(model["basis"], keywords, NO_KEYWORDS)
+    kept = _fields("protocols", specification["protocols"] or {}, PROTOCOL_FIELDS)["wavefunction"] or "none"
     if kept not in PROTOCOLS:
         raise InputError(f"protocols.wavefunction {kept!r}: expected one of {', '.join(PROTOCOLS)}")
-    if protocols.get("stdout") not in (None, True, False):
-        raise InputError(f"protocols.stdout {protocols['stdout']!r}: expected true or false")
-    _object(specification, "extras", needed=False)
-    molecule = read_molecule(_object(document, "molecule")).in_field(field)
-    return Request(document, version, molecule, options, read_method(model.get("method"), options), kept)
+    molecule = read_molecule(given["molecule"] or {}).in_field(field)
+    return Request(document, version, molecule, options, read_method(model["method"], options), kept)
 
 
 def run(
@@ -404,7 +369,7 @@ def run(
 
 def answer(request: Request, result: MP2Result) -> dict[str, Any]:
     """The AtomicResult, in the version of the input."""
-    correlation = request.method.correlation_energy(result)
+    correlation = getattr(result, request.method)
     return atomic_result(result, request.document, request.version, request.kept, correlation)
 
 
@@ -416,12 +381,10 @@ def failure(error: Dfmp2Error | MemoryError, given: Any, version: int) -> dict[s
     given : the input as far as it could be read
     version : of its schema; 1 when it is not known, as in QCEngine
     """
-    kinds = [kind for known, kind in ERROR_TYPES if isinstance(error, known)]
-    kind = "resource_error" if isinstance(error, MemoryError) else kinds[0] if kinds else "unknown_error"
     extras = {"exception": type(error).__name__, "exit_code": getattr(error, "exit_code", ResourceError.exit_code)}
     document = {
         "success": False,
-        "error": {"error_type": kind, "error_message": str(error), "extras": extras},
+        "error": {"error_type": error_type(error), "error_message": str(error), "extras": extras},
         "input_data": given,
     }
     if isinstance(given, Mapping) and isinstance(given.get("id"), str):
@@ -431,27 +394,30 @@ def failure(error: Dfmp2Error | MemoryError, given: Any, version: int) -> dict[s
     return document
 
 
-def _options(basis: object, keywords: Mapping[str, Any]) -> Options:
-    if not isinstance(basis, str):
-        given = "was not given" if basis is None else f"is a {_kind(basis)}"
-        raise InputError(f"model.basis {given}: expected the name of a basis set, such as cc-pvdz")
-    return read_keywords(basis, keywords, NO_KEYWORDS)
+def error_type(error: Exception) -> str:
+    """QCEngine's name for an error."""
+    return next((name for kind, name in ERROR_TYPES if isinstance(error, kind)), "unknown_error")
 
 
-def _object(parent: Mapping[str, Any], name: str, *, needed: bool = True) -> Mapping[str, Any]:
-    value = parent.get(name)
-    if value is None and not needed:
-        return {}
-    if not isinstance(value, Mapping):
-        given = "was not given" if value is None else f"is a {_kind(value)}"
-        raise InputError(f"{name} {given}: expected a JSON object")
-    return value
+def _fields(place: str, given: Mapping[str, Any], types: Mapping[str, type]) -> dict[str, Any]:
+    """The fields of a JSON object, None for those that are missing or null.
 
-
-def _known(place: str, given: Mapping[str, Any], names: tuple[str, ...]) -> None:
-    unknown = [name for name in given if name not in names and given[name] is not None]
-    if unknown:
-        raise InputError(f"{place} has the unknown field {unknown[0]!r}: expected {', '.join(sorted(set(names)))}")
+    Raises
+    ------
+    InputError : an unknown field, or one of another type
+    """
+    for name, value in given.items():
+        if value is None:
+            continue
+        if name not in types:
+            raise InputError(f"{place} has the unknown field {name!r}: expected {', '.join(sorted(types))}")
+        kind = types[name]
+        number = kind is float and isinstance(value, int) and not isinstance(value, bool)
+        if not isinstance(value, kind) and not number:
+            raise InputError(
+                f"{place}.{name} is a {JSON.get(type(value), type(value).__name__)}: expected a {JSON[kind]}"
+            )
+    return {name: given.get(name) for name in types}
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -466,6 +432,4 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number in JSON")
 
 
-def _kind(value: object) -> str:
-    names = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string", list: "list"}
-    return names.get(type(value), "JSON object")
+JSON = {dict: "JSON object", list: "list", str: "string", bool: "boolean", int: "number", float: "number"}

@@ -78,9 +78,21 @@ def derive(
     derived = result
     if "frozen_core" in changes:
         core = _core(result, options, listener)
-        derived = _cut(result, core.orbitals - result.sizes.frozen_core)
-        notes += [*_changes(result, derived), core.note]
-        _warn(derived, core, listener)
+        more = core.orbitals - result.sizes.frozen_core
+        derived, certificate = _cut(result, more), widened(result, more)
+        if more:
+            notes.append(f"pairs of {more} more orbital{'s' * (more > 1)} per spin left out")
+        if more and certificate is not None:
+            notes.append("certificate made for all pairs and widened by the estimated error of those left out")
+        if more and result.check is not None:
+            notes.append("the check of the original does not apply and is gone")
+        notes.append(core.note)
+        if certificate is not None and derived.precision != "fp64" and not certificate.accepted:
+            listener.warning(
+                f"the estimated precision error of the pairs that are left is {certificate.correlation_error:.1e} Eh, "
+                f"above the tolerance {certificate.tolerance:.1e} Eh: a run with --frozen-core {core.orbitals} "
+                "estimates it better"
+            )
     return replace(
         derived,
         options=options,
@@ -121,26 +133,22 @@ def widened(result: MP2Result, more: int) -> Certificate | None:
 
 
 def _require_derivable(result: MP2Result, name: str, value: Any) -> None:
+    """Refuse another option, unless it is given as it was."""
     if name in DERIVABLE:
         return
     flag = f"--{name.replace('_', '-')} {value}"
     if name not in REFUSED:
         raise InputError(f"{flag}: from stored pair energies only {', '.join(DERIVABLE)} can be derived: leave it out")
-    if str(value).strip().lower() not in _stored(result, name):
-        raise InputError(f"{flag} cannot be derived: {REFUSED[name]}. Run it with {flag}")
-
-
-def _stored(result: MP2Result, name: str) -> set[str]:
-    """What an option may be called without changing anything."""
-    names = {str(getattr(result.options, name)).lower()}
+    called = {str(getattr(result.options, name)).lower()}
     fitting = {"auxbasis": result.mp2_fitting, "scf_auxbasis": result.scf_fitting}.get(name)
     if fitting is not None:
-        names.add(describe(fitting).lower())
+        called.add(describe(fitting).lower())
     if name == "reference":
-        names.add(result.reference.kind)
+        called.add(result.reference.kind)
     if name == "precision":
-        names = {result.precision}
-    return names
+        called = {result.precision}
+    if str(value).strip().lower() not in called:
+        raise InputError(f"{flag} cannot be derived: {REFUSED[name]}. Run it with {flag}")
 
 
 def _core(result: MP2Result, options: Options, listener: Listener) -> FrozenCore:
@@ -177,27 +185,4 @@ def _cut(result: MP2Result, more: int) -> MP2Result:
     )
     return replace(
         result, pairs=pairs, sizes=cut, diagnostics=diagnostics, certificate=widened(result, more), check=None
-    )
-
-
-def _changes(before: MP2Result, after: MP2Result) -> list[str]:
-    """What the record should say of a cut."""
-    more = after.sizes.frozen_core - before.sizes.frozen_core
-    if more == 0:
-        return []
-    texts = [f"pairs of {more} more orbital{'s' * (more > 1)} per spin left out"]
-    if after.certificate is not None:
-        texts.append("certificate made for all pairs and widened by the estimated error of those left out")
-    if before.check is not None:
-        texts.append("the check of the original does not apply and is gone")
-    return texts
-
-
-def _warn(derived: MP2Result, core: FrozenCore, listener: Listener) -> None:
-    certificate = derived.certificate
-    if derived.precision == "fp64" or certificate is None or certificate.accepted:
-        return
-    listener.warning(
-        f"the estimated precision error of the pairs that are left is {certificate.correlation_error:.1e} Eh, above "
-        f"the tolerance {certificate.tolerance:.1e} Eh: a run with --frozen-core {core.orbitals} estimates it better"
     )

@@ -9,53 +9,23 @@ basis sets is written with brackets: cc-pv[tq]z is cc-pvtz and cc-pvqz, with car
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from typing import Any
 
 from dfmp2.errors import InputError
-from dfmp2.host.provenance import version
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import scaling
 from dfmp2.mp2.extrapolation import Formula, correlation_formula, default_correlation, scf_formula
-from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.study import Column, Study, Value
 from dfmp2.progress import Listener
-from dfmp2.studies.runs import Failures, Keeper, Results, Step, carry_out, examine, hamiltonian_notes
+from dfmp2.studies.runs import Failures, Keeper, Numbers, Results, Step, Task, carry_out, examine
 
-COLUMNS: dict[str, Callable[[MP2Result], float]] = {
-    "scf_total_energy": lambda r: r.scf_total_energy,
-    "mp2_same_spin_correlation_energy": lambda r: r.mp2_same_spin_correlation_energy,
-    "mp2_opposite_spin_correlation_energy": lambda r: r.mp2_opposite_spin_correlation_energy,
-    "mp2_correlation_energy": lambda r: r.mp2_correlation_energy,
-    "mp2_total_energy": lambda r: r.mp2_total_energy,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """What is to be computed: a molecule in two basis sets, and the formulas."""
-
-    molecule: Molecule
-    options: Options
-    bracket: Bracket
-    scf: Formula
-    correlation: Formula
-
-    def steps(self) -> list[Step]:
-        """The run in the smaller basis and that in the larger one."""
-        jk = expand(self.options.scf_auxbasis, self.bracket, "--scf-auxbasis")
-        ri = expand(self.options.auxbasis, self.bracket, "--auxbasis")
-        return [
-            Step(
-                name,
-                f"{self.molecule.name} in {name}",
-                self.molecule,
-                replace(self.options, basis=name, scf_auxbasis=j, auxbasis=r),
-            )
-            for name, j, r in zip(self.bracket.names, jk, ri, strict=True)
-        ]
+COLUMNS = (
+    *("scf_total_energy", "mp2_same_spin_correlation_energy", "mp2_opposite_spin_correlation_energy"),
+    *("mp2_correlation_energy", "mp2_total_energy"),
+)
 
 
 def basis_set_limit(
@@ -86,8 +56,6 @@ def basis_set_limit(
     ------
     Dfmp2Error : before any run what can be known before, then that of a failed run
     """
-    listener, keeper = listener or Listener(), keeper or Keeper()
-    keeper.require_kind("cbs")
     bracket = parse_bracket(options.basis)
     if options.scf_from is not None:
         raise InputError("--scf-from: the two basis sets have different orbitals: leave it out")
@@ -95,87 +63,84 @@ def basis_set_limit(
         raise InputError(
             "--frozen-virtual cuts both basis sets, and nothing is known about their limit then: leave it out"
         )
-    task = Limit(
-        molecule,
-        options,
-        bracket,
+    formulas = (
         scf_formula(scf, bracket.family, *bracket.cardinals),
         correlation_formula(correlation or default_correlation(bracket.family), bracket.family, *bracket.cardinals),
     )
-    steps = task.steps()
+    jk = expand(options.scf_auxbasis, bracket, "--scf-auxbasis")
+    ri = expand(options.auxbasis, bracket, "--auxbasis")
+    steps = [
+        Step(name, f"{molecule.name} in {name}", molecule, replace(options, basis=name, scf_auxbasis=j, auxbasis=r))
+        for name, j, r in zip(bracket.names, jk, ri, strict=True)
+    ]
     for step in steps:
         examine(step)
 
-    def summarise(results: Results, _failures: Failures, complete: bool) -> Study:
-        return _summary(task, results, complete, command)
+    def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
+        values = _values(results, bracket, *formulas, options) if complete else {}
+        return Numbers(*_about(bracket, *formulas, options), values, _table(results, bracket, values))
 
-    return carry_out(steps, summarise, keeper, listener, command)
+    what = f"basis set limit of {molecule.name} ({molecule.formula})"
+    return carry_out(Task("cbs", what, molecule, options, steps, evaluate), keeper, listener, command)
 
 
-def _summary(task: Limit, results: Results, complete: bool, command: str) -> Study:
-    values = _values(task, results) if len(results) == 2 else {}
-    rows = [(name, *(energy(result) for energy in COLUMNS.values())) for name, result in results.items()]
-    if values:
-        rows.append((f"limit {task.bracket.text}", *(values[f"cbs_{name}"].value for name in COLUMNS)))
-    columns = list(zip(*rows, strict=True)) if rows else [()] * (1 + len(COLUMNS))
-    table = {"basis": Column(tuple(columns[0]), "", "basis set, or the limit")}
-    for name, column in zip(COLUMNS, columns[1:], strict=True):
-        table[name] = Column(tuple(column), "hartree", name.replace("_", " "))
-    lower, upper = task.bracket.cardinals
-    notes = hamiltonian_notes(task.molecule, task.options) + [
+def _about(bracket: Bracket, scf: Formula, correlation: Formula, options: Options) -> tuple[dict[str, Any], list[str]]:
+    """Settings and notes."""
+    lower, upper = bracket.cardinals
+    notes = [
         f"{what}: {formula.name}, {formula.form}"
         + (f", X = {lower} and {upper}; {formula.source}" if formula.source else "")
-        for what, formula in (("Hartree-Fock", task.scf), ("correlation and its spin components", task.correlation))
+        for what, formula in (("Hartree-Fock", scf), ("correlation and its spin components", correlation))
     ]
-    if task.bracket.family == "cc-pvnz-pp" or (
-        task.bracket.family == "cc-pcvnz" and task.options.frozen_core != "none"
-    ):
+    if bracket.family == "cc-pvnz-pp" or (bracket.family == "cc-pcvnz" and options.frozen_core != "none"):
         notes.append("the formula was tested on valence sets without core potentials and with their own frozen core")
-    return Study(
-        kind="cbs",
-        title=f"basis set limit of {task.molecule.name} ({task.molecule.formula}), DF-MP2/{task.bracket.text}",
-        settings={
-            "name": task.molecule.name,
-            "basis": task.bracket.text,
-            "basis_sets": list(task.bracket.names),
-            "cardinal_numbers": [lower, upper],
-            "scf_formula": task.scf.name,
-            "correlation_formula": task.correlation.name,
-            "frozen_core": task.options.frozen_core,
-        },
-        notes=tuple(notes),
-        values=values,
-        table=table,
-        runs=dict(results),
-        complete=complete,
-        version=version(),
-        command=command,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
+    settings = {
+        "basis_sets": list(bracket.names),
+        "cardinal_numbers": [lower, upper],
+        "scf_formula": scf.name,
+        "correlation_formula": correlation.name,
+        "frozen_core": options.frozen_core,
+    }
+    return settings, notes
 
 
-def _values(task: Limit, results: Results) -> dict[str, Value]:
-    smaller, larger = (results[name] for name in task.bracket.names)
+def _table(results: Results, bracket: Bracket, values: Mapping[str, Value]) -> dict[str, Column]:
+    """The energies of either basis, and of the limit when it is known."""
+    limit = [f"limit {bracket.text}"] if values else []
+    table = {"basis": Column((*results, *limit), "", "basis set, or the limit")}
+    for name in COLUMNS:
+        energies = [getattr(run, name) for run in results.values()] + [values[f"cbs_{name}"].value for _ in limit]
+        table[name] = Column(tuple(energies), "hartree", name.replace("_", " "))
+    return table
 
+
+def _values(
+    results: Results, bracket: Bracket, scf: Formula, correlation: Formula, options: Options
+) -> dict[str, Value]:
     def limit(formula: Formula, name: str) -> float:
-        return formula.limit(COLUMNS[name](smaller), COLUMNS[name](larger), *task.bracket.cardinals)
+        smaller, larger = (getattr(results[basis], name) for basis in bracket.names)
+        return formula.limit(smaller, larger, *bracket.cardinals)
 
-    scf = limit(task.scf, "scf_total_energy")
-    same = limit(task.correlation, "mp2_same_spin_correlation_energy")
-    opposite = limit(task.correlation, "mp2_opposite_spin_correlation_energy")
-    own = scaling.custom(task.options.os_scale, task.options.ss_scale)
+    hartree_fock = limit(scf, "scf_total_energy")
+    same = limit(correlation, "mp2_same_spin_correlation_energy")
+    opposite = limit(correlation, "mp2_opposite_spin_correlation_energy")
+    own = scaling.custom(options.os_scale, options.ss_scale)
     energies = {
-        "scf_total_energy": (scf, task.scf.name),
-        "mp2_same_spin_correlation_energy": (same, task.correlation.name),
-        "mp2_opposite_spin_correlation_energy": (opposite, task.correlation.name),
-        "mp2_correlation_energy": (same + opposite, task.correlation.name),
-        "mp2_total_energy": (scf + same + opposite, f"{task.scf.name} and {task.correlation.name}"),
-        "scs_mp2_correlation_energy": (scaling.SCS.apply(opposite, same), task.correlation.name),
-        "sos_mp2_correlation_energy": (scaling.SOS.apply(opposite, same), task.correlation.name),
+        "scf_total_energy": hartree_fock,
+        "mp2_same_spin_correlation_energy": same,
+        "mp2_opposite_spin_correlation_energy": opposite,
+        "mp2_correlation_energy": same + opposite,
+        "mp2_total_energy": hartree_fock + same + opposite,
+        "scs_mp2_correlation_energy": scaling.SCS.apply(opposite, same),
+        "sos_mp2_correlation_energy": scaling.SOS.apply(opposite, same),
     }
     if own is not None:
-        energies["scaled_mp2_correlation_energy"] = (own.apply(opposite, same), task.correlation.name)
-    return {f"cbs_{name}": Value(energy, "hartree", f"limit, {how}") for name, (energy, how) in energies.items()}
+        energies["scaled_mp2_correlation_energy"] = own.apply(opposite, same)
+    how = {"scf_total_energy": scf.name, "mp2_total_energy": f"{scf.name} and {correlation.name}"}
+    return {
+        f"cbs_{name}": Value(energy, "hartree", f"limit, {how.get(name, correlation.name)}")
+        for name, energy in energies.items()
+    }
 
 
 CARDINALS = {"d": 2, "t": 3, "q": 4, "5": 5, "6": 6}
@@ -188,7 +153,10 @@ FAMILIES = (
     (re.compile(r"(aug-)?cc-p(wc)?vnz-pp"), "cc-pvnz-pp"),
     (re.compile(r"def2-nzvpp?d?"), "def2"),
 )
-EXPECTED = "expected two neighbours of d, t, q, 5, 6 in brackets, such as cc-pv[tq]z, aug-cc-pv[dt]z or def2-[tq]zvpp"
+EXPECTED = (
+    "expected two neighbours of d, t, q, 5, 6 in brackets and in rising order, such as cc-pv[tq]z, aug-cc-pv[dt]z or "
+    "def2-[tq]zvpp (quote it, brackets mean something to the shell)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,27 +187,19 @@ def parse_bracket(text: str) -> Bracket:
     InputError : no brackets, other letters than two neighbours, or a family without a published formula
     """
     match = _BRACKET.fullmatch(text.strip())
-    if match is None:
-        raise InputError(f"--basis {text[:60]!r}: {EXPECTED} (quote it, brackets mean something to the shell)")
-    before, letters, after = (part.lower() for part in match.groups())
-    numbers = [CARDINALS.get(letter) for letter in letters]
-    if len(letters) != 2 or None in numbers:
-        raise InputError(f"--basis {text[:60]!r}: [{letters[:20]}] in brackets: {EXPECTED}")
-    lower, upper = CARDINALS[letters[0]], CARDINALS[letters[1]]
-    if upper != lower + 1:
-        raise InputError(f"--basis {text[:60]!r}: [{letters}] are not neighbours in rising order; {EXPECTED}")
-    pattern = f"{before}n{after}"
-    family = next((name for form, name in FAMILIES if form.fullmatch(pattern)), None)
-    if family is None:
+    before, letters, after = "", "", ""
+    if match is not None:
+        before, letters, after = (part.lower() for part in match.groups())
+    if letters not in ("dt", "tq", "q5", "56"):
+        raise InputError(f"--basis {text[:60]!r}: {EXPECTED}")
+    family = next((name for form, name in FAMILIES if form.fullmatch(f"{before}n{after}")), None)
+    if family is None or (family == "def2" and letters != "tq"):
         raise InputError(
-            f"--basis {text[:60]!r}: no extrapolation formula is published for this series: {EXPECTED} "
-            "(also cc-pcv, cc-pwcv, (n+d) and -pp sets)"
+            f"--basis {text[:60]!r}: no extrapolation formula is published for this series (there are some for cc-pv, "
+            "aug-cc-pv, cc-pcv, cc-pwcv, (n+d) and -pp sets; of the def2 sets only [tq] can be extrapolated)"
         )
-    if family == "def2" and (lower, upper) != (3, 4):
-        raise InputError(f"--basis {text[:60]!r}: of the def2 sets only [tq] can be extrapolated: use def2-[tq]zvpp")
-    return Bracket(
-        text, (f"{before}{letters[0]}{after}", f"{before}{letters[1]}{after}"), (lower, upper), family, letters
-    )
+    names = f"{before}{letters[0]}{after}", f"{before}{letters[1]}{after}"
+    return Bracket(text, names, (CARDINALS[letters[0]], CARDINALS[letters[1]]), family, letters)
 
 
 def expand(name: str | None, bracket: Bracket, option: str) -> tuple[str | None, str | None]:

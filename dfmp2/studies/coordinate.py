@@ -17,18 +17,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial.transform import Rotation
 
 from dfmp2.errors import InputError
 from dfmp2.molecule.elements import BOND, internal_coordinate, radius
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.studies.fragments import parse_atoms, show_atoms
-from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
+from dfmp2.units import BOHR_PER_ANGSTROM
 
 Vector = NDArray[np.float64]
 
 ATOMS = {"bond": 2, "angle": 3, "dihedral": 4}
 FEWEST, MOST = 2, 500  # points
-_NUMBER = re.compile(r"[+-]?(?:[0-9]{1,9}(?:\.[0-9]{0,15})?|\.[0-9]{1,15})")
+_NUMBER = r"\s*([+-]?(?:[0-9]{1,9}(?:\.[0-9]{0,15})?|\.[0-9]{1,15}))\s*"
+_RANGE = re.compile(rf"{_NUMBER}:{_NUMBER}:\s*([0-9]{{1,4}})\s*")
 LINEAR = 1e-4  # rad, from 0 or 180 degrees
 
 
@@ -56,13 +59,6 @@ class Coordinate:
         """bond_1_2, angle_2_1_3, ..."""
         return "_".join([self.kind, *(str(atom + 1) for atom in self.atoms)])
 
-    def measure(self, molecule: Molecule) -> float:
-        """Its value in a geometry, in `units`."""
-        value = internal_coordinate(molecule.coordinates[list(self.atoms)])
-        if self.kind != "bond":
-            return math.degrees(value)
-        return value * (ANGSTROM_PER_BOHR if self.units == "angstrom" else 1.0)
-
     def at(self, molecule: Molecule, value: float) -> Molecule:
         """The molecule with the coordinate set to `value`; bonds and angles elsewhere stay.
 
@@ -79,9 +75,10 @@ class Coordinate:
             length = float(np.linalg.norm(line))
             points[moving] += line / length * (value * scale - length)
         else:
-            change = math.radians(value) - internal_coordinate(points[place])
             pivot, axis = _axis(self.kind, points[place])
-            points[moving] = pivot + (points[moving] - pivot) @ _rotation(axis, change).T
+            change = math.radians(value) - internal_coordinate(points[place])
+            turn = Rotation.from_rotvec(change * axis / np.linalg.norm(axis))
+            points[moving] = pivot + turn.apply(points[moving] - pivot)
         try:
             return replace(molecule, coordinates=points)
         except InputError as error:
@@ -115,8 +112,10 @@ def make_coordinate(
     if len(set(place)) < len(place):
         raise InputError(f"{option} {atoms}: an atom is named twice: name {ATOMS[kind]} different ones")
     steps = _values(option, kind, values)
-    if kind != "bond":
-        _require_defined(kind, molecule.coordinates[list(place)], option, atoms)
+    if kind == "dihedral":
+        first, middle, last = np.diff(molecule.coordinates[list(place)], axis=0)
+        if _straight(first, middle) or _straight(middle, last):
+            raise InputError(f"{option} {atoms}: three of the atoms are on a line, so the dihedral is not defined")
     chosen = _side(kind, place, molecule) if moving is None else _named_side(kind, place, moving, molecule)
     found = Coordinate(kind, place, chosen, steps, "degree" if kind != "bond" else units)
     for value in steps:
@@ -125,25 +124,21 @@ def make_coordinate(
 
 
 def _values(option: str, kind: str, text: str) -> tuple[float, ...]:
-    words = [word.strip() for word in text.split(":")]
-    sound = (
-        len(words) == 3 and all(_NUMBER.fullmatch(word) for word in words[:2]) and re.fullmatch("[0-9]{1,4}", words[2])
-    )
-    if not sound or not FEWEST <= int(words[2]) <= MOST:
+    match = _RANGE.fullmatch(text)
+    if match is None or not FEWEST <= int(match[3]) <= MOST:
         raise InputError(
             f"{option} {text[:60]!r}: expected FROM:TO:POINTS with {FEWEST} to {MOST} points, such as 0.8:1.2:9"
         )
-    start, end, count = float(words[0]), float(words[1]), int(words[2])
-    if start == end:
-        raise InputError(
-            f"{option} {text}: from {start:g} to {end:g} there is nothing to scan: give two different values"
-        )
-    if kind != "dihedral" and min(start, end) <= 0:
-        raise InputError(f"{option} {text}: expected values above zero")
-    if kind == "angle" and max(start, end) > 180:
-        raise InputError(f"{option} {text}: expected angles up to 180 degrees")
-    if kind == "dihedral" and max(abs(start), abs(end)) > 720:
-        raise InputError(f"{option} {text}: expected dihedral angles between -720 and 720 degrees")
+    start, end, count = float(match[1]), float(match[2]), int(match[3])
+    low, high = sorted((start, end))
+    sound, expected = {
+        "bond": (low > 0, "lengths above zero"),
+        "angle": (0 < low < high <= 180, "angles above zero and up to 180 degrees"),
+        "dihedral": (-720 <= low < high <= 720, "angles between -720 and 720 degrees"),
+    }[kind]
+    if low == high or not sound:
+        why = "there is nothing to scan: give two different values" if low == high else f"expected {expected}"
+        raise InputError(f"{option} {text}: from {start:g} to {end:g}: {why}")
     # As many digits as were typed, so that 0.1 steps are printed as such.
     return tuple(round(start + (end - start) * step / (count - 1), 12) for step in range(count))
 
@@ -153,19 +148,14 @@ def _side(kind: str, place: tuple[int, ...], molecule: Molecule) -> tuple[int, .
     still, first = (place[0], place[1]) if kind == "bond" else (place[1], place[2])
     bonded = _bonded(molecule)
     bonded[still, first] = bonded[first, still] = False
-    reached, waiting = {first}, [first]
-    while waiting:
-        for atom in np.flatnonzero(bonded[waiting.pop()]):
-            if int(atom) not in reached:
-                reached.add(int(atom))
-                waiting.append(int(atom))
-    fixed = {place[0], still} - {first}
-    if reached & fixed or not set(place[2:]) <= reached:
+    _, part = connected_components(bonded, directed=False)
+    moving = {int(atom) for atom in np.flatnonzero(part == part[first])}
+    if {place[0], still} & moving or set(place[2:]) - moving:
         raise InputError(
             f"--{kind} {','.join(str(atom + 1) for atom in place)}: the atoms are in a ring or not bonded in this "
             f"order, so no side can move alone: name the atoms that move, e.g. --moving {show_atoms([place[-1]])}"
         )
-    return tuple(sorted(reached))
+    return tuple(sorted(moving))
 
 
 def _named_side(kind: str, place: tuple[int, ...], moving: str, molecule: Molecule) -> tuple[int, ...]:
@@ -198,20 +188,5 @@ def _axis(kind: str, points: Vector) -> tuple[Vector, Vector]:
     return points[1], normal
 
 
-def _rotation(axis: Vector, angle: float) -> Vector:
-    """Rotation matrix (3, 3) about an axis through the origin (Rodrigues)."""
-    x, y, z = axis / np.linalg.norm(axis)
-    cross = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
-    turned: Vector = np.eye(3) + math.sin(angle) * cross + (1.0 - math.cos(angle)) * cross @ cross
-    return turned
-
-
 def _straight(a: Vector, b: Vector) -> bool:
     return bool(np.linalg.norm(np.cross(a, b)) < LINEAR * np.linalg.norm(a) * np.linalg.norm(b))
-
-
-def _require_defined(kind: str, points: Vector, option: str, atoms: str) -> None:
-    if kind == "dihedral":
-        first, middle, last = (points[i + 1] - points[i] for i in range(3))
-        if _straight(first, middle) or _straight(middle, last):
-            raise InputError(f"{option} {atoms}: three of the atoms are on a line, so the dihedral is not defined")

@@ -82,29 +82,16 @@ def make_fragments(
             f"--fragments {text[:60]!r} is one fragment: give two or more with a comma between them, as in 1-5,6-10"
         )
     _require_partition(parts, molecule)
-    total_charge = _whole_numbers("--charges", charges, len(parts))
-    if total_charge is None:
-        if molecule.charge:
-            raise InputError(
-                f"the complex has charge {molecule.charge}: say which fragment carries it, e.g. --charges "
-                f"{','.join([str(molecule.charge), *['0'] * (len(parts) - 1)])}"
-            )
-        total_charge = [0] * len(parts)
-    if sum(total_charge) != molecule.charge:
+    charge = _whole_numbers("--charges", charges, len(parts), molecule.charge, "which fragment carries it", 0)
+    if sum(charge) != molecule.charge:
         raise InputError(
-            f"--charges {charges} add up to {sum(total_charge)}, but the complex has charge {molecule.charge}: "
+            f"--charges {charges} add up to {sum(charge)}, but the complex has charge {molecule.charge}: "
             "correct them, or pass --charge"
         )
-    spins = _whole_numbers("--multiplicities", multiplicities, len(parts))
-    if spins is None:
-        if molecule.multiplicity != 1:
-            raise InputError(
-                f"the complex has multiplicity {molecule.multiplicity}: say which fragment is open-shell, e.g. "
-                f"--multiplicities {','.join([str(molecule.multiplicity), *['1'] * (len(parts) - 1)])}"
-            )
-        spins = [1] * len(parts)
+    open_shell = "which fragment is open-shell"
+    spins = _whole_numbers("--multiplicities", multiplicities, len(parts), molecule.multiplicity, open_shell, 1)
     _require_coupling(spins, molecule.multiplicity)
-    return tuple(Fragment(*fragment) for fragment in zip(parts, total_charge, spins, strict=True))
+    return tuple(Fragment(*fragment) for fragment in zip(parts, charge, spins, strict=True))
 
 
 def alone(molecule: Molecule, fragment: Fragment) -> Molecule:
@@ -165,14 +152,19 @@ def _require_partition(parts: list[tuple[int, ...]], molecule: Molecule) -> None
         )
 
 
-def _whole_numbers(option: str, text: str | None, count: int) -> list[int] | None:
+def _whole_numbers(option: str, text: str | None, count: int, whole: int, which: str, plain: int) -> list[int]:
+    """One number for each fragment: `plain` where none were given and the complex has it too."""
     if text is None:
-        return None
+        if whole != plain:
+            example = ",".join(map(str, [whole, *[plain] * (count - 1)]))
+            name = "charge" if plain == 0 else "multiplicity"
+            raise InputError(f"the complex has {name} {whole}: say {which}, e.g. {option} {example}")
+        return [plain] * count
     words = [word.strip() for word in text.split(",")]
-    if not all(_WHOLE.fullmatch(word) for word in words):
-        raise InputError(f"{option} {text[:60]!r}: expected whole numbers with commas between them, such as 0,1")
-    if len(words) != count:
-        raise InputError(f"{option} {text[:60]!r} has {len(words)} values for {count} fragments: give one for each")
+    if len(words) != count or not all(_WHOLE.fullmatch(word) for word in words):
+        raise InputError(
+            f"{option} {text[:60]!r}: expected {count} whole numbers with commas between them, one for each fragment"
+        )
     return [int(word) for word in words]
 
 

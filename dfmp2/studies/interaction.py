@@ -10,20 +10,17 @@ For more than two fragments every fragment gets the basis of the whole complex (
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dfmp2.errors import InputError
-from dfmp2.host.provenance import version
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.study import Study, Value
 from dfmp2.progress import Listener
 from dfmp2.studies.fragments import Fragment, alone, in_complex, make_fragments
-from dfmp2.studies.runs import Failures, Keeper, Results, Step, carry_out, examine, hamiltonian_notes
+from dfmp2.studies.runs import Failures, Keeper, Numbers, Results, Step, Task, carry_out, examine
 from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE
 
 PARTS: dict[str, tuple[str, Callable[[MP2Result], float | None]]] = {  # prefix -> (in words, energy of a run)
@@ -41,26 +38,6 @@ UNITS = {"_kj_per_mol": ("kJ/mol", KJ_PER_MOL_PER_HARTREE), "_kcal_per_mol": ("k
 COMPLEX = "complex"
 CITATION = "counterpoise: Boys and Bernardi, Mol. Phys. 19, 553 (1970)"
 MANY = "more than two fragments: each in the basis of all (site-site), Wells and Wilson, Mol. Phys. 50, 787 (1983)"
-
-
-@dataclass(frozen=True, slots=True)
-class Interaction:
-    """What is to be computed: a complex, its fragments, and how."""
-
-    molecule: Molecule
-    fragments: tuple[Fragment, ...]
-    options: Options
-
-    def steps(self) -> list[Step]:
-        """The complex, then every fragment in the basis of the complex and alone."""
-        found = [Step(COMPLEX, "complex", self.molecule, self.options)]
-        for number, fragment in enumerate(self.fragments, start=1):
-            who = f"fragment {number} (atoms {fragment.label})"
-            name = f"fragment-{number}"
-            ghosts, own = in_complex(self.molecule, fragment), alone(self.molecule, fragment)
-            found.append(Step(f"{name}-in-complex", f"{who} in the basis of the complex", ghosts, self.options))
-            found.append(Step(f"{name}-alone", f"{who} in its own basis", own, self.options))
-        return found
 
 
 def interaction_energy(
@@ -91,23 +68,27 @@ def interaction_energy(
     ------
     Dfmp2Error : before any run what can be known before, then that of a failed run
     """
-    listener, keeper = listener or Listener(), keeper or Keeper()
-    keeper.require_kind("interaction")
     _require_comparable(options)
-    task = Interaction(molecule, make_fragments(fragments, molecule, charges, multiplicities), options)
-    steps = task.steps()
-    _require_same_core(task, steps)
-    unpaired = sum(fragment.multiplicity - 1 for fragment in task.fragments)
+    found = make_fragments(fragments, molecule, charges, multiplicities)
+    steps = [Step(COMPLEX, "complex", molecule, options)]
+    for number, fragment in enumerate(found, start=1):
+        who, name = f"fragment {number} (atoms {fragment.label})", f"fragment-{number}"
+        ghosts, own = in_complex(molecule, fragment), alone(molecule, fragment)
+        steps.append(Step(f"{name}-in-complex", f"{who} in the basis of the complex", ghosts, options))
+        steps.append(Step(f"{name}-alone", f"{who} in its own basis", own, options))
+    _require_same_core(steps, len(found))
+    unpaired = sum(fragment.multiplicity - 1 for fragment in found)
     if unpaired != molecule.multiplicity - 1:
-        listener.warning(
+        (listener or Listener()).warning(
             f"the fragments have {unpaired} unpaired electrons and the complex {molecule.multiplicity - 1}: bonds are "
             "made, and MP2 may be unreliable for what lies between"
         )
 
-    def summarise(results: Results, _failures: Failures, complete: bool) -> Study:
-        return _summary(task, results, complete, command)
+    def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
+        return Numbers(*_about(molecule, found), _values(results, len(found)) if complete else {})
 
-    return carry_out(steps, summarise, keeper, listener, command)
+    what = f"interaction energy of {molecule.name} ({molecule.formula})"
+    return carry_out(Task("interaction", what, molecule, options, steps, evaluate), keeper, listener, command)
 
 
 def _require_comparable(options: Options) -> None:
@@ -124,7 +105,7 @@ def _require_comparable(options: Options) -> None:
         )
 
 
-def _require_same_core(task: Interaction, steps: list[Step]) -> None:
+def _require_same_core(steps: list[Step], count: int) -> None:
     """Examine every run, and refuse cores that do not add up: the complex would freeze other orbitals."""
     cores = {}
     for step in steps:
@@ -133,64 +114,45 @@ def _require_same_core(task: Interaction, steps: list[Step]) -> None:
         except InputError as error:
             hint = "" if step.name == COMPLEX else " (for a fragment: --charges, --multiplicities)"
             raise InputError(f"{error}{hint}") from error
-    for scheme in SCHEMES.values():
-        parts = [cores[f"fragment-{number}-{scheme}"] for number in range(1, len(task.fragments) + 1)]
+    for basis in SCHEMES.values():
+        parts = [cores[f"fragment-{number}-{basis}"] for number in range(1, count + 1)]
         if sum(parts) != cores[COMPLEX]:
             raise InputError(
-                f"--frozen-core {task.options.frozen_core} freezes {cores[COMPLEX]} orbitals of the complex, "
+                f"--frozen-core {steps[0].options.frozen_core} freezes {cores[COMPLEX]} orbitals of the complex, "
                 f"but {' + '.join(map(str, parts))} of the fragments: they do not cancel; name another dialect, or none"
             )
 
 
-def _summary(task: Interaction, results: Results, complete: bool, command: str) -> Study:
-    fragments = [
+def _about(molecule: Molecule, fragments: Sequence[Fragment]) -> tuple[dict[str, Any], list[str]]:
+    """Settings and notes."""
+    formulas = [alone(molecule, fragment).formula for fragment in fragments]
+    settings = [
         {
-            "atoms": [atom + 1 for atom in fragment.atoms],
-            "charge": fragment.charge,
-            "multiplicity": fragment.multiplicity,
-            "formula": alone(task.molecule, fragment).formula,
+            "atoms": [atom + 1 for atom in f.atoms],
+            "charge": f.charge,
+            "multiplicity": f.multiplicity,
+            "formula": formula,
         }
-        for fragment in task.fragments
+        for f, formula in zip(fragments, formulas, strict=True)
     ]
-    several = [MANY] if len(task.fragments) > 2 else []
-    parts = [
-        f"fragment {n}: atoms {f.label}, {d['formula']}, charge {f.charge}, multiplicity {f.multiplicity}"
-        for n, (f, d) in enumerate(zip(task.fragments, fragments, strict=True), start=1)
+    notes = [
+        f"fragment {n}: atoms {f.label}, {formula}, charge {f.charge}, multiplicity {f.multiplicity}"
+        for n, (f, formula) in enumerate(zip(fragments, formulas, strict=True), start=1)
     ]
-    return Study(
-        kind="interaction",
-        title=f"interaction energy of {task.molecule.name} ({task.molecule.formula}), DF-MP2/{task.options.basis}",
-        settings={"name": task.molecule.name, "basis": task.options.basis, "fragments": fragments},
-        notes=(
-            *hamiltonian_notes(task.molecule, task.options),
-            *parts,
-            "negative: the complex is bound; fragments keep their geometry in the complex",
-            CITATION,
-            *several,
-        ),
-        values=_values(task, results) if len(results) == len(task.steps()) else {},
-        table={},
-        runs=dict(results),
-        complete=complete,
-        version=version(),
-        command=command,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
+    notes += ["negative: the complex is bound; fragments keep their geometry in the complex", CITATION]
+    return {"fragments": settings}, [*notes, MANY] if len(fragments) > 2 else notes
 
 
-def _values(task: Interaction, results: Results) -> dict[str, Value]:
-    numbers = range(1, len(task.fragments) + 1)
+def _values(results: Results, count: int) -> dict[str, Value]:
     values: dict[str, Value] = {}
     for scheme, basis in SCHEMES.items():
-        runs = [results[f"fragment-{number}-{basis}"] for number in numbers]
+        runs = [results[f"fragment-{number}-{basis}"] for number in range(1, count + 1)]
         for prefix, (words, energy) in PARTS.items():
-            parts = [energy(run) for run in runs]
-            whole = energy(results[COMPLEX])
-            if whole is not None:
-                total = math.fsum([whole, *(-part for part in parts if part is not None)])
-                values |= _in_units(
-                    f"{prefix}{scheme}_interaction_energy", total, f"{words}, {scheme.replace('_', ' ')}"
-                )
+            parts = [energy(run) for run in (results[COMPLEX], *runs)]
+            if parts[0] is not None:
+                total = math.fsum([parts[0], *(-part for part in parts[1:] if part is not None)])
+                name = f"{prefix}{scheme}_interaction_energy"
+                values |= _in_units(name, total, f"{words}, {scheme.replace('_', ' ')}")
     for prefix in ("", "scf_", "mp2_correlation_"):
         corrected, raw = (values[f"{prefix}{scheme}_interaction_energy"].value for scheme in SCHEMES)
         values |= _in_units(

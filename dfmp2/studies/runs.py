@@ -1,8 +1,9 @@
 """The runs of a study, one after the other, each kept and written as soon as it is done.
 
-A study stopped half way leaves a file with status "incomplete" and its finished runs in it, and beside it the state of
-the run it was at; started again with `resume`, those are not repeated. (Killed without notice the file may lack the
-last of many runs quicker than its writing.)
+A study is its steps and a function that makes numbers of their results (`Task`); all else is here. One stopped half way
+leaves a file with status "incomplete" and its finished runs in it, and beside it the state of the run it was at;
+started again with `resume`, those are not repeated. (Killed without notice the file may lack the last of many runs
+quicker than its writing.)
 
 While the file grows:
 
@@ -18,12 +19,15 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from dfmp2.errors import DeviceFault, Dfmp2Error, ForeignCheckpoint, InputError, Interrupted, ResourceError
 from dfmp2.host.files import require_writable
 from dfmp2.host.locks import locked
+from dfmp2.host.provenance import version
 from dfmp2.host.resources import usable_cores
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import energy
@@ -32,11 +36,15 @@ from dfmp2.mp2.identity import changed, question
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.checkpoint import FileCheckpoint, State, checkpoint_of, found_beside, remove
-from dfmp2.output.study import MOST_RUNS, Study, StudyWriter, read_study, verify_study
+from dfmp2.output.study import MOST_RUNS, Column, Study, StudyWriter, Value, read_study, verify_study
 from dfmp2.planning import plan, system
-from dfmp2.progress import Listener
+from dfmp2.progress import Listener, Silent
 from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.scf.reference import StartOrbitals
+
+REST = 5.0  # pause after writing the file, in units of the time that took
+# Errors that are not the step's own: the next step would meet them as well, or they concern the whole study.
+OF_THE_STUDY = (ForeignCheckpoint, DeviceFault)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +57,75 @@ class Step:
     options: Options
 
 
-def hamiltonian_notes(molecule: Molecule, options: Options) -> list[str]:
-    """What all runs of a study have in common beyond nuclei and electrons, in words."""
-    charges = molecule.point_charges
-    return [
-        *(["relativity in every run: spin-free one-electron X2C"] if options.relativity == "x2c" else []),
-        *([] if charges is None else [f"every run in the field of the same {len(charges)} point charges"]),
-    ]
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a step has no result: exit code of the error and its message."""
+
+    code: int
+    message: str
 
 
-class Quiet(Listener):
-    """Hears nothing: what is warned about before the runs is warned about again by the run itself."""
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What a study makes of the runs so far; see `dfmp2.output.study.Study`."""
 
-    def warning(self, text: str) -> None:
-        """Not yet."""
+    settings: Mapping[str, Any]
+    notes: Sequence[str]
+    values: Mapping[str, Value] = field(default_factory=dict)
+    table: Mapping[str, Column] = field(default_factory=dict)
+
+
+Results = Mapping[str, MP2Result]
+Failures = Mapping[str, Failure]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A study.
+
+    Attributes
+    ----------
+    kind : one of `dfmp2.output.study.KINDS`
+    what : of which molecule, in a few words
+    molecule, options : the molecule of the first step, and how every run is made
+    steps : what to compute, in this order
+    evaluate : results, failures, whether that is all -> numbers
+    chained : start every SCF from the converged orbitals of the run before
+    tolerant : a step that fails is recorded and the next one goes on; else its error ends the study
+    start : start orbitals of the first run
+    """
+
+    kind: str
+    what: str
+    molecule: Molecule
+    options: Options
+    steps: Sequence[Step]
+    evaluate: Callable[[Results, Failures, bool], Numbers]
+    chained: bool = False
+    tolerant: bool = False
+    start: StartOrbitals | None = None
+
+    def study(self, results: Results, failures: Failures, command: str, *, complete: bool) -> Study:
+        """The study as far as it has come."""
+        runs = {step.name: results[step.name] for step in self.steps if step.name in results}
+        found, molecule = self.evaluate(runs, failures, complete), self.molecule
+        charges = molecule.point_charges
+        common = [] if charges is None else [f"every run in the field of the same {len(charges)} point charges"]
+        if self.options.relativity == "x2c":
+            common.insert(0, "relativity in every run: spin-free one-electron X2C")
+        return Study(
+            kind=self.kind,
+            title=f"{self.what}, DF-MP2/{self.options.basis}",
+            settings={"name": molecule.name, "basis": self.options.basis, **found.settings},
+            notes=(*common, *found.notes),
+            values=found.values,
+            table=found.table,
+            runs=runs,
+            complete=complete,
+            version=version(),
+            command=command,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
 
 
 def examine(step: Step) -> int:
@@ -75,119 +138,69 @@ def examine(step: Step) -> int:
     try:
         options = step.options.settled(step.molecule.multiplicity)
         setup = system.prepare(options, "")
-        found = system.resolve(step.molecule, setup, Quiet())
+        found = system.resolve(step.molecule, setup, Silent())
         kind = reference_kind(options, step.molecule.multiplicity)
-        core = system.frozen_core(found, options, Quiet())
+        core = system.frozen_core(found, options, Silent())
         plan.make_plan(found, setup, core, kind).memory.require()
     except Dfmp2Error as error:
-        raise named(error, step.who) from error
+        raise type(error)(f"{step.who}: {error}") from error
     return core.orbitals
 
 
-def named(error: Dfmp2Error, who: str) -> Dfmp2Error:
-    """The same error with what it happened to in front."""
-    return type(error)(f"{who}: {error}")
-
-
-# Errors that are not the step's own: the next step would meet them as well, or they concern the whole study.
-OF_THE_STUDY = (ForeignCheckpoint, DeviceFault)
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a step has no result: exit code of the error and its message."""
-
-    code: int
-    message: str
-
-
-Results = Mapping[str, MP2Result]
-Failures = Mapping[str, Failure]
-Summary = Callable[[Results, Failures, bool], Study]  # results, failures, complete -> study
-
-
-def carry_out(
-    steps: Sequence[Step],
-    summarise: Summary,
-    keeper: Keeper,
-    listener: Listener,
-    command: str,
-    *,
-    first_start: StartOrbitals | None = None,
-    chained: bool = False,
-    tolerant: bool = False,
-) -> Study:
+def carry_out(task: Task, keeper: Keeper | None, listener: Listener | None, command: str) -> Study:
     """Run all steps in order and return the study of them.
 
     Parameters
     ----------
-    steps : what to compute
-    summarise : makes the study of the results, failures, and whether it is complete
-    keeper : where finished runs go
-    first_start : start orbitals of the first run
-    chained : start every SCF from the converged orbitals of the run before
-    tolerant : a step that fails is recorded and the next one goes on; else its error ends the study
+    keeper : where finished runs go, None for nowhere
 
     Raises
     ------
     Dfmp2Error : of the step that failed, with its name in front
     """
+    steps, keeper, listener = task.steps, keeper or Keeper(), listener or Listener()
     if len(steps) > MOST_RUNS:
         raise InputError(f"{len(steps)} runs: at most {MOST_RUNS} go into one study; split it")
-    stored = keeper.find(steps)
-    results = dict(stored)
+    results = keeper.find(task)
     failures: dict[str, Failure] = {}
+    start = task.start
 
-    def study(complete: bool) -> Study:
-        return summarise({step.name: results[step.name] for step in steps if step.name in results}, failures, complete)
+    def study(*, complete: bool = False) -> Study:
+        return task.study(results, failures, command, complete=complete)
 
-    with keeper.held(steps, listener):
-        for name, result in stored.items():
-            keeper.keep(name, result, stored=True)
-        start = first_start
-        try:
-            for number, step in enumerate(steps, start=1):
-                found = stored.get(step.name)
-                listener.stage(f"[{number}/{len(steps)}] {step.who}{'' if found is None else ': finished before'}")
-                if found is None:
-                    checkpoint = keeper.checkpoint(step)
-                    try:
-                        found = energy.mp2_energy(
-                            *(step.molecule, step.options),
-                            start=start,
-                            listener=listener,
-                            command=command,
-                            checkpoint=checkpoint,
-                            doubt_units=number == 1,
-                        )
-                    except Interrupted:
-                        raise
-                    except Dfmp2Error as error:
-                        if not tolerant or isinstance(error, OF_THE_STUDY):
-                            if not isinstance(error, ResourceError):  # where room can be made, the run can go on
-                                keeper.close(checkpoint)
-                            keeper.catch_up(study)
-                            raise named(error, step.who) from error
-                        failures[step.name] = Failure(error.exit_code, str(error))
-                        listener.warning(f"{step.who}: failed with code {error.exit_code}: {error}")
-                    else:
-                        results[step.name] = found
-                        keeper.keep(step.name, found)
-                    if number < len(steps) and keeper.due:
-                        keeper.write(study(False))
-                    keeper.close(checkpoint)
-                if chained and found is not None:
-                    orbitals = found.reference
-                    start = StartOrbitals(orbitals.mo_coeff, orbitals.mo_occ, None, f"orbitals of {step.name}")
-        except (KeyboardInterrupt, Interrupted):
-            keeper.catch_up(study)
-            raise
-        finished = study(True)
+    with keeper.held(steps, listener), keeper.up_to_date(study):
+        for number, step in enumerate(steps, start=1):
+            before = step.name in results
+            listener.stage(f"[{number}/{len(steps)}] {step.who}{': finished before' if before else ''}")
+            if not before:
+                checkpoint = keeper.checkpoint(step)
+                try:
+                    results[step.name] = energy.mp2_energy(
+                        *(step.molecule, step.options),
+                        start=start,
+                        listener=listener,
+                        command=command,
+                        checkpoint=checkpoint,
+                        doubt_units=number == 1,
+                    )
+                except Interrupted:
+                    raise
+                except Dfmp2Error as error:
+                    if not task.tolerant or isinstance(error, OF_THE_STUDY):
+                        if not isinstance(error, ResourceError):  # where room can be made, the run can go on
+                            keeper.close(checkpoint)
+                        raise type(error)(f"{step.who}: {error}") from error
+                    failures[step.name] = Failure(error.exit_code, str(error))
+                    listener.warning(f"{step.who}: failed with code {error.exit_code}: {error}")
+                else:
+                    keeper.keep(step.name, results[step.name], study)
+                keeper.close(checkpoint)
+            if task.chained and step.name in results:
+                orbitals = results[step.name].reference
+                start = StartOrbitals(orbitals.mo_coeff, orbitals.mo_occ, None, f"orbitals of {step.name}")
+        finished = study(complete=True)
         keeper.write(finished)
-        return finished
-
-
-REST = 5.0  # pause after writing the file, in units of the time that took
+    return finished
 
 
 class Keeper:
@@ -228,31 +241,34 @@ class Keeper:
         self._behind = False  # whether a run is kept that the file lacks
         self._next = 0.0  # time.monotonic() from which on the file is worth writing
 
-    def require_kind(self, kind: str) -> None:
-        """Refuse to go on with the file of another kind of study."""
-        if self._stored is not None and self._stored.kind != kind:
-            raise InputError(
-                f"--resume: {self._path} holds a study of kind {self._stored.kind}, not {kind}: name another file"
-            )
-
-    def find(self, steps: Sequence[Step]) -> dict[str, MP2Result]:
-        """The stored results of these steps, by name.
+    def find(self, task: Task) -> dict[str, MP2Result]:
+        """The stored results of its steps, by name.
 
         Raises
         ------
-        InputError : a run of that name is another calculation, or steps are missing and had other last bits
+        InputError : the file is of another kind, a run of that name is another calculation, or steps are missing and
+            the stored ones had other last bits
         """
-        runs = {} if self._stored is None else self._stored.runs
-        stored = {step.name: runs[step.name] for step in steps if step.name in runs}
-        for step in steps:
-            if step.name in stored:
-                different = _changed(stored[step.name], step, alone=len(stored) == len(steps))
-                if different:
-                    raise InputError(
-                        f"--resume: run {step.name} in {self._path} is another calculation (different "
-                        f"{', '.join(different)}): use the options it was started with, or start anew with --overwrite"
-                    )
-        return stored
+        if self._stored is None or self._writer is None:
+            return {}
+        if self._stored.kind != task.kind:
+            raise InputError(
+                f"--resume: {self._path} holds a study of kind {self._stored.kind}, not {task.kind}: name another file"
+            )
+        runs = self._stored.runs
+        found = {step.name: runs[step.name] for step in task.steps if step.name in runs}
+        for step in task.steps:
+            different = (
+                _changed(found[step.name], step, alone=len(found) == len(task.steps)) if step.name in found else []
+            )
+            if different:
+                raise InputError(
+                    f"--resume: run {step.name} in {self._path} is another calculation (different "
+                    f"{', '.join(different)}): use the options it was started with, or start anew with --overwrite"
+                )
+        for name, result in found.items():
+            self._writer.add(name, result)
+        return found
 
     @contextmanager
     def held(self, steps: Sequence[Step], listener: Listener) -> Iterator[None]:
@@ -281,6 +297,15 @@ class Keeper:
             yield
             remove(checkpoint)
 
+    @contextmanager
+    def up_to_date(self, study: Callable[[], Study]) -> Iterator[None]:
+        """Whatever ends the block, the file holds every finished run."""
+        try:
+            yield
+        finally:
+            if self._behind:
+                self.write(study())
+
     def checkpoint(self, step: Step) -> Checkpoint:
         """Saves the state of a run beside the file, and holds what a stopped study had done of that run."""
         if self._path is None:
@@ -295,17 +320,14 @@ class Keeper:
         if isinstance(checkpoint, FileCheckpoint) and checkpoint.saved:
             checkpoint.complete()
 
-    def keep(self, name: str, result: MP2Result, *, stored: bool = False) -> None:
-        """Put a finished run aside for the file; `stored` says that it came from there."""
+    def keep(self, name: str, result: MP2Result, study: Callable[[], Study]) -> None:
+        """Put a finished run into the file; a little later where writing it takes longer than the runs do."""
         if self._writer is not None:
             with self._undisturbed():
                 self._writer.add(name, result)
-                self._behind = self._behind or not stored
-
-    @property
-    def due(self) -> bool:
-        """Whether the file should be written now: writing it takes a small part of the time, however long it is."""
-        return self._writer is not None and time.monotonic() >= self._next
+                self._behind = True
+            if time.monotonic() >= self._next:
+                self.write(study())
 
     def write(self, study: Study) -> None:
         """Write everything kept so far."""
@@ -314,13 +336,7 @@ class Keeper:
             with self._undisturbed():
                 self._writer.write(study)
                 self.written, self._behind = True, False
-            ended = time.monotonic()
-            self._next = ended + REST * (ended - begun)
-
-    def catch_up(self, study: Callable[[bool], Study]) -> None:
-        """Write what the file lacks, before the study is left unfinished."""
-        if self._behind:
-            self.write(study(False))
+            self._next = time.monotonic() + REST * (time.monotonic() - begun)
 
 
 def _changed(found: MP2Result, step: Step, *, alone: bool) -> list[str]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from typing import NamedTuple
 
 import numpy as np
 from numpy.polynomial import Polynomial
 
 from dfmp2.errors import InputError
-from dfmp2.host.provenance import version
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
@@ -24,7 +23,7 @@ from dfmp2.progress import Listener
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.studies.coordinate import Coordinate
 from dfmp2.studies.fragments import show_atoms
-from dfmp2.studies.runs import Failures, Keeper, Results, Step, carry_out, examine, hamiltonian_notes
+from dfmp2.studies.runs import Failures, Keeper, Numbers, Results, Step, Task, carry_out, examine
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 
 NUMBERS: dict[str, tuple[str, str, Callable[[MP2Result], float]]] = {  # column -> (unit, description, of a run)
@@ -54,16 +53,6 @@ class Scan:
     coordinate: Coordinate | None
     options: Options
     chained: bool
-
-    def steps(self) -> list[Step]:
-        """One per point."""
-        found = []
-        for number, (molecule, value) in enumerate(zip(self.molecules, self.values, strict=True), start=1):
-            who = f"frame {number}" if self.coordinate is None else f"{self.name} = {value:g} {self.units}"
-            found.append(
-                Step(f"{'frame' if self.coordinate is None else 'point'}-{number:03d}", who, molecule, self.options)
-            )
-        return found
 
     @property
     def name(self) -> str:
@@ -130,114 +119,85 @@ def scan_energies(
     ------
     Dfmp2Error : the calculation would be refused for the first point already
     """
-    listener, keeper = listener or Listener(), keeper or Keeper()
-    keeper.require_kind("scan")
-    steps = scan.steps()
+    steps = []
+    for number, (molecule, value) in enumerate(zip(scan.molecules, scan.values, strict=True), start=1):
+        kind, who = "point", f"{scan.name} = {value:g} {scan.units}"
+        if scan.coordinate is None:
+            kind, who = "frame", f"frame {number}"
+        steps.append(Step(f"{kind}-{number:03d}", who, molecule, scan.options))
     examine(steps[0])  # the same atoms everywhere
 
-    def summarise(results: Results, failures: Failures, complete: bool) -> Study:
-        return _summary(scan, results, failures, complete, command)
+    def evaluate(results: Results, failures: Failures, complete: bool) -> Numbers:
+        return _numbers(scan, steps, results, failures, complete=complete)
 
-    return carry_out(
-        *(steps, summarise, keeper, listener, command), first_start=start, chained=scan.chained, tolerant=True
-    )
+    first = scan.molecules[0]
+    what = f"scan of {first.name} ({first.formula}), {scan.name.replace('_', ' ')}"
+    task = Task("scan", what, first, scan.options, steps, evaluate, chained=scan.chained, tolerant=True, start=start)
+    return carry_out(task, keeper, listener, command)
 
 
-def _summary(scan: Scan, results: Results, failures: Failures, complete: bool, command: str) -> Study:
-    tried = [
-        (step, value)
-        for step, value in zip(scan.steps(), scan.values, strict=True)
-        if step.name in results or step.name in failures
-    ]
-    runs = [results.get(step.name) for step, _ in tried]
+def _numbers(scan: Scan, steps: Sequence[Step], results: Results, failures: Failures, *, complete: bool) -> Numbers:
+    tried = [step.name in results or step.name in failures for step in steps]
+    points = [step for step, done in zip(steps, tried, strict=True) if done]
+    values = tuple(value for value, done in zip(scan.values, tried, strict=True) if done)
+    runs = [results.get(step.name) for step in points]
     lowest = min((run.mp2_total_energy for run in runs if run is not None), default=math.nan)
-    table = {scan.name: Column(tuple(value for _, value in tried), scan.units, "value of the coordinate")}
+    table = {scan.name: Column(values, scan.units, "value of the coordinate")}
     relative = [math.nan if run is None else (run.mp2_total_energy - lowest) * KJ_PER_MOL_PER_HARTREE for run in runs]
     table["relative_energy"] = Column(tuple(relative), "kJ/mol", "E(MP2 total) above the lowest point")
     for name, (units, description, number) in NUMBERS.items():
         table[name] = Column(tuple(math.nan if run is None else number(run) for run in runs), units, description)
-    codes = [float(failures[step.name].code) if step.name in failures else 0.0 for step, _ in tried]
+    codes = [float(failures[step.name].code) if step.name in failures else 0.0 for step in points]
     table["exit_code"] = Column(tuple(codes), "", "0, or the exit code of the error")
-    first = scan.molecules[0]
     chain = "the converged orbitals of the point before" if scan.chained else "atomic densities"
-    notes = [*hamiltonian_notes(first, scan.options), f"start orbitals: {chain}"]
+    notes = [f"start orbitals: {chain}"]
     if scan.coordinate is not None:
         notes.append(f"atoms that move: {show_atoms(scan.coordinate.moving)}")
-    notes += [
-        f"{step.who}: failed with code {failures[step.name].code}: {failures[step.name].message}"
-        for step, _ in tried
-        if step.name in failures
-    ]
-    values = _minima(scan, table) if complete else {}
-    if complete and scan.coordinate is not None and not values:
-        notes.append(
-            "no minimum inside: the lowest point is at an end, next to a failed one, or there are fewer than three"
-        )
-    return Study(
-        kind="scan",
-        title=f"scan of {first.name} ({first.formula}), {scan.name.replace('_', ' ')}, DF-MP2/{scan.options.basis}",
-        settings={
-            "name": first.name,
-            "basis": scan.options.basis,
-            "coordinate": scan.name,
-            "units": scan.units,
-            "points": len(scan.values),
-            "chained": scan.chained,
-            "failed": sum(code != 0 for code in codes),
-        },
-        notes=tuple(notes),
-        values=values,
-        table=table,
-        runs=dict(results),
-        complete=complete,
-        version=version(),
-        command=command,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
+    for step in points:
+        if step.name in failures:
+            notes.append(f"{step.who}: failed with code {failures[step.name].code}: {failures[step.name].message}")
+    minima = {}
+    if complete and scan.coordinate is not None:
+        minima = _minima(values, table["mp2_total_energy"].values, scan.units)
+        if not minima:
+            notes.append(
+                "no minimum inside: the lowest point is at an end, next to a failed one, or there are fewer than three"
+            )
+    settings = {
+        "coordinate": scan.name,
+        "units": scan.units,
+        "points": len(scan.values),
+        "chained": scan.chained,
+        "failed": len(failures),
+    }
+    return Numbers(settings, notes, minima, table)
 
 
-def _minima(scan: Scan, table: dict[str, Column]) -> dict[str, Value]:
-    """Position, energy and curvature of the minimum by parabola and quartic, where they can be had."""
-    if scan.coordinate is None:
-        return {}
-    energies, x = table["mp2_total_energy"].values, table[scan.name].values
+def _minima(x: Sequence[float], energies: Sequence[float], units: str) -> dict[str, Value]:
+    """Position, energy and curvature of the minimum by parabola and quartic, where they can be had.
+
+    None across a failed point, whose energy is NaN.
+    """
     failed = [value for value, energy in zip(x, energies, strict=True) if math.isnan(energy)]
-    points = [(value, energy) for value, energy in zip(x, energies, strict=True) if not math.isnan(energy)]
+    good = [(value, energy) for value, energy in zip(x, energies, strict=True) if not math.isnan(energy)]
     values: dict[str, Value] = {}
     for name, count in FITS.items():
-        found = (
-            find_minimum([value for value, _ in points], [energy for _, energy in points], count) if points else None
-        )
-        if found is None or _gap(found.position, failed, [value for value, _ in points], count):
+        found = find_minimum([value for value, _ in good], [energy for _, energy in good], count)
+        if found is None:
+            continue
+        used = sorted((value for value, _ in good), key=lambda value: abs(value - found.position))[:count]
+        if any(min(used) < value < max(used) for value in failed):
             continue
         how = f"{name} through {count} points"
-        values[f"minimum_{name}"] = Value(found.position, scan.units, how)
+        values[f"minimum_{name}"] = Value(found.position, units, how)
         values[f"minimum_{name}_energy"] = Value(found.energy, "hartree", f"{how}, E(MP2 total)")
-        values[f"minimum_{name}_curvature"] = Value(
-            found.curvature, f"hartree/{scan.units}^2", f"{how}, second derivative"
-        )
+        values[f"minimum_{name}_curvature"] = Value(found.curvature, f"hartree/{units}^2", f"{how}, second derivative")
     return values
 
 
-def _gap(position: float, failed: list[float], good: list[float], count: int) -> bool:
-    """Whether a failed point lies among the points of the polynomial."""
-    used = sorted(good, key=lambda value: abs(value - position))[:count]
-    return any(min(used) < value < max(used) for value in failed)
+class Minimum(NamedTuple):
+    """A minimum by interpolation: position in the unit of the coordinate, energy in Eh, second derivative there."""
 
-
-@dataclass(frozen=True, slots=True)
-class Minimum:
-    """A minimum by interpolation.
-
-    Attributes
-    ----------
-    points : how many were used, 3 (parabola) or 5 (quartic)
-    position : in the unit of the coordinate
-    energy : Eh
-    curvature : second derivative there, Eh per unit squared
-    """
-
-    points: int
     position: float
     energy: float
     curvature: float
@@ -270,4 +230,4 @@ def find_minimum(x: Sequence[float], energy: Sequence[float], points: int) -> Mi
     if not inside:
         return None
     best = min(inside, key=lambda r: float(curve(r)))
-    return Minimum(points, float(xs[lowest] + best), float(low + curve(best)), float(bend(best)))
+    return Minimum(float(xs[lowest] + best), float(low + curve(best)), float(bend(best)))

@@ -5,7 +5,6 @@ Operations of the pair step are those of its products: nocc (nocc + 1) nvir^2 na
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from dataclasses import asdict, dataclass
@@ -14,14 +13,14 @@ from typing import Any
 from dfmp2.backends import registry
 from dfmp2.backends.base import Backend, Tile
 from dfmp2.errors import BackendUnavailable, ComparisonFailed, InputError, ResourceError
-from dfmp2.host import resources, threads
+from dfmp2.host import threads
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.certificate import certify
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.progress import Listener
 from dfmp2.units import format_bytes
-from dfmp2.validation import entries, machine, synthetic
-from dfmp2.validation.machine import Spread, ratios, spread
+from dfmp2.validation import entries, synthetic
+from dfmp2.validation.machine import Meter, Spread, header, ratios, spread
 from dfmp2.validation.products import SQUARE_DEVICE, SQUARE_HOST, shaped_rate, square_rate
 from dfmp2.validation.synthetic import KERNEL_CERTIFICATE, Kernel
 
@@ -59,11 +58,6 @@ class Problem:
         k = self.kernel
         return float(k.nocc * (k.nocc + 1) * k.nvir**2 * k.naux)
 
-    @property
-    def elements(self) -> int:
-        """Elements of B."""
-        return self.kernel.nocc * self.kernel.nvir * self.kernel.naux
-
 
 def problem(name: str) -> Problem:
     """The problem of a shape.
@@ -82,8 +76,7 @@ def problem(name: str) -> Problem:
         kernel = W60 if own is None else Kernel("closed-form", *map(int, own.groups()))
         energy = -((kernel.nvir * kernel.nocc / kernel.naux) ** 2) / 2
         return Problem(name, kernel, energy, ROUNDING * abs(energy))
-    known = {entry.id: entry for table in ("trnsci", "main") for entry in entries.load(table)}
-    entry = known[FROM_TABLE[name]]
+    entry = {entry.id: entry for table in ("trnsci", "main") for entry in entries.load(table)}[FROM_TABLE[name]]
     if entry.kernel is None:
         raise InputError(f"--shape {name}: the table of dfmp2 validate has no arrays for it: install dfmp2 again")
     return Problem(name, entry.kernel, entry.quantities[0].value, entry.tolerance)
@@ -117,11 +110,10 @@ def measure(
     task = problem(name)
     chosen, unused = _backends(task, backends, count)
     _require_memory(task, memory, chosen)
-    header = machine.watch(listener)
-    listener.stage(f"making B: {format_bytes(8 * task.elements)}")
+    meter = Meter(listener)
+    listener.stage(f"making B: {format_bytes(8 * task.kernel.elements)}")
     lanes: dict[tuple[str, str], list[dict[str, Any]]] = {}
     found = []
-    meter = machine.Meter()
     with threads.limited(count):
         b, space = synthetic.make(task.kernel, count)
         for number in range(1, repeats + 1):
@@ -135,9 +127,7 @@ def measure(
                     found.append({"backend": backend.name, "precision": precision, **one})
     return {
         "mode": "shape",
-        "machine": asdict(header),
-        "load_average_after": os.getloadavg()[0],
-        "foreign_cores": meter.foreign(listener),
+        **meter.record(),
         "problem": asdict(task),
         "operations": task.operations,
         "threads": count,
@@ -146,7 +136,7 @@ def measure(
             {
                 "backend": backend,
                 "precision": precision,
-                **{key: asdict(value) for key, value in _summary(task.operations, group).items()},
+                **{key: asdict(spread(values)) for key, values in _series(task.operations, group).items()},
                 "energy_difference": max((one["difference"] for one in group), key=abs),
             }
             for (backend, precision), group in lanes.items()
@@ -173,49 +163,53 @@ def judge(found: dict[str, Any]) -> None:
             )
 
 
+SHOWN = {  # column of the table -> (key of a result, width, digits)
+    "pair step / s": ("seconds", 22, 3),
+    "GF/s": ("gflops", 20, 0),
+    "square product": ("square_gflops", 20, 0),
+    "% of it": ("percent_of_square", 18, 0),
+    "same shapes": ("shaped_gflops", 20, 0),
+    "% of them": ("percent_of_shaped", 18, 0),
+    "certificate / s": ("certificate_seconds", 18, 3),
+}
+
+
 def to_text(found: dict[str, Any]) -> str:
     """Header and table of what `measure` returns."""
     task, k = found["problem"], found["problem"]["kernel"]
     lines = [
-        *machine.Machine(**found["machine"]).lines(),
-        f"load average at the end {found['load_average_after']:.2f} (our own work included)",
-        f"others used {found['foreign_cores']:.2f} cores meanwhile",
+        *header(found),
         f"{task['name']}: {k['nocc']} occupied, {k['nvir']} virtual, {k['naux']} fitting functions; "
         f"{found['operations']:.3g} operations; {found['threads']} threads; "
         f"{len(found['measurements']) // len(found['results'])} runs of each, alternating",
         *(f"{name} not timed: {reason}" for name, reason in found["not_timed"].items() if name != "nki"),
         EMULATED,
         "",
-        f"{'backend':<8}{'precision':<10}{'pair step / s':>22}{'GF/s':>20}{'square product':>20}{'% of it':>18}"
-        f"{'same shapes':>20}{'% of it':>18}{'certificate / s':>18}{'error / Eh':>12}",
+        f"{'backend':<8}{'precision':<10}{''.join(f'{name:>{width}}' for name, (_, width, _) in SHOWN.items())}"
+        f"{'error / Eh':>12}",
     ]
     for row in found["results"]:
-        s = {name: Spread(**value) for name, value in row.items() if isinstance(value, dict)}
-        certificate = s["certificate_seconds"].show(3) if row["precision"] == "mixed" else "-"
-        lines.append(
-            f"{row['backend']:<8}{row['precision']:<10}{s['seconds'].show(3):>22}{s['gflops'].show(0):>20}"
-            f"{s['square_gflops'].show(0):>20}{s['percent_of_square'].show(0):>18}{s['shaped_gflops'].show(0):>20}"
-            f"{s['percent_of_shaped'].show(0):>18}{certificate:>18}{row['energy_difference']:>12.1e}"
-        )
+        cells = "".join(f"{Spread(**row[key]).show(digits):>{width}}" for key, width, digits in SHOWN.values())
+        lines.append(f"{row['backend']:<8}{row['precision']:<10}{cells}{row['energy_difference']:>12.1e}")
     if found["ratios"]:
         lines += ["", "ratio of times, run by run"]
     lines += [f"{name:<32}{Spread(**value).show():>20}" for name, value in found["ratios"].items()]
     return "\n".join(lines) + "\n"
 
 
-def _summary(operations: float, group: list[dict[str, Any]]) -> dict[str, Spread]:
-    """Seconds, GF/s, and per cent of the products' rates measured just before."""
-    rates = [operations / one["pairs"] for one in group]
+def _series(operations: float, group: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Run by run: seconds, GF/s, and per cent of the products' rates measured just before."""
+    rates = {"": [operations / one["pairs"] for one in group]}
+    rates |= {f"{kind}_": [one[kind] for one in group] for kind in ("square", "shaped")}
     return {
-        "seconds": spread([one["pairs"] for one in group]),
-        "gflops": spread([rate / 1e9 for rate in rates]),
-        **{f"{kind}_gflops": spread([one[kind] / 1e9 for one in group]) for kind in ("square", "shaped")},
+        "seconds": [one["pairs"] for one in group],
+        **{f"{kind}gflops": [rate / 1e9 for rate in values] for kind, values in rates.items()},
         **{
-            f"percent_of_{kind}": spread([100 * rate / one[kind] for rate, one in zip(rates, group, strict=True)])
+            f"percent_of_{kind}": [100 * a / b for a, b in zip(rates[""], rates[f"{kind}_"], strict=True)]
             for kind in ("square", "shaped")
         },
-        "put_seconds": spread([one["put"] for one in group]),
-        "certificate_seconds": spread([one["certificate"] for one in group]),
+        "put_seconds": [one["put"] for one in group],
+        "certificate_seconds": [one["certificate"] for one in group],
     }
 
 
@@ -268,11 +262,11 @@ def _backends(task: Problem, names: list[str], count: int) -> tuple[list[Backend
             raise InputError(f"--backend {name}: expected {', '.join(TIMED)}; {EMULATED}")
     chosen, unused = [], {}
     for row in registry.BACKENDS:
-        if row.name not in (names or TIMED) or row.make is None:
+        if row.name not in (names or TIMED):
             continue
         reason = row.probe()
         if task.name in GPU_ONLY and row.name != "cuda":
-            reason = f"{task.name} would take a host many minutes and is timed on a GPU only"
+            reason = f"{task.name} would take a host many minutes and is timed on a GPU only; w30 is the largest for it"
         if reason is None:
             chosen.append(row.make(count))
         elif names:
@@ -280,26 +274,16 @@ def _backends(task: Problem, names: list[str], count: int) -> tuple[list[Backend
         else:
             unused[row.name] = reason
     if not chosen:
-        raise BackendUnavailable(
-            f"--shape {task.name} is timed on a GPU only, where it needs {format_bytes(12 * task.elements)}, and there "
-            f"is none: {unused['cuda']}; w30 is the largest for a host"
-        )
+        raise BackendUnavailable(f"--shape {task.name}: {'; '.join(f'{name}: {why}' for name, why in unused.items())}")
     return chosen, unused
 
 
 def _require_memory(task: Problem, memory: int | None, chosen: list[Backend]) -> None:
     """Refuse arrays that do not fit, on the host or on a device."""
-    single = 12 * task.elements  # float64 B and one float32 copy
+    single = 12 * task.kernel.elements  # float64 B and one float32 copy
     products = 24 * max(SQUARE_DEVICE if b.limits.memory is not None else SQUARE_HOST for b in chosen) ** 2
-    needed = resources.resident_memory() + max(single, synthetic.required_bytes(task.kernel)) + products
-    needed += 16 * task.kernel.naux**2
-    budget = memory or resources.resident_memory() + int(0.9 * resources.available_memory())
-    if needed > budget:
-        raise ResourceError(
-            f"--shape {task.name} needs {format_bytes(needed)} and {format_bytes(budget)} may be used: take a smaller "
-            "shape, allow more with --memory, or use a larger machine"
-        )
-    held = max(single, 8 * task.elements + products)
+    synthetic.require_memory(task.kernel, single + products, memory)
+    held = max(single, 8 * task.kernel.elements + products)
     for backend in chosen:
         if backend.limits.memory is not None and backend.limits.memory < held:
             raise ResourceError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dfmp2.errors import ComparisonFailed, ConvergenceError, InputError, ResourceError
+from dfmp2.errors import ComparisonFailed, ConvergenceError, ResourceError
 from dfmp2.host import resources, threads
 from dfmp2.molecule.mole import build_auxiliary, build_mole, fitting_data
 from dfmp2.mp2 import check
@@ -17,7 +17,6 @@ from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.units import format_bytes
 from dfmp2.validation.psi4 import run_psi4
 
-PROGRAMS = ("pyscf", "psi4")
 TOLERANCE = 1e-6  # Eh; two converged SCFs and two MP2 implementations agree to much less
 FITTING_TOLERANCE = 1e-3  # Eh per atom; sound sets show up to 5.5e-4 in a component (docs/explanation/checks.md)
 LOADED = 32 * 10**6  # bytes of PySCF's MP2 modules and of work space, beside what is counted
@@ -49,12 +48,12 @@ def recompute(
     ConvergenceError : PySCF's SCF does not converge now
     BackendError : there is no Psi4, or it failed
     """
-    if program not in PROGRAMS:
-        raise InputError(f"--with {program!r}: expected one of {', '.join(PROGRAMS)}")
     if program == "psi4":
         listener.stage(f"{result.reference.kind.upper()} and DF-MP2 with Psi4")
-        return compare(result.reference, result.pairs, run_psi4(result, count, timeout=timeout), tolerance)
-    return compare(result.reference, result.pairs, _with_pyscf(result, count, listener), tolerance)
+        theirs = run_psi4(result, count, timeout=timeout)
+    else:
+        theirs = _with_pyscf(result, count, listener)
+    return compare(result.reference, result.pairs, theirs, tolerance)
 
 
 def recompute_exact(result: MP2Result, tolerance: float, count: int, listener: Listener) -> Check:
@@ -160,16 +159,17 @@ def _budget() -> int:
 
 
 def _require_memory(result: MP2Result, budget: int) -> None:
-    sizes, nspin, program = result.sizes, result.reference.nspin, resources.resident_memory() + LOADED
+    program = resources.resident_memory() + LOADED
+    nao, nspin = result.sizes.nao, result.reference.nspin
 
-    def needed(nao: int) -> int:
-        return program + check.required_bytes(sizes, nspin, nao)
+    def needed(functions: int) -> int:
+        return program + check.required_bytes(result.sizes, nspin, functions)
 
-    if needed(sizes.nao) > budget:
-        fitting = next((n for n in range(sizes.nao, 0, -1) if needed(n) <= budget), 0)
+    if needed(nao) > budget:
+        fitting = next((n for n in range(nao, 0, -1) if needed(n) <= budget), 0)
         raise ResourceError(
-            f"--exact holds the four-centre integrals of {sizes.nao} basis functions in memory: "
-            f"{format_bytes(needed(sizes.nao))} are required and {format_bytes(budget)} may be used. {fitting} "
+            f"--exact holds the four-centre integrals of {nao} basis functions in memory: "
+            f"{format_bytes(needed(nao))} are required and {format_bytes(budget)} may be used. {fitting} "
             "functions would fit: run a smaller --basis or a part of the molecule, or use a larger machine"
         )
 

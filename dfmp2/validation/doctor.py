@@ -9,9 +9,7 @@ NumPy, PySCF and what needs them are imported by the checks themselves: they may
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
-import locale
 import os
 import platform
 import re
@@ -24,10 +22,11 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from dfmp2.errors import Dfmp2Error
 from dfmp2.host import resources
@@ -42,11 +41,11 @@ OLDEST_TORCH = (2, 9)
 IMPORT_SECONDS = 120  # for torch in a process of its own; a cold network disk is slow
 LITTLE_DISK = 10**9  # bytes
 LITTLE_MEMORY = 2 * 10**9  # bytes; libraries and the smallest run hold 110 MB
-LARGEST_SKEW = 5.0  # s between this clock and that of the disk
 DAY = 86400.0  # s
 OVERRIDDEN = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")  # a run sets them to 1 itself
 PINNING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 QUOTA = "/sys/fs/cgroup/cpu.max"  # version 2 of the control groups, which a run looks at
+OLD_QUOTA = ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 UNLIMITED = 1 << 60  # what version 1 of the control groups calls no limit
 REINSTALL = "install dfmp2 and its libraries again in a fresh virtual environment"
@@ -57,10 +56,8 @@ SCF_ENERGY = -1.1167383286909018  # Eh
 CORRELATION_ENERGY = -0.013153383073958618  # Eh
 LARGEST_ERROR = 1e-8  # Eh
 
-OK, WARN, FAIL = "ok", "warn", "fail"
-
 # Run by another Python: a broken build may take the process with it.
-_TORCH_PROBE = """
+TORCH_PROBE = """
 import json, torch
 device = torch.cuda.get_device_name() if torch.cuda.is_available() else None
 print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "device": device}))
@@ -89,6 +86,21 @@ class Finding:
     name: str = ""
 
 
+def ok(detail: str) -> Finding:
+    """Nothing to do."""
+    return Finding("ok", detail)
+
+
+def warn(detail: str, fix: str = "") -> Finding:
+    """The default run works; the fix is that of the row where none is given, as in `fail`."""
+    return Finding("warn", detail, fix)
+
+
+def fail(detail: str, code: int, fix: str = "") -> Finding:
+    """The default run ends with this exit code."""
+    return Finding("fail", detail, fix, code)
+
+
 def installed_version(distribution: str) -> str | None:
     """Version of an installed distribution by its metadata, without importing it; None if there is none."""
     try:
@@ -97,14 +109,9 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-def affinity() -> int:
-    """Cores this process may be scheduled on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Everything a check may look at, as one value that tests can plant.
+    """Everything a check may look at, as one value that tests can plant; made before a variable is changed.
 
     Attributes
     ----------
@@ -116,64 +123,54 @@ class Surroundings:
     path : Python's module search path
     cores : cores this process may be scheduled on
     version : distribution name -> installed version or None
-    torch : the process that imports PyTorch meanwhile, None where it is not installed
     """
 
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     folder: Path = field(default_factory=Path)
-    home: Path | None = None
+    home: Path | None = field(default_factory=lambda: Path(os.environ["HOME"]) if os.environ.get("HOME") else None)
     root: Path = Path("/")
     prefix: Path = Path(sys.prefix)
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
-    cores: int = field(default_factory=affinity)
+    cores: int = field(
+        default_factory=lambda: (
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        )
+    )
     version: Callable[[str], str | None] = installed_version
-    torch: subprocess.Popen[str] | None = None
 
-    def words(self, file: str) -> list[str]:
-        """Words of a system file such as "/sys/fs/cgroup/cpu.max"; none where it cannot be read."""
+    def words(self, *files: str) -> list[str]:
+        """Words of system files such as "/sys/fs/cgroup/cpu.max"; none where they cannot be read."""
         try:
-            return (self.root / file.lstrip("/")).read_text(errors="replace").split()
+            texts = [(self.root / file.lstrip("/")).read_text(errors="replace") for file in files]
         except OSError:
             return []
-
-
-def observe() -> Surroundings:
-    """The surroundings of this process, before it changes any of its variables."""
-    home = os.environ.get("HOME")
-    return Surroundings(home=Path(home) if home else None)
+        return " ".join(texts).split()
 
 
 def examine(s: Surroundings) -> list[Finding]:
-    """Every finding about these surroundings, in the order in which a run would stumble.
-
-    The default run comes last in the table and first in time: it loads the libraries that the checks of BLAS and
-    PySCF look at, while another process imports PyTorch.
-    """
-    s = replace(s, torch=start_torch_probe(s))
-    first = {name: inspect(name, s) for name in ("libraries", "working directory")}
-    trial = _trial(s, *first.values())
+    """Every finding about these surroundings, in the order of `CHECKS`, those about Trainium behind Psi4's."""
     findings = []
-    for name, row in CHECKS.items():
-        if name in first:
-            findings.append(first[name])
-        elif trial[0].exit_code != FAULT or not row.loads:
-            findings.append(inspect(name, s))
+    for name in CHECKS:
+        findings.append(inspect(name, s))
         if name == "Psi4":
             found = import_module(NEURON).diagnose(s)
             findings += [Finding(status, detail, fix, name=question) for question, status, detail, fix in found]
-    return [*findings, *trial]
+    return findings
 
 
 def inspect(name: str, s: Surroundings) -> Finding:
     """The outcome of one row of `CHECKS`."""
-    row = CHECKS[name]
-    found = row.look(s)
-    return replace(found, name=name, fix=found.fix or ("" if found.status == OK else row.fix))
+    look, fix = CHECKS[name]
+    try:
+        found = look(s)
+    except ImportError as error:  # missing, or installed and broken
+        found = fail(f"a library does not import: {error}", FAULT, REINSTALL)
+    return replace(found, name=name, fix=found.fix or ("" if found.status == "ok" else fix))
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
     """What the default run would exit with: 0, or the code of the first failure."""
-    return next((finding.exit_code for finding in findings if finding.status == FAIL), 0)
+    return next((finding.exit_code for finding in findings if finding.status == "fail"), 0)
 
 
 # --- packages ---
@@ -183,7 +180,7 @@ def check_python(_s: Surroundings) -> Finding:
     """Is Python new enough?"""
     version = sys.version_info[:3]
     detail = f"{'.'.join(map(str, version))} ({platform.machine()}), {sys.executable}"
-    return Finding(OK, detail) if version >= OLDEST_PYTHON else Finding(FAIL, detail, exit_code=FAULT)
+    return ok(detail) if version >= OLDEST_PYTHON else fail(detail, FAULT)
 
 
 def check_command(s: Surroundings) -> Finding:
@@ -191,95 +188,79 @@ def check_command(s: Surroundings) -> Finding:
     installed = s.version("dfmp2")
     detail = f"{installed or 'not installed'}, {Path(__file__).resolve().parents[1]}"
     if installed is None:
-        return Finding(WARN, f"{detail} (run from its source)", "pip install . in the source folder")
+        return warn(f"{detail} (run from its source)", "pip install . in the source folder")
     found = shutil.which("dfmp2", path=s.environ.get("PATH", ""))
     own = s.prefix / "bin"
     if found is not None and own.is_dir() and Path(found).parent.resolve() != own.resolve():
-        return Finding(WARN, f"{detail}, but {found} comes first on PATH", f"put {own} first on PATH, or activate it")
-    return Finding(OK, detail)
+        return warn(f"{detail}, but {found} comes first on PATH", f"put {own} first on PATH, or activate it")
+    return ok(detail)
 
 
 def check_libraries(s: Surroundings) -> Finding:
-    """Are the libraries there that every run needs?"""
+    """Are the libraries there that every run needs, and do they import?"""
     found = {name: s.version(name) for name in REQUIRED}
     detail = ", ".join(f"{name} {version or 'missing'}" for name, version in found.items())
     missing = [name for name, version in found.items() if version is None]
     if missing:
-        return Finding(FAIL, detail, f"pip install {' '.join(missing)}", FAULT)
-    old = [name for name, version in found.items() if _numbers(version or "") < REQUIRED[name]]
+        return fail(detail, FAULT, f"pip install {' '.join(missing)}")
+    for name in REQUIRED:
+        import_module(name)
+    old = [name for name, version in found.items() if _numbers(version) < REQUIRED[name]]
     if old:
         wanted = " ".join(f"'{name}>={'.'.join(map(str, REQUIRED[name]))}'" for name in old)
-        return Finding(WARN, f"{detail}: {', '.join(old)} too old", f"pip install {wanted}")
-    return Finding(OK, detail)
+        return warn(f"{detail}: {', '.join(old)} too old", f"pip install {wanted}")
+    return ok(detail)
 
 
 def check_pyscf(_s: Surroundings) -> Finding:
     """Does PySCF import, and are its evaluating parsers switched off inside the shield?"""
-    shield = import_module("dfmp2.molecule.pyscf_shield")
+    from dfmp2.molecule import pyscf_shield as shield
+
     try:
         with shield.shielded():
             closed = [name for name in shield.EVALUATING if getattr(sys.modules[name], shield.FLAG) is True]
     except Dfmp2Error as error:
         fix = "unset PYSCF_MAX_MEMORY" if "PYSCF_MAX_MEMORY" in str(error) else shield.INSTALL
-        return Finding(FAIL, str(error), fix, error.exit_code)
+        return fail(str(error), error.exit_code, fix)
     detail = f"{shield.pyscf_version()}, shield closed ({len(closed)} of {len(shield.EVALUATING)} parsers)"
     if len(closed) < len(shield.EVALUATING):
-        return Finding(FAIL, detail, f"install it again: {shield.INSTALL}", INPUT)
-    return Finding(OK, detail)
+        return fail(detail, INPUT, f"install it again: {shield.INSTALL}")
+    return ok(detail)
 
 
 def check_exchange(s: Surroundings) -> Finding:
     """Is the Basis Set Exchange there? (optional)"""
     version = s.version("basis-set-exchange")
     if version is not None:
-        return Finding(OK, f"from PySCF's files and basis-set-exchange {version}")
+        return ok(f"from PySCF's files and basis-set-exchange {version}")
     without = "without basis-set-exchange there is no MP2 fitting set beyond krypton"
-    return Finding(OK, f"from PySCF's files; {without} (optional: pip install 'dfmp2[bse]')")
+    return ok(f"from PySCF's files; {without} (optional: pip install 'dfmp2[bse]')")
 
 
 def check_psi4(s: Surroundings) -> Finding:
     """Is there a Psi4 to compare with? (optional)"""
-    found = shutil.which("psi4", path=s.environ.get("PATH", ""))
-    if found is None:
-        return Finding(OK, "not on PATH (optional, for compare --with psi4)")
-    return Finding(OK, f"{found} (for compare --with psi4)")
-
-
-def start_torch_probe(s: Surroundings) -> subprocess.Popen[str] | None:
-    """Import torch in another process, meanwhile; None where it is not installed."""
-    if s.version("torch") is None:
-        return None
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", _TORCH_PROBE],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        cwd=s.prefix,
-        env=dict(s.environ),
-    )
+    found = shutil.which("psi4", path=s.environ.get("PATH", "")) or "not on PATH"
+    return ok(f"{found} (optional, for compare --with psi4)")
 
 
 def check_torch(s: Surroundings) -> Finding:
     """Can the torch and cuda backends be used? (optional)"""
-    driver = (s.root / "proc/driver/nvidia/version").exists()
-    if s.torch is None:
+    driver, version = (s.root / "proc/driver/nvidia/version").exists(), s.version("torch")
+    if version is None:
         if driver:
-            return Finding(WARN, "an NVIDIA driver, but no PyTorch", "pip install 'dfmp2[torch]'")
-        return Finding(OK, "not installed, no NVIDIA driver (optional: pip install 'dfmp2[torch]')")
+            return warn("an NVIDIA driver, but no PyTorch", "pip install 'dfmp2[torch]'")
+        return ok("not installed, no NVIDIA driver (optional: pip install 'dfmp2[torch]')")
+    command, plain = [sys.executable, "-P", "-c", TORCH_PROBE], dict(s.environ)
     try:
-        text, errors = s.torch.communicate(timeout=IMPORT_SECONDS)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, env=plain, check=False)
+        found = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
-        s.torch.kill()
-        text, errors = "", f"no answer within {IMPORT_SECONDS} s"
-    try:
-        found = json.loads(text)
+        reason = f"no answer within {IMPORT_SECONDS} s"
     except ValueError:
-        last = errors.strip().splitlines()[-1:] or [f"exit code {s.torch.poll()}"]
-        reinstall = "pip install --force-reinstall torch"
-        return Finding(WARN, f"{s.version('torch')} does not import: {last[0][:160]}", reinstall)
-    return judge_torch(str(found["version"]), found["cuda"], found["device"], driver)
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:160]
+    else:
+        return judge_torch(str(found["version"]), found["cuda"], found["device"], driver)
+    return warn(f"{version} does not import: {reason}", "pip install --force-reinstall torch")
 
 
 def judge_torch(version: str, cuda: str | None, device: str | None, driver: bool) -> Finding:
@@ -292,12 +273,12 @@ def judge_torch(version: str, cuda: str | None, device: str | None, driver: bool
     """
     detail = f"{version}, {'CUDA ' + cuda if cuda else 'no CUDA build'}, {device or 'no CUDA device'}"
     if _numbers(version) < OLDEST_TORCH:
-        return Finding(WARN, detail, "backends torch and cuda need 2.9 or newer: pip install 'torch>=2.9'")
+        return warn(detail, "backends torch and cuda need 2.9 or newer: pip install 'torch>=2.9'")
     if driver and cuda is None:
-        return Finding(WARN, f"{detail}, but an NVIDIA driver", "install a CUDA build of torch")
+        return warn(f"{detail}, but an NVIDIA driver", "install a CUDA build of torch")
     if driver and device is None:
-        return Finding(WARN, f"{detail}, but an NVIDIA driver", "look at nvidia-smi, and at CUDA_VISIBLE_DEVICES")
-    return Finding(OK, detail)
+        return warn(f"{detail}, but an NVIDIA driver", "look at nvidia-smi, and at CUDA_VISIBLE_DEVICES")
+    return ok(detail)
 
 
 def check_module_path(s: Surroundings) -> Finding:
@@ -308,7 +289,7 @@ def check_module_path(s: Surroundings) -> Finding:
     try:
         here, entries = s.folder.resolve(), list(s.folder.iterdir())
     except OSError:
-        return Finding(OK, "the working directory cannot be read")
+        return ok("the working directory cannot be read")
 
     def importable(entry: Path) -> bool:
         return entry.is_file() if entry.suffix == ".py" else entry.is_dir() and any(entry.glob("*.py"))
@@ -319,16 +300,15 @@ def check_module_path(s: Surroundings) -> Finding:
     if shadows:
         danger = "is" if on_path else "would be, with PYTHONPATH=. or python -c,"
         detail = f"{', '.join(shadows[:5])} in the working directory {danger} imported in place of a library"
-        return Finding(WARN, detail, "rename it, or work in another folder")
+        return warn(detail, "rename it, or work in another folder")
     if on_path and s.environ.get("PYTHONPATH") is not None:
-        return Finding(WARN, "the working directory is on Python's path through PYTHONPATH", "unset PYTHONPATH")
-    return Finding(OK, "no file of the working directory shadows a library")
+        return warn("the working directory is on Python's path through PYTHONPATH", "unset PYTHONPATH")
+    return ok("no file of the working directory shadows a library")
 
 
-def _numbers(version: str) -> tuple[int, int]:
-    """Major and minor version; (0, 0) where there are none."""
-    match = re.match(r"(\d+)\.(\d+)", version)
-    return (0, 0) if match is None else (int(match[1]), int(match[2]))
+def _numbers(version: str | None) -> tuple[int, ...]:
+    """Major and minor version; () where there are none."""
+    return tuple(map(int, re.findall(r"\d+", version or "")[:2]))
 
 
 # --- cores, memory, clock ---
@@ -336,9 +316,10 @@ def _numbers(version: str) -> tuple[int, int]:
 
 def check_threads(s: Surroundings) -> Finding:
     """Will a run use the cores it may use, and no more?"""
-    quota = _cpu_quota(s)
-    usable = s.cores if quota is None else min(s.cores, max(1, int(quota)))
-    detail = f"{usable} usable ({s.cores} by affinity, {'no quota' if quota is None else f'quota {quota:g}'})"
+    quota = s.words(QUOTA) or s.words(*OLD_QUOTA)
+    share = int(quota[0]) / int(quota[1]) if len(quota) == 2 and quota[0].isdigit() else None
+    usable = s.cores if share is None else min(s.cores, max(1, int(share)))
+    detail = f"{usable} usable ({s.cores} by affinity, {'no quota' if share is None else f'quota {share:g}'})"
     problems: list[tuple[str, str]] = []
     asked = s.environ.get("OMP_NUM_THREADS")  # which a run takes as its number of threads
     if asked is not None:
@@ -350,28 +331,18 @@ def check_threads(s: Surroundings) -> Finding:
         elif int(first) < usable:
             fix = f"unset OMP_NUM_THREADS, or run with --threads {usable}"
             problems.append((f"OMP_NUM_THREADS={asked} is fewer", fix))
+    elif usable < s.cores and not s.words(QUOTA):
+        problems.append((f"a run would start {s.cores}", f"export OMP_NUM_THREADS={usable}"))
     # Workers inherit the one core that OpenMP binds the main thread to.
     bound = [name for name in PINNING if s.environ.get(name, "false").lower() not in ("false", "disabled", "none")]
     if bound:
         shown = ", ".join(f"{name}={s.environ[name]}" for name in bound)
         problems.append((f"{shown} may pin all workers to one core", f"unset {' '.join(bound)}"))
-    if asked is None and usable < s.cores and len(s.words(QUOTA)) != 2:
-        problems.append((f"a run would start {s.cores}", f"export OMP_NUM_THREADS={usable}"))
     if problems:
         texts, fixes = zip(*problems, strict=True)
-        return Finding(WARN, f"{detail}; {'; '.join(texts)}", "; ".join(fixes))
+        return warn(f"{detail}; {'; '.join(texts)}", "; ".join(fixes))
     set_to = [f"{name}={s.environ[name]}" for name in OVERRIDDEN if s.environ.get(name, "1") != "1"]
-    return Finding(OK, detail + (f"; a run overrides {', '.join(set_to)}" if set_to else ""))
-
-
-def _cpu_quota(s: Surroundings) -> float | None:
-    """Cores the control group allows, None for no limit."""
-    quota = s.words(QUOTA)
-    if len(quota) != 2:
-        quota = [*s.words("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), *s.words("/sys/fs/cgroup/cpu/cpu.cfs_period_us")]
-    if len(quota) != 2 or not all(part.isdigit() for part in quota) or int(quota[1]) == 0:
-        return None
-    return int(quota[0]) / int(quota[1])
+    return ok(detail + (f"; a run overrides {', '.join(set_to)}" if set_to else ""))
 
 
 def check_blas(_s: Surroundings) -> Finding:
@@ -379,38 +350,10 @@ def check_blas(_s: Surroundings) -> Finding:
     from dfmp2.host import provenance, threads
 
     with threads.limited(1):
-        libraries = [(Path(path).name, *_openblas(path)) for path in _loaded_libraries("openblas")]
-    detail = f"NumPy: {provenance.blas()}"
-    if libraries:
-        detail += "; loaded: " + ", ".join(f"{name} ({config})" for name, config, _ in libraries)
-    stubborn = [name for name, _, count in libraries if count != 1]
-    return (
-        Finding(WARN, f"{detail}; {', '.join(stubborn)} cannot be set to one thread")
-        if stubborn
-        else Finding(OK, detail)
-    )
-
-
-def _loaded_libraries(name: str) -> list[str]:
-    """Paths of the shared libraries of this process with `name` in their file name."""
-    try:
-        text = Path("/proc/self/maps").read_text()
-    except OSError:
-        return []
-    return sorted({path for path in re.findall(r"(/\S+)", text) if name in Path(path).name and ".so" in path})
-
-
-def _openblas(path: str) -> tuple[str, int | None]:
-    """(version and processor type, threads) of an OpenBLAS; None where it does not tell."""
-    library = ctypes.CDLL(path)
-    for pattern in ("openblas_{}", "scipy_openblas_{}", "scipy_openblas_{}64_", "openblas_{}64_"):
-        config, count = (getattr(library, pattern.format(f"get_{what}"), None) for what in ("config", "num_threads"))
-        if config is not None and count is not None:
-            config.restype = ctypes.c_char_p
-            words = (config() or b"").decode(errors="replace").split()
-            shown = [w for w in words if w[:1].isdigit() or w in words[-2:-1] or w.startswith("MAX_THREADS")]
-            return " ".join(shown) or "OpenBLAS", int(count())
-    return "unknown build", None
+        loaded = {Path(path).name: count for path, count in threads.openblas().items()}
+    detail = f"NumPy: {provenance.blas()}; loaded: {', '.join(loaded) or 'no OpenBLAS'}"
+    stubborn = [name for name, count in loaded.items() if count != 1]
+    return warn(f"{detail}; {', '.join(stubborn)} cannot be set to one thread") if stubborn else ok(detail)
 
 
 def check_memory(s: Surroundings) -> Finding:
@@ -422,34 +365,16 @@ def check_memory(s: Surroundings) -> Finding:
     address = resource.getrlimit(resource.RLIMIT_AS)[0]
     if address != resource.RLIM_INFINITY:
         detail += f"; the shell limits addresses to {format_bytes(address)}, which counts reserved memory as used"
-        return Finding(WARN, detail, "ulimit -v unlimited, and limit runs with --memory")
-    return Finding(WARN if free < LITTLE_MEMORY else OK, detail)
+        return warn(detail, "ulimit -v unlimited, and limit runs with --memory")
+    return warn(detail) if free < LITTLE_MEMORY else ok(detail)
 
 
-def check_clock(s: Surroundings) -> Finding:
-    """Is the clock plausible, and does the disk of the working directory have the same?"""
+def check_clock(_s: Surroundings) -> Finding:
+    """Is the clock plausible? Results carry its dates, and AWS refuses requests that are off by minutes."""
     now = time.time()
     shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
-    installed = Path(__file__).stat().st_mtime
-    if installed > now + DAY:
-        detail = f"{shown}, but dfmp2 was installed {(installed - now) / DAY:.0f} days later"
-        return Finding(WARN, detail, "set the clock (date, chrony, ntpd)")
-    disk = _disk_time(s.folder)
-    if disk is not None and abs(disk - now) > LARGEST_SKEW:
-        ahead = "ahead of" if disk > now else "behind"
-        return Finding(WARN, f"{shown}; the disk of the working directory is {abs(disk - now):.0f} s {ahead} it")
-    return Finding(OK, shown)
-
-
-def _disk_time(folder: Path) -> float | None:
-    """Modification time the file system gives a file written now, s since 1970; None if none can be written."""
-    try:
-        with tempfile.NamedTemporaryFile(prefix=".dfmp2-doctor-", dir=folder) as handle:
-            handle.write(b"time")
-            handle.flush()
-            return os.fstat(handle.fileno()).st_mtime
-    except OSError:
-        return None
+    days = (Path(__file__).stat().st_mtime - now) / DAY
+    return warn(f"{shown}, but dfmp2 was installed {days:.0f} days later") if days > 1 else ok(shown)
 
 
 # --- folders and streams ---
@@ -461,13 +386,11 @@ def check_output_folder(s: Surroundings) -> Finding:
 
     try:
         require_writable(s.folder / "dfmp2-doctor.h5", overwrite=True, expected_bytes=10**6)
-        shown, free = s.folder.resolve(), resources.free_disk(s.folder)
+        return _room(str(s.folder.resolve()), s.folder)
     except Dfmp2Error as error:
-        return Finding(FAIL, str(error), exit_code=error.exit_code)
+        return fail(str(error), error.exit_code)
     except OSError as error:  # it was deleted under our feet
-        return Finding(FAIL, f"cannot be used ({error.strerror})", exit_code=NO_RESOURCES)
-    detail = f"{shown}, {format_bytes(free)} free"
-    return Finding(WARN, f"{detail}: little") if free < LITTLE_DISK else Finding(OK, detail)
+        return fail(f"cannot be used ({error.strerror})", NO_RESOURCES)
 
 
 def check_scratch(s: Surroundings) -> Finding:
@@ -476,25 +399,29 @@ def check_scratch(s: Surroundings) -> Finding:
     try:
         folder = s.environ[variable] if variable else tempfile.gettempdir()
     except FileNotFoundError as error:
-        return Finding(FAIL, str(error), "export TMPDIR=a folder that can be written", NO_RESOURCES)
+        return fail(str(error), NO_RESOURCES, "export TMPDIR=a folder that can be written")
     origin = f"{variable}={folder}" if variable else folder
     try:
         with tempfile.NamedTemporaryFile(prefix="dfmp2-doctor-", dir=folder):
-            free = resources.free_disk(Path(folder))
+            return _room(origin, Path(folder))
     except OSError as error:
         fix = f"unset {variable}, or make it a folder that can be written" if variable else "make it writable"
         detail = f"{origin} cannot be written ({error.strerror})"
         # Python passes over a TMPDIR that cannot be used, PySCF does so too; a PYSCF_TMPDIR it takes as it is.
-        return Finding(WARN, detail, fix) if variable == "TMPDIR" else Finding(FAIL, detail, fix, NO_RESOURCES)
-    detail = f"{origin}, {format_bytes(free)} free"
-    return Finding(WARN, f"{detail}: little") if free < LITTLE_DISK else Finding(OK, detail)
+        return warn(detail, fix) if variable == "TMPDIR" else fail(detail, NO_RESOURCES, fix)
+
+
+def _room(shown: str, folder: Path) -> Finding:
+    free = resources.free_disk(folder)
+    detail = f"{shown}, {format_bytes(free)} free"
+    return warn(f"{detail}: little") if free < LITTLE_DISK else ok(detail)
 
 
 def check_home(s: Surroundings) -> Finding:
     """Is there a home directory? Shells of services and of AWS's SSM have none."""
     if s.home is None:
-        return Finding(WARN, "HOME is not set: compilers and caches look for it", "export HOME=/root or yours")
-    return Finding(OK, str(s.home)) if s.home.is_dir() else Finding(WARN, f"HOME={s.home} is no folder")
+        return warn("HOME is not set: compilers and caches look for it")
+    return ok(str(s.home)) if s.home.is_dir() else warn(f"HOME={s.home} is no folder")
 
 
 def check_pyscf_configuration(s: Surroundings) -> Finding:
@@ -503,82 +430,51 @@ def check_pyscf_configuration(s: Surroundings) -> Finding:
     found = sorted({str(file.resolve()) for file in files if file.is_file()})
     found += [f"{name}={s.environ[name]}" for name in ("PYSCF_CONFIG_FILE", "PYSCF_EXT_PATH") if name in s.environ]
     if found:
-        return Finding(WARN, f"{', '.join(found)}: ignored by dfmp2, executed or loaded by PySCF on its own")
-    return Finding(OK, "nothing that PySCF on its own would execute")
+        return warn(f"{', '.join(found)}: ignored by dfmp2, executed or loaded by PySCF on its own")
+    return ok("nothing that PySCF on its own would execute")
 
 
 def check_text(s: Surroundings) -> Finding:
-    """Do numbers and text survive locale and encoding?"""
-    streams: dict[str, TextIO | None] = {"stdout": sys.stdout, "stderr": sys.stderr}
-    closed = [name for name, stream in streams.items() if stream is None]
+    """Are both streams open, and do names beyond ASCII survive the encoding?"""
     named = next((f"{name}={s.environ[name]}" for name in ("LC_ALL", "LC_NUMERIC", "LANG") if s.environ.get(name)), "")
     encoding = getattr(sys.stdout, "encoding", None) or "closed"
     detail = f"{named or 'no locale set'}, stdout {encoding}"
+    closed = [name for name in ("stdout", "stderr") if getattr(sys, name) is None]
     if closed:
-        return Finding(WARN, f"{detail}: {' and '.join(closed)} closed", "start it with both streams open")
-    if not numbers_survive(named.partition("=")[2]):
-        return Finding(WARN, f"{detail}: numbers are not read with a decimal point", "export LC_ALL=C.UTF-8")
+        return warn(f"{detail}: {' and '.join(closed)} closed", "start it with both streams open")
     if encoding.lower().replace("-", "").replace("_", "") not in ("utf8", "utf8sig"):
-        return Finding(WARN, f"{detail}: names beyond ASCII are shown as escapes", "export PYTHONUTF8=1")
-    return Finding(OK, detail)
-
-
-def numbers_survive(name: str) -> bool:
-    """Whether our reader takes a decimal point for what it is while the C library follows the locale `name`."""
-    from dfmp2.molecule.xyz import parse_xyz
-
-    before = locale.setlocale(locale.LC_ALL)
-    try:
-        with contextlib.suppress(locale.Error):  # a locale that is not installed changes nothing
-            locale.setlocale(locale.LC_ALL, name)
-        molecule = parse_xyz("1\n\nHe 0 0 1.5\n", file="text", units="bohr").molecule
-        return float(molecule.coordinates[0, 2]) == 1.5 and f"{1.5:.1f}" == "1.5"
-    finally:
-        locale.setlocale(locale.LC_ALL, before)
+        return warn(f"{detail}: names beyond ASCII are shown as escapes", "export PYTHONUTF8=1")
+    return ok(detail)
 
 
 # --- the default run ---
 
 
-def _trial(s: Surroundings, libraries: Finding, working: Finding) -> list[Finding]:
-    """The default run, and the file of its result where the working directory can hold one."""
-    result = None
-    if libraries.status == FAIL:
-        run = Finding(FAIL, "not tried: libraries are missing", libraries.fix, libraries.exit_code)
-    else:
-        try:
-            run, result = check_default_run()
-        except ImportError as error:  # installed and broken
-            run = Finding(FAIL, f"a library does not import: {error}", REINSTALL, FAULT)
-    found = [replace(run, name="default run")]
-    if run.exit_code != FAULT and working.status != FAIL:
-        found.append(replace(check_result_file(s, result), name="result file"))
-    return found
-
-
-def check_default_run() -> tuple[Finding, MP2Result | None]:
-    """Does a run with all defaults give the right energy?"""
+@cache
+def default_result() -> tuple[MP2Result, float]:
+    """The result of the smallest run with all defaults, computed once, and the seconds it took."""
     import numpy as np
 
     from dfmp2.molecule.molecule import Molecule
     from dfmp2.options import make_options
-    from dfmp2.progress import Listener
-
-    class Quiet(Listener):
-        def warning(self, text: str) -> None:
-            """Warnings of a molecule nobody asked about are of no interest."""
+    from dfmp2.progress import Silent
 
     molecule = Molecule(("H", "H"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, DISTANCE]]), name="h2", source="dfmp2 doctor")
     start = time.perf_counter()
-    try:
-        from dfmp2.mp2.energy import mp2_energy  # imports PySCF
+    from dfmp2.mp2.energy import mp2_energy  # imports PySCF
 
-        result = mp2_energy(molecule, make_options(basis=BASIS), listener=Quiet(), command="dfmp2 doctor")
+    result = mp2_energy(molecule, make_options(basis=BASIS), listener=Silent(), command="dfmp2 doctor")
+    return result, time.perf_counter() - start
+
+
+def check_default_run(_s: Surroundings) -> Finding:
+    """Does a run with all defaults give the right energy?"""
+    try:
+        return judge_run(*default_result())
     except Dfmp2Error as error:
-        return Finding(FAIL, str(error), "mend what the message names", error.exit_code), None
+        return fail(str(error), error.exit_code)
     except OSError as error:  # what the command line turns into exit code 7
-        return Finding(FAIL, f"the system refused: {error}", "see scratch", NO_RESOURCES), None
-    return judge_run(result, time.perf_counter() - start), result
+        return fail(f"the system refused: {error}", NO_RESOURCES, "see scratch")
 
 
 def judge_run(result: MP2Result, seconds: float) -> Finding:
@@ -590,16 +486,18 @@ def judge_run(result: MP2Result, seconds: float) -> Finding:
     )
     if max(abs(scf), abs(correlation)) > LARGEST_ERROR:
         fix = f"do not trust this installation: {REINSTALL}, then dfmp2 validate"
-        return Finding(FAIL, detail, fix, COMPARISON_FAILED)
-    return Finding(OK, detail)
+        return fail(detail, COMPARISON_FAILED, fix)
+    return ok(detail)
 
 
-def check_result_file(s: Surroundings, result: MP2Result | None) -> Finding:
+def check_result_file(s: Surroundings) -> Finding:
     """Can a result be written into the working directory and read back, file locks included?"""
     from dfmp2.output import hdf5
 
-    if result is None:
-        return Finding(WARN, "not tried: there is no result to write", "mend the default run first")
+    try:
+        result, _ = default_result()
+    except (Dfmp2Error, OSError):
+        return warn("not tried: there is no result to write", "mend the default run first")
     setting = s.environ.get("HDF5_USE_FILE_LOCKING")
     shown = "" if setting is None else f", HDF5_USE_FILE_LOCKING={setting}"
     path = s.folder / f".dfmp2-doctor-{uuid.uuid4().hex[:12]}.h5"
@@ -609,46 +507,36 @@ def check_result_file(s: Surroundings, result: MP2Result | None) -> Finding:
     except Dfmp2Error as error:
         if "lock" in str(error).lower():  # the file is there: the run itself works
             fix = "export HDF5_USE_FILE_LOCKING=FALSE, or write to a disk of this machine"
-            return Finding(WARN, f"written, but this disk has no file locks{shown}", fix)
-        return Finding(FAIL, str(error), "write elsewhere with --output, or free some space", error.exit_code)
+            return warn(f"written, but this disk has no file locks{shown}", fix)
+        return fail(str(error), error.exit_code, "write elsewhere with --output, or free some space")
     finally:
         with contextlib.suppress(OSError):
             path.unlink()
-    if not same:
-        return Finding(FAIL, "what was read is not what was written", REINSTALL, NO_RESOURCES)
-    return Finding(OK, f"written, locked, read and removed{shown}")
+    return ok(f"written, locked, read and removed{shown}") if same else fail("what was read is not it", NO_RESOURCES)
 
 
-# --- the table ---
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A row: what looks, what to do about a problem that has no fix of its own, whether it needs what a run imports."""
-
-    look: Callable[[Surroundings], Finding]
-    fix: str = ""
-    loads: bool = False
-
-
-CHECKS = {
-    "Python": Check(check_python, "install Python 3.11 or newer and make a new virtual environment"),
-    "dfmp2": Check(check_command),
-    "libraries": Check(check_libraries),
-    "working directory": Check(
-        check_output_folder, "change to a folder of yours with free space, or write elsewhere with --output"
+# What is looked at -> the check, and what to do about a problem that names no fix of its own.
+CHECKS: dict[str, tuple[Callable[[Surroundings], Finding], str]] = {
+    "Python": (check_python, "install Python 3.11 or newer and make a new virtual environment"),
+    "dfmp2": (check_command, ""),
+    "libraries": (check_libraries, ""),
+    "working directory": (
+        check_output_folder,
+        "change to a folder of yours with free space, or write elsewhere with --output",
     ),
-    "PySCF": Check(check_pyscf, loads=True),
-    "PySCF configuration": Check(check_pyscf_configuration, "look into it, or remove it, if it is not yours"),
-    "module path": Check(check_module_path),
-    "basis sets": Check(check_exchange),
-    "PyTorch": Check(check_torch),
-    "Psi4": Check(check_psi4),
-    "threads": Check(check_threads),
-    "BLAS": Check(check_blas, "export OPENBLAS_NUM_THREADS=1", loads=True),
-    "text": Check(check_text, loads=True),
-    "memory": Check(check_memory, "larger molecules need more: end other programs or raise the limit"),
-    "scratch": Check(check_scratch, "export PYSCF_TMPDIR=a folder with more space"),
-    "home": Check(check_home, "export HOME=a folder of yours"),
-    "clock": Check(check_clock, "synchronise the clocks of this machine and the file server (chrony, ntpd)"),
+    "PySCF": (check_pyscf, ""),
+    "PySCF configuration": (check_pyscf_configuration, "look into it, or remove it, if it is not yours"),
+    "module path": (check_module_path, ""),
+    "basis sets": (check_exchange, ""),
+    "PyTorch": (check_torch, ""),
+    "Psi4": (check_psi4, ""),
+    "threads": (check_threads, ""),
+    "BLAS": (check_blas, "export OPENBLAS_NUM_THREADS=1"),
+    "text": (check_text, ""),
+    "memory": (check_memory, "larger molecules need more: end other programs or raise the limit"),
+    "scratch": (check_scratch, "export PYSCF_TMPDIR=a folder with more space"),
+    "home": (check_home, "export HOME=a folder of yours, such as /root"),
+    "clock": (check_clock, "set the clock (date, chrony, ntpd)"),
+    "default run": (check_default_run, "mend what the message names"),
+    "result file": (check_result_file, REINSTALL),
 }

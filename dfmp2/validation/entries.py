@@ -98,7 +98,7 @@ class Quantity:
     name: str
     of: str
     value: float
-    factors: tuple[float, ...]
+    factors: tuple[float, ...] = (1.0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +138,11 @@ class Entry:
     calculations: tuple[Calculation, ...]
     kernel: Kernel | None
     tolerance: float
-    tolerance_mixed: float | None
     tolerance_reason: str
     tags: frozenset[str]
     needs: tuple[str, ...]
     published: Published | None
-
-    @property
-    def slow(self) -> bool:
-        """Whether it runs only when slow entries are asked for."""
-        return "slow" in self.tags
+    tolerance_mixed: float | None = None
 
     def missing(self) -> str | None:
         """Why the entry cannot run in this installation, or None."""
@@ -166,12 +161,8 @@ def load(table: str = "main") -> tuple[Entry, ...]:
     """
     if table not in TABLES:
         raise InputError(f"--table {table!r}: expected one of {', '.join(TABLES)}")
-    return tuple(_entry(item) for item in _document(table)["entries"])
-
-
-def left_out() -> dict[str, str]:
-    """Published numbers that are no entries, with the reason, by name."""
-    return {str(item["id"]): str(item["reason"]) for item in _document("main")["left_out"]}
+    text = resources.files("dfmp2.validation").joinpath(TABLES[table]).read_text(encoding="utf-8")
+    return tuple(_entry(item) for item in json.loads(text)["entries"])
 
 
 def select(entries: Sequence[Entry], only: Sequence[str], tags: Sequence[str], *, slow: bool) -> tuple[Entry, ...]:
@@ -199,7 +190,7 @@ def select(entries: Sequence[Entry], only: Sequence[str], tags: Sequence[str], *
     tagged = [entry for entry in named if entry.tags >= set(tags)]
     if not tagged:
         raise InputError(f"no entry has all of {', '.join(tags)}: leave a --tag out; the tags are {', '.join(TAGS)}")
-    chosen = tuple(entry for entry in tagged if slow or "slow" in tags or not entry.slow)
+    chosen = tuple(entry for entry in tagged if slow or "slow" in tags or "slow" not in entry.tags)
     if not chosen:
         raise InputError(f"only slow entries match ({', '.join(entry.id for entry in tagged)}): add --slow")
     return chosen
@@ -209,31 +200,23 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern if any(c in pattern for c in "*?[") else f"*{pattern}*")
 
 
-def _document(table: str) -> dict[str, Any]:
-    text = resources.files("dfmp2.validation").joinpath(TABLES[table]).read_text(encoding="utf-8")
-    document: dict[str, Any] = json.loads(text)
-    return document
-
-
 def _entry(item: dict[str, Any]) -> Entry:
-    kernel, published, combine = item.get("kernel"), item.get("published"), item.get("combine", {})
-    plain = ("id", "program", "version", "tolerance", "tolerance_reason")
+    combine = item.pop("combine", {})
+    kernel, published = item.get("kernel"), item.get("published")
     return Entry(
-        **{name: item[name] for name in plain},
-        source=tuple(item["source"]),
-        quantities=tuple(
-            Quantity(
-                name=name,
-                of=combine[name]["of"] if name in combine else name,
-                value=value,
-                factors=tuple(combine[name]["factors"]) if name in combine else (1.0,),
-            )
-            for name, value in item["quantities"].items()
-        ),
-        calculations=tuple(Calculation(**calculation) for calculation in item.get("calculations", ())),
-        kernel=None if kernel is None else Kernel(**kernel),
-        tolerance_mixed=item.get("tolerance_mixed"),
-        tags=frozenset(item["tags"]),
-        needs=tuple(item["needs"]),
-        published=None if published is None else Published(**published),
+        **{
+            **item,
+            "source": tuple(item["source"]),
+            "needs": tuple(item["needs"]),
+            "tags": frozenset(item["tags"]),
+            "quantities": tuple(
+                Quantity(name, combine[name]["of"], value, tuple(combine[name]["factors"]))
+                if name in combine
+                else Quantity(name, name, value)
+                for name, value in item["quantities"].items()
+            ),
+            "calculations": tuple(Calculation(**calculation) for calculation in item.get("calculations", ())),
+            "kernel": None if kernel is None else Kernel(**kernel),
+            "published": None if published is None else Published(**published),
+        }
     )

@@ -7,10 +7,11 @@ import platform
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata, util
 from pathlib import Path
+from typing import Any
 
 from dfmp2.host import provenance, resources
 from dfmp2.progress import Listener
@@ -51,56 +52,55 @@ class Machine:
             f"date: {self.date}; load average {self.load:.2f}; others used {self.busy:.2f} cores before the start",
         ]
 
-    def warnings(self) -> list[str]:
-        """What makes the figures doubtful from the start."""
-        if self.busy <= QUIET:
-            return []
-        return [
-            f"other processes keep {self.busy:.2f} cores busy: times are too long and ratios uncertain; measure on a "
-            "quiet machine"
-        ]
-
 
 def watch(listener: Listener | None = None) -> Machine:
     """Look at the machine for a second in which nothing of ours runs; tell the listener where it is not quiet."""
     before, start = busy_seconds(), time.perf_counter()
     time.sleep(WATCHED)
     busy = (busy_seconds() - before) / (time.perf_counter() - start)
-    installed = [name for name in LIBRARIES if util.find_spec(name) is not None]
-    found = Machine(
+    if listener is not None and busy > QUIET:
+        listener.warning(f"other processes keep {busy:.2f} cores busy: times are too long; use a quiet machine")
+    return Machine(
         processor=_processor(),
         cores=resources.usable_cores(),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         versions={
             "dfmp2": provenance.version(),
             "Python": platform.python_version(),
-            **{name: metadata.version(name) for name in installed},
+            **{name: metadata.version(name) for name in LIBRARIES if util.find_spec(name) is not None},
             "BLAS of NumPy": provenance.blas(),
         },
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         load=os.getloadavg()[0],
         busy=busy,
     )
-    if listener is not None:
-        for warning in found.warnings():
-            listener.warning(warning)
-    return found
 
 
 class Meter:
-    """Counts what other processes use while this one works."""
+    """The machine, and what other processes use while this one measures."""
 
-    def __init__(self) -> None:
+    def __init__(self, listener: Listener) -> None:
+        self.machine, self._listener = watch(listener), listener
         self._start = time.perf_counter(), busy_seconds(), time.process_time()
 
-    def foreign(self, listener: Listener) -> float:
-        """Cores that others kept busy since the meter was made, with a warning; 0 where the system does not say."""
+    def record(self) -> dict[str, Any]:
+        """Machine, load, and cores that others kept busy since the meter was made (0 where the system does not say)."""
         wall, busy, own = self._start
         elapsed = time.perf_counter() - wall
-        found = max(0.0, busy_seconds() - busy - (time.process_time() - own)) / elapsed
-        if found > QUIET:
-            listener.warning(f"meanwhile others used {found:.2f} cores: the rates are too low")
-        return found
+        foreign = max(0.0, busy_seconds() - busy - (time.process_time() - own)) / elapsed
+        if foreign > QUIET:
+            self._listener.warning(f"meanwhile others used {foreign:.2f} cores: the rates are too low")
+        load = os.getloadavg()[0]
+        return {"machine": asdict(self.machine), "load_average_after": load, "foreign_cores": foreign}
+
+
+def header(record: dict[str, Any]) -> list[str]:
+    """What `Meter.record` found, as lines."""
+    return [
+        *Machine(**record["machine"]).lines(),
+        f"load average at the end {record['load_average_after']:.2f} (our own work included)",
+        f"others used {record['foreign_cores']:.2f} cores meanwhile",
+    ]
 
 
 def busy_seconds() -> float:

@@ -8,11 +8,11 @@ their own shape, (nj nvir, naux) times (naux, ni nvir), without anything done to
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,10 @@ import numpy as np
 from dfmp2.backends import registry, tiling
 from dfmp2.backends.base import Backend, Limits, Operand
 from dfmp2.host import threads
-from dfmp2.planning import product_rates
-from dfmp2.planning import rates as calibration
+from dfmp2.planning import product_rates, rates
 from dfmp2.planning.product_rates import ProductRates
 from dfmp2.progress import Listener
-from dfmp2.validation import machine
-from dfmp2.validation.machine import Spread, spread
+from dfmp2.validation.machine import Meter, Spread, header, spread
 
 SQUARE_HOST, SQUARE_DEVICE = 2048, 8192  # rows of the square product; beyond, rates change by less than their spread
 SHAPED_SECONDS = 1.0  # the products of the pair step are repeated or cut to about this long
@@ -68,8 +66,9 @@ def shaped_rate(backend: Backend, operand: Operand, count: int, expected: float)
     per_product = 2.0 * rows * columns * nvir * nvir * naux
     workers = backend.limits.workers
     number = max(1, int(SHAPED_SECONDS * expected / per_product / workers))
-    pairs = _cycled(nocc, rows, columns)
-    work = [[next(pairs) for _ in range(number)] for _ in range(workers)]
+    blocks = [(i, j) for i in range(0, nocc - rows + 1, rows) for j in range(0, nocc - columns + 1, columns)]
+    endless = cycle(blocks)
+    work = [list(islice(endless, number)) for _ in range(workers)]
 
     def products(part: list[tuple[int, int]]) -> None:
         for i, j in part:
@@ -85,61 +84,46 @@ def measure(count: int, repeats: int, listener: Listener) -> dict[str, Any]:
 
     The libraries alternate; of all repetitions the median is kept.
     """
-    header = machine.watch(listener)
-    unused, usable = {}, []
-    for row in registry.BACKENDS:
-        if row.name in LIBRARIES and row.make is not None:
-            reason = row.probe()
-            if reason is None:
-                usable.append((LIBRARIES[row.name], row.make))
-            else:
-                unused[LIBRARIES[row.name]] = reason
-    found: dict[tuple[str, str, int], list[float]] = {}
-    meter = machine.Meter()
+    meter = Meter(listener)
+    reasons = {row.name: row.probe() for row in registry.BACKENDS if row.name in LIBRARIES}
+    usable = {row.name: row.make for row in registry.BACKENDS if reasons.get(row.name, "") is None}
     counts = sorted({count, *(1 << k for k in range(count.bit_length()) if 1 << k <= count)})  # 1, 2, 4, ... and count
+    found: dict[tuple[str, str, int], list[float]] = {}
     for number in range(1, repeats + 1):
-        listener.stage(f"[{number}/{repeats}] square products of {', '.join(library for library, _ in usable)}")
+        listener.stage(f"[{number}/{repeats}] square products of {', '.join(LIBRARIES[name] for name in usable)}")
         for n in counts:
-            for library, make in usable:
+            for name, make in usable.items():
                 for precision in PRECISIONS:
-                    found.setdefault((library, precision, n), []).append(square_rate(make(n), precision, n))
+                    found.setdefault((LIBRARIES[name], precision, n), []).append(square_rate(make(n), precision, n))
     listener.stage("rates of the stages of a run, for dfmp2 plan")
-    plan = {library: calibration.measure(make(count), count) for library, make in usable}
-    foreign = meter.foreign(listener)
-    rates = {name: spread(values) for name, values in found.items()}
-    kept = {f"{library} {precision} {n}": rate.median for (library, precision, n), rate in rates.items()}
-    product_rates.store(count, ProductRates(kept, foreign, header.date))
-    backends = {library: backend for backend, library in LIBRARIES.items()}
+    plan = {name: rates.measure(make(count), count) for name, make in usable.items()}
+    record = meter.record()
+    spreads = {name: spread(values) for name, values in found.items()}
+    kept = {f"{library} {precision} {n}": rate.median for (library, precision, n), rate in spreads.items()}
+    product_rates.store(count, ProductRates(kept, record["foreign_cores"], meter.machine.date))
     return {
         "mode": "gemm",
-        "machine": asdict(header),
-        "load_average_after": os.getloadavg()[0],
-        "foreign_cores": foreign,
+        **record,
         "threads": count,
         "rates": [
             {"library": library, "precision": PRECISIONS[precision], "threads": n, "flops_per_second": asdict(rate)}
-            for (library, precision, n), rate in rates.items()
+            for (library, precision, n), rate in spreads.items()
         ],
         "pair_step_flops_per_second": {
-            f"{backends[library]} {precision}": getattr(one, f"pairs_{precision}")
-            for library, one in plan.items()
+            f"{name} {precision}": getattr(one, f"pairs_{precision}")
+            for name, one in plan.items()
             for precision in PRECISIONS
         },
-        "plan": {backends[library]: asdict(one) for library, one in plan.items()},
-        "not_measured": unused,
+        "plan": {name: asdict(one) for name, one in plan.items()},
+        "not_measured": {LIBRARIES[name]: reason for name, reason in reasons.items() if reason is not None},
     }
 
 
 def to_text(found: dict[str, Any]) -> str:
     """Header and table of what `measure` returns."""
-    lines = [
-        *machine.Machine(**found["machine"]).lines(),
-        f"load average at the end {found['load_average_after']:.2f} (our own work included)",
-        f"others used {found['foreign_cores']:.2f} cores meanwhile",
-        *(f"{name} not measured: {reason}" for name, reason in found["not_measured"].items()),
-        "",
-        f"{'library':<10}{'precision':<12}{'threads':>8}{'GF/s':>20}",
-    ]
+    lines = header(found)
+    lines += [f"{name} not measured: {reason}" for name, reason in found["not_measured"].items()]
+    lines += ["", f"{'library':<10}{'precision':<12}{'threads':>8}{'GF/s':>20}"]
     for row in found["rates"]:
         rate = Spread(**{name: value / 1e9 for name, value in row["flops_per_second"].items()})
         lines.append(f"{row['library']:<10}{row['precision']:<12}{row['threads']:>8}{rate.show(0):>20}")
@@ -154,14 +138,6 @@ def _orbitals(nocc: int, nvir: int, naux: int, limits: Limits) -> tuple[int, int
         return 1, max(1, min(nocc, fitting))
     edge = max(1, min(tiling.edge(nocc, limits, nvir * naux), math.isqrt(fitting)))
     return edge, edge
-
-
-def _cycled(nocc: int, rows: int, columns: int) -> Iterator[tuple[int, int]]:
-    """(first i, first j) of whole blocks of orbitals, over and over."""
-    while True:
-        for i in range(0, nocc - rows + 1, rows):
-            for j in range(0, nocc - columns + 1, columns):
-                yield i, j
 
 
 def _finish(result: Any) -> float:

@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -33,7 +32,9 @@ from dfmp2.integrals.three_center import smallest_overlap
 from dfmp2.molecule.basis import BasisSet, ElementBasis
 from dfmp2.molecule.mole import build_mole
 from dfmp2.mp2.result import MP2Result, NativeEnergies
+from dfmp2.output.export.conventions import core_terms, local_momentum
 
+PYSCF = "compare with PySCF (--with pyscf)"
 INSTALL = "apt-get install psi4, or conda install -c conda-forge psi4"
 # Variables that make Psi4 take basis sets, settings or threads from elsewhere.
 FOREIGN_VARIABLES = ("PSIPATH", "PSI_SCRATCH", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
@@ -116,15 +117,17 @@ def run_psi4(result: MP2Result, threads: int, *, timeout: float | None = None) -
         folder = Path(name)
         (folder / "input.dat").write_text(text, encoding="ascii")
         code = _execute([program, "-n", str(threads), "-s", str(folder)], folder, threads, timeout)
-        output = _read(folder / "output.dat")
-        screen = _read(folder / "screen.txt")
+        screen, output = (
+            file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+            for file in (folder / "screen.txt", folder / "output.dat")
+        )
     if code != 0:
         reason = f"exit code {code}" if code > 0 else f"killed by signal {-code}"
         raise BackendError(f"Psi4 failed ({reason}): {_ending(screen or output)}")
     if INEXACT in screen:
         raise BackendError(
-            "Psi4's integrals over the core potential did not converge, so its energies are no reference here: compare "
-            "with PySCF (--with pyscf), or use a newer Psi4"
+            "Psi4's integrals over the core potential did not converge, so its energies are no reference here: use a "
+            f"newer Psi4, or {PYSCF}"
         )
     found = parse_output(output)
     _require_same(found, result)
@@ -135,18 +138,15 @@ def _require_repeatable(result: MP2Result) -> None:
     """Refuse X2C where Psi4's differs from PySCF's by more than 1e-6 Eh: other constants, and what rounding leaves."""
     if result.options.relativity == "none":
         return
-    molecule = result.molecule
+    molecule, why = result.molecule, ""
     if int((molecule.numbers[~np.array(molecule.ghost)] ** 4).sum()) > HEAVIEST:
-        raise UnsupportedByBackend(
-            "--relativity x2c with atoms this heavy: Psi4's speed of light differs from PySCF's in the ninth digit, "
-            "which changes E(SCF) by 1e-6 Eh and more: compare with PySCF (--with pyscf)"
-        )
-    basis = build_mole(molecule, decontracted(result.orbital_basis), resources.available_memory())
-    if smallest_overlap(basis) < LEAST_OVERLAP:
-        raise UnsupportedByBackend(
-            f"--relativity x2c: the decontracted {result.orbital_basis.name} is so nearly linearly dependent that "
-            "Psi4's X2C is off by 1e-6 Eh and more: compare with PySCF (--with pyscf)"
-        )
+        why = "with atoms this heavy: Psi4's speed of light differs from PySCF's in the ninth digit"
+    else:
+        basis = build_mole(molecule, decontracted(result.orbital_basis), resources.available_memory())
+        if smallest_overlap(basis) < LEAST_OVERLAP:
+            why = f"with the decontracted {result.orbital_basis.name}, which is nearly linearly dependent"
+    if why:
+        raise UnsupportedByBackend(f"--relativity x2c {why}, so its E(SCF) is off by 1e-6 Eh and more: {PYSCF}")
 
 
 def parse_output(text: str) -> Psi4Output:
@@ -162,9 +162,7 @@ def parse_output(text: str) -> Psi4Output:
     # Class, frozen and all occupied, active occupied, active virtual, all and frozen virtual orbitals.
     classes = re.findall(r"^\s*(?:PAIRS|ALPHA|BETA)((?:\s+\d+){6})\s*$", text, re.MULTILINE)
     if version is None or functions is None or not classes or not all(values.values()):
-        raise BackendError(
-            f"Psi4's output holds no DF-MP2 energies: {_ending(text)}; compare with PySCF (--with pyscf)"
-        )
+        raise BackendError(f"Psi4's output holds no DF-MP2 energies: {_ending(text)}; {PYSCF}")
     energies = {name: float(match.group(1)) for name, match in values.items() if match is not None}
     active = tuple((int(row.split()[2]), int(row.split()[3])) for row in classes)
     return Psi4Output(
@@ -218,13 +216,6 @@ def _execute(command: list[str], folder: Path, threads: int, timeout: float | No
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)  # its files are temporary: nothing to save
                 process.wait()
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return ""
 
 
 def _ending(text: str) -> str:
@@ -349,8 +340,7 @@ def _shells(symbol: str, element: ElementBasis) -> str:
     for momentum, *rows in element.shells:
         if momentum >= len(LETTERS):
             raise UnsupportedByBackend(
-                f"Psi4's basis format has no letter for the shells of angular momentum {momentum} on {symbol}: "
-                "compare with PySCF instead (--with pyscf)"
+                f"Psi4's basis format has no letter for the shells of angular momentum {momentum} on {symbol}: {PYSCF}"
             )
         for column in range(1, len(rows[0])):
             kept = [(row[0], row[column]) for row in rows if column < len(row) and row[column]]
@@ -364,27 +354,20 @@ def _potential(symbol: str, element: ElementBasis) -> str:
 
     Terms are coefficient r^(power - 2) exp(-exponent r^2) in both programs.
     """
-    core, channels = element.ecp or (0, ())
-    terms = {int(momentum): _terms(powers) for momentum, powers in channels}
-    highest = max(terms, default=-1) + 1
-    powers = [power for rows in terms.values() for power, _, _ in rows]
-    if not 0 < highest < len(ECP_LETTERS) or max(powers, default=0) > HIGHEST_POWER:
+    highest, terms = local_momentum(element), list(core_terms(element))
+    power = max((power for _, power, _, _ in terms), default=0)
+    if not 0 < highest < len(ECP_LETTERS) or power > HIGHEST_POWER:
         raise UnsupportedByBackend(
             f"Psi4's basis format cannot express the core potential of {symbol} (angular momentum {highest}, power "
-            f"{max(powers, default=0)} of r): compare with PySCF instead (--with pyscf)"
+            f"{power} of r): {PYSCF}"
         )
-    lines = [f"{symbol} 0", f"{symbol}-ECP {highest} {int(core)}"]
-    for momentum in (-1, *range(highest)):
-        letter = ECP_LETTERS[highest if momentum < 0 else momentum]
-        rows = terms.get(momentum) or [(2, 1.0, 0.0)]  # a channel without terms still has its place
-        lines += [f"{letter} potential", str(len(rows))]
+    lines = [f"{symbol} 0", f"{symbol}-ECP {highest} {element.ecp_electrons}"]
+    for momentum in (highest, *range(highest)):
+        rows = [(p, exponent, factor) for own, p, exponent, factor in terms if own == momentum]
+        rows = rows or [(2, 1.0, 0.0)]  # a channel without terms still has its place
+        lines += [f"{ECP_LETTERS[momentum]} potential", str(len(rows))]
         lines += [f"{power} {_numbers((exponent, factor))}" for power, exponent, factor in rows]
     return "\n".join(lines)
-
-
-def _terms(powers: Iterable[Any]) -> list[tuple[int, float, float]]:
-    """(power of r, exponent, coefficient) of one channel; spin-orbit coefficients are left out."""
-    return [(power, float(row[0]), float(row[1])) for power, rows in enumerate(powers) for row in rows]
 
 
 def _numbers(values: Iterable[float]) -> str:

@@ -25,9 +25,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.errors import ResourceError
+from dfmp2.host import resources
 from dfmp2.integrals.metric import factorise, fit
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.progress import Stopwatch
+from dfmp2.units import format_bytes
 
 Array = NDArray[np.float64]
 Single = NDArray[np.float32]
@@ -55,11 +58,33 @@ class Kernel:
     nvir: int
     naux: int
 
+    @property
+    def elements(self) -> int:
+        """Elements of B."""
+        return self.nocc * self.nvir * self.naux
 
-def required_bytes(kernel: Kernel) -> int:
-    """Bytes held while B is made: B, and for "trnblas" the half-transformed integrals."""
+
+def require_memory(kernel: Kernel, held: int, memory: int | None) -> None:
+    """Refuse arrays that do not fit; while B is made, "trnblas" also holds the half-transformed integrals.
+
+    Parameters
+    ----------
+    held : bytes held while the pair energies are evaluated
+    memory : bytes the process may use, None for what is free
+
+    Raises
+    ------
+    ResourceError : more is needed
+    """
     half = kernel.nocc * (kernel.nocc + kernel.nvir) * kernel.naux if kernel.recipe == "trnblas" else 0
-    return 8 * (kernel.nocc * kernel.nvir * kernel.naux + half)
+    resident = resources.resident_memory()
+    needed = resident + max(held, 8 * (kernel.elements + half)) + 16 * kernel.naux**2
+    budget = memory or resident + int(0.9 * resources.available_memory())
+    if needed > budget:
+        raise ResourceError(
+            f"the arrays of {kernel.nocc}/{kernel.nvir}/{kernel.naux} need {format_bytes(needed)} and "
+            f"{format_bytes(budget)} may be used: allow more with --memory, or use a larger machine"
+        )
 
 
 def make(kernel: Kernel, workers: int) -> tuple[Array, ActiveSpace]:

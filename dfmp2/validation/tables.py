@@ -36,8 +36,8 @@ class Row:
     Attributes
     ----------
     id, quantity : which number
-    program, version : who made the reference
-    reference, value, difference : theirs, ours, ours - theirs
+    maker, version : program that made the reference
+    reference, value : theirs, ours
     tolerance : largest |difference| that passes, the certificate's part included
     status : "pass", "fail" or "skipped"
     reason : why this tolerance; of a failure or a skip, what happened
@@ -46,12 +46,11 @@ class Row:
     """
 
     id: str
-    program: str
+    maker: str
     version: str
     quantity: str
     reference: float | None
     value: float | None
-    difference: float | None
     tolerance: float
     status: str
     reason: str
@@ -59,9 +58,14 @@ class Row:
     published: Published | None = None
 
     @property
-    def by(self) -> str:
-        """Program with its version."""
-        return f"{self.program} {self.version}".strip()
+    def program(self) -> str:
+        """The program with its version."""
+        return f"{self.maker} {self.version}".strip()
+
+    @property
+    def difference(self) -> float | None:
+        """Ours - theirs."""
+        return None if self.value is None or self.reference is None else self.value - self.reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,25 +87,26 @@ def tally(rows: Iterable[Row]) -> Tally:
     """Count rows."""
     rows = list(rows)
     passed, failed, skipped = (sum(row.status == status for row in rows) for status in (PASS, FAIL, SKIPPED))
-    sizes = [abs(row.difference) for row in rows if row.difference is not None]
-    return Tally(passed, failed, skipped, max(sizes, default=None))
+    return Tally(
+        passed, failed, skipped, max((abs(d) for row in rows if (d := row.difference) is not None), default=None)
+    )
 
 
 def tallies(rows: Sequence[Row]) -> dict[str, Tally]:
     """Counts per program that produced the references, in order of appearance, and of "all"."""
-    names = dict.fromkeys(row.program for row in rows)
-    return {**{name: tally(row for row in rows if row.program == name) for name in names}, "all": tally(rows)}
+    names = dict.fromkeys(row.maker for row in rows)
+    return {**{name: tally(row for row in rows if row.maker == name) for name in names}, "all": tally(rows)}
 
 
 def line(row: Row) -> str:
     """One row as text."""
     start = f"{row.status:<8}{row.id:<44}{row.quantity:<50}"
-    if row.value is None or row.reference is None or row.difference is None:
+    if row.difference is None:
         return f"{start}{row.reason}"
     numbers = f"{row.value:>18.10f}{row.reference:>18.10f}{row.difference:>12.1e}{row.tolerance:>10.1e}"
     remark = f"; published: {_published(row)}, {row.published.by}" if row.published else ""
     why = f"  {row.reason}" if row.status == FAIL else ""
-    return f"{start}{numbers}  {row.by}{remark}{why}"
+    return f"{start}{numbers}  {row.program}{remark}{why}"
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -130,41 +135,38 @@ def to_dict(rows: Sequence[Row], backend: str, precision: str) -> dict[str, Any]
 
 def columns(rows: Sequence[Row]) -> dict[str, Column]:
     """The rows as columns of a file."""
-    return {name: Column([_cell(row, name) for row in rows], *COLUMNS[name]) for name in COLUMNS}
+    return {name: Column([getattr(row, name) for row in rows], *about) for name, about in COLUMNS.items()}
 
 
 def markdown(rows: Sequence[Row], table: str) -> str:
     """The tables of the documentation: per program and per entry, or, for trnsci, one row per published number."""
     if table == "trnsci":
+        header = "entry|dfmp2 / Eh|reference / Eh|by|our difference|published difference|published by"
         return _table(
-            ("entry", "dfmp2 / Eh", "reference / Eh", "by", "our difference", "published difference", "published by"),
+            header,
             [
                 (
                     *(row.id.removeprefix("trnsci-"), _energy(row.value), _energy(row.reference)),
-                    *(f"{row.program} {row.version}", _mark(row), _published(row)),
-                    row.published.by if row.published else "",
+                    *(row.program, _difference(row), _published(row), row.published.by if row.published else ""),
                 )
                 for row in rows
             ],
         )
-    programs = _table(
-        ("reference", "values", "passed", "failed", "skipped", "largest difference / Eh"),
-        [
-            (name, *map(str, (counts.total, counts.passed, counts.failed, counts.skipped)), _small(counts.largest))
-            for name, counts in tallies(rows).items()
-        ],
-    )
+    programs = [
+        (name, counts.total, counts.passed, counts.failed, counts.skipped, _small(counts.largest))
+        for name, counts in tallies(rows).items()
+    ]
     entries = []
     for name in dict.fromkeys(row.id for row in rows):
         own = [row for row in rows if row.id == name]
         worst = max(own, key=lambda row: abs(row.difference or 0.0) / row.tolerance)
-        entries.append((name, worst.by, str(len(own)), worst.quantity, _mark(worst), f"{worst.tolerance:.0e}"))
-    header = ("entry", "reference", "values", "closest to its limit", "difference / Eh", "allowed / Eh")
-    return f"{programs}\n\n{_table(header, entries)}"
+        entries.append((name, worst.program, len(own), worst.quantity, _difference(worst), f"{worst.tolerance:.0e}"))
+    first = _table("reference|values|passed|failed|skipped|largest difference / Eh", programs)
+    return f"{first}\n\n" + _table("entry|reference|values|closest to its limit|difference / Eh|allowed / Eh", entries)
 
 
 def _row_dict(row: Row) -> dict[str, Any]:
-    cells = {name: _cell(row, name) for name in COLUMNS}
+    cells = {name: getattr(row, name) for name in COLUMNS}
     item = {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in cells.items()}
     if row.published is not None:
         item["published_difference"] = row.published.difference
@@ -173,13 +175,9 @@ def _row_dict(row: Row) -> dict[str, Any]:
     return item
 
 
-def _cell(row: Row, name: str) -> Any:
-    return row.by if name == "program" else getattr(row, name)
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+def _table(header: str, rows: Iterable[Sequence[object]]) -> str:
+    names = header.split("|")
+    return "\n".join("| " + " | ".join(map(str, cells)) + " |" for cells in (names, ["---"] * len(names), *rows))
 
 
 def _energy(value: float | None) -> str:
@@ -190,16 +188,14 @@ def _small(value: float | None) -> str:
     return "" if value is None else f"{value:.1e}"
 
 
-def _mark(row: Row) -> str:
+def _difference(row: Row) -> str:
     """The difference, or what happened instead."""
-    if row.difference is None:
-        return row.status
-    return f"{abs(row.difference):.1e}" + (" (fail)" if row.status == FAIL else "")
+    failed = " (fail)" if row.status == FAIL else ""
+    return row.status if row.difference is None else f"{abs(row.difference):.1e}{failed}"
 
 
 def _published(row: Row) -> str:
     if row.published is None:
         return ""
-    if row.published.difference is not None:
-        return f"{row.published.difference:.2e}"
-    return f"< {row.published.bound:.0e}"
+    known = row.published.difference
+    return f"< {row.published.bound:.0e}" if known is None else f"{known:.2e}"

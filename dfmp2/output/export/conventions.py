@@ -62,5 +62,5 @@ def core_terms(element: ElementBasis) -> Iterator[tuple[int, int, float, float]]
     """Terms coefficient * r^(power - 2) * exp(-exponent * r^2): (momentum, power, exponent, coefficient)."""
     for momentum, powers in element.ecp[1] if element.ecp else ():
         for power, terms in enumerate(powers):
-            for exponent, coefficient in terms:
+            for exponent, coefficient, *_ in terms:  # what follows is spin-orbit coupling
                 yield local_momentum(element) if momentum == LOCAL else momentum, power, exponent, coefficient
