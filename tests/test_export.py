@@ -368,7 +368,7 @@ def test_the_result_itself_is_never_the_target(call: Runner, water: Stored, fold
     copy.write_bytes(water.path.read_bytes())
     done = call("export", "copy.h5", "--to", "xyz", "-o", "copy.h5", "--overwrite")
     assert done.code == 3
-    assert "is the result itself" in done.message
+    assert "is the file given as RESULT" in done.message
     assert copy.read_bytes() == water.path.read_bytes()
 
 

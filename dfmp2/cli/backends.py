@@ -6,9 +6,11 @@ import json
 
 import click
 
+from dfmp2.cli.options import AS_JSON
 
-@click.command("backends", short_help="List the backends and why they can or cannot be used.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+@click.command("backends")
+@AS_JSON
 def command(as_json: bool) -> None:
     """List the backends and why each of them can or cannot be used here."""
     from dfmp2.backends.registry import BACKENDS

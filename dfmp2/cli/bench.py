@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from dfmp2.cli.console import Console
+from dfmp2.cli.options import OVERWRITE, QUIET, options_of, prepare_libraries
 from dfmp2.errors import InputError
-from dfmp2.host import threads as thread_settings
-from dfmp2.host.resources import usable_cores
+from dfmp2.options import parse_bytes
 
 # What measures whole programs, as words of this command until version 0.1.
 MOVED = {
@@ -21,11 +21,7 @@ MOVED = {
 }
 
 
-@click.command(
-    "bench",
-    short_help="Time the pair step and matrix products.",
-    context_settings={"ignore_unknown_options": True},
-)
+@click.command("bench", context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="")
 @click.option(
     "--shape",
@@ -35,12 +31,11 @@ MOVED = {
 @click.option("--gemm", is_flag=True, help="Matrix products of NumPy and PyTorch; kept for plan and report.")
 @click.option("--precision", metavar="LIST", help="--shape: fp64, mixed; with commas.  [both]")
 @click.option("--repeats", type=int, default=3, show_default=True, help="Runs of each.")
-@click.option("--threads", type=int, help="Threads of this process.  [default: usable cores]")
-@click.option("--memory", metavar="SIZE", help="--shape: what the process may use.  [default: what is free]")
+@options_of("memory", "threads")
 @click.option("--backend", multiple=True, metavar="NAME", help="--shape: cpu, torch, cuda; repeat it.  [all there are]")
 @click.option("--json", "json_file", metavar="FILE", help="Also write JSON; - prints it in place of the tables.")
-@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@OVERWRITE
+@QUIET
 def command(
     words: tuple[str, ...],
     shape: str | None,
@@ -63,17 +58,14 @@ def command(
     given = [name for name, value in only_shape.items() if value]
     if gemm and given:
         raise InputError(f"--{given[0]} does not belong to --gemm: leave it out")
-    for name, value in (("repeats", repeats), ("threads", threads)):
-        if value is not None and value < 1:
-            raise InputError(f"--{name} {value}: expected a whole number, 1 or more")
+    if repeats < 1:
+        raise InputError(f"--repeats {repeats}: expected a whole number, 1 or more")
     precisions = list(dict.fromkeys(name.strip().lower() for name in (precision or "fp64,mixed").split(",")))
     unknown = [name for name in precisions if name not in ("fp64", "mixed")]
     if unknown:
         raise InputError(f"--precision {unknown[0]!r}: expected fp64 or mixed, or both with a comma between them")
-    count = threads or usable_cores()
-    thread_settings.set_environment(count)  # before NumPy and PyTorch start their thread pools
+    count = prepare_libraries(threads)
     from dfmp2.host.files import require_writable, write_atomically
-    from dfmp2.options import parse_bytes
     from dfmp2.validation import bench, products
 
     budget = None if memory is None else parse_bytes(memory)

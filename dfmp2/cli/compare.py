@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from dfmp2.cli.console import Console
+from dfmp2.cli.options import AS_JSON, QUIET, options_of, prepare_libraries
 from dfmp2.errors import ComparisonFailed, InputError
-from dfmp2.host import threads as thread_settings
-from dfmp2.host.resources import usable_cores
 
 if TYPE_CHECKING:
     from dfmp2.mp2.result import Check, MP2Result
 
 
-@click.command("compare", short_help="Recompute a stored result with PySCF or Psi4 and print the differences.")
+@click.command("compare")
 @click.argument("result")
 @click.option(
     "--with",
@@ -34,10 +33,10 @@ if TYPE_CHECKING:
     metavar="EH",
     help="Largest difference allowed; with --exact, per atom.  [default: 1e-06; with --exact 1e-03]",
 )
-@click.option("--threads", type=int, help="Threads of the program.  [default: usable cores]")
+@options_of("threads")
 @click.option("--timeout", type=float, metavar="SECONDS", help="Stop Psi4 after this time.  [default: never]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@AS_JSON
+@QUIET
 def command(
     result: str,
     program: str,
@@ -56,16 +55,13 @@ def command(
     """
     if tolerance is not None and not 0 < tolerance < math.inf:
         raise InputError(f"--tolerance {tolerance}: expected a finite number above zero")
-    if threads is not None and threads < 1:
-        raise InputError(f"--threads {threads}: expected a whole number, 1 or more")
     if timeout is not None and not 0 < timeout < math.inf:
         raise InputError(f"--timeout {timeout}: expected seconds above zero")
     if timeout is not None and program == "pyscf":
         raise InputError("--timeout stops Psi4, but the comparison is with PySCF: add --with psi4, or leave it out")
     if exact and program != "pyscf":
         raise InputError(f"--exact is computed by PySCF only: leave out --with {program}")
-    count = threads or usable_cores()
-    thread_settings.set_environment(count)
+    count = prepare_libraries(threads)
     from dfmp2.output import hdf5
     from dfmp2.validation.compare import FITTING_TOLERANCE, TOLERANCE, recompute, recompute_exact
 

@@ -7,15 +7,16 @@ import os
 
 import click
 
-from dfmp2.host import threads as thread_settings
+from dfmp2.cli.options import AS_JSON
 from dfmp2.host.resources import usable_cores
+from dfmp2.host.threads import set_environment
 from dfmp2.molecule.text import printable
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-@click.command("doctor", short_help="Check installation, machine and folder; one fix line per problem.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.command("doctor")
+@AS_JSON
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
     """Check installation, machine and working directory; one fix line per problem.
@@ -25,7 +26,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     from dfmp2.validation.doctor import examine, exit_code, observe
 
     surroundings = observe()
-    thread_settings.set_environment(usable_cores())  # as a run does, before NumPy and PySCF are loaded
+    set_environment(usable_cores())  # as a run does, before NumPy and PySCF are loaded
     findings = examine(surroundings)
     code = exit_code(findings)
     if as_json:

@@ -23,7 +23,7 @@ from typing import Any
 import click
 
 from dfmp2.cli import signals
-from dfmp2.errors import Dfmp2Error
+from dfmp2.errors import Dfmp2Error, ResourceError
 from dfmp2.host.deferred import defer_unused
 from dfmp2.molecule.text import printable
 
@@ -51,7 +51,6 @@ COMMANDS = {  # name -> (module:function, one line); modules are loaded when cal
     "kernels": ("dfmp2.cli.kernels", "Trainium kernels: list, predicted cost, timeline, contract check."),
     "backends": ("dfmp2.cli.backends", "List the backends and why they can or cannot be used."),
 }
-NO_RESOURCES = 7
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # variables it sets
 
 
@@ -115,45 +114,41 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
     last : the process ends with it, so that signals stay ignored once all is said; else they are handled as before
     """
     with contextlib.nullcontext() if last else signals.as_before():
-        return _main(arguments)
+        signals.listen()
+        _escape_what_cannot_be_written()
+        defer_unused()
+        try:
+            _require_one_process()
+            code = cli.main(args=arguments, prog_name="dfmp2", standalone_mode=False)
+            return code if isinstance(code, int) else 0
+        except (Exception, KeyboardInterrupt) as error:
+            signals.settle()
+            said = signals.received() or _said(error)  # a signal may look like an import that failed
+            if said is None:
+                raise  # a fault in dfmp2, whose traceback helps to find it
+            if isinstance(error, OSError) and not isinstance(error, Dfmp2Error):
+                _drop_stdout()
+            with contextlib.suppress(OSError):  # nobody can read it; the exit code tells
+                click.echo(f"dfmp2: {printable(said[0])}", err=True)
+            return said[1]
 
 
-def _main(arguments: Sequence[str] | None) -> int:
-    signals.listen()
-    _escape_what_cannot_be_written()
-    defer_unused()
-    try:
-        return _run(arguments)
-    except (KeyboardInterrupt, click.Abort):
-        return _fail(*signals.LINES[signal.SIGINT])
-    except (ImportError, RuntimeError, SystemError):
-        # What a signal during an import may turn into; else a fault in dfmp2, whose traceback helps to find it.
-        stopped = signals.received()
-        if stopped is None:
-            raise
-        return _fail(*stopped)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
-    try:
-        _require_one_process()
-        code = cli.main(args=arguments, prog_name="dfmp2", standalone_mode=False)
-    except click.ClickException as error:
+def _said(error: BaseException) -> tuple[str, int] | None:
+    """Message and exit code of what ended a command, None for a fault in dfmp2."""
+    if isinstance(error, Dfmp2Error):
+        return str(error), error.exit_code
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return signals.LINES[signal.SIGINT]
+    if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         name = "dfmp2" if context is None else context.command_path
-        message = " ".join(error.format_message().split()).rstrip(".")
-        return _fail(f"{message} (see {name} --help)", error.exit_code)
-    except Dfmp2Error as error:
-        return _fail(str(error), error.exit_code)
-    except MemoryError:
-        return _fail(
-            "the machine refused to give more memory: allow less with --memory, or make the problem smaller",
-            NO_RESOURCES,
-        )
-    except OSError as error:  # standard output, the log file or a temporary file
-        _drop_stdout()
-        return _fail(f"the system refused: {error}: check disk space, permissions and TMPDIR", NO_RESOURCES)
-    return code if isinstance(code, int) else 0
+        return f"{' '.join(error.format_message().split()).rstrip('.')} (see {name} --help)", error.exit_code
+    if isinstance(error, MemoryError):
+        advice = "allow less with --memory, or make the problem smaller"
+        return f"the machine refused to give more memory: {advice}", ResourceError.exit_code
+    if isinstance(error, OSError):  # standard output, the log file or a temporary file
+        return f"the system refused: {error}: check disk space, permissions and TMPDIR", ResourceError.exit_code
+    return None
 
 
 def _require_one_process() -> None:
@@ -168,14 +163,6 @@ def _require_one_process() -> None:
             f"torchrun has started {os.environ['WORLD_SIZE']} processes, and each would compute everything. For one "
             "molecule on several hosts use dfmp2 prepare and dfmp2 energy, for many molecules dfmp2 batch"
         )
-
-
-def _fail(message: str, code: int) -> int:
-    signals.settle()
-    message, code = signals.received() or (message, code)  # a signal may look like an import that failed
-    with contextlib.suppress(OSError):  # nobody can read it; the exit code tells
-        click.echo(f"dfmp2: {printable(message)}", err=True)
-    return code
 
 
 def _escape_what_cannot_be_written() -> None:

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -15,6 +15,8 @@ import click
 from dfmp2.cli import signals
 from dfmp2.cli.console import Console
 from dfmp2.cli.options import (
+    ALL,
+    AS_JSON,
     OF_THE_MOLECULE,
     Display,
     Given,
@@ -51,20 +53,18 @@ def _refuse(_ctx: click.Context, option: click.Parameter, value: object) -> None
         )
 
 
-@click.command("run", short_help="Compute the DF-MP2 energy of a molecule.")
-@one_molecule()
+@click.command("run")
+@one_molecule(*ALL, "check")
 @output_options("Result file", "STEM.dfmp2.h5")
-@options_of("check")
 @click.option("--ranks", hidden=True, expose_value=False, callback=_refuse)
 @click.option("--max-restarts", hidden=True, expose_value=False, callback=_refuse)
-def run(given: Given, display: Display, check: bool) -> None:
+def run(given: Given, display: Display) -> None:
     """Compute the DF-MP2 energy of MOLECULE, an xyz file or - for standard input.
 
     The report goes to stdout, progress and warnings to stderr, everything to an HDF5 file.
     """
-    given.options["check"] = check
     chosen, read = given.chosen(), given.read()
-    target = Path(f"{read.molecule.name}.dfmp2.h5" if display.output is None else display.output)
+    target = display.target(f"{read.molecule.name}.dfmp2.h5")
     _require_distinct_files(given, target, display)
 
     def compute(console: Console, checkpoint: Any) -> MP2Result:
@@ -139,12 +139,12 @@ def energy(prepared: str, display: Display, **options: Any) -> None:
     from dfmp2.mp2.prepared import options_for
     from dfmp2.output.prepared import opened
 
-    _require_distinct({"--from": prepared, "--log": display.log})
+    require_distinct({"--from": prepared, "--log": display.log})
     with _logged(display) as (console, log), opened(prepared) as source:
         molecule, made = source.prepared.molecule, source.prepared.provenance
         chosen = options_for(source.prepared, options)
         target = Path(f"{molecule.name}.dfmp2.h5" if display.output is None else display.output)
-        _require_distinct({"--from": prepared, "--output": str(target), "--log": display.log})
+        require_distinct({"--from": prepared, "--output": str(target), "--log": display.log})
         begun = (
             f"{molecule.name}: {molecule.formula}, charge {molecule.charge}, multiplicity {molecule.multiplicity}; "
             f"prepared on {made.host}, {made.created}"
@@ -158,10 +158,10 @@ def energy(prepared: str, display: Display, **options: Any) -> None:
         _result(target, display, console, log, (molecule, chosen), begun, compute)
 
 
-@click.command("plan", short_help="Predict memory, operations and time of a run.")
+@click.command("plan")
 @one_molecule()
 @click.option("--calibrate", is_flag=True, help="Measure this host's rates and the scratch folder's again.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@AS_JSON
 def plan(given: Given, calibrate: bool, as_json: bool) -> None:
     """Predict what `dfmp2 run MOLECULE` with the same options would need.
 
@@ -255,8 +255,7 @@ def _result(
 
 def _publish(write: Callable[[], Any], kept: Any) -> None:
     """Write what is complete, whatever signal comes: between rename and message is no way back."""
-    signals.check()
-    signals.settle()
+    signals.commit()
     try:
         write()
     except ResultFileError:  # another process was faster: there is a file, and nothing to go on from
@@ -310,24 +309,28 @@ def _completed(
 
 def _require_distinct_files(given: Given, target: Path, display: Display) -> None:
     """Refuse to write the file or the log over something that is read; --scf-from may be the file that is replaced."""
-    read = dict(given.files)
-    start = read.pop("--scf-from")
-    _require_distinct({"--scf-from": start, "--log": display.log})
-    for option, path in read.items():
-        _require_distinct({option: path, "--output": str(target), "--log": display.log})
+    require_distinct({**given.files, "--log": display.log})
+    require_distinct({**given.files, "--scf-from": None, "--output": target, "--log": display.log})
 
 
-def _require_distinct(files: Mapping[str, str | None]) -> None:
+def require_distinct(files: Mapping[str, str | Path | None]) -> None:
+    """Refuse one file under two options.
+
+    Raises
+    ------
+    InputError : the second of them names the file of the first
+    """
     seen: dict[object, str] = {}
     for option, path in files.items():
         if path is not None and (other := seen.setdefault(_identity(path), option)) != option:
             raise InputError(f"{option} {path} is the file given as {other}: name another file")
 
 
-def _identity(path: str) -> object:
-    """The same for two names of one file, links included."""
-    try:
-        status = os.stat(path)
-    except OSError:  # not there yet
-        return os.path.normpath(path)
-    return status.st_dev, status.st_ino
+def _identity(path: str | Path) -> object:
+    """The same for two names of one file, links included, also where it is not there yet."""
+    path = Path(path)
+    for place in (path, *path.parents):
+        with suppress(OSError):
+            status = os.stat(place)
+            return status.st_dev, status.st_ino, path.relative_to(place)
+    return path

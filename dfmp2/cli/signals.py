@@ -94,6 +94,12 @@ def settle() -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
+def commit() -> None:
+    """Raise what has come; ignore what comes from here on, because a complete result is being written."""
+    check()
+    settle()
+
+
 def finish_first(run: Stoppable) -> None:
     """Let a run finish its iteration or tile where it has a checkpoint; a second signal stops it at once.
 

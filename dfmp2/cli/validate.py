@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from dfmp2.cli.console import Console
-from dfmp2.cli.options import BACKENDS
+from dfmp2.cli.options import AS_JSON, OVERWRITE, QUIET, options_of, prepare_libraries
 from dfmp2.errors import ComparisonFailed, InputError
-from dfmp2.host import threads as thread_settings
-from dfmp2.host.resources import usable_cores
+from dfmp2.options import parse_bytes
 
 if TYPE_CHECKING:
     from dfmp2.validation.tables import Row
 
 
-@click.command("validate", short_help="Check this installation against energies of other programs.")
+@click.command("validate")
 @click.option(
     "--table",
     type=click.Choice(["main", "trnsci"]),
@@ -29,32 +28,16 @@ if TYPE_CHECKING:
 @click.option("--only", multiple=True, metavar="PATTERN", help="Entries whose name matches (* and ?, or a part of it).")
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Entries with this tag; repeat it for more than one.")
 @click.option("--slow", is_flag=True, help="Also entries of more than about 20 seconds or 2 GB.")
-@click.option(
-    "--backend",
-    type=click.Choice(BACKENDS),
-    default="auto",
-    show_default=True,
-    envvar="DFMP2_BACKEND",
-    help="See dfmp2 backends.  [env: DFMP2_BACKEND]",
-)
-@click.option(
-    "--precision",
-    type=click.Choice(["auto", "fp64", "mixed"]),
-    default="auto",
-    show_default=True,
-    help="Of the pair energies.",
-)
-@click.option("--memory", metavar="SIZE", help="Peak memory of the process, e.g. 8GB or 8GiB.  [default: what is free]")
-@click.option("--threads", type=int, help="Threads of this process.  [default: usable cores]")
+@options_of("backend", "precision", "memory", "threads")
 @click.option(
     "--against", metavar="PROGRAMS", help="Recompute the references with pyscf, psi4 or pyscf,psi4 instead of quoting."
 )
 @click.option("--require-all", is_flag=True, help="A skipped entry is a failure.")
 @click.option("--output", metavar="FILE.h5", help="Also write the table to an HDF5 file.")
-@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@OVERWRITE
+@AS_JSON
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown tables.")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@QUIET
 def command(
     table: str,
     only: tuple[str, ...],
@@ -78,13 +61,9 @@ def command(
     """
     if as_json and as_markdown:
         raise InputError("--json and --markdown: choose one of them")
-    if threads is not None and threads < 1:
-        raise InputError(f"--threads {threads}: expected a whole number, 1 or more")
-    # Before NumPy and PySCF start their thread pools.
-    thread_settings.set_environment(threads or usable_cores())
+    prepare_libraries(threads)
     from dfmp2.host.files import require_writable
     from dfmp2.host.provenance import version
-    from dfmp2.options import parse_bytes
     from dfmp2.output.study import write_table
     from dfmp2.validation import entries, tables
     from dfmp2.validation.validate import Other, Session, validate
