@@ -65,16 +65,7 @@ def test_factors() -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [
-        ("8GB", 8_000_000_000),
-        (" 8 gb ", 8_000_000_000),
-        ("8GiB", 8_589_934_592),
-        (".5MiB", 524_288),
-        ("1TIB", 2**40),
-        ("0.1GB", 100_000_000),
-        ("4G", 4_000_000_000),
-        ("4Gi", 4 * 2**30),
-    ],
+    [(" 8 gb ", 8 * 10**9), ("8GiB", 2**33), (".5MiB", 2**19), ("1TIB", 2**40), ("4G", 4 * 10**9), ("4Gi", 2**32)],
 )
 def test_parse_bytes(text: str, size: int) -> None:
     assert parse_bytes(text) == size
@@ -100,10 +91,9 @@ def test_parse_bytes_refuses(text: str, reason: str) -> None:
 
 
 def test_format_bytes() -> None:
-    sizes = (0, 999, 1000, 999_994, 999_996, 8e9, 999_999_999_999, 3.5e15)
-    expected = ["0 B", "999 B", "1.00 kB", "999.99 kB", "1.00 MB", "8.00 GB", "1.00 TB", "3500.00 TB"]
+    sizes = (0, 999, 999_994, 999_996, 999_999_999_999, 3.5e15)
+    expected = ["0 B", "999 B", "999.99 kB", "1.00 MB", "1.00 TB", "3500.00 TB"]
     assert [format_bytes(size) for size in sizes] == expected
-    assert parse_bytes(format_bytes(8_000_000_000)) == 8_000_000_000
 
 
 def test_coordinates_are_pyscfs_to_the_last_bit() -> None:
@@ -289,33 +279,16 @@ def count(molecule: Molecule, dialect: str, ecp: dict[str, int] | None = None) -
     return frozen_core_count(molecule, dialect, ecp or {}, (electrons + 1) // 2, electrons // 2)
 
 
-def test_pyscf_table() -> None:
+def test_tables_are_those_of_the_programs() -> None:
+    """PySCF's own; ORCA's manual; Psi4: the noble gas before (also of a noble gas), and 14 f electrons from Hf on."""
     assert [count_core(symbol, "pyscf", 0) for symbol in SYMBOLS] == pyscf_elements.chemcore_atm[1:119]
-    assert [count_core(symbol, "auto", 0) for symbol in SYMBOLS] == pyscf_elements.chemcore_atm[1:119]
-
-
-def test_orca_table() -> None:
-    listed = {symbol: electrons // 2 for row, electrons in ORCA_ELECTRONS.items() for symbol in row.split()}
-    assert len(listed) == 112
-    assert {symbol: count_core(symbol, "orca", 0) for symbol in listed} == listed
-
-
-@pytest.mark.parametrize(
-    ("row", "orbitals"),
-    [
-        ("H He", 0),
-        ("Li Be B Ne", 1),  # a noble gas counts the one before it
-        ("Na Mg Al Ar", 5),
-        ("K Ca Sc Zn Ga Kr", 9),
-        ("Rb Sr Ag I Xe", 18),
-        ("Cs Ba La Lu", 27),
-        ("Hf Au Hg Tl Rn", 34),  # 54 electrons of Xe and 14 f electrons
-        ("Fr Ac Lr", 43),
-        ("Rf Cn Og", 50),
-    ],
-)
-def test_psi4_table(row: str, orbitals: int) -> None:
-    assert {count_core(symbol, "psi4", 0) for symbol in row.split()} == {orbitals}
+    orca = {symbol: electrons // 2 for row, electrons in ORCA_ELECTRONS.items() for symbol in row.split()}
+    assert len(orca) == 112 and {symbol: count_core(symbol, "orca", 0) for symbol in orca} == orca
+    psi4 = {"H He": 0, "Li Be B Ne": 1, "Na Mg Al Ar": 5, "K Ca Sc Zn Ga Kr": 9, "Rb Sr Ag I Xe": 18,
+            "Cs Ba La Lu": 27, "Hf Au Hg Tl Rn": 34, "Fr Ac Lr": 43, "Rf Cn Og": 50}  # fmt: skip
+    assert {row: {count_core(symbol, "psi4", 0) for symbol in row.split()} for row in psi4} == {
+        row: {orbitals} for row, orbitals in psi4.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -359,23 +332,17 @@ def test_psi4_suite() -> None:
 
 
 @pytest.mark.parametrize(
-    ("atoms", "charge", "ecp", "orbitals"),
+    ("atoms", "charge", "orbitals"),
     [
-        ("Li", 0, {}, 1),
-        ("Li", 1, {}, 0),
-        ("Na", 1, {}, 1),  # of 1s 2s 2p the outer four are correlated
-        ("Mg", 2, {}, 1),
-        ("K", 1, {}, 5),
-        ("Cs", 1, {}, 18),
-        ("Li Li", 2, {}, 1),  # one shell for the whole molecule
-        ("Li He", 1, {}, 1),  # helium has valence electrons
-        ("Li Ne", 1, {}, 2),
-        ("Rb", 1, {"Rb": 28}, 0),
-        ("Al", 1, {}, 5),
+        *(("Li", 0, 1), ("Li", 1, 0), ("Na", 1, 1), ("Mg", 2, 1)),  # of 1s 2s 2p the outer four are correlated
+        *(("K", 1, 5), ("Cs", 1, 18), ("Al", 1, 5)),
+        ("Li Li", 2, 1),  # one shell for the whole molecule
+        *(("Li He", 1, 1), ("Li Ne", 1, 2)),  # helium has valence electrons
+        ("Rb", 1, 0),  # 28 electrons in its potential
     ],
 )
-def test_psi4_unfreezes_cations(atoms: str, charge: int, ecp: dict[str, int], orbitals: int) -> None:
-    result = count(chain(*atoms.split(), charge=charge), "psi4", ecp)
+def test_psi4_unfreezes_cations(atoms: str, charge: int, orbitals: int) -> None:
+    result = count(chain(*atoms.split(), charge=charge), "psi4", {"Rb": 28})
     assert result.orbitals == orbitals
     unfrozen = orbitals < sum(dict(result.per_element)[symbol] for symbol in atoms.split())
     assert ("no valence electron" in result.note) == unfrozen

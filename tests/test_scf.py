@@ -49,11 +49,20 @@ def test_scf_energy_equals_pyscf(molecule: Molecule, scf_type: str, fit: str | N
     assert result.reference.scf_type == scf_type
 
 
-def test_df_and_conventional_scf_differ_by_the_known_amount() -> None:
-    """-0.2039736135 (DF-SCF) and -0.2039883827 Eh (conventional) with cc-pvdz-ri: PySCF's own values."""
-    for kind, expected in (("df", -0.2039736135), ("conventional", -0.2039883827)):
-        found = dfmp2.run("inputs/h2o.xyz", "cc-pvdz", scf=kind, precision="fp64", **ONE)
-        assert found.mp2_correlation_energy == pytest.approx(expected, abs=2e-9)
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, -0.2039736135), ({"scf": "conventional"}, -0.2039883827), ({"auxbasis": "cc-pvdz-jkfit"}, -0.2039606691)],
+    ids=["df", "conventional", "JK set reused"],
+)
+def test_the_ways_to_the_energy_of_water_differ_by_known_amounts(options: dict[str, str], expected: float) -> None:
+    """PySCF's and Psi4's own values; they differ only in fitting sets and the kind of SCF."""
+    heard = Heard()
+    found = dfmp2.run("inputs/h2o.xyz", "cc-pvdz", precision="fp64", listener=heard, **options, **ONE)
+    assert found.mp2_correlation_energy == pytest.approx(expected, abs=2e-9)
+    warned = [text for text in heard.warnings if "not made for MP2" in text]
+    assert [text.partition(" was ")[0] for text in warned] == (
+        ["--auxbasis cc-pvdz-jkfit"] if "auxbasis" in options else []
+    )
 
 
 IODIDE = Molecule(("I", "H"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 3.04]]))  # 28 electrons in a core potential
@@ -155,6 +164,8 @@ def test_start_orbitals_of_other_atoms_are_refused(tmp_path: Path) -> None:
     dfmp2.write(dfmp2.run(neon, "6-31g", **ONE), tmp_path / "ne.h5")
     with pytest.raises(InputError, match=r"atoms with charges \[10\], this molecule has \[8\]"):
         dfmp2.run(oxygen, "6-31g", scf_from=str(tmp_path / "ne.h5"), **ONE)
+    with pytest.raises(InputError, match="have 9 basis functions, this calculation has 14"):
+        dfmp2.run(neon, "cc-pvdz", scf_from=str(tmp_path / "ne.h5"), **ONE)
 
 
 # --- conventional: the same bits, whatever the threads do -------------------------------------------------
