@@ -23,9 +23,9 @@ from dfmp2.molecule.basis import (
     to_pyscf,
     to_pyscf_ecp,
 )
+from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.elements import SYMBOLS
 from dfmp2.molecule.pyscf_shield import import_pyscf, shielded
-from dfmp2.molecule.resolve_basis import resolve_orbital
 from dfmp2.output.hdf5 import basis_from, basis_items
 from dfmp2.scf import fitting_error
 from dfmp2.scf.fitting_error import LARGEST, LEAST_GAP, key, measure

@@ -15,9 +15,9 @@ from pyscf import gto, lib, scf
 import dfmp2
 from dfmp2.errors import ConvergenceError, InputError, NumericalError
 from dfmp2.integrals.spaces import guard_gap
+from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.mole import build_mole
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.resolve_basis import resolve_orbital
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.scf import guess, hartree_fock, jk
 from dfmp2.scf.hartree_fock import ExchangeSchedule, reproducible

@@ -65,15 +65,15 @@ def run(given: Given, display: Display) -> None:
     """
     chosen, read = given.chosen(), given.read()
     target = display.target(f"{read.molecule.name}.dfmp2.h5")
-    _require_distinct_files(given, target, display)
+    require_distinct_files(given, target, display)
 
     def compute(console: Console, checkpoint: Any) -> MP2Result:
         from dfmp2.interop.python import run_options
 
         return run_options(read.molecule, chosen, listener=console, command=command_line(), checkpoint=checkpoint)
 
-    with _logged(display) as (console, log):
-        _result(target, display, console, log, (read.molecule, chosen), introduction(read), compute)
+    with logged(display) as (console, log):
+        compute_result(target, display, console, log, (read.molecule, chosen), introduction(read), compute)
 
 
 @click.command("prepare", short_help="SCF, integrals and B of a molecule into a file, without pair energies.")
@@ -90,13 +90,13 @@ def prepare(given: Given, display: Display) -> None:
     """
     chosen, read = given.chosen(), given.read()
     target = Path(f"{read.molecule.name}.prepared.h5" if display.output is None else display.output)
-    _require_distinct_files(given, target, display)
+    require_distinct_files(given, target, display)
     from dfmp2.output.json import prepared_json
     from dfmp2.output.prepared import PreparedFile, verified
     from dfmp2.output.text import prepared_last_line, prepared_report
 
-    with _logged(display) as (console, log):
-        found = _completed(target, display, console, verified, (read.molecule, chosen))
+    with logged(display) as (console, log):
+        found = completed(target, display, console, verified, (read.molecule, chosen))
         if found is None:
             with PreparedFile(target, overwrite=display.overwrite) as file:
                 console.note(introduction(read))
@@ -108,7 +108,7 @@ def prepare(given: Given, display: Display) -> None:
                     found = prepare_options(
                         read.molecule, chosen, file, listener=console, command=command_line(), checkpoint=kept
                     )
-                    _publish(file.publish, kept)
+                    publish(file.publish, kept)
         path = os.fspath(target)
         print_report(
             display, log, prepared_report(found, path), prepared_last_line(found, path), lambda: prepared_json(found)
@@ -140,7 +140,7 @@ def energy(prepared: str, display: Display, **options: Any) -> None:
     from dfmp2.output.prepared import opened
 
     require_distinct({"--from": prepared, "--log": display.log})
-    with _logged(display) as (console, log), opened(prepared) as source:
+    with logged(display) as (console, log), opened(prepared) as source:
         molecule, made = source.prepared.molecule, source.prepared.provenance
         chosen = options_for(source.prepared, options)
         target = Path(f"{molecule.name}.dfmp2.h5" if display.output is None else display.output)
@@ -155,7 +155,7 @@ def energy(prepared: str, display: Display, **options: Any) -> None:
 
             return energy_of(source, chosen, listener=console, command=command_line(), checkpoint=checkpoint)
 
-        _result(target, display, console, log, (molecule, chosen), begun, compute)
+        compute_result(target, display, console, log, (molecule, chosen), begun, compute)
 
 
 @click.command("plan")
@@ -191,7 +191,7 @@ def introduction(read: XyzFile) -> str:
 
 
 @contextmanager
-def _logged(display: Display) -> Iterator[tuple[Console, TextIO | None]]:
+def logged(display: Display) -> Iterator[tuple[Console, TextIO | None]]:
     """Progress on stderr and in the log; the log also gets the message that the run ends with."""
     with shown_by(display) as (console, log):
         try:
@@ -201,7 +201,7 @@ def _logged(display: Display) -> Iterator[tuple[Console, TextIO | None]]:
             raise
 
 
-def _result(
+def compute_result(
     target: Path,
     display: Display,
     console: Console,
@@ -231,7 +231,7 @@ def _result(
     def show(result: MP2Result) -> None:
         print_report(display, log, report(result), last_line(result, str(target)), lambda: to_json(result))
 
-    stored = _completed(target, display, console, hdf5.read_verified, question)
+    stored = completed(target, display, console, hdf5.read_verified, question)
     if stored is not None:
         show(stored)
         return
@@ -244,7 +244,7 @@ def _result(
     with checkpointing(target, resume=display.resume, note=console.note, warn=console.warning, ready=ready) as kept:
         signals.finish_first(kept)
         result = compute(console, kept)
-        _publish(lambda: hdf5.write(result, target, overwrite=display.overwrite), kept)
+        publish(lambda: hdf5.write(result, target, overwrite=display.overwrite), kept)
     show(result)
     if result.check is not None and not result.check.passed:
         raise ComparisonFailed(
@@ -253,7 +253,7 @@ def _result(
         )
 
 
-def _publish(write: Callable[[], Any], kept: Any) -> None:
+def publish(write: Callable[[], Any], kept: Any) -> None:
     """Write what is complete, whatever signal comes: between rename and message is no way back."""
     signals.commit()
     try:
@@ -264,7 +264,7 @@ def _publish(write: Callable[[], Any], kept: Any) -> None:
     kept.complete()
 
 
-def _completed(
+def completed(
     target: Path,
     display: Display,
     console: Console,
@@ -307,7 +307,7 @@ def _completed(
     return found
 
 
-def _require_distinct_files(given: Given, target: Path, display: Display) -> None:
+def require_distinct_files(given: Given, target: Path, display: Display) -> None:
     """Refuse to write the file or the log over something that is read; --scf-from may be the file that is replaced."""
     require_distinct({**given.files, "--log": display.log})
     require_distinct({**given.files, "--scf-from": None, "--output": target, "--log": display.log})

@@ -7,7 +7,7 @@ One comparison key per name, and what a set is for:
 
 A name is only ever compared with names from the libraries' own tables; it never becomes a path.
 
-A name such as ``cc-pvdz`` is resolved once (`dfmp2.molecule.resolve_basis`); from then on the numbers
+A name such as ``cc-pvdz`` is resolved once (`dfmp2.molecule.basis_library`); from then on the numbers
 travel, so that a result can be recomputed when a library changes what the name means.
 
 Shells are ((l, (exponent, c1, c2, ...), ...), ...) with exponents in bohr^-2. A potential is

@@ -38,10 +38,9 @@ from dfmp2.molecule.basis import (
     tidy_shells,
     to_pyscf,
 )
-from dfmp2.molecule.basis_library import find_exchange_element, find_pyscf_element
+from dfmp2.molecule.basis_library import find_exchange_element, find_pyscf_element, lacks, require_known
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.pyscf_shield import pyscf_version, shielded
-from dfmp2.molecule.resolve_basis import lacks, require_known
 from dfmp2.scf.fitting_error import LARGEST, fitting_error
 
 OPTIONS = {"ri": "--auxbasis", "jk": "--scf-auxbasis"}

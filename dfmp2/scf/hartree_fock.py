@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,6 @@ from dfmp2.scf import hamiltonian
 from dfmp2.scf.following import find_solution, spin_square
 from dfmp2.scf.guess import ORIGINS, guess_density
 from dfmp2.scf.reference import Reference, StartOrbitals
-
-if TYPE_CHECKING:
-    pass
 
 Array = NDArray[np.float64]
 OnIteration = Callable[[Array, Array], None]
