@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import subprocess
@@ -17,7 +16,7 @@ import pytest
 
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5 import SCHEMA_VERSION
-from tests.conftest import COMMAND, Runner, Stored, listing, run_command, succeed
+from tests.conftest import COMMAND, Runner, Stored, run_command, succeed
 
 # --- JSON -------------------------------------------------------------------------------------------
 
@@ -175,16 +174,6 @@ def test_root_attributes(water: Stored) -> None:
     assert {"creator_version", "file_time", "HDF5_Version", "h5py_version", "default"} <= set(attributes)
 
 
-def test_input_text_and_exponents_travel_with_the_result(water: Stored) -> None:
-    """STO-3G of hydrogen: Hehre, Stewart, Pople (1969), exponents for zeta 1.24."""
-    with h5py.File(water.path) as handle:
-        assert handle["dfmp2/input/text"].asstr()[()] == (water.path.parent / "h2o.xyz").read_text()
-        elements = json.loads(handle["dfmp2/bases/orbital/elements"].asstr()[()])
-    exponents = [row[0] for row in elements["H"]["shells"][0][1:]]
-    assert exponents == pytest.approx([3.42525091, 0.62391373, 0.16885540], abs=1e-6)
-    assert "PySCF" in elements["H"]["source"]
-
-
 # --- round trips ------------------------------------------------------------------------------------
 
 
@@ -249,28 +238,6 @@ def fail_with(code: int) -> Any:
         raise OSError(code, os.strerror(code))
 
     return fail
-
-
-@pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_a_failed_overwrite_keeps_the_old_file(
-    call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    arguments = ("run", "h2.xyz", "--basis", "sto-3g")
-    succeed(call(*arguments))
-    before = listing(folder)
-    with monkeypatch.context() as patched:
-        patched.setattr(os, step, fail_with(errno.ENOSPC))
-        done = call(*arguments, "--overwrite")
-    assert done.code == 7 and "No space left" in done.message and done.out == ""
-    assert listing(folder) == before
-    hdf5.verify(folder / "h2.dfmp2.h5")
-
-
-def test_a_failed_first_write_leaves_nothing(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = listing(folder)
-    monkeypatch.setattr(os, "fsync", fail_with(errno.EIO))
-    assert call("run", "h2.xyz", "--basis", "sto-3g").code == 7
-    assert listing(folder) == before
 
 
 def test_a_file_that_appears_meanwhile_is_not_replaced(

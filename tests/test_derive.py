@@ -149,12 +149,6 @@ def test_a_certificate_that_says_too_little_is_a_warning(fields):
     assert not derived.certificate.accepted
 
 
-def test_dialects_that_differ_are_a_warning(fields):
-    kept = Heard()
-    derive(compute(fields["nah"], "none"), frozen_core="auto", listener=kept)
-    assert any("pyscf 1, orca 1, psi4 5; used: 1" in text for text in kept.warnings)
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
