@@ -83,22 +83,12 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        from importlib import metadata
-
-        click.echo(f"dfmp2 {metadata.version('dfmp2')}")
-        ctx.exit()
-
-
 @click.command(
     cls=LazyGroup,
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
-)
+@click.version_option(package_name="dfmp2", message="dfmp2 %(version)s", help="Print the version.")
 def cli() -> None:
     """Density-fitted MP2 energies, checked against PySCF.
 

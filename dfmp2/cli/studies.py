@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -61,19 +60,13 @@ def run_study(
         require_writable(path, overwrite=True, expected_bytes=10**6, option=option)  # files that are there: `Keeper`
     left = f"finished runs are in {target}"
 
-    @contextlib.contextmanager
-    def undisturbed() -> Any:
-        with signals.deferred():
-            yield
-            signals.leave(left)
-
     with shown_by(display) as (console, log):
         keeper = Keeper(
             target,
             overwrite=display.overwrite,
             resume=display.resume,
             beside=beside,
-            undisturbed=undisturbed,
+            undisturbed=partial(signals.deferred, left),
             finishing=signals.finish_first,
         )
         if keeper.written:
