@@ -199,16 +199,15 @@ def test_partners_are_those_pyscf_publishes() -> None:
     assert len(published) >= 27
     for orbital, (jk, ri) in published.items():
         partners = find_partners(orbital)
-        assert partners is not None, orbital
-        assert (file(partners.jk[0]), file(partners.ri[0])) == (file(jk), file(ri)), orbital
+        assert (file(partners["jk"][0]), file(partners["ri"][0])) == (file(jk), file(ri)), orbital
 
 
 def test_all_partners_exist_and_are_of_their_kind() -> None:
     known = set(basis_library.pyscf_index()) | set(basis_library.exchange_listing())
     for orbital, partners in PARTNERS.items():
-        assert {kind(name) for name in partners.jk} == {"jk"}, orbital
-        assert {kind(name) for name in partners.ri} == {"ri"}, orbital
-        assert {squash(name) for name in (*partners.jk, *partners.ri)} <= known, orbital
+        assert {kind(name) for name in partners["jk"]} == {"jk"}, orbital
+        assert {kind(name) for name in partners["ri"]} == {"ri"}, orbital
+        assert {squash(name) for name in (*partners["jk"], *partners["ri"])} <= known, orbital
 
 
 def test_defaults_do_not_depend_on_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
