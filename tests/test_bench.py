@@ -110,7 +110,7 @@ def test_a_wrong_energy_is_refused():
         (("--shape", "huge"), 3, "--shape 'huge': expected one of small, medium"),
         (("--shape", "50/0/840"), 3, "--shape '50/0/840': expected one of"),
         (("--shape", "small", "--precision", "fp16"), 3, "--precision 'fp16'"),
-        (("--shape", "small", "--memory", "0GB"), 3, "more than zero bytes"),
+        (("--shape", "small", "--memory", "0GB"), 3, "expected a number with a unit"),
         (("--shape", "small", "--json", "absent/out.json"), 3, "--json absent/out.json"),
         (("--shape", "small", "--json", "h2.xyz"), 3, "--json names another file"),
         (("--shape", "small", "--backend", "nki"), 3, "nki lanes are never timed here"),

@@ -72,22 +72,12 @@ def test_parse_bytes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("8", "no unit"),
-        ("0", "more than zero"),
-        ("-1GB", "more than zero"),
-        ("0.1B", "expected 1 byte"),
-        ("8XB", "unknown unit"),
-        ("", "expected a number with a unit"),
-        ("1e9GB", "expected a number with a unit"),
-        ("٨GB", "expected a number with a unit"),
-        ("9" * 10**6 + "TB", "expected a number with a unit"),
-    ],
+    "text", ["8", "0", "-1GB", "0GB", "0.1B", "8XB", "", "1e9GB", "٨GB", "8 K\u0130B", "1e7TB", "9" * 10**6 + "TB"]
 )
-def test_parse_bytes_refuses(text: str, reason: str) -> None:
-    with pytest.raises(InputError, match=reason):
+def test_parse_bytes_refuses(text: str) -> None:
+    with pytest.raises(InputError, match="expected a number with a unit") as caught:
         parse_bytes(text)
+    assert len(str(caught.value)) < 250
 
 
 def test_format_bytes() -> None:
