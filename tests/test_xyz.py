@@ -10,7 +10,6 @@ import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -342,14 +341,6 @@ def check(text: str) -> None:
 @given(st.one_of(st.text(), nearly_xyz(), nearly_xyz()))
 def test_arbitrary_text(text: str) -> None:
     check(text)
-
-
-@LIMITS
-@given(st.one_of(st.binary(), nearly_xyz().map(lambda text: text.encode("utf-8", "surrogatepass"))))
-def test_arbitrary_bytes(data: bytes) -> None:
-    with patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(data))):
-        found = outcome(read_xyz, "-")
-    assert isinstance(found, XyzFile) or found.file == "stdin"
 
 
 @LIMITS

@@ -6,8 +6,7 @@ Those of the calculation are made of the fields of `dfmp2.options.Options`, wher
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from dfmp2.cli.console import Console, open_log
 from dfmp2.errors import InputError
 from dfmp2.host.deferred import defer_numpy_extras
 from dfmp2.host.resources import usable_cores
@@ -235,14 +233,6 @@ def output_options(
         return with_options(options, gathered)
 
     return give
-
-
-@contextmanager
-def shown_by(display: Display) -> Iterator[tuple[Console, TextIO | None]]:
-    """Progress on stderr and in the log, and the log itself, which is open meanwhile."""
-    log = open_log(display.log)
-    with log or nullcontext():
-        yield Console(quiet=display.quiet, log=log), log
 
 
 def print_report(display: Display, log: TextIO | None, report: str, ending: str, json: Callable[[], str]) -> None:

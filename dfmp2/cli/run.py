@@ -6,14 +6,14 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from dfmp2.cli import signals
-from dfmp2.cli.console import Console
+from dfmp2.cli.console import Console, open_log
 from dfmp2.cli.options import (
     ALL,
     AS_JSON,
@@ -26,7 +26,6 @@ from dfmp2.cli.options import (
     prepare_libraries,
     print_report,
     refused,
-    shown_by,
 )
 from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, ResultFileError
 from dfmp2.molecule.text import printable
@@ -192,8 +191,10 @@ def introduction(read: XyzFile) -> str:
 
 @contextmanager
 def logged(display: Display) -> Iterator[tuple[Console, TextIO | None]]:
-    """Progress on stderr and in the log; the log also gets the message that the run ends with."""
-    with shown_by(display) as (console, log):
+    """Progress on stderr and in the log, and the log itself; it also gets the message that the run ends with."""
+    log = open_log(display.log)
+    console = Console(quiet=display.quiet, log=log)
+    with log or nullcontext():
         try:
             yield console, log
         except Dfmp2Error as error:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfmp2.cli import signals
-from dfmp2.cli.options import Display, Given, one_molecule, output_options, print_report, shown_by
-from dfmp2.cli.run import command_line, require_distinct
+from dfmp2.cli.options import Display, Given, one_molecule, output_options, print_report
+from dfmp2.cli.run import command_line, logged, require_distinct
 from dfmp2.errors import Dfmp2Error, InputError, SomeFailed
 from dfmp2.molecule.text import printable
 
@@ -60,7 +60,7 @@ def run_study(
         require_writable(path, overwrite=True, expected_bytes=10**6, option=option)  # files that are there: `Keeper`
     left = f"finished runs are in {target}"
 
-    with shown_by(display) as (console, log):
+    with logged(display) as (console, log):
         keeper = Keeper(
             target,
             overwrite=display.overwrite,
@@ -77,11 +77,9 @@ def run_study(
             if finish:
                 finish(study)
         except Dfmp2Error as error:
-            advice = f" ({left}; --resume goes on)" if keeper.written else ""
-            console.error(f"{error}{advice}")
-            if advice and not isinstance(error, InputError):
-                raise type(error)(f"{error}{advice}") from error
-            raise
+            if not keeper.written or isinstance(error, InputError):
+                raise
+            raise type(error)(f"{error} ({left}; --resume goes on)") from error
         last = f"dfmp2 finished: {ending(study)} -> {printable(str(target))}"
         print_report(display, log, study_report(study), last, lambda: study_json(study))
     return study, target
