@@ -34,22 +34,22 @@ COMMANDS = {  # name -> (module:function, one line); modules are loaded when cal
     "plan": ("dfmp2.cli.run:plan", "Predict memory, operations and time of a run."),
     "show": ("dfmp2.cli.results:show", "Print a stored result."),
     "report": ("dfmp2.cli.results:report", "Write stored results as an HTML page."),
-    "compare": ("dfmp2.cli.compare", "Recompute a stored result with PySCF or Psi4 and print the differences."),
+    "compare": ("dfmp2.cli.checks:compare", "Recompute a stored result with PySCF or Psi4 and print the differences."),
     "derive": ("dfmp2.cli.results:derive", "Energies with a larger frozen core or other scaling, without a new run."),
     "interaction": ("dfmp2.cli.studies:interaction", "Interaction energy of fragments, with counterpoise correction."),
     "cbs": ("dfmp2.cli.studies:cbs", "Energy at the basis set limit from two basis sets."),
     "batch": ("dfmp2.cli.batch", "Run many molecules, restart them, see where they stand, collect their energies."),
     "scan": ("dfmp2.cli.studies:scan", "Energies along a bond, an angle, a dihedral, or the frames of a file."),
-    "doctor": ("dfmp2.cli.doctor", "Check installation, machine and folder; one fix line per problem."),
-    "validate": ("dfmp2.cli.validate", "Check this installation against energies of other programs."),
+    "doctor": ("dfmp2.cli.checks:doctor", "Check installation, machine and folder; one fix line per problem."),
+    "validate": ("dfmp2.cli.checks:validate", "Check this installation against energies of other programs."),
     "export": (
         "dfmp2.cli.results:export",
         "Write a stored result for another program (Molden, TREXIO, QCSchema, xyz).",
     ),
     "qcschema": ("dfmp2.cli.qcschema", "Compute what a QCSchema AtomicInput asks for; JSON in, JSON out."),
-    "bench": ("dfmp2.cli.bench", "Time the pair step and matrix products."),
+    "bench": ("dfmp2.cli.checks:bench", "Time the pair step and matrix products."),
     "kernels": ("dfmp2.cli.kernels", "Trainium kernels: list, predicted cost, timeline, contract check."),
-    "backends": ("dfmp2.cli.backends", "List the backends and why they can or cannot be used."),
+    "backends": ("dfmp2.cli.checks:backends", "List the backends and why they can or cannot be used."),
 }
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # variables it sets
 
