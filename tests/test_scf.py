@@ -195,24 +195,6 @@ def test_conventional_energies_have_the_same_bits() -> None:
 # --- float32 exchange early in the SCF: the same converged state --------------------------------------------
 
 
-def iterations(gradients: list[float], change: float = 0.0) -> list[tuple[bool, bool]]:
-    """(was float32, converged) for each iteration of an SCF with these gradients."""
-    fitted = SimpleNamespace(single=False)
-    schedule = ExchangeSchedule(fitted)
-    steps = []
-    for gradient in gradients:
-        single = fitted.single
-        envs = {
-            "norm_gorb": gradient,
-            "e_tot": -1.0 + change,
-            "last_hf_e": -1.0,
-            "conv_tol": 1e-10,
-            "conv_tol_grad": 1e-6,
-        }
-        steps.append((single, schedule.converged(envs)))
-    return steps
-
-
 @pytest.mark.parametrize(
     ("gradients", "change", "single", "done"),
     [
@@ -225,9 +207,14 @@ def iterations(gradients: list[float], change: float = 0.0) -> list[tuple[bool, 
 def test_float32_ends_and_convergence_is_judged_in_float64(
     gradients: list[float], change: float, single: int, done: list[int]
 ) -> None:
-    steps = iterations(gradients, change)
-    assert [step[0] for step in steps] == [True] * single + [False] * (len(steps) - single)
-    assert [number for number, step in enumerate(steps) if step[1]] == done
+    fitted = SimpleNamespace(single=False)
+    schedule, used, converged = ExchangeSchedule(fitted), [], []
+    energies = {"e_tot": -1.0 + change, "last_hf_e": -1.0, "conv_tol": 1e-10, "conv_tol_grad": 1e-6}
+    for gradient in gradients:
+        used.append(fitted.single)
+        converged.append(schedule.converged({"norm_gorb": gradient, **energies}))
+    assert used == [True] * single + [False] * (len(gradients) - single)
+    assert [number for number, one in enumerate(converged) if one] == done
 
 
 @pytest.mark.parametrize("name", ["glycine", "nh2"])

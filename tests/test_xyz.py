@@ -274,39 +274,23 @@ def test_write_is_read_by_pyscf_and_by_us() -> None:
 LIMITS = settings(deadline=1000, max_examples=120, derandomize=True)
 
 
-NUMBERS = st.one_of(
-    st.floats(allow_nan=True, allow_infinity=True).map(repr),
-    st.floats(-10, 10).map(lambda value: f"{value:.6f}"),
-    st.sampled_from(["1.0D-3", "-.5", "5.", "1_0", "0x1", "1e999", "--1", "٣", "1e", "", "nan", "+0"]),
-)
-WORDS = st.one_of(
-    st.sampled_from(SYMBOLS),
-    st.integers(-1, 120).map(str),
-    st.sampled_from(["@O", "Gh(H)", "@", "Gh()", "X", "C1", "h_a", "13C", "@@O", "H\x0b", "\u00a0"]),
-    st.text(max_size=4),
-)
-COMMENTS = st.lists(
-    st.one_of(
-        st.builds("{}={}".format, st.sampled_from(["charge", "mult", "Multiplicity", "spin", "x"]), st.integers(-3, 3)),
-        st.sampled_from(["pbc='F F F'", 'Lattice="1', "Properties=species:S:1:pos:R:3", "Properties=pos:R:3", "a={"]),
-        st.text(max_size=8),
+ODD = st.one_of(
+    st.sampled_from(
+        ["nan", "1.0D-3", "5.", "1_0", "0x1", "1e999", "--1", "\u0663", "-1", "9" * 20, "", "\r", "\n\n1\n\n"]
     ),
-    max_size=2,
-).map(" ".join)
-PLAIN = st.integers(-99, 99).map(str)
-GOOD_LINES = st.builds("{} {} {} {}".format, st.sampled_from(SYMBOLS), PLAIN, PLAIN, PLAIN)
-ODD_LINES = st.builds("{} {} {} {} {}".format, WORDS, NUMBERS, NUMBERS, NUMBERS, st.sampled_from(["", "1", "a"]))
-ATOM_LINES = st.one_of(GOOD_LINES, GOOD_LINES, GOOD_LINES, ODD_LINES)
-ENDINGS = st.sampled_from(["\n", "\r\n", "\r", " \n\t", "\n\n"])
+    st.sampled_from([*SYMBOLS[:9], "@O", "Gh(H)", "@", "Gh()", "X", "13C", "@@O", "H\x0b", "\u00a0", "0", "119"]),
+    st.sampled_from(["charge=-1", "mult=3", "spin=1", "pbc='F F F'", 'Lattice="1', "Properties=pos:R:3", "a={", "k='"]),
+    st.text(max_size=8),
+)
 
 
 @st.composite
 def nearly_xyz(draw: st.DrawFn) -> str:
-    """Text that is an xyz file up to a few mistakes."""
-    atoms = draw(st.lists(ATOM_LINES, max_size=3))
-    count = draw(st.one_of(st.integers(-2, 10**20).map(str), st.text(max_size=5), *[st.just(str(len(atoms)))] * 6))
-    trailer = draw(st.sampled_from(["", "\n", "\n\n", "\n\n1\n\nH 0 0 0"]))
-    return draw(ENDINGS).join([count, draw(COMMENTS), *atoms]) + trailer
+    """Water, with some of its words, spaces or line ends replaced."""
+    parts = re.split(r"(\s)", WATER)
+    for place in draw(st.lists(st.integers(0, len(parts) - 1), max_size=4)):
+        parts[place] = draw(ODD)
+    return "".join(parts)
 
 
 @st.composite
