@@ -337,7 +337,7 @@ def find_element(key: str, symbol: str) -> ElementBasis | None:
 
     Parameters
     ----------
-    key : normalised name (`basis_names.normalise`)
+    key : normalised name (`dfmp2.molecule.basis.normalise`)
     symbol : element symbol, also for a ghost: leaving its potential out is the caller's part
     """
     element = find_pyscf_element(key, symbol)

@@ -143,7 +143,7 @@ def resolve_fitting(
     ----------
     role : "jk" (SCF) or "ri" (MP2)
     name : None for the partner of the orbital basis, "auto" for an even-tempered set generated from it,
-        else the name of a fitting set of any kind (see `basis_names.is_mp2_fitting_set`)
+        else the name of a fitting set of any kind (see `dfmp2.molecule.basis.is_mp2_fitting_set`)
     orbital : resolved orbital basis
     symbols : element symbols
     allow_poor : take a set that was named whatever its error
