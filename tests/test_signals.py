@@ -83,22 +83,13 @@ def stopped(process: subprocess.Popen[str], number: signal.Signals) -> str:
 def test_stopped_in_a_stage(
     number: signal.Signals, words: str, options: tuple[str, ...], call: Runner, folder: Path
 ) -> None:
+    """The result that was to be replaced stays."""
+    succeed(call("run", "h2.xyz", "--basis", "sto-3g", "--output", "x.h5"))
     before = listing(folder)
-    with start("run", *LONG, *options, cwd=folder) as process:
+    with start("run", *LONG, *options, "--overwrite", cwd=folder) as process:
         wait_for(process, words)
         process.send_signal(number)
         stopped(process, number)
-    assert listing(folder) == before
-    succeed(call("run", "h2.xyz", "--basis", "sto-3g", "--output", "x.h5"))
-
-
-def test_old_result_survives_an_interrupted_overwrite(call: Runner, folder: Path) -> None:
-    succeed(call("run", "h2.xyz", "--basis", "sto-3g", "--output", "x.h5"))
-    before = listing(folder)
-    with start("run", *LONG, "--overwrite", cwd=folder) as process:
-        wait_for(process, "RHF")
-        process.send_signal(signal.SIGINT)
-        stopped(process, signal.SIGINT)
     assert listing(folder) == before
 
 

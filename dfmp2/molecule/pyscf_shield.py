@@ -99,15 +99,11 @@ def pyscf_version() -> str:
 def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name == "pyscf":
-            raise InputError(
-                "PySCF, which computes the SCF and the integrals, is not installed (a copy in the working directory "
-                f"does not count): {INSTALL}"
-            ) from error
-        raise InputError(f"PySCF needs the module {error.name!r}, which is missing: {INSTALL}") from error
     except (ImportError, OSError) as error:  # OSError: its compiled libraries do not load
-        raise InputError(f"PySCF is installed but cannot be imported ({error}): reinstall it, {INSTALL}") from error
+        raise InputError(
+            f"PySCF, which computes the SCF and the integrals, is not installed or cannot be imported ({error}; a copy "
+            f"in the working directory does not count): {INSTALL}"
+        ) from error
 
 
 def _require_settings() -> None:
