@@ -308,13 +308,8 @@ def _per_atom(stored: MP2Result, energy: float) -> str:
     return f"{energy / max(1, stored.molecule.ghost.count(False)):+.1e}"
 
 
-# What measures whole programs, as words of this command until version 0.1.
-MOVED = {
-    "race": "scripts/benchmarks/race.py",
-    "--molecule": "scripts/benchmarks/race.py",
-    "scaling": "scripts/benchmarks/scaling.py",
-    "--scaling": "scripts/benchmarks/scaling.py",
-}
+# Words of this command until version 0.1, and the script that measures such whole programs now.
+MOVED = {"race": "race", "--molecule": "race", "scaling": "scaling", "--scaling": "scaling"}
 
 
 @click.command("bench", context_settings={"ignore_unknown_options": True})
@@ -395,10 +390,10 @@ def _refuse(words: tuple[str, ...], shape: str | None, gemm: bool) -> None:
     click.UsageError : an unknown word or option
     """
     for word in words:
-        script = MOVED.get(word.partition("=")[0])
-        if script is not None:
+        if script := MOVED.get(word.partition("=")[0]):
             raise InputError(
-                f"{word}: whole programs are timed by python {script}, in a copy of the source; see --help"
+                f"{word}: whole programs are timed by python scripts/benchmarks/{script}.py, in a copy of the source; "
+                "see --help"
             )
     if words:
         kind = "option" if words[0].startswith("-") else "argument"
