@@ -190,21 +190,10 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-BYTE_UNITS = {
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
-BYTE_UNITS |= {unit.removesuffix("b"): size for unit, size in BYTE_UNITS.items() if unit != "b"}  # 4G is 4GB, 4Gi 4GiB
-_BYTES = re.compile(r"([+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30}))\s*([A-Za-z]{0,8})")
-
-
+_PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_BYTES = re.compile(
+    r"([+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30}))\s*(?:([kmgt]i?)b?|b)", re.ASCII | re.IGNORECASE
+)
 _LARGEST = 2**63 - 1  # what a signed 64-bit size can hold; no machine has more
 
 
@@ -218,18 +207,11 @@ def parse_bytes(text: str) -> int:
     ------
     InputError : not a number with a unit, unknown unit, zero, negative or absurdly large
     """
-    shown = repr(text[:40])
     match = _BYTES.fullmatch(text.strip())
-    if match is None:
-        raise InputError(f"memory {shown}: expected a number with a unit, such as 8GB or 7.5GiB")
-    number, unit = Decimal(match[1]), match[2].lower()
-    if number <= 0:
-        raise InputError(f"memory {shown}: expected more than zero bytes, such as 8GB")
-    if not unit:
-        raise InputError(f"memory {shown} has no unit: write for example {match[1]}GB or {match[1]}GiB")
-    if unit not in BYTE_UNITS:
-        raise InputError(f"memory {shown}: unknown unit {match[2]!r}; use B, kB, MB, GB, TB, KiB, MiB, GiB or TiB")
-    size = int(number * BYTE_UNITS[unit])
+    size = int(Decimal(match[1]) * _PREFIXES[(match[2] or "").lower()]) if match else 0
     if not 1 <= size <= _LARGEST:
-        raise InputError(f"memory {shown}: expected 1 byte to 9 million TB, such as 8GB")
+        raise InputError(
+            f"memory {text[:40]!r}: expected a number with a unit (B, kB, MB, GB, TB, KiB, MiB, GiB or TiB), from 1 "
+            "byte to 9 million TB, such as 8GB or 7.5GiB"
+        )
     return size

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from dfmp2.host.provenance import versions
+from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.mole import build_auxiliary, build_mole
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.resolve_basis import resolve_orbital
 from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.scf.fitting_sets import resolve_fitting

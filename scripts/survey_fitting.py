@@ -19,9 +19,9 @@ from importlib import metadata
 from pathlib import Path
 
 from dfmp2.errors import InputError
+from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.elements import SYMBOLS
 from dfmp2.molecule.pyscf_shield import import_pyscf, shielded
-from dfmp2.molecule.resolve_basis import resolve_orbital
 from dfmp2.scf import fitting_error
 from dfmp2.scf.fitting_sets import TABLE, candidates, objection
 

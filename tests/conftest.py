@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -17,17 +16,7 @@ import pytest
 
 # Variables of the shell that would decide which tests pass: none reaches the tests or the programs they start.
 SETTINGS = (
-    "PYTHON",
-    "OMP_",
-    "MKL_",
-    "OPENBLAS_",
-    "LC_",
-    "LANG",
-    "TERM",
-    "COLUMNS",
-    "LINES",
-    "NO_COLOR",
-    "DFMP2_BACKEND",
+    *("PYTHON", "OMP_", "MKL_", "OPENBLAS_", "LC_", "LANG", "TERM", "COLUMNS", "LINES", "NO_COLOR", "DFMP2_BACKEND"),
 )
 for variable in [name for name in os.environ if name.startswith(SETTINGS) and name != "PYTHONPATH"]:
     del os.environ[variable]
@@ -184,8 +173,7 @@ def call(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFix
     """The same command line in this process: no start-up time, and its parts can be replaced."""
     from dfmp2.cli.main import main
 
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    environment, hook = dict(os.environ), sys.unraisablehook
+    environment = dict(os.environ)
     monkeypatch.chdir(folder)
 
     def run(*arguments: str) -> Finished:
@@ -195,9 +183,6 @@ def call(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFix
         return Finished(code, captured.out, captured.err)
 
     yield run
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-    sys.unraisablehook = hook
     os.environ.clear()
     os.environ.update(environment)
 

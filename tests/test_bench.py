@@ -96,7 +96,7 @@ def test_a_wrong_energy_is_refused():
         (("--scaling", "--sizes=4", "--threads", "1"), 3, "scripts/benchmarks/scaling.py"),
         (("--shape", "huge"), 3, "--shape 'huge': expected one of small, medium"),
         (("--shape", "small", "--precision", "fp16"), 3, "--precision 'fp16'"),
-        (("--shape", "small", "--memory", "0GB"), 3, "more than zero bytes"),
+        (("--shape", "small", "--memory", "0GB"), 3, "expected a number with a unit"),
         (("--shape", "small", "--json", "h2.xyz"), 3, "--json names another file"),
         (("--shape", "small", "--backend", "nki"), 3, "nki lanes are never timed here"),
         (("--shape", "w60", "--backend", "cpu"), 6, "timed on a GPU only"),

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dfmp2.output import hdf5
-from tests.conftest import COMMAND, Finished, Runner, Stored, listing, run_command, succeed, write_molecules
+from tests.conftest import COMMAND, Finished, Runner, listing, run_command, succeed, write_molecules
 
 H2, H2O, STO3G = "h2.xyz", "h2o.xyz", ("--basis", "sto-3g")
 LONG = "a" * 300
@@ -44,8 +44,8 @@ def xyz(name: str, text: str | bytes, *fragments: str) -> Case:
 
 
 def h2o(name: str, code: int, options: tuple[str, ...], *fragments: str) -> Case:
-    """Options that water in STO-3G cannot be run with."""
-    return Case(name, ("run", H2O, *STO3G, *options), code, fragments)
+    """Options that water in STO-3G cannot be run with; with --json standard output stays empty."""
+    return Case(name, ("run", H2O, *STO3G, "--json", *options), code, fragments)
 
 
 def nobody_may_write() -> str:
@@ -68,93 +68,48 @@ COMMAND_LINE = (
         env=(("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "29500")),
     ),
     Case("no basis", ("run", H2), 2, ("--basis",)),
-    Case("option without value", ("run", H2, "--basis"), 2, ("--basis",)),
     Case("charge no integer", ("run", H2, *STO3G, "--charge", "x"), 2, ("--charge", "'x'")),
-    Case("charge fractional", ("run", H2, *STO3G, "--charge", "0.5"), 2, ("--charge", "'0.5'")),
     Case("reference unknown", ("run", H2, *STO3G, "--reference", "rohf"), 2, ("'rohf'", "'uhf'")),
-    Case("units unknown", ("run", H2, *STO3G, "--units", "nm"), 2, ("'nm'", "'bohr'")),
     Case("backend unknown", ("run", H2, *STO3G, "--backend", "tpu"), 2, ("'tpu'", "'nki-simulator'")),
-    Case("two molecules", ("run", H2, H2O, *STO3G), 2, ("h2o.xyz",)),
     Case("show nothing", ("show",), 2, ("RESULT", "dfmp2 show --help")),
     Case("compare tolerance no number", ("compare", "x.h5", "--tolerance", "small"), 2, ("'small'",)),
 )
 
 GEOMETRY = (
     Case("file missing", ("run", "nowhere.xyz", *STO3G), 3, ("nowhere.xyz", "no such file")),
-    Case("a folder", ("run", ".", *STO3G), 3, ("is a directory",)),
     Case("a device", ("run", "/dev/zero", *STO3G), 3, ("/dev/zero", "regular file")),
-    Case("name too long", ("run", f"{LONG}.xyz", *STO3G), 3, ("File name too long",)),
     Case("standard input empty", ("run", "-", *STO3G), 3, ("stdin", "empty")),
     Case("standard input broken", ("run", "-", *STO3G), 3, ("stdin, line 3", "'Xx'"), stdin="1\n\nXx 0 0 0\n"),
-    xyz("empty", "", "empty"),
     xyz("binary", b"\x7fELF\x02\x01\x00\xff\xfe", "not an xyz file"),
-    xyz("NUL bytes", b"1\n\nH 0 0\x00 0\n", "NUL"),
-    xyz("Latin-1", "1\n\nH 0 0 0 é\n".encode("latin-1"), "not UTF-8"),
-    xyz("no count", "H 0 0 0\n", "line 1", "number of atoms"),
-    xyz("negative count", "-2\n\nH 0 0 0\n", "line 1"),
-    xyz("absurd count", "99999999999999999999\n\nH 0 0 0\n", "line 1", "at most 100000"),
-    xyz("too few atoms", "3\n\nH 0 0 0\nH 0 0 1\n", "line 1", "announces 3 atoms, but 2"),
-    xyz("too many atoms", "1\n\nH 0 0 0\nH 0 0 1\n", "line 4", "follows the 1 atoms"),
-    xyz("two frames", "1\n\nHe 0 0 0\n1\n\nHe 0 0 1\n", "line 4", "second frame"),
-    xyz("unknown element", "1\n\nQq 0 0 0\n", "line 3", "'Qq'"),
-    xyz("isotope", "1\n\n13C 0 0 0\n", "line 3", "write C"),
-    xyz("dummy atom", "2\n\nX 0 0 0\nHe 0 0 1\n", "line 3", "dummy"),
-    xyz("column missing", "1\n\nHe 0 0\n", "line 3", "x, y, z"),
-    xyz("not a number", "1\n\nHe 0 0 zero\n", "line 3", "'zero'"),
-    xyz("nan", "1\n\nHe 0 0 nan\n", "line 3", "'nan'"),
-    xyz("infinite", "1\n\nHe 0 0 1e999\n", "line 3"),
-    xyz("far away", "1\n\nHe 0 0 1e7\n", "line 3", "check number and units"),
+    xyz("no number", "1\n\nHe 0 0 zero\n", "line 3", "'zero'"),  # all the others: test_xyz
     xyz("atoms on top of each other", "2\n\nH 0 0 0\nH 0 0 0.1\n", "0.1000 angstrom apart"),
-    xyz("lattice", '1\nLattice="5 0 0 0 5 0 0 0 5"\nHe 0 0 0\n', "line 2", "periodic"),
-    xyz("periodic", '1\npbc="T T T"\nHe 0 0 0\n', "line 2", "periodic"),
-    xyz("fractional charge", "1\ncharge=0.5\nHe 0 0 0\n", "line 2", "'0.5'"),
-    xyz("two charges", "1\ncharge=0 charge=1\nHe 0 0 0\n", "line 2", "contradict"),
-    xyz("ambiguous spin", "1\nspin=1\nH 0 0 0\n", "line 2", "multiplicity="),
-    xyz("only ghosts", "1\n\n@He 0 0 0\n", "no real atom"),
-    xyz("endless line", "1\n\nHe 0 0 " + "0" * 5000 + "\n", "line 3", "4096"),
-    xyz("endless comment", "1\n" + "c" * 100_001 + "\nHe 0 0 0\n", "line 2", "shorten"),
 )
 
 STATE = (
-    h2o("even electrons", 3, ("--multiplicity", "2"), "10 electrons", "--multiplicity 1"),
-    h2o("too many unpaired", 3, ("--multiplicity", "13"), "--multiplicity 11 or less"),
     h2o("no electrons", 3, ("--charge", "10"), "0 electrons"),
-    h2o("charge beyond reason", 3, ("--charge", "9" * 30), "--charge"),
     h2o("more electrons than orbitals", 3, ("--charge", "-10"), "H2O"),
-    h2o("multiplicity zero", 3, ("--multiplicity", "0"), "2S + 1"),
     h2o("restricted triplet", 3, ("--reference", "rhf", "--multiplicity", "3"), "multiplicity 1", "--reference uhf"),
 )
 
 BASIS = (
     Case("empty basis", ("run", H2, "--basis", ""), 3, ("--basis is empty",)),
-    Case("fitting set as basis", ("run", H2, "--basis", "cc-pvdz-ri"), 3, ("MP2 fitting set",)),
-    Case("basis without element", ("run", "bad.xyz", "--basis", "cc-pvdz"), 3, ("no functions for U",),
-         (("bad.xyz", "1\n\nU 0 0 0\n"),)),
     Case("basis without virtual orbitals", ("run", "bad.xyz", *STO3G), 3, ("larger --basis",),
          (("bad.xyz", "1\n\nHe 0 0 0\n"),)),
-    h2o("orbital basis as fitting set", 3, ("--auxbasis", "cc-pvdz"), "orbital basis", "cc-pvdz-ri"),
-    h2o("unknown fitting set", 3, ("--auxbasis", "no-such-ri"), "--auxbasis"),
     h2o("unknown SCF fitting set", 3, ("--scf-auxbasis", "no-such-jkfit"), "--scf-auxbasis"),
     h2o("fitting set for a conventional SCF", 3, ("--scf", "conventional", "--scf-auxbasis", "def2-universal-jkfit"),
         "drop one of the two"),
 )  # fmt: skip
 
 NUMBERS = (
-    h2o("frozen core negative", 3, ("--frozen-core", "-1"), "--frozen-core -1"),
-    h2o("frozen core unknown", 3, ("--frozen-core", "gaussian"), "'gaussian'", "psi4"),
     h2o("frozen core takes all beta", 3, ("--basis", "6-31g", "--multiplicity", "5", "--frozen-core", "4"), "beta"),
     h2o("frozen virtuals take all", 3, ("--frozen-virtual", "2"), "--frozen-virtual 2"),
-    h2o("frozen virtuals negative", 3, ("--frozen-virtual", "-1"), "--frozen-virtual -1"),
     h2o("scale infinite", 3, ("--os-scale", "inf"), "--os-scale inf"),
-    h2o("scale nan", 3, ("--ss-scale", "nan"), "--ss-scale nan"),
     h2o("tolerance nan", 3, ("--tolerance", "nan"), "--tolerance nan"),
     h2o("tolerance zero", 3, ("--tolerance", "0"), "above zero"),
     h2o("conv tol zero", 3, ("--scf-conv-tol", "0"), "--scf-conv-tol 0.0"),
     h2o("no cycles", 3, ("--scf-max-cycles", "0"), "--scf-max-cycles 0"),
     h2o("no threads", 3, ("--threads", "0"), "--threads 0"),
     h2o("memory without unit", 3, ("--memory", "8"), "8GB"),
-    h2o("memory without number", 3, ("--memory", "lots"), "'lots'"),
-    h2o("memory negative", 3, ("--memory", "-1GB"), "more than zero"),
     Case("compare tolerance negative", ("compare", "x.h5", "--tolerance", "-1"), 3, ("--tolerance -1",)),
     Case("compare no threads", ("compare", "x.h5", "--threads", "0"), 3, ("--threads 0",)),
 )
@@ -162,7 +117,6 @@ NUMBERS = (
 CALCULATION = (
     h2o("odd electrons", 3, ("--charge", "1"), "9 electrons", "--multiplicity 2"),
     Case("unknown basis", ("run", H2, "--basis", "cc-pvdzz"), 3, ("cc-pvdzz", "did you mean")),
-    h2o("frozen core takes all", 3, ("--frozen-core", "5"), "N >= nocc"),
     h2o("SCF does not converge", 4, ("--scf-max-cycles", "2"), "did not converge in 2 cycles", "no MP2 energy"),
     h2o("precision not reached", 5, ("--precision", "mixed", "--tolerance", "1e-20"), "--precision auto"),
     *(h2o(f"backend {name}", 6, ("--backend", name), f"--backend {name}", "nki is not installed", "AWS's own package")
@@ -252,24 +206,6 @@ def check(case: Case, done: Finished) -> None:
     assert done.code == case.code, done.err
     assert all(fragment in done.message for fragment in case.fragments), done.message
     assert done.out == ""
-
-
-@pytest.mark.parametrize(
-    ("code", "arguments"),
-    [
-        (2, ("--nonsense",)),
-        (3, ("--frozen-core", "5")),
-        (4, ("--scf-max-cycles", "2")),
-        (5, ("--precision", "mixed", "--tolerance", "1e-20")),
-        (6, ("--backend", "nki")),
-        (7, ("--memory", "30MB")),
-    ],
-)
-def test_with_json_standard_output_stays_empty(call: Runner, folder: Path, code: int, arguments: tuple[str]) -> None:
-    before = listing(folder)
-    done = call("run", H2O, *STO3G, "--json", *arguments)
-    assert (done.code, done.out) == (code, "") and done.message
-    assert listing(folder) == before
 
 
 def test_every_exit_code_below_9_has_a_case() -> None:
@@ -399,17 +335,6 @@ def test_names_no_screen_should_see_raw(dfmp2: Runner, folder: Path) -> None:
     missing = dfmp2("run", b"no" + name, *STO3G)
     assert missing.code == 3 and missing.message.isprintable()
     assert "run" in hdf5.read(folder / "x.h5").provenance.command and hdf5.verify(folder / "x.h5")
-
-
-def test_orbitals_of_another_molecule_or_basis(call: Runner, water: Stored) -> None:
-    for file, basis, fragment in (("h2.xyz", "sto-3g", "charges"), (H2O, "6-31g", "basis")):
-        done = call("run", file, "--basis", basis, "--scf-from", str(water.path))
-        assert done.code == 3 and fragment in done.message
-
-
-def test_no_partner_set_names_the_option(call: Runner) -> None:
-    done = call("run", H2, "--basis", "minao")
-    assert done.code == 3 and "--auxbasis" in done.message
 
 
 def test_failed_check_exits_8_and_keeps_the_result(call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,19 +149,12 @@ def test_a_certificate_that_says_too_little_is_a_warning(fields):
     assert not derived.certificate.accepted
 
 
-def test_dialects_that_differ_are_a_warning(fields):
-    kept = Heard()
-    derive(compute(fields["nah"], "none"), frozen_core="auto", listener=kept)
-    assert any("pyscf 1, orca 1, psi4 5; used: 1" in text for text in kept.warnings)
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"frozen_core": "none"}, "freezes 0 orbitals per spin, but 1 are frozen in the result"),
         ({"frozen_core": 5}, "leaves no electron to correlate"),
         ({"frozen_core": -1}, "expected 0 or more"),
-        ({"frozen_core": "gaussian"}, "expected none, auto, pyscf, psi4, orca or a whole number"),
         ({"basis": "cc-pvtz"}, "another orbital basis has other orbitals"),
         ({"auxbasis": "cc-pvdz-ri"}, "another fitting set changes every pair energy"),
         ({"scf_auxbasis": "cc-pvtz-jkfit"}, "another SCF fitting set gives other orbitals"),
@@ -219,12 +212,9 @@ def test_command_prints_without_a_file(call: Runner, radical: Stored, folder: Pa
     ("options", "code", "fragment"),
     [
         (("--basis", "cc-pvtz"), 3, "--basis cc-pvtz cannot be derived"),
-        (("--frozen-core", "99"), 3, "leaves no electron"),
         (("--frozen-core", "1", "--output", "w.h5", "--overwrite"), 3, "name another file"),
         (("--frozen-core", "1", "--output", "h2o.xyz"), 3, "already exists"),
-        (("--frozen-core", "1", "--output", "nowhere/d.h5"), 3, "no folder nowhere"),
         (("--overwrite",), 3, "--output, which was not given"),
-        (("--os-scale", "much"), 2, "--os-scale"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

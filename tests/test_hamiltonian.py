@@ -28,7 +28,7 @@ from dfmp2.units import BOHR_PER_ANGSTROM
 from dfmp2.validation import psi4
 from dfmp2.validation.psi4 import decontracted, psi4_input, run_psi4
 from tests.conftest import Runner, succeed
-from tests.test_physics import WATER, rotation
+from tests.test_physics import WATER
 
 FIELD = "# a neighbour, TIP3P\n2.9117 0 0.0592 -0.834  # O\n\n3.4970 0.0 -7.072D-1 .417\r\n3.497 0 +0.7072 0.417\n"
 CHARGES = np.array([[2.9117, 0, 0.0592, -0.834], [3.497, 0, -0.7072, 0.417], [3.497, 0, 0.7072, 0.417]])
@@ -124,25 +124,6 @@ def test_potential_in_blocks_is_pyscfs(monkeypatch: pytest.MonkeyPatch) -> None:
     mole = gto.M(atom="S 0 0 0; H 0 0.94 0.95; H 0 -0.94 0.95; ghost-H 0 1.3 0", basis="cc-pvdz", verbose=0)
     theirs = qmmm.mm_charge(scf.RHF(mole), charges[:, :3], charges[:, 3], unit="Bohr").get_hcore()
     assert hamiltonian.potential(mole, charges) == pytest.approx(theirs - scf.RHF(mole).get_hcore(), abs=1e-11)
-
-
-def test_energy_follows_molecule_and_charges_moved_together() -> None:
-    turn, shift = rotation(), np.array([3.0, -7.0, 11.0])
-    moved = np.column_stack([IN_BOHR[:, :3] @ turn.T + shift, IN_BOHR[:, 3]])
-    here = dfmp2.run(WATER.in_field(IN_BOHR), "sto-3g", **EXACT)
-    there = replace(WATER, coordinates=WATER.coordinates @ turn.T + shift, point_charges=moved)
-    assert dfmp2.run(there, "sto-3g", **EXACT).mp2_total_energy == pytest.approx(here.mp2_total_energy, abs=1e-9)
-
-
-def test_a_charge_of_zero_changes_nothing_and_one_far_away_is_coulombs_law() -> None:
-    alone = dfmp2.run(WATER, "sto-3g", **EXACT)
-    nothing = dfmp2.run(WATER, "sto-3g", point_charges=[[0.0, 0.0, 3.0, 0.0]], **EXACT)
-    assert nothing.mp2_total_energy == pytest.approx(alone.mp2_total_energy, abs=1e-12)
-    cation = dfmp2.run(WATER, "sto-3g", charge=1, multiplicity=2, **EXACT)
-    far = [[0.0, 0.0, 9000.0, 2.0]]
-    settings = {"charge": 1, "multiplicity": 2, "point_charges": far, "point_charge_units": "bohr", **EXACT}
-    among = dfmp2.run(WATER, "sto-3g", **settings)
-    assert among.mp2_total_energy - cation.mp2_total_energy == pytest.approx(2 / 9000, abs=1e-6)
 
 
 def test_the_decontracted_basis_is_pyscfs() -> None:
@@ -356,18 +337,6 @@ def test_bad_files_name_the_place_and_nothing_happens(call: Runner, folder: Path
     assert not (folder / "h2o.dfmp2.h5").exists()
 
 
-def test_files_that_are_not_there_or_would_be_overwritten(call: Runner) -> None:
-    assert "nowhere.dat: no such file" in call("run", "h2o.xyz", *STO3G, "--point-charges", "nowhere.dat").message
-    assert "is the file given as" in call("run", "h2o.xyz", *STO3G, *AMONG, "--output", "field.dat").message
-
-
 def test_a_charge_where_no_atom_could_be_is_warned_of(call: Runner, folder: Path) -> None:
     (folder / "field.dat").write_text("0 0.5 0.6 0.1\n")
     assert "nearer than any atom could be" in succeed(call("run", "h2o.xyz", *STO3G, *AMONG)).err
-
-
-def test_equal_molecules_have_equal_fields() -> None:
-    among = WATER.in_field(IN_BOHR)
-    assert among == WATER.in_field(IN_BOHR.tolist()) and hash(among) == hash(WATER.in_field(IN_BOHR))
-    assert among != WATER and among.fingerprint != WATER.in_field(IN_BOHR[:2]).fingerprint
-    assert among.in_field(None) == WATER and among.with_state(2, 1).point_charges is not None

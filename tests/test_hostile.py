@@ -20,20 +20,7 @@ PLANTED = "import pathlib; pathlib.Path(r'{marker}').touch(); raise SystemExit('
 # first until dfmp2 gets to take it off, so a `dfmp2.py` there is what Python was asked to run, and a `typing.py` is
 # what the package's own first import finds. `python -P -m dfmp2` and the command `dfmp2` have no such window.
 MODULES = (
-    *(
-        "typing",
-        "numpy",
-        "scipy",
-        "h5py",
-        "click",
-        "json",
-        "uuid",
-        "ctypes",
-        "tempfile",
-        "concurrent",
-        "dataclasses",
-        "hashlib",
-    ),
+    *("typing", "numpy", "scipy", "h5py", "click", "json", "uuid", "ctypes", "tempfile", "concurrent", "hashlib"),
     *("torch", "basis_set_exchange", "sitecustomize", "usercustomize", "pyscf_conf", "pyscf_forge", "threadpoolctl"),
 )
 BASIS_FILES = (
@@ -99,21 +86,13 @@ GEOMETRIES = {
     "coordinate": f"2\n\nH 0 0 0\nH 0 0 {CODE}\n",
     "coordinate-no-blank": "2\n\nH 0 0 0\nH 0 0 open('EXECUTED','w')\n",
     "symbol": f"1\n\n{CODE} 0 0 0\n",
-    "ghost": f"2\n\nHe 0 0 1\n@{CODE} 0 0 0\n",
     "ghost-call": "2\n\nHe 0 0 1\nGh(open('EXECUTED','w')) 0 0 0\n",
     "extra-column": "1\n\nHe 0 0 0 open('EXECUTED','w')\n",
     "count": f"{CODE}\n\nHe 0 0 0\n",
-    "count-expression": "1+0\n\nHe 0 0 0\n",
     "charge": f"1\ncharge={CODE.replace(' ', '')}\nHe 0 0 0\n",
-    "multiplicity": "1\nmultiplicity=open('EXECUTED','w')\nHe 0 0 0\n",
     "properties": "1\nProperties=species:S:1:pos:R:open('EXECUTED','w')\nHe 0 0 0\n",
     "z-matrix": f"O\nH 1 0.96\nH 1 {CODE} 2 104.5\n",
     "z-matrix-with-count": f"3\n\nO\nH 1 0.96\nH 1 {CODE} 2 104.5\n",
-    "python": f"import os\n{CODE}\n",
-    "path": "/etc/passwd\n",
-    "underscore-number": "1\n\nHe 0 0 1_0\n",  # Python reads 10.0
-    "unicode-digit": "1\n\nHe 0 0 \u0661\n",  # so does float() of an Arabic one
-    "hexadecimal": "1\n\nHe 0 0 0x1\n",
 }
 
 
@@ -125,15 +104,6 @@ def test_hostile_geometry(text: str, call: Runner, folder: Path) -> None:
     assert done.code == 3 and "bad.xyz" in done.message
     assert done.message.isprintable()
     assert listing(folder) == before
-
-
-def test_hostile_geometry_through_the_command(folder: Path) -> None:
-    for name in ("coordinate", "z-matrix"):
-        (folder / "bad.xyz").write_text(GEOMETRIES[name])
-        before = listing(folder)
-        assert run_command("run", "bad.xyz", *STO3G, cwd=folder).code == 3
-        assert run_command("run", "-", *STO3G, cwd=folder, stdin=GEOMETRIES[name]).code == 3
-        assert listing(folder) == before
 
 
 def test_expressions_in_the_comment_are_only_text(call: Runner, folder: Path) -> None:

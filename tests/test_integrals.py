@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import scipy.linalg
-from pyscf import df, gto, lib, scf
+from pyscf import df, gto, scf
 
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.backends.untransformed import unpacked
 from dfmp2.errors import NumericalError
-from dfmp2.host.blas import SymmetricProducts, solve_columns, solve_rows
+from dfmp2.host.blas import SymmetricProducts, solve_rows
 from dfmp2.integrals import screening, three_center
 from dfmp2.integrals import transform as transformation
 from dfmp2.integrals.metric import factorise, fit
@@ -153,13 +153,6 @@ def test_matrices_of_a_closed_shell_have_no_spin_axis():
     mf = scf.RHF(mole).density_fit(auxbasis="cc-pvdz-jkfit").run()
     j, k = FittedIntegrals(mole, aux, 2).get_jk(mf.make_rdm1())
     np.testing.assert_allclose((j, k), mf.with_df.get_jk(mf.make_rdm1()), atol=1e-11)
-
-
-def test_density_without_orbitals_goes_to_pyscf(uhf):
-    density = np.asarray(uhf.make_rdm1())
-    assert not isinstance(density, lib.NPArrayWithTag)
-    ours = FittedIntegrals(MOLE, AUX, 2).get_jk(density)
-    np.testing.assert_allclose(ours, uhf.with_df.get_jk(density), atol=1e-11)
 
 
 def test_same_threads_give_the_same_bits(uhf):
@@ -306,25 +299,6 @@ def test_rows_are_solved(n, count):
     np.testing.assert_allclose(rows, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_columns_in_a_range_are_solved_and_the_others_left_alone():
-    factor, block = lower(12), RNG.standard_normal((12, 50))
-    before = block.copy()
-    solve_columns(factor, block, 10, 37)
-    np.testing.assert_array_equal(block[:, :10], before[:, :10])
-    np.testing.assert_array_equal(block[:, 37:], before[:, 37:])
-    expected = scipy.linalg.solve_triangular(factor, before[:, 10:37], lower=True)
-    np.testing.assert_allclose(block[:, 10:37], expected, rtol=1e-10, atol=1e-10)
-
-
-def test_what_cannot_be_solved_in_place_is_refused():
-    with pytest.raises(ValueError, match="Fortran"):
-        solve_rows(np.ascontiguousarray(lower(4)), np.ones((3, 4)))
-    with pytest.raises(ValueError, match="C-ordered"):
-        solve_rows(lower(4), np.ones((4, 3)).T)
-    with pytest.raises(TypeError, match="float32"):
-        solve_rows(lower(4), np.ones((3, 4), np.float32))
-
-
 def test_other_threads_run_during_a_solve():
     """The GIL is free: this thread counts while a worker solves, which takes about 0.1 s."""
     factor, rows = lower(1200), RNG.standard_normal((2000, 1200))
@@ -347,11 +321,3 @@ def test_symmetric_products_of_packed_triangles(dtype, accuracy):
     SymmetricProducts(sets)(packed, out)
     for rows, products in zip(sets, out, strict=True):
         np.testing.assert_allclose(products, rows @ full, atol=accuracy)
-
-
-@pytest.mark.parametrize("rows", [np.zeros((2, 7)), np.zeros((2, 6), np.float32), np.zeros((7, 2), np.float32).T])
-def test_symmetric_products_refuse_what_blas_would_misread(rows):
-    with pytest.raises(ValueError, match="expected C-ordered float32"):
-        SymmetricProducts([np.zeros((3, 7), np.float32), rows])
-    with pytest.raises(ValueError, match="expected C-ordered float32"):
-        SymmetricProducts([np.zeros((2, 7), np.float32)])(np.zeros((1, 28)), [rows[None]])

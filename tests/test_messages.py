@@ -84,16 +84,6 @@ def test_a_file_that_is_there_is_refused_before_anything_is_computed(call, folde
     assert done.code == 3 and f"{name} already exists" in done.message and " SCF " not in done.err
 
 
-def test_a_batch_is_collected_before_its_table_is_refused(call, folder):
-    (folder / "b.toml").write_text('basis = "sto-3g"\noutput = "out"\n[[item]]\nmolecule = "h2.xyz"\n')
-    (folder / "x.csv").write_text("precious")
-    collect = ("batch", "collect", "b.toml", "-o", "x.csv")
-    assert "no complete result" in call(*collect).message
-    succeed(call("batch", "run", "b.toml"))
-    done = call(*collect)
-    assert done.code == 3 and "x.csv already exists" in done.message and (folder / "x.csv").read_text() == "precious"
-
-
 def test_a_molecule_has_no_units(tmp_path):
     hydrogen = Molecule(("H", "H"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 1.4]]))
     for units in ("angstrom", "bohr"):

@@ -14,7 +14,7 @@ from pyscf.lib import parameters as pyscf_parameters
 
 from dfmp2.errors import InputError
 from dfmp2.molecule.elements import SYMBOLS, atomic_number, element_symbol, normalise_symbol
-from dfmp2.molecule.frozen_core import FrozenCore, count_core, dialect_differences, frozen_core_count
+from dfmp2.molecule.frozen_core import FrozenCore, count_core, dialect_warning, frozen_core_count
 from dfmp2.molecule.molecule import Molecule, nuclear_repulsion
 from dfmp2.options import parse_bytes
 from dfmp2.units import (
@@ -65,45 +65,25 @@ def test_factors() -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [
-        ("8GB", 8_000_000_000),
-        (" 8 gb ", 8_000_000_000),
-        ("8GiB", 8_589_934_592),
-        (".5MiB", 524_288),
-        ("1TIB", 2**40),
-        ("0.1GB", 100_000_000),
-        ("4G", 4_000_000_000),
-        ("4Gi", 4 * 2**30),
-    ],
+    [(" 8 gb ", 8 * 10**9), ("8GiB", 2**33), (".5MiB", 2**19), ("1TIB", 2**40), ("4G", 4 * 10**9), ("4Gi", 2**32)],
 )
 def test_parse_bytes(text: str, size: int) -> None:
     assert parse_bytes(text) == size
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("8", "no unit"),
-        ("0", "more than zero"),
-        ("-1GB", "more than zero"),
-        ("0.1B", "expected 1 byte"),
-        ("8XB", "unknown unit"),
-        ("", "expected a number with a unit"),
-        ("1e9GB", "expected a number with a unit"),
-        ("٨GB", "expected a number with a unit"),
-        ("9" * 10**6 + "TB", "expected a number with a unit"),
-    ],
+    "text", ["8", "0", "-1GB", "0GB", "0.1B", "8XB", "", "1e9GB", "٨GB", "8 K\u0130B", "1e7TB", "9" * 10**6 + "TB"]
 )
-def test_parse_bytes_refuses(text: str, reason: str) -> None:
-    with pytest.raises(InputError, match=reason):
+def test_parse_bytes_refuses(text: str) -> None:
+    with pytest.raises(InputError, match="expected a number with a unit") as caught:
         parse_bytes(text)
+    assert len(str(caught.value)) < 250
 
 
 def test_format_bytes() -> None:
-    sizes = (0, 999, 1000, 999_994, 999_996, 8e9, 999_999_999_999, 3.5e15)
-    expected = ["0 B", "999 B", "1.00 kB", "999.99 kB", "1.00 MB", "8.00 GB", "1.00 TB", "3500.00 TB"]
+    sizes = (0, 999, 999_994, 999_996, 999_999_999_999, 3.5e15)
+    expected = ["0 B", "999 B", "999.99 kB", "1.00 MB", "1.00 TB", "3500.00 TB"]
     assert [format_bytes(size) for size in sizes] == expected
-    assert parse_bytes(format_bytes(8_000_000_000)) == 8_000_000_000
 
 
 def test_coordinates_are_pyscfs_to_the_last_bit() -> None:
@@ -241,21 +221,16 @@ def test_ten_thousand_atoms_take_no_time() -> None:
         ("H", 1, 1, "has 0 electrons: expected at least one"),
         ("H", 3, 1, "has -2 electrons"),
         ("H", 0, 4, "has 1 electron, too few for multiplicity 4: pass --multiplicity 2 or less"),
+        *(("OHH", 0, 1, ""), ("NHH", 0, 2, ""), ("OO", 0, 3, ""), ("N", 0, 4, ""), ("OHH", -1, 2, "")),
     ],
 )
-def test_electron_count_refused(symbols: str, charge: int, multiplicity: int, reason: str) -> None:
+def test_electrons_are_pyscfs_or_refused(symbols: str, charge: int, multiplicity: int, reason: str) -> None:
     points = np.arange(3.0)[: len(symbols), None] * np.array([[0.0, 0.0, 2.0]])
     molecule = Molecule(tuple(symbols), points, charge=charge, multiplicity=multiplicity)
-    with pytest.raises(InputError, match=reason):
-        molecule.check_electrons({})
-
-
-@pytest.mark.parametrize(
-    ("symbols", "charge", "multiplicity"), [("OHH", 0, 1), ("NHH", 0, 2), ("OO", 0, 3), ("N", 0, 4), ("OHH", -1, 2)]
-)
-def test_electron_count_is_pyscfs(symbols: str, charge: int, multiplicity: int) -> None:
-    points = np.arange(3.0)[: len(symbols), None] * np.array([[0.0, 0.0, 2.0]])
-    molecule = Molecule(tuple(symbols), points, charge=charge, multiplicity=multiplicity)
+    if reason:
+        with pytest.raises(InputError, match=reason):
+            molecule.check_electrons({})
+        return
     atoms = list(zip(symbols, points.tolist(), strict=True))
     mol = gto.M(atom=atoms, basis="sto-3g", unit="bohr", charge=charge, spin=multiplicity - 1, verbose=0)
     assert molecule.check_electrons({}) == mol.nelec
@@ -289,46 +264,20 @@ def count(molecule: Molecule, dialect: str, ecp: dict[str, int] | None = None) -
     return frozen_core_count(molecule, dialect, ecp or {}, (electrons + 1) // 2, electrons // 2)
 
 
-def test_pyscf_table() -> None:
+def test_tables_are_those_of_the_programs() -> None:
+    """PySCF's own; ORCA's manual; Psi4: the noble gas before (also of a noble gas), and 14 f electrons from Hf on."""
     assert [count_core(symbol, "pyscf", 0) for symbol in SYMBOLS] == pyscf_elements.chemcore_atm[1:119]
-    assert [count_core(symbol, "auto", 0) for symbol in SYMBOLS] == pyscf_elements.chemcore_atm[1:119]
-
-
-def test_orca_table() -> None:
-    listed = {symbol: electrons // 2 for row, electrons in ORCA_ELECTRONS.items() for symbol in row.split()}
-    assert len(listed) == 112
-    assert {symbol: count_core(symbol, "orca", 0) for symbol in listed} == listed
-
-
-@pytest.mark.parametrize(
-    ("row", "orbitals"),
-    [
-        ("H He", 0),
-        ("Li Be B Ne", 1),  # a noble gas counts the one before it
-        ("Na Mg Al Ar", 5),
-        ("K Ca Sc Zn Ga Kr", 9),
-        ("Rb Sr Ag I Xe", 18),
-        ("Cs Ba La Lu", 27),
-        ("Hf Au Hg Tl Rn", 34),  # 54 electrons of Xe and 14 f electrons
-        ("Fr Ac Lr", 43),
-        ("Rf Cn Og", 50),
-    ],
-)
-def test_psi4_table(row: str, orbitals: int) -> None:
-    assert {count_core(symbol, "psi4", 0) for symbol in row.split()} == {orbitals}
+    orca = {symbol: electrons // 2 for row, electrons in ORCA_ELECTRONS.items() for symbol in row.split()}
+    assert len(orca) == 112 and {symbol: count_core(symbol, "orca", 0) for symbol in orca} == orca
+    psi4 = {"H He": 0, "Li Be B Ne": 1, "Na Mg Al Ar": 5, "K Ca Sc Zn Ga Kr": 9, "Rb Sr Ag I Xe": 18,
+            "Cs Ba La Lu": 27, "Hf Au Hg Tl Rn": 34, "Fr Ac Lr": 43, "Rf Cn Og": 50}  # fmt: skip
+    assert {row: {count_core(symbol, "psi4", 0) for symbol in row.split()} for row in psi4} == {
+        row: {orbitals} for row, orbitals in psi4.items()
+    }
 
 
 @pytest.mark.parametrize(
-    ("atoms", "ecp", "charge"),
-    [
-        ("Li H", {}, 0),
-        ("Na Cl", {}, 0),
-        ("I H", {"I": 28}, 0),
-        ("Au H", {"Au": 60}, 0),
-        ("Xe Ne", {"Xe": 28}, 0),
-        ("Rb F", {"Rb": 28}, 0),
-        ("Fe", {}, 2),
-    ],
+    ("atoms", "ecp", "charge"), [("Na Cl", {}, 0), ("I H", {"I": 28}, 0), ("Rb F", {"Rb": 28}, 0), ("Fe", {}, 2)]
 )
 def test_pyscf_dialect_is_chemcore(atoms: str, ecp: dict[str, int], charge: int) -> None:
     molecule = chain(*atoms.split(), charge=charge)
@@ -359,23 +308,17 @@ def test_psi4_suite() -> None:
 
 
 @pytest.mark.parametrize(
-    ("atoms", "charge", "ecp", "orbitals"),
+    ("atoms", "charge", "orbitals"),
     [
-        ("Li", 0, {}, 1),
-        ("Li", 1, {}, 0),
-        ("Na", 1, {}, 1),  # of 1s 2s 2p the outer four are correlated
-        ("Mg", 2, {}, 1),
-        ("K", 1, {}, 5),
-        ("Cs", 1, {}, 18),
-        ("Li Li", 2, {}, 1),  # one shell for the whole molecule
-        ("Li He", 1, {}, 1),  # helium has valence electrons
-        ("Li Ne", 1, {}, 2),
-        ("Rb", 1, {"Rb": 28}, 0),
-        ("Al", 1, {}, 5),
+        *(("Li", 0, 1), ("Li", 1, 0), ("Na", 1, 1), ("Mg", 2, 1)),  # of 1s 2s 2p the outer four are correlated
+        *(("K", 1, 5), ("Cs", 1, 18), ("Al", 1, 5)),
+        ("Li Li", 2, 1),  # one shell for the whole molecule
+        *(("Li He", 1, 1), ("Li Ne", 1, 2)),  # helium has valence electrons
+        ("Rb", 1, 0),  # 28 electrons in its potential
     ],
 )
-def test_psi4_unfreezes_cations(atoms: str, charge: int, ecp: dict[str, int], orbitals: int) -> None:
-    result = count(chain(*atoms.split(), charge=charge), "psi4", ecp)
+def test_psi4_unfreezes_cations(atoms: str, charge: int, orbitals: int) -> None:
+    result = count(chain(*atoms.split(), charge=charge), "psi4", {"Rb": 28})
     assert result.orbitals == orbitals
     unfrozen = orbitals < sum(dict(result.per_element)[symbol] for symbol in atoms.split())
     assert ("no valence electron" in result.note) == unfrozen
@@ -421,8 +364,17 @@ def test_more_core_than_beta_electrons_is_refused() -> None:
     assert frozen_core_count(be, "pyscf", {}, 4, 0).orbitals == 0
 
 
-def test_dialect_differences() -> None:
-    assert dialect_differences(chain("Na", "Cl"), {}, 14, 14) == {"pyscf": 6, "orca": 6, "psi4": 10}
-    assert dialect_differences(chain("O", "H", "H"), {}, 5, 5) == {"pyscf": 1, "orca": 1, "psi4": 1}
-    assert dialect_differences(chain("Al", charge=3), {}, 5, 5) == {"psi4": 1}
-    assert dialect_differences(chain("Nh", "H"), {}, 57, 57) == {"pyscf": 55, "psi4": 50}
+@pytest.mark.parametrize(
+    ("molecule", "used", "listed"),
+    [
+        (chain("Na", "Cl"), "auto", "pyscf 6, orca 6, psi4 10; used: 6"),
+        (chain("Nh", "H"), "psi4", "pyscf 55, psi4 50; used: 50"),  # ORCA has no core for nihonium
+        (chain("O", "H", "H"), "auto", None),
+        (chain("Al", charge=3), "psi4", None),  # the others would leave no electron
+        (chain("Na", "Cl"), "6", None),
+    ],
+)
+def test_programs_that_differ_are_a_warning(molecule: Molecule, used: str, listed: str | None) -> None:
+    pairs = molecule.electrons({}) // 2
+    said = dialect_warning(count(molecule, used), molecule, {}, pairs, pairs)
+    assert (said or "").endswith(listed or "") and (said is None) == (listed is None)

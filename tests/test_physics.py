@@ -137,15 +137,6 @@ def test_energies_are_the_sums_over_amplitudes(atoms, spin, frozen):
     assert (found.sizes.frozen_core, found.sizes.frozen_virtual) == frozen
 
 
-def test_frozen_core_is_a_slice_of_the_pair_energies(water):
-    frozen = dfmp2.run(WATER, frozen_core="1", **EXACT)
-    assert frozen.mp2_opposite_spin_correlation_energy == pytest.approx(
-        water.pairs.opposite_spin[1:, 1:].sum(), abs=1e-9
-    )
-    assert frozen.mp2_same_spin_correlation_energy == pytest.approx(water.pairs.same_spin[0][1:, 1:].sum(), abs=1e-9)
-    assert frozen.scf_total_energy == pytest.approx(water.scf_total_energy, abs=1e-10)
-
-
 def test_ghost_functions_lower_the_energy_and_carry_no_electrons():
     ghosts = Molecule(("He", "He"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 3.0]]), ghost=(False, True))
     alone, counterpoise = (dfmp2.run(m, **EXACT) for m in (Molecule(("He",), np.zeros((1, 3))), ghosts))

@@ -305,7 +305,7 @@ def test_nothing_to_correlate_is_a_page_too(call):
         (("good.h5", "-o", "r.md"), "ends in .html (dfmp2 show prints text"),
         (("good.h5", "-o", "old.html"), "--overwrite"),
         (("good.h5", "-o", "nowhere/r.html"), "there is no folder"),
-        (("good.h5", "-o", "good.h5", "--format", "html", "--overwrite"), "is read for the report"),
+        (("good.h5", "-o", "good.h5", "--format", "html", "--overwrite"), "is the file given as RESULTS"),
         (("empty", "-o", "r.html"), "no results (.h5)"),
         (("empty", "good.h5"), "shown alone"),
         (("batch.json",), "no such file"),

@@ -295,7 +295,7 @@ def test_the_page_does_not_replace_a_file_of_the_batch(call, batch):
     before = listing(batch)
     for name in ("h2o.h5", "cr2.error.json", "batch.json"):
         done = call("report", "out", "-o", f"out/{name}", "--format", "html", "--overwrite")
-        assert done.code == 3 and "is read for the report" in done.message
+        assert done.code == 3 and "is the file given as RESULTS" in done.message
     assert listing(batch) == before
 
 

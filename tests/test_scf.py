@@ -15,9 +15,9 @@ from pyscf import gto, lib, scf
 import dfmp2
 from dfmp2.errors import ConvergenceError, InputError, NumericalError
 from dfmp2.integrals.spaces import guard_gap
+from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.mole import build_mole
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.resolve_basis import resolve_orbital
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.scf import guess, hartree_fock, jk
 from dfmp2.scf.hartree_fock import ExchangeSchedule, reproducible
@@ -49,11 +49,20 @@ def test_scf_energy_equals_pyscf(molecule: Molecule, scf_type: str, fit: str | N
     assert result.reference.scf_type == scf_type
 
 
-def test_df_and_conventional_scf_differ_by_the_known_amount() -> None:
-    """-0.2039736135 (DF-SCF) and -0.2039883827 Eh (conventional) with cc-pvdz-ri: PySCF's own values."""
-    for kind, expected in (("df", -0.2039736135), ("conventional", -0.2039883827)):
-        found = dfmp2.run("inputs/h2o.xyz", "cc-pvdz", scf=kind, precision="fp64", **ONE)
-        assert found.mp2_correlation_energy == pytest.approx(expected, abs=2e-9)
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, -0.2039736135), ({"scf": "conventional"}, -0.2039883827), ({"auxbasis": "cc-pvdz-jkfit"}, -0.2039606691)],
+    ids=["df", "conventional", "JK set reused"],
+)
+def test_the_ways_to_the_energy_of_water_differ_by_known_amounts(options: dict[str, str], expected: float) -> None:
+    """PySCF's and Psi4's own values; they differ only in fitting sets and the kind of SCF."""
+    heard = Heard()
+    found = dfmp2.run("inputs/h2o.xyz", "cc-pvdz", precision="fp64", listener=heard, **options, **ONE)
+    assert found.mp2_correlation_energy == pytest.approx(expected, abs=2e-9)
+    warned = [text for text in heard.warnings if "not made for MP2" in text]
+    assert [text.partition(" was ")[0] for text in warned] == (
+        ["--auxbasis cc-pvdz-jkfit"] if "auxbasis" in options else []
+    )
 
 
 IODIDE = Molecule(("I", "H"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 3.04]]))  # 28 electrons in a core potential
@@ -155,6 +164,8 @@ def test_start_orbitals_of_other_atoms_are_refused(tmp_path: Path) -> None:
     dfmp2.write(dfmp2.run(neon, "6-31g", **ONE), tmp_path / "ne.h5")
     with pytest.raises(InputError, match=r"atoms with charges \[10\], this molecule has \[8\]"):
         dfmp2.run(oxygen, "6-31g", scf_from=str(tmp_path / "ne.h5"), **ONE)
+    with pytest.raises(InputError, match="have 9 basis functions, this calculation has 14"):
+        dfmp2.run(neon, "cc-pvdz", scf_from=str(tmp_path / "ne.h5"), **ONE)
 
 
 # --- conventional: the same bits, whatever the threads do -------------------------------------------------
@@ -184,24 +195,6 @@ def test_conventional_energies_have_the_same_bits() -> None:
 # --- float32 exchange early in the SCF: the same converged state --------------------------------------------
 
 
-def iterations(gradients: list[float], change: float = 0.0) -> list[tuple[bool, bool]]:
-    """(was float32, converged) for each iteration of an SCF with these gradients."""
-    fitted = SimpleNamespace(single=False)
-    schedule = ExchangeSchedule(fitted)
-    steps = []
-    for gradient in gradients:
-        single = fitted.single
-        envs = {
-            "norm_gorb": gradient,
-            "e_tot": -1.0 + change,
-            "last_hf_e": -1.0,
-            "conv_tol": 1e-10,
-            "conv_tol_grad": 1e-6,
-        }
-        steps.append((single, schedule.converged(envs)))
-    return steps
-
-
 @pytest.mark.parametrize(
     ("gradients", "change", "single", "done"),
     [
@@ -214,9 +207,14 @@ def iterations(gradients: list[float], change: float = 0.0) -> list[tuple[bool, 
 def test_float32_ends_and_convergence_is_judged_in_float64(
     gradients: list[float], change: float, single: int, done: list[int]
 ) -> None:
-    steps = iterations(gradients, change)
-    assert [step[0] for step in steps] == [True] * single + [False] * (len(steps) - single)
-    assert [number for number, step in enumerate(steps) if step[1]] == done
+    fitted = SimpleNamespace(single=False)
+    schedule, used, converged = ExchangeSchedule(fitted), [], []
+    energies = {"e_tot": -1.0 + change, "last_hf_e": -1.0, "conv_tol": 1e-10, "conv_tol_grad": 1e-6}
+    for gradient in gradients:
+        used.append(fitted.single)
+        converged.append(schedule.converged({"norm_gorb": gradient, **energies}))
+    assert used == [True] * single + [False] * (len(gradients) - single)
+    assert [number for number, one in enumerate(converged) if one] == done
 
 
 @pytest.mark.parametrize("name", ["glycine", "nh2"])

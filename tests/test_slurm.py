@@ -402,7 +402,7 @@ def test_without_slurm(call, manifest, monkeypatch, tmp_path):
         (3, ["--slurm", "--shards", "4", "--submit"], "at most 3 tasks"),
         (3, ["--slurm", "--time", "90"], "has no unit"),
         (3, ["--slurm", "--time", "3min"], "--signal-before"),
-        (3, ["--slurm", "--memory", "8"], "has no unit"),
+        (3, ["--slurm", "--memory", "8"], "expected a number with a unit"),
         (3, ["--slurm", "--partition", "a b"], "--partition 'a b'"),
         (3, ["--slurm", "--account", "a\n#SBATCH --uid=0"], "--account"),
         (3, ["--slurm", "--setup", "true\nrm -rf x"], "--setup"),

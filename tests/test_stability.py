@@ -266,13 +266,3 @@ def test_solutions_are_stored_and_shown(call: Runner, folder: Path) -> None:
     succeed(call("report", "x.h5", "-o", "x.html"))
     assert "SCF solutions in the order" in (folder / "x.html").read_text()
     succeed(call("compare", "x.h5"))  # PySCF's integrals lead to the same solution
-
-
-def test_prepared_in_two_parts_it_is_the_same(call: Runner, folder: Path) -> None:
-    arguments = ("h2-far.xyz", "--basis", "sto-3g", "--reference", "uhf", "--allow-small-gap", "--threads", "1")
-    whole = succeed(call("run", *arguments, "--json")).json
-    succeed(call("prepare", *arguments, "--output", "x.prepared.h5"))
-    arguments = ("--from", "x.prepared.h5", "--output", "y.h5", "--threads", "1", "--json")
-    parts = succeed(call("energy", *arguments)).json
-    for name in ("scf_total_energy", "mp2_total_energy", "scf_solutions", "stability"):
-        assert parts[name] == whole[name]

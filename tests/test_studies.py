@@ -495,7 +495,7 @@ REFUSED = [
     ("scan", ("--angle", "2,1,3", "90:190:3"), "up to 180"),
     ("scan", ("--angle", "2,1,3", "90:120:3", "--bond", "1,2", "0.8:1.2:3"), "one coordinate at a time"),
     ("scan", ("--moving", "1"), "--moving belongs to"),
-    ("scan", ("--bond", "1,2", "0.8:1.2:3", "--csv", "x.h5"), "three different files"),
+    ("scan", ("--bond", "1,2", "0.8:1.2:3", "--csv", "x.h5"), "--csv x.h5 is the file given as --output"),
     ("scan", ("--bond", "1,2", "0.8:1.2:3", "--auxbasis", "nonsense"), "nonsense"),
 ]
 

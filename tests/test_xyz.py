@@ -10,7 +10,6 @@ import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -123,9 +122,7 @@ REFUSED = [
     ("3", 1, "ends too early: expected a comment line"),
     ("3\nwater\nO 0 0 0\n", 1, "announces 3 atoms, but 1 atom line follows"),
     ("2\n\nO 0 0 0\n\nH 0 0 1\n", 5, "'H 0 0 1' follows the 2 atoms"),
-    ("3\n\nO 0 0 0\n\nH 0 0 1\n", 4, "blank line: expected a symbol"),
     ("1\n\nO 0 0 0\n1\n\nO 0 0 1\n", 4, "a second frame: multi-frame files are not accepted"),
-    ("1\n\nO 0 0 0\n\n 1 \n\nO 0 0 1\n", 5, "a second frame"),
     ("-3\nc\nO 0 0 0", 1, "'-3' atoms: expected 1 or more"),
     ("100001\nc\nO 0 0 0", 1, "announces '100001' atoms: at most 100000"),
     ("9" * 4000 + "\nc\nO 0 0 0", 1, "announces '9999.*at most 100000"),
@@ -133,7 +130,6 @@ REFUSED = [
     ("٣\nc\nO 0 0 0", 1, "not an xyz file"),
     ("1\n\nO 0 0", 3, "'O 0 0': expected a symbol and x, y, z"),
     ("1\n\nO 0 0 abc", 3, "'abc': expected a decimal number"),
-    ("1\n\nO 0 0 nan", 3, "'nan': expected a decimal number"),
     ("1\n\nO 0 0 0x10", 3, "'0x10': expected a decimal number"),
     ("1\n\nO 0 0 1_000", 3, "'1_000': expected a decimal number"),
     ("1\n\nO 0 0 1e999", 3, "coordinate of 10000 bohr or more"),
@@ -142,21 +138,15 @@ REFUSED = [
     ("1\n\nO 0 0 \u22121.5", 3, r"ASCII characters.*'\\u2212' is a minus, write -"),
     ("1\n\nO 0,0 0,0 0,1173", 3, r"'0,0' has a decimal comma: write 0\.0"),
     ("3\nO 0 0 0.1\nH 0 0.76 -0.47\nH 0 -0.76 -0.47\n", 2, "'O 0 0 0.1' is an atom, where the comment line belongs"),
-    ("1\n@O 0 0 0.1 1\nH 0 0.76 -0.47", 2, "is an atom, where the comment line belongs"),
     ("1\n-1 1\nO 0 0 0", 2, r"'-1 1' looks like charge and multiplicity.*write charge=-1 multiplicity=1, or pass"),
     ("1\n\n\u041e 0 0 0", 3, "ASCII"),  # a Cyrillic O looks the same
     ("1\n\nO 0 0 0" + " 0" * 5000, 3, "at most 4096"),
     ("2\n\nO 0 0 0\nQq 0 0 1", 4, "unknown element 'Qq'"),
-    ("1\n\nCll 0 0 0", 3, "did you mean .*Cl"),
     ("1\n\nC1 0 0 0", 3, "'C1' is a label or isotope, not a symbol: write C"),
-    ("1\n\n13C 0 0 0", 3, "write C"),
-    ("1\n\nD 0 0 0", 3, "deuterium: write H"),
     ("1\n\nX 0 0 0", 3, "'X' is a dummy atom.*write @O for a ghost O"),
     ("1\n\n119 0 0 0", 3, "no element has atomic number 119"),
-    ("1\n\n@O 0 0 0", None, "no real atom"),
     ("2\n\nO 0 0 0\nH 0 0 0.1", None, "atoms 1 O and 2 H are 0.1000 angstrom apart"),
     ("1\ncharge=1.5\nO 0 0 0", 2, "charge='1.5': expected a whole number"),
-    ("1\nmult=0\nO 0 0 0", None, "multiplicity 0: expected"),
     ("1\ncharge=1 CHARGE=2\nO 0 0 0", 2, "charge=1, charge=2 contradict each other"),
     ("1\nmult=1 multiplicity=3\nO 0 0 0", 2, "multiplicity=3, mult=1 contradict each other"),
     ("1\nspin=1\nO 0 0 0", 2, "spin='1' is ambiguous"),
@@ -164,11 +154,8 @@ REFUSED = [
     ('1\npbc="T F F"\nO 0 0 0', 2, "periodic structure"),
     ("1\nc" + "c" * 10**5 + "\nO 0 0 0", 2, "comment longer than 100000"),
     ("1\nProperties=species:S:1\nO 0 0 0", 2, "expected species:S:1 and pos:R:3"),
-    ("1\nProperties=pos:R:3\n0 0 0", 2, "expected species:S:1 and pos:R:3"),
     ("1\nProperties=species:S:1:pos:R:3:q:R:1\nO 0 0 0", 3, "4 columns, but Properties= on line 2 announces 5"),
-    ("1\nProperties=species:S:1:pos:R:3\nO 0 0 0 1", 3, "5 columns, but Properties= on line 2 announces 4"),
     ("HEADER    HYDROLASE\nATOM      1  N   MET A   1\n", 1, "not an xyz file: .*found 'HEADER    HYDROLASE'"),
-    ("\n  -OEChem-\n\n  3  2\n", 1, "not an xyz file"),
     ("\x1b[31m" + "z" * 500 + "\n", 1, r"found '\\x1b\[31mz{39}\.\.\.'"),
 ]
 
@@ -287,39 +274,23 @@ def test_write_is_read_by_pyscf_and_by_us() -> None:
 LIMITS = settings(deadline=1000, max_examples=120, derandomize=True)
 
 
-NUMBERS = st.one_of(
-    st.floats(allow_nan=True, allow_infinity=True).map(repr),
-    st.floats(-10, 10).map(lambda value: f"{value:.6f}"),
-    st.sampled_from(["1.0D-3", "-.5", "5.", "1_0", "0x1", "1e999", "--1", "٣", "1e", "", "nan", "+0"]),
-)
-WORDS = st.one_of(
-    st.sampled_from(SYMBOLS),
-    st.integers(-1, 120).map(str),
-    st.sampled_from(["@O", "Gh(H)", "@", "Gh()", "X", "C1", "h_a", "13C", "@@O", "H\x0b", "\u00a0"]),
-    st.text(max_size=4),
-)
-COMMENTS = st.lists(
-    st.one_of(
-        st.builds("{}={}".format, st.sampled_from(["charge", "mult", "Multiplicity", "spin", "x"]), st.integers(-3, 3)),
-        st.sampled_from(["pbc='F F F'", 'Lattice="1', "Properties=species:S:1:pos:R:3", "Properties=pos:R:3", "a={"]),
-        st.text(max_size=8),
+ODD = st.one_of(
+    st.sampled_from(
+        ["nan", "1.0D-3", "5.", "1_0", "0x1", "1e999", "--1", "\u0663", "-1", "9" * 20, "", "\r", "\n\n1\n\n"]
     ),
-    max_size=2,
-).map(" ".join)
-PLAIN = st.integers(-99, 99).map(str)
-GOOD_LINES = st.builds("{} {} {} {}".format, st.sampled_from(SYMBOLS), PLAIN, PLAIN, PLAIN)
-ODD_LINES = st.builds("{} {} {} {} {}".format, WORDS, NUMBERS, NUMBERS, NUMBERS, st.sampled_from(["", "1", "a"]))
-ATOM_LINES = st.one_of(GOOD_LINES, GOOD_LINES, GOOD_LINES, ODD_LINES)
-ENDINGS = st.sampled_from(["\n", "\r\n", "\r", " \n\t", "\n\n"])
+    st.sampled_from([*SYMBOLS[:9], "@O", "Gh(H)", "@", "Gh()", "X", "13C", "@@O", "H\x0b", "\u00a0", "0", "119"]),
+    st.sampled_from(["charge=-1", "mult=3", "spin=1", "pbc='F F F'", 'Lattice="1', "Properties=pos:R:3", "a={", "k='"]),
+    st.text(max_size=8),
+)
 
 
 @st.composite
 def nearly_xyz(draw: st.DrawFn) -> str:
-    """Text that is an xyz file up to a few mistakes."""
-    atoms = draw(st.lists(ATOM_LINES, max_size=3))
-    count = draw(st.one_of(st.integers(-2, 10**20).map(str), st.text(max_size=5), *[st.just(str(len(atoms)))] * 6))
-    trailer = draw(st.sampled_from(["", "\n", "\n\n", "\n\n1\n\nH 0 0 0"]))
-    return draw(ENDINGS).join([count, draw(COMMENTS), *atoms]) + trailer
+    """Water, with some of its words, spaces or line ends replaced."""
+    parts = re.split(r"(\s)", WATER)
+    for place in draw(st.lists(st.integers(0, len(parts) - 1), max_size=4)):
+        parts[place] = draw(ODD)
+    return "".join(parts)
 
 
 @st.composite
@@ -334,52 +305,26 @@ def molecules(draw: st.DrawFn) -> Molecule:
     return Molecule(tuple(symbols), points, (False, *ghost), draw(st.integers(-9, 9)), draw(st.integers(1, 9)))
 
 
-def outcome(text: str) -> Molecule | InputError:
+def outcome(read: Any, *given: Any, **named: Any) -> XyzFile | InputError:
     try:
-        return parse_xyz(text, file="fuzz.xyz").molecule
+        found: XyzFile = read(*given, **named)
     except InputError as error:
         return error
-
-
-def read_or_refuse(path: str) -> InputError | None:
-    try:
-        read_xyz(path)
-    except InputError as error:
-        return error
-    return None
+    return found
 
 
 def check(text: str) -> None:
-    found = outcome(text)
-    if isinstance(found, Molecule):
-        assert np.isfinite(found.coordinates).all()
-        assert found.natom == int(text.split()[0])
+    found = outcome(parse_xyz, text, file="fuzz.xyz")
+    if isinstance(found, InputError):
+        assert found.file == "fuzz.xyz" and str(found).startswith("fuzz.xyz") and len(str(found)) < 300
     else:
-        assert found.file == "fuzz.xyz"
-        assert str(found).startswith("fuzz.xyz")
-        assert len(str(found)) < 300
+        assert np.isfinite(found.molecule.coordinates).all() and found.molecule.natom == int(text.split()[0])
 
 
 @LIMITS
 @given(st.one_of(st.text(), nearly_xyz(), nearly_xyz()))
 def test_arbitrary_text(text: str) -> None:
     check(text)
-
-
-@LIMITS
-@given(st.one_of(st.binary(), nearly_xyz().map(lambda text: text.encode("utf-8", "surrogatepass"))))
-def test_arbitrary_bytes(data: bytes) -> None:
-    with patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(data))):
-        error = read_or_refuse("-")
-    assert error is None or error.file == "stdin"
-
-
-@LIMITS
-@given(st.text(max_size=40))
-def test_arbitrary_file_names(name: str) -> None:
-    error = read_or_refuse("no-such-directory/" + name)
-    assert error is not None
-    assert error.file == "no-such-directory/" + name
 
 
 @LIMITS
@@ -405,14 +350,11 @@ def test_lying_header_allocates_nothing() -> None:
     "text",
     [
         "1\n" + "k={" * 30_000 + "\nHe 0 0 0",
-        "1\n" + "k='" * 30_000 + "\nHe 0 0 0",
         "1\n" + "a" * 50_000 + " " * 49_000 + "\nHe 0 0 0",
         "1\n" + "=" * 99_000 + "\nHe 0 0 0",
         "1\nProperties=" + "a:S:1:" * 15_000 + "\nHe 0 0 0",
         "1\n\nHe 0 0 " + "1" * 4000 + "x",
-        "1\n\nHe 0 0 0" + "\n" * 10**6,
         "1\n\nHe 0 0 0" + "\n" * 10**6 + "x",
-        "\n" * 10**6,
         "1" * 10**6,
     ],
 )

@@ -33,7 +33,7 @@ class Console(Listener):
     def __init__(self, *, quiet: bool, log: TextIO | None) -> None:
         self._quiet = quiet
         self._log = log
-        self._bar = terminal() and not quiet
+        self._terminal = sys.stderr is not None and sys.stderr.isatty()  # None: it was closed at the start
         self._last = 0.0
 
     def stage(self, text: str) -> None:
@@ -48,7 +48,7 @@ class Console(Listener):
         signals.check()
         now = time.monotonic()
         finished = done == total
-        if self._bar:
+        if self._terminal and not self._quiet:
             if finished or now - self._last >= BAR_EVERY:
                 self._last = now
                 filled = BAR_WIDTH * done // max(total, 1)
@@ -62,7 +62,8 @@ class Console(Listener):
 
     def warning(self, text: str) -> None:
         message = printable(f"warning: {text}")
-        _show(click.style(message, fg="yellow") if colour() else message)
+        coloured = self._terminal and not os.environ.get("NO_COLOR")
+        _show(click.style(message, fg="yellow") if coloured else message)
         self._write(message)
 
     def note(self, text: str) -> None:
@@ -89,16 +90,6 @@ class Console(Listener):
             with contextlib.suppress(OSError):
                 log.close()
             raise ResourceError(f"--log {log.name}: {error.strerror}: choose another file") from error
-
-
-def terminal() -> bool:
-    """Whether stderr is a terminal; it is None when the process was started with it closed."""
-    return sys.stderr is not None and sys.stderr.isatty()
-
-
-def colour() -> bool:
-    """Whether stderr may be coloured: a terminal, and NO_COLOR is not set."""
-    return terminal() and not os.environ.get("NO_COLOR")
 
 
 def _show(text: str, *, nl: bool = True) -> None:

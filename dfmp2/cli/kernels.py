@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from dfmp2.cli.options import BACKENDS
+from dfmp2.cli.console import Console
+from dfmp2.cli.options import AS_JSON, BACKENDS, Command, options_of, prepare_libraries, with_options
+from dfmp2.errors import BackendUnavailable, ComparisonFailed, InputError
+from dfmp2.options import Options
 
 if TYPE_CHECKING:
     from dfmp2.backends.contract import Finding
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
 LANES = ("neff", "xla", "numpy")
 
 
-@click.group("kernels", short_help="Trainium kernels: list, cost, timeline, compilation, check.")
+@click.group("kernels")
 def command() -> None:
     """The Trainium kernels: list them, predict their cost, draw their schedule, check a backend.
 
@@ -26,63 +30,38 @@ def command() -> None:
     """
 
 
-def _problem(function: Callable[..., Any]) -> Callable[..., Any]:
-    """MOLECULE with --basis, or --shape with --beta."""
-    options = [
-        click.argument("molecule", required=False),
-        click.option("--basis", metavar="NAME", help="Orbital basis of MOLECULE, e.g. cc-pvdz."),
-        click.option("--shape", metavar="SHAPE", help="Instead of MOLECULE: small, medium, large or NOCC,NVIR,NAUX."),
-        click.option(
-            "--beta", metavar="NOCC,NVIR", help="With --shape: correlated orbitals of the second spin of an open shell."
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+PROBLEM = (
+    click.argument("molecule", required=False),
+    click.option("--basis", metavar="NAME", help="Orbital basis of MOLECULE, e.g. cc-pvdz."),
+    click.option("--shape", metavar="SHAPE", help="Instead of MOLECULE: small, medium, large or NOCC,NVIR,NAUX."),
+    click.option(
+        "--beta", metavar="NOCC,NVIR", help="With --shape: correlated orbitals of the second spin of an open shell."
+    ),
+)
+MODEL = (
+    click.option("--kernel", required=True, metavar="K", help="Name from dfmp2 kernels list."),
+    click.option("--shape", required=True, metavar="SHAPE", help="small, medium, large or NOCC,NVIR,NAUX."),
+    click.option("--target", default="trn1", show_default=True, metavar="trn1|trn2", help="One physical core."),
+    click.option("--variant", metavar="NAME", help="Form of the kernel.  [default: the fastest that fits]"),
+    click.option("--one-zero-hint", is_flag=True, help="Credit 2x for products flagged one/zero."),
+)
 
 
-def _model(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of the commands that price a kernel."""
-    options = [
-        click.option("--kernel", required=True, metavar="K", help="Name from dfmp2 kernels list."),
-        click.option("--shape", required=True, metavar="SHAPE", help="small, medium, large or NOCC,NVIR,NAUX."),
-        click.option("--target", default="trn1", show_default=True, metavar="trn1|trn2", help="One physical core."),
-        click.option("--variant", metavar="NAME", help="Form of the kernel.  [default: the fastest that fits]"),
-        click.option("--one-zero-hint", is_flag=True, help="Credit 2x for products flagged one/zero."),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+def _problem(command: Command) -> Command:
+    """Give a command MOLECULE with --basis, or --shape with --beta: shapes of the spins, and basis functions."""
 
+    @functools.wraps(command)
+    def gathered(molecule: str | None, basis: str | None, shape: str | None, beta: str | None, **values: Any) -> Any:
+        spins, nao = _shapes(molecule, basis, shape, beta)
+        return command(spins=spins, nao=nao, **values)
 
-@command.command("list", short_help="Kernels, and the compiled programs a molecule or shape needs.")
-@_problem
-@click.option("--target", default="trn1", show_default=True, metavar="trn1|trn2", help="Chip.")
-@click.option("--cores", type=click.IntRange(1, 128), default=1, show_default=True, help="That share the pairs.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def list_kernels(
-    molecule: str | None, basis: str | None, shape: str | None, beta: str | None, target: str, cores: int, as_json: bool
-) -> None:
-    """List the kernels and, for MOLECULE or --shape, the compiled programs (NEFFs) it needs."""
-    from dfmp2.trainium.costs import catalogue, prediction, text
-    from dfmp2.trainium.costs.chips import Assumptions, find_chip
-
-    chip = find_chip(target)
-    spins, nao = _shapes(molecule, basis, shape, beta)
-    programs = catalogue.programs(spins, chip, Assumptions(), nao) if spins else ()
-    sent = prediction.shared_bytes(spins, cores) if spins else []
-    if as_json:
-        click.echo(json.dumps(text.catalogue_dict(spins, programs, sent), indent=2))
-    else:
-        click.echo(text.catalogue_text(spins, programs, chip, sent), nl=False)
+    return with_options(PROBLEM, gathered)
 
 
 def _shapes(
     molecule: str | None, basis: str | None, shape: str | None, beta: str | None
 ) -> tuple[tuple[Any, ...], int]:
-    """Shapes of the spins that MOLECULE or --shape names, none where neither is given, and basis functions."""
-    from dfmp2.trainium import calls
-
+    """What MOLECULE or --shape names, nothing where neither is given; reads the basis library, does no calculation."""
     if molecule is not None and shape is not None:
         raise click.UsageError("give either MOLECULE or --shape, not both")
     if molecule is not None and basis is None:
@@ -90,22 +69,64 @@ def _shapes(
     if beta is not None and shape is None:
         raise click.UsageError("--beta needs --shape")
     if shape is not None:
-        spins = calls.spin_shapes(shape, beta)
+        from dfmp2.trainium.calls import spin_shapes
+
+        spins = spin_shapes(shape, beta)
         return spins, max(one.nao for one in spins)
-    return ((), 0) if molecule is None or basis is None else _molecule_shapes(molecule, basis)
-
-
-def _molecule_shapes(molecule: str, basis: str) -> tuple[tuple[Any, ...], int]:
-    """Shapes of a molecule's spins in a basis, and its functions; reads the basis library, does no calculation."""
-    from dfmp2.cli.console import Console
+    if molecule is None or basis is None:
+        return (), 0
     from dfmp2.molecule.xyz import read_xyz
-    from dfmp2.options import Options
-    from dfmp2.planning import plan as planning
+    from dfmp2.planning import plan
 
-    read = read_xyz(molecule, units="angstrom", charge=None, multiplicity=None)
-    options = Options(basis=basis)
-    work = planning.sizes(read.molecule, options, Console(quiet=True, log=None))
-    return planning.trainium_shapes(work), work.nao
+    work = plan.sizes(read_xyz(molecule).molecule, Options(basis), Console(quiet=True, log=None))
+    return plan.trainium_shapes(work), work.nao
+
+
+class _Priced(NamedTuple):
+    """A kernel at a shape: `dfmp2.trainium.costs.catalogue.best`, and what was given to it."""
+
+    row: Any
+    shape: Any
+    chip: Any
+    assumptions: Any
+    price: Any
+    refused: Any
+
+
+def _model(command: Command) -> Command:
+    """Give a command the options that price a kernel, as one `priced`."""
+
+    @functools.wraps(command)
+    def gathered(kernel: str, shape: str, target: str, variant: str | None, one_zero_hint: bool, **values: Any) -> Any:
+        from dfmp2.trainium.calls import parse_shape
+        from dfmp2.trainium.costs import catalogue
+        from dfmp2.trainium.costs.chips import Assumptions, find_chip
+
+        chip, wanted, row = find_chip(target), parse_shape(shape), catalogue.find(kernel)
+        given = Assumptions(one_zero_hint=one_zero_hint)
+        priced = _Priced(row, wanted, chip, given, *catalogue.best(row, wanted, chip, given, variant))
+        return command(priced=priced, **values)
+
+    return with_options(MODEL, gathered)
+
+
+@command.command("list", short_help="Kernels, and the compiled programs a molecule or shape needs.")
+@_problem
+@click.option("--target", default="trn1", show_default=True, metavar="trn1|trn2", help="Chip.")
+@click.option("--cores", type=click.IntRange(1, 128), default=1, show_default=True, help="That share the pairs.")
+@AS_JSON
+def list_kernels(spins: tuple[Any, ...], nao: int, target: str, cores: int, as_json: bool) -> None:
+    """List the kernels and, for MOLECULE or --shape, the compiled programs (NEFFs) it needs."""
+    from dfmp2.trainium.costs import catalogue, prediction, text
+    from dfmp2.trainium.costs.chips import Assumptions, find_chip
+
+    chip = find_chip(target)
+    programs = catalogue.programs(spins, chip, Assumptions(), nao) if spins else ()
+    sent = prediction.shared_bytes(spins, cores) if spins else []
+    if as_json:
+        click.echo(json.dumps(text.catalogue_dict(spins, programs, sent), indent=2))
+    else:
+        click.echo(text.catalogue_text(spins, programs, chip, sent), nl=False)
 
 
 @command.command("cost", short_help="Predict what a kernel costs at a shape.")
@@ -119,35 +140,21 @@ def _molecule_shapes(molecule: str, basis: str) -> tuple[tuple[Any, ...], int]:
     metavar="S",
     help="Per call of the numpy lane.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def cost(
-    kernel: str,
-    shape: str,
-    target: str,
-    variant: str | None,
-    one_zero_hint: bool,
-    lane: str,
-    recompile: float,
-    as_json: bool,
-) -> None:
+@AS_JSON
+def cost(priced: _Priced, lane: str, recompile: float, as_json: bool) -> None:
     """Predict time, traffic and memory of all calls that cover SHAPE on one core, in float32.
 
     The makespan is the in-order schedule of all calls, without host dispatch, which is listed apart.
     """
-    from dfmp2.trainium.calls import parse_shape
     from dfmp2.trainium.costs import catalogue, text
-    from dfmp2.trainium.costs.chips import Assumptions, find_chip
     from dfmp2.trainium.costs.prediction import dispatch
 
-    chip, wanted, row = find_chip(target), parse_shape(shape), catalogue.find(kernel)
-    given = Assumptions(one_zero_hint=one_zero_hint)
-    price, refused = catalogue.best(row, wanted, chip, given, variant)
-    resident, uploaded, downloaded = catalogue.host_bytes(row, wanted, price)
-    launched = dispatch(lane, price.calls, resident, uploaded, downloaded, recompile * 1e3)
+    row, shape, chip, given, price, refused = priced
+    launched = dispatch(lane, price.calls, *catalogue.host_bytes(row, shape, price), recompile * 1e3)
     if as_json:
         click.echo(json.dumps(text.price_dict(price, launched), indent=2))
         return
-    click.echo(text.price_text(row.name, wanted, chip, price, launched, refused), nl=False)
+    click.echo(text.price_text(row.name, shape, chip, price, launched, refused), nl=False)
     click.echo(text.assumptions_text(given), nl=False)
 
 
@@ -156,34 +163,20 @@ def cost(
 @click.option("--call", "number", type=int, default=1, show_default=True, metavar="N", help="Which kind of call.")
 @click.option("--begin", type=float, default=0.0, show_default=True, metavar="US", help="First microsecond.")
 @click.option("--length", type=float, default=100.0, show_default=True, metavar="US", help="Microseconds drawn.")
-def show_timeline(
-    kernel: str,
-    shape: str,
-    target: str,
-    variant: str | None,
-    one_zero_hint: bool,
-    number: int,
-    begin: float,
-    length: float,
-) -> None:
+def show_timeline(priced: _Priced, number: int, begin: float, length: float) -> None:
     """Draw the predicted in-order schedule of one call, and what the Tensor Engine waits for."""
-    from dfmp2.errors import InputError
-    from dfmp2.trainium.calls import parse_shape
-    from dfmp2.trainium.costs import catalogue, schedule, text
-    from dfmp2.trainium.costs.chips import Assumptions, find_chip
+    from dfmp2.trainium.costs import schedule, text
 
-    chip, wanted, row = find_chip(target), parse_shape(shape), catalogue.find(kernel)
-    given = Assumptions(one_zero_hint=one_zero_hint)
-    price, _ = catalogue.best(row, wanted, chip, given, variant)
-    if not 1 <= number <= len(price.parts):
-        raise InputError(f"--call {number}: expected 1 to {len(price.parts)}: {row.name} has that many kinds of calls")
+    kinds, chip = priced.price.parts, priced.chip
+    if not 1 <= number <= len(kinds):
+        raise InputError(f"--call {number}: expected 1 to {len(kinds)}: {priced.row.name} has that many kinds of calls")
     if not 0.0 < length <= 1e6:
         raise InputError(f"--length {length:g}: expected microseconds from 0 to 1e6")
-    call = price.parts[number - 1].call
-    trace, account, plan = schedule.schedule_call(call, chip, given)
+    call = kinds[number - 1].call
+    trace, account, plan = schedule.schedule_call(call, chip, priced.assumptions)
     if not 0.0 <= begin * 1e3 < account.makespan:
         raise InputError(f"--begin {begin:g}: expected microseconds from 0 to {account.makespan / 1e3:.1f}, its length")
-    click.echo(f"{call.neff}, variant {price.variant}, one {chip.name} core: predicted")
+    click.echo(f"{call.neff}, variant {priced.price.variant}, one {chip.name} core: predicted")
     click.echo(text.draw(trace, plan, begin=begin, length=length), nl=False)
     click.echo(text.summary(trace, plan), nl=False)
 
@@ -196,23 +189,18 @@ def show_timeline(
     show_default=True,
     help="Backend to check, see dfmp2 backends.",
 )
-@click.option("--threads", type=int, help="Threads of the backend.  [default: usable cores]")
+@options_of("threads")
 def check(lane: str, threads: int | None) -> None:
     """Compare blocks of pair terms of a backend with their definition in float64.
 
     Exit code 8 when a block is wrong, 6 when the backend cannot be used here.
     """
-    from dfmp2.host import threads as thread_settings
-    from dfmp2.host.resources import usable_cores
-
-    count = threads or usable_cores()
-    thread_settings.set_environment(count)
+    count = prepare_libraries(threads)
     from dfmp2.backends import contract, registry
-    from dfmp2.errors import ComparisonFailed
 
     backend, _ = registry.select(lane, "auto", count)
     findings = [contract.examine(backend, case) for case in contract.CASES]
-    click.echo(findings_text(lane, findings), nl=False)
+    click.echo(_findings_text(lane, findings), nl=False)
     failed = sum(not found.passed for found in findings)
     if failed:
         raise ComparisonFailed(
@@ -231,31 +219,20 @@ def check(lane: str, threads: int | None) -> None:
 )
 @click.option("--transform", is_flag=True, help="Also what run --transform device launches.")
 @click.option("--target", metavar="trn1|trn2", help="Chip to compile for.  [default: the one here, else trn1]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def warmup(
-    molecule: str | None,
-    basis: str | None,
-    shape: str | None,
-    beta: str | None,
-    lane: str,
-    transform: bool,
-    target: str | None,
-    as_json: bool,
-) -> None:
+@AS_JSON
+def warmup(spins: tuple[Any, ...], nao: int, lane: str, transform: bool, target: str | None, as_json: bool) -> None:
     """Compile the programs that MOLECULE or --shape needs, unless they are in the cache.
 
     Programs serve every molecule whose sizes fall into the same buckets (virtuals to 32, fitting functions to 256), so
     a few of them serve a whole batch. SIGTERM is held back until the program at work is compiled. Exit code 6 when
     nothing can be compiled here or the compiler refuses a kernel.
     """
-    from dfmp2.errors import BackendUnavailable
     from dfmp2.trainium import entry
     from dfmp2.trainium.costs.chips import find_chip
     from dfmp2.trainium.launch import environment, toolchain
 
-    if molecule is None and shape is None:
+    if not spins:
         raise click.UsageError("give MOLECULE with --basis, or --shape")
-    spins, nao = _shapes(molecule, basis, shape, beta)
     nao = nao if transform else 0
     chip = find_chip(target or toolchain.device_target() or "trn1").name
     if lane == "nki-xla":
@@ -266,7 +243,7 @@ def warmup(
         place = environment.settings(lane, chip)["NEURON_COMPILE_CACHE_URL"]
     else:
         proof, place = entry.compile_ahead(spins, chip, nao=nao), str(environment.cache_folder())
-    found: dict[str, Any] = {
+    found = {
         "lane": lane,
         "target": chip,
         "programs": proof.compiled + proof.cache_hits,
@@ -284,7 +261,7 @@ def warmup(
     )
 
 
-def findings_text(lane: str, findings: Sequence[Finding]) -> str:
+def _findings_text(lane: str, findings: Sequence[Finding]) -> str:
     """The table of `dfmp2 kernels check`."""
     from dfmp2.backends.contract import PAIR_TOLERANCE, TOLERANCE
 

@@ -23,7 +23,7 @@ from typing import Any
 import click
 
 from dfmp2.cli import signals
-from dfmp2.errors import Dfmp2Error
+from dfmp2.errors import Dfmp2Error, ResourceError
 from dfmp2.host.deferred import defer_unused
 from dfmp2.molecule.text import printable
 
@@ -37,24 +37,23 @@ COMMANDS = {  # name -> (module:function, one line); modules are loaded when cal
     "plan": ("dfmp2.cli.run:plan", "Predict memory, operations and time of a run."),
     "show": ("dfmp2.cli.results:show", "Print a stored result."),
     "report": ("dfmp2.cli.results:report", "Write stored results as an HTML page."),
-    "compare": ("dfmp2.cli.compare", "Recompute a stored result with PySCF or Psi4 and print the differences."),
+    "compare": ("dfmp2.cli.checks:compare", "Recompute a stored result with PySCF or Psi4 and print the differences."),
     "derive": ("dfmp2.cli.results:derive", "Energies with a larger frozen core or other scaling, without a new run."),
     "interaction": ("dfmp2.cli.studies:interaction", "Interaction energy of fragments, with counterpoise correction."),
     "cbs": ("dfmp2.cli.studies:cbs", "Energy at the basis set limit from two basis sets."),
     "batch": ("dfmp2.cli.batch", "Run many molecules, restart them, see where they stand, collect their energies."),
     "scan": ("dfmp2.cli.studies:scan", "Energies along a bond, an angle, a dihedral, or the frames of a file."),
-    "doctor": ("dfmp2.cli.doctor", "Check installation, machine and folder; one fix line per problem."),
-    "validate": ("dfmp2.cli.validate", "Check this installation against energies of other programs."),
+    "doctor": ("dfmp2.cli.checks:doctor", "Check installation, machine and folder; one fix line per problem."),
+    "validate": ("dfmp2.cli.checks:validate", "Check this installation against energies of other programs."),
     "export": (
         "dfmp2.cli.results:export",
         "Write a stored result for another program (Molden, TREXIO, QCSchema, xyz).",
     ),
     "qcschema": ("dfmp2.cli.qcschema", "Compute what a QCSchema AtomicInput asks for; JSON in, JSON out."),
-    "bench": ("dfmp2.cli.bench", "Time the pair step and matrix products."),
+    "bench": ("dfmp2.cli.checks:bench", "Time the pair step and matrix products."),
     "kernels": ("dfmp2.cli.kernels", "Trainium kernels: list, predicted cost, timeline, contract check."),
-    "backends": ("dfmp2.cli.backends", "List the backends and why they can or cannot be used."),
+    "backends": ("dfmp2.cli.checks:backends", "List the backends and why they can or cannot be used."),
 }
-NO_RESOURCES = 7
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # variables it sets
 
 
@@ -87,22 +86,12 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        from importlib import metadata
-
-        click.echo(f"dfmp2 {metadata.version('dfmp2')}")
-        ctx.exit()
-
-
 @click.command(
     cls=LazyGroup,
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
-)
+@click.version_option(package_name="dfmp2", message="dfmp2 %(version)s", help="Print the version.")
 def cli() -> None:
     """Density-fitted MP2 energies, checked against PySCF.
 
@@ -118,45 +107,41 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
     last : the process ends with it, so that signals stay ignored once all is said; else they are handled as before
     """
     with contextlib.nullcontext() if last else signals.as_before():
-        return _main(arguments)
+        signals.listen()
+        _escape_what_cannot_be_written()
+        defer_unused()
+        try:
+            _require_one_process()
+            code = cli.main(args=arguments, prog_name="dfmp2", standalone_mode=False)
+            return code if isinstance(code, int) else 0
+        except (Exception, KeyboardInterrupt) as error:
+            signals.settle()
+            said = signals.received() or _said(error)  # a signal may look like an import that failed
+            if said is None:
+                raise  # a fault in dfmp2, whose traceback helps to find it
+            if isinstance(error, OSError) and not isinstance(error, Dfmp2Error):
+                _drop_stdout()
+            with contextlib.suppress(OSError):  # nobody can read it; the exit code tells
+                click.echo(f"dfmp2: {printable(said[0])}", err=True)
+            return said[1]
 
 
-def _main(arguments: Sequence[str] | None) -> int:
-    signals.listen()
-    _escape_what_cannot_be_written()
-    defer_unused()
-    try:
-        return _run(arguments)
-    except (KeyboardInterrupt, click.Abort):
-        return _fail(*signals.LINES[signal.SIGINT])
-    except (ImportError, RuntimeError, SystemError):
-        # What a signal during an import may turn into; else a fault in dfmp2, whose traceback helps to find it.
-        stopped = signals.received()
-        if stopped is None:
-            raise
-        return _fail(*stopped)
-
-
-def _run(arguments: Sequence[str] | None) -> int:
-    try:
-        _require_one_process()
-        code = cli.main(args=arguments, prog_name="dfmp2", standalone_mode=False)
-    except click.ClickException as error:
+def _said(error: BaseException) -> tuple[str, int] | None:
+    """Message and exit code of what ended a command, None for a fault in dfmp2."""
+    if isinstance(error, Dfmp2Error):
+        return str(error), error.exit_code
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return signals.LINES[signal.SIGINT]
+    if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         name = "dfmp2" if context is None else context.command_path
-        message = " ".join(error.format_message().split()).rstrip(".")
-        return _fail(f"{message} (see {name} --help)", error.exit_code)
-    except Dfmp2Error as error:
-        return _fail(str(error), error.exit_code)
-    except MemoryError:
-        return _fail(
-            "the machine refused to give more memory: allow less with --memory, or make the problem smaller",
-            NO_RESOURCES,
-        )
-    except OSError as error:  # standard output, the log file or a temporary file
-        _drop_stdout()
-        return _fail(f"the system refused: {error}: check disk space, permissions and TMPDIR", NO_RESOURCES)
-    return code if isinstance(code, int) else 0
+        return f"{' '.join(error.format_message().split()).rstrip('.')} (see {name} --help)", error.exit_code
+    if isinstance(error, MemoryError):
+        advice = "allow less with --memory, or make the problem smaller"
+        return f"the machine refused to give more memory: {advice}", ResourceError.exit_code
+    if isinstance(error, OSError):  # standard output, the log file or a temporary file
+        return f"the system refused: {error}: check disk space, permissions and TMPDIR", ResourceError.exit_code
+    return None
 
 
 def _require_one_process() -> None:
@@ -171,14 +156,6 @@ def _require_one_process() -> None:
             f"torchrun has started {os.environ['WORLD_SIZE']} processes, and each would compute everything. For one "
             "molecule on several hosts use dfmp2 prepare and dfmp2 energy, for many molecules dfmp2 batch"
         )
-
-
-def _fail(message: str, code: int) -> int:
-    signals.settle()
-    message, code = signals.received() or (message, code)  # a signal may look like an import that failed
-    with contextlib.suppress(OSError):  # nobody can read it; the exit code tells
-        click.echo(f"dfmp2: {printable(message)}", err=True)
-    return code
 
 
 def _escape_what_cannot_be_written() -> None:

@@ -6,14 +6,14 @@ Those of the calculation are made of the fields of `dfmp2.options.Options`, wher
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Callable, Iterable
+from copy import copy
+from dataclasses import MISSING, Field, dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from dfmp2.cli.console import Console, open_log
 from dfmp2.errors import InputError
 from dfmp2.host.deferred import defer_numpy_extras
 from dfmp2.host.resources import usable_cores
@@ -24,51 +24,108 @@ if TYPE_CHECKING:
     from dfmp2.molecule.xyz import XyzFile
 
 Command = Callable[..., Any]
+Decorator = Callable[[Command], Command]
+
 BACKENDS = ["auto", "cpu", "torch", "cuda", "nki", "nki-xla", "nki-simulator", "nki-interpreter"]
-UNITS = click.Choice(["angstrom", "bohr"])
+TYPES = {"str": str, "int": int, "float": float}
+IN_UNITS: dict[str, Any] = {"type": click.Choice(["angstrom", "bohr"]), "default": "angstrom", "show_default": True}
 OF_THE_MOLECULE = {
     "charge": click.Option(["--charge"], type=int, help="Total charge.  [default: comment line of the file, else 0]"),
     "multiplicity": click.Option(
         ["--multiplicity"], type=int, help="2S+1.  [default: comment line of the file, else 1]"
     ),
-    "units": click.Option(["--units"], type=UNITS, default="angstrom", show_default=True, help="Of the file."),
+    "units": click.Option(["--units"], help="Of the file.", **IN_UNITS),
     "point_charges": click.Option(
-        ["--point-charges"],
-        metavar="FILE",
-        help="Charges around the molecule: lines of x y z q, # for comments.",
+        ["--point-charges"], metavar="FILE", help="Charges around the molecule: lines of x y z q, # for comments."
     ),
-    "point_charge_units": click.Option(
-        ["--point-charge-units"], type=UNITS, default="angstrom", show_default=True, help="Of their positions."
-    ),
+    "point_charge_units": click.Option(["--point-charge-units"], help="Of their positions.", **IN_UNITS),
 }
-TYPES = {"str": str, "int": int, "float": float}
 
 
-def _made(name: str, kind: str, default: Any, says: dict[str, Any]) -> click.Option:
+def _made(field: Field[Any]) -> click.Option:
     """The command line option of a field of `Options`."""
-    flag = f"--{name.replace('_', '-')}"
+    says, kind = field.metadata, str(field.type)
     shown = f"  [default: {says['shown']}]" if says["shown"] else ""
     rest: dict[str, Any] = {"help": f"{says['help']}{shown}", "metavar": says["metavar"]}
     if kind == "bool":
-        return click.Option([flag], is_flag=True, **rest)
-    if name == "backend":
+        rest |= {"is_flag": True}
+    elif field.name == "backend":
         rest |= {"type": click.Choice(BACKENDS), "envvar": "DFMP2_BACKEND"}
     elif says["choices"]:
-        rest["type"] = click.Choice(says["choices"])
+        rest |= {"type": click.Choice(says["choices"])}
     else:
-        rest["type"] = str if name == "memory" else TYPES[kind.partition(" ")[0]]
-    if default is MISSING:
-        return click.Option([flag], required=True, **rest)
-    return click.Option([flag], default=default, show_default=default is not None, **rest)
+        rest |= {"type": str if field.name == "memory" else TYPES[kind.partition(" ")[0]]}
+    if field.default is MISSING:
+        rest |= {"required": True}
+    elif kind != "bool":
+        rest |= {"default": field.default, "show_default": field.default is not None}
+    return click.Option([f"--{field.name.replace('_', '-')}"], **rest)
 
 
-def _all_options() -> dict[str, click.Option]:
-    """Every option of a calculation by name, in the order of --help."""
-    made = {one.name: _made(one.name, str(one.type), one.default, dict(one.metadata)) for one in fields(Options)}
-    return {"basis": made.pop("basis"), **OF_THE_MOLECULE, **made}
+_MADE = {field.name: _made(field) for field in fields(Options)}
+OF_A_CALCULATION = {"basis": _MADE.pop("basis"), **OF_THE_MOLECULE, **_MADE}  # in the order of --help
+ALL = tuple(name for name in OF_A_CALCULATION if name != "check")
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace an existing file.")
+QUIET = click.option("--quiet", is_flag=True, help="No progress.")
 
 
-OF_A_CALCULATION = _all_options()
+def with_options(options: Iterable[Decorator], command: Command) -> Command:
+    """The command with a table of options, which --help lists in this order."""
+    for option in reversed(list(options)):
+        command = option(command)
+    return command
+
+
+def _with(options: Iterable[click.Option], command: Command) -> Command:
+    """The function that click makes a command of, with copies of these options in front of those it has."""
+    added = [copy(option) for option in options][::-1]
+    command.__click_params__ = [*getattr(command, "__click_params__", []), *added]  # type: ignore[attr-defined]
+    return command
+
+
+def options_of(*names: str) -> Decorator:
+    """Give a command those options of a calculation that are called so, in the order of OF_A_CALCULATION."""
+    chosen = [option for name, option in OF_A_CALCULATION.items() if name in names]
+    return lambda command: _with(chosen, command)
+
+
+calculation_options = options_of(*ALL)  # of a command that computes several molecules
+
+
+def refused(names: Iterable[str], reason: str) -> Decorator:
+    """Let a command refuse options of a calculation with a reason, where they would not be known at all.
+
+    Raises
+    ------
+    InputError : when the command is called with one of them
+    """
+
+    def refuse(_ctx: click.Context, option: click.Parameter, value: object) -> None:
+        if value not in (None, False):
+            raise InputError(f"{option.opts[0]} {reason}")
+
+    hidden = [
+        click.Option(one.opts, is_flag=one.is_flag, hidden=True, expose_value=False, callback=refuse)
+        for one in map(OF_A_CALCULATION.__getitem__, names)
+    ]
+    return lambda command: _with(hidden, command)
+
+
+def prepare_libraries(threads: int | None) -> int:
+    """Before NumPy, PySCF and PyTorch are loaded: leave out what a run never uses, and set their threads.
+
+    Returns the number of threads, that of the usable cores for None.
+
+    Raises
+    ------
+    InputError : no whole number above zero
+    """
+    count = Options("-", threads=threads).threads or usable_cores()
+    set_environment(count)
+    defer_numpy_extras()
+    return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,21 +172,7 @@ class Given:
         }
 
 
-def prepare_libraries(threads: int | None) -> None:
-    """Before NumPy, PySCF and PyTorch are loaded: set their threads, and leave out what a run never uses."""
-    set_environment(threads or usable_cores())
-    defer_numpy_extras()
-
-
-ALL = tuple(name for name in OF_A_CALCULATION if name != "check")
-
-
-def calculation_options(command: Command) -> Command:
-    """Give a command all options of a calculation but --check."""
-    return options_of(*ALL)(command)
-
-
-def one_molecule(*names: str) -> Callable[[Command], Command]:
+def one_molecule(*names: str) -> Decorator:
     """Give a command MOLECULE, its options and those of `Options` named (else all but --check), as one `given`."""
     wanted = [*OF_THE_MOLECULE, *(names or ALL)]
 
@@ -146,51 +189,6 @@ def one_molecule(*names: str) -> Callable[[Command], Command]:
     return give
 
 
-def with_options(options: Iterable[Callable[[Command], Command]], command: Command) -> Command:
-    """The command with a table of options, which --help lists in this order."""
-    for option in reversed(list(options)):
-        command = option(command)
-    return command
-
-
-def options_of(*names: str) -> Callable[[Command], Command]:
-    """Give a command those options of a calculation that are called so, in the order of OF_A_CALCULATION."""
-
-    def give(command: Command) -> Command:
-        return _with([option for name, option in OF_A_CALCULATION.items() if name in names], command)
-
-    return give
-
-
-def refused(names: Iterable[str], reason: str) -> Callable[[Command], Command]:
-    """Let a command refuse options of a calculation with a reason, where they would not be known at all.
-
-    Raises
-    ------
-    InputError : when the command is called with one of them
-    """
-
-    def refuse(_ctx: click.Context, option: click.Parameter, value: object) -> None:
-        if value not in (None, False):
-            raise InputError(f"{option.opts[0]} {reason}")
-
-    def give(command: Command) -> Command:
-        known = [OF_A_CALCULATION[name] for name in names]
-        hidden = [
-            click.Option(one.opts, is_flag=one.is_flag, hidden=True, expose_value=False, callback=refuse)
-            for one in known
-        ]
-        return _with(hidden, command)
-
-    return give
-
-
-def _with(options: Iterable[click.Option], command: Command) -> Command:
-    """The function that click makes a command of, with these options in front of those it has."""
-    command.__click_params__ = [*getattr(command, "__click_params__", []), *reversed(list(options))]  # type: ignore[attr-defined]
-    return command
-
-
 @dataclass(frozen=True, slots=True)
 class Display:
     """Where a result goes and how it is shown: the values of the options of output."""
@@ -202,10 +200,14 @@ class Display:
     quiet: bool
     log: str | None
 
+    def target(self, default: str) -> Path:
+        """The file that is written."""
+        return Path(default if self.output is None else self.output)
+
 
 def output_options(
     file: str, default: str, resume: str = "Go on from OUTPUT.checkpoint; print a result that is complete."
-) -> Callable[[Command], Command]:
+) -> Decorator:
     """Give a command the options of output, which it gets as one `display`.
 
     Parameters
@@ -215,12 +217,12 @@ def output_options(
     resume : what it does when it goes on
     """
     options = (
-        click.Option(["--output"], metavar="FILE.h5", help=f"{file}.  [default: {default} here]"),
-        click.Option(["--overwrite"], is_flag=True, help="Replace an existing file."),
-        click.Option(["--resume"], is_flag=True, help=resume),
-        click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object instead of the report."),
-        click.Option(["--quiet"], is_flag=True, help="Print only the last line, and warnings."),
-        click.Option(["--log"], metavar="FILE", help="Append progress and report to a file."),
+        click.option("--output", metavar="FILE.h5", help=f"{file}.  [default: {default} here]"),
+        OVERWRITE,
+        click.option("--resume", is_flag=True, help=resume),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the report."),
+        click.option("--quiet", is_flag=True, help="Print only the last line, and warnings."),
+        click.option("--log", metavar="FILE", help="Append progress and report to a file."),
     )
 
     def give(command: Command) -> Command:
@@ -228,17 +230,9 @@ def output_options(
         def gathered(**values: Any) -> Any:
             return command(display=Display(*map(values.pop, Display.__slots__)), **values)
 
-        return _with(options, gathered)
+        return with_options(options, gathered)
 
     return give
-
-
-@contextmanager
-def shown_by(display: Display) -> Iterator[tuple[Console, TextIO | None]]:
-    """Progress on stderr and in the log, and the log itself, which is open meanwhile."""
-    log = open_log(display.log)
-    with log or nullcontext():
-        yield Console(quiet=display.quiet, log=log), log
 
 
 def print_report(display: Display, log: TextIO | None, report: str, ending: str, json: Callable[[], str]) -> None:

@@ -17,7 +17,7 @@ MOST_BYTES = 64 * 10**6
 TOO_LARGE = f"more than {MOST_BYTES // 10**6} MB: expected the QCSchema AtomicInput of one molecule"
 
 
-@click.command("qcschema", short_help="Compute what a QCSchema AtomicInput asks for; JSON in, JSON out.")
+@click.command("qcschema")
 @click.argument("document", metavar="INPUT.json")
 def command(document: str) -> None:
     """Compute what the QCSchema AtomicInput INPUT.json (- for standard input) asks for.

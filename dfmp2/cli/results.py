@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +9,8 @@ import click
 
 from dfmp2.cli import signals
 from dfmp2.cli.console import Console
+from dfmp2.cli.options import OVERWRITE, options_of, with_options
+from dfmp2.cli.run import command_line, require_distinct
 from dfmp2.errors import InputError
 from dfmp2.molecule.text import printable
 
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from dfmp2.output.study import Study
 
 
-@click.command("show", short_help="Print a stored result or study.")
+@click.command("show")
 @click.argument("result")
 @click.option("--json", "as_json", is_flag=True, help="The object that run --json printed.")
 @click.option("--pairs", is_flag=True, help="All pair energies.")
@@ -31,41 +29,38 @@ if TYPE_CHECKING:
 def show(result: str, as_json: bool, pairs: bool, verify: bool, run: str | None, as_csv: bool) -> None:
     """Print the stored result or study RESULT (.h5)."""
     from dfmp2.output import hdf5
-    from dfmp2.output.json import to_json
+    from dfmp2.output.json import study_csv, study_json, to_json
     from dfmp2.output.prepared import is_prepared
     from dfmp2.output.study import is_study, read_study, verify_study
-    from dfmp2.output.text import last_line, pair_table, report
+    from dfmp2.output.text import last_line, pair_table, report, study_report
 
     if is_prepared(result):
         if pairs or run is not None or as_csv:
             raise InputError(f"{result} is prepared and has no energies yet: --pairs, --run and --csv are for results")
         _show_prepared(result, as_json=as_json, verify=verify)
         return
-    if is_study(result):
-        verified = verify_study(result) if verify else None
-        study = read_study(result)
-        if run is None:
-            _show_study(study, as_json=as_json, as_csv=as_csv, pairs=pairs)
-            if verified is not None and not (as_json or as_csv):
-                click.echo(f"content hashes verified: {verified}")
-            return
-        if run not in study.runs:
-            raise InputError(f"--run {run}: {result} holds {', '.join(study.runs) or 'no run'}: name one of these")
-        if as_csv:
-            raise InputError("--csv prints the table of a study: leave out --run")
-        stored = study.runs[run]
-    elif run is not None or as_csv:
+    of_study = is_study(result)
+    if not of_study and (run is not None or as_csv):
         raise InputError(f"--{'csv' if run is None else 'run'} is for studies, and {result} is none: leave it out")
-    else:
-        verified = hdf5.verify(result) if verify else None
-        stored = hdf5.read(result)
+    verified = "" if not verify else verify_study(result) if of_study else hdf5.verify(result)
+    if of_study and run is None:
+        if pairs or (as_json and as_csv):
+            raise InputError("--pairs needs --run NAME" if pairs else "--json and --csv exclude each other: choose one")
+        write = study_json if as_json else study_csv if as_csv else study_report
+        click.echo(write(read_study(result)), nl=False)
+        if verified and not (as_json or as_csv):
+            click.echo(f"content hashes verified: {verified}")
+        return
+    stored = hdf5.read(result) if run is None else _run_of(read_study(result), result, run)
+    if as_csv:
+        raise InputError("--csv prints the table of a study: leave out --run")
     if as_json:
         click.echo(to_json(stored), nl=False)
         return
     click.echo(report(stored), nl=False)
     if pairs:
         click.echo(pair_table(stored))
-    if verified is not None:
+    if verified:
         click.echo(f"content hash verified: {verified}")
     click.echo(last_line(stored, result))
 
@@ -83,22 +78,24 @@ def _show_prepared(path: str, *, as_json: bool, verify: bool) -> None:
             click.echo(f"content hashes verified, B included: {source.sha256}")
 
 
-def _show_study(study: Study, *, as_json: bool, as_csv: bool, pairs: bool) -> None:
-    from dfmp2.output.json import study_csv, study_json
-    from dfmp2.output.text import study_report
+def _run_of(study: Study, file: str, name: str) -> MP2Result:
+    """One of the results of a study.
 
-    if pairs or (as_json and as_csv):
-        raise InputError("--pairs needs --run NAME" if pairs else "--json and --csv exclude each other: choose one")
-    write = study_json if as_json else study_csv if as_csv else study_report
-    click.echo(write(study), nl=False)
+    Raises
+    ------
+    InputError : it has no run of this name
+    """
+    if name not in study.runs:
+        raise InputError(f"--run {name}: {file} holds {', '.join(study.runs) or 'no run'}: name one of these")
+    return study.runs[name]
 
 
-@click.command("report", short_help="Write stored results as an HTML page.")
+@click.command("report")
 @click.argument("results", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="FILE", default="report.html", show_default=True, help="Page to write.")
 @click.option("--format", "kind", hidden=True)
 @click.option("--title", help="Heading of the page.  [default: made from the results]")
-@click.option("--overwrite", is_flag=True, help="Replace an existing page.")
+@OVERWRITE
 def report(results: tuple[str, ...], output: str, kind: str | None, title: str | None, overwrite: bool) -> None:
     """Write RESULTS (.h5 files, or the output folder of a batch) as one self-contained HTML page.
 
@@ -127,39 +124,38 @@ def report(results: tuple[str, ...], output: str, kind: str | None, title: str |
             "name the batch, or result files"
         )
     for read in [*sources, *(file for batch in batches for file in batch_files(batch))]:
-        with contextlib.suppress(OSError):  # one of them is not there, which is found out when it is read
-            if target.samefile(read):
-                raise InputError(f"--output {target} is read for the report ({read}): name another file")
+        require_distinct({"RESULTS": read, "--output": target})
     text = page(sources, title).encode()
     require_writable(target, overwrite=overwrite)
-    signals.check()
-    signals.settle()
+    signals.commit()
     write_atomically(target, text, overwrite=overwrite)
     click.echo(f"dfmp2 report: {printable(str(target))}, {len(text)} bytes")
 
 
-@click.command("derive", short_help="Energies with a larger frozen core or other scaling, without a new run.")
+OF_THE_RUN = ("basis", "reference", "relativity", "scf", "scf-auxbasis", "auxbasis", "frozen-virtual", "precision")
+
+
+def _of_the_run(command: Any) -> Any:
+    """Let a command know options of the run, so that a change of them is refused with its reason."""
+    kinds = {"frozen-virtual": int}
+    return with_options(
+        [click.option(f"--{name}", type=kinds.get(name, str), hidden=True) for name in OF_THE_RUN], command
+    )
+
+
+@click.command("derive")
 @click.argument("result")
 @click.option(
     "--frozen-core",
     metavar="none|auto|psi4|orca|pyscf|N",
     help="Orbitals left uncorrelated; at least those that were.  [default: as stored]",
 )
-@click.option("--os-scale", type=float, help="Opposite-spin factor of a custom scaled energy.")
-@click.option("--ss-scale", type=float, help="Same-spin factor of a custom scaled energy.")
+@options_of("os_scale", "ss_scale")
 @click.option("--output", metavar="FILE.h5", help="Store the derived result.  [default: print it only]")
-@click.option("--overwrite", is_flag=True, help="Replace an existing output file.")
+@OVERWRITE
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the report.")
 @click.option("--quiet", is_flag=True, help="Print only the last line, and warnings.")
-# Known, so that a change of them is refused with its reason.
-@click.option("--basis", hidden=True)
-@click.option("--reference", hidden=True)
-@click.option("--relativity", hidden=True)
-@click.option("--scf", hidden=True)
-@click.option("--scf-auxbasis", hidden=True)
-@click.option("--auxbasis", hidden=True)
-@click.option("--frozen-virtual", type=int, hidden=True)
-@click.option("--precision", hidden=True)
+@_of_the_run
 def derive(result: str, output: str | None, overwrite: bool, as_json: bool, quiet: bool, **changes: Any) -> None:
     """Energies that follow from the stored pair energies of RESULT (.h5): exact, in no time.
 
@@ -176,19 +172,17 @@ def derive(result: str, output: str | None, overwrite: bool, as_json: bool, quie
         raise InputError("--overwrite replaces the file of --output, which was not given: add it, or leave it out")
     content = hdf5.verify(result)
     stored = hdf5.read(result)
-    if output is not None:
-        _require_another(result, output)
+    require_distinct({"RESULT": result, "--output": output})
     derived = derive(
         stored,
         origin=f"{Path(result).name}, content {content[:16]}",
-        command=f"{shlex.join(['dfmp2', *sys.argv[1:]])} (content SHA-256 {content})",
+        command=f"{command_line()} (content SHA-256 {content})",
         listener=Console(quiet=quiet, log=None),
         **changes,
     )
     if output is not None:
         require_writable(Path(output), overwrite=overwrite, expected_bytes=2 * Path(result).stat().st_size)
-        signals.check()
-        signals.settle()
+        signals.commit()
         hdf5.write(derived, output, overwrite=overwrite)
     ending = last_line(derived, output or "(not stored; --output FILE.h5 does)")
     if as_json:
@@ -197,19 +191,14 @@ def derive(result: str, output: str | None, overwrite: bool, as_json: bool, quie
         click.echo(ending if quiet else report(derived) + ending)
 
 
-def _require_another(result: str, output: str) -> None:
-    if os.path.exists(output) and os.path.samefile(result, output):
-        raise InputError(f"--output {output} is the result it is derived from: name another file")
-
-
 NAMES = ("molden", "trexio", "qcschema", "xyz")  # of `dfmp2.output.export.FORMATS`, which --help need not import
 
 
-@click.command("export", short_help="Write a stored result for another program.")
+@click.command("export")
 @click.argument("result")
 @click.option("--to", type=click.Choice(NAMES), required=True, help="Format of the new file.")
 @click.option("-o", "--output", metavar="FILE", help="File to write.  [default: STEM with the format's ending, here]")
-@click.option("--overwrite", is_flag=True, help="Replace an existing file.")
+@OVERWRITE
 @click.option("--run", metavar="NAME", help="One run of a study (interaction, cbs, scan).")
 @click.option("--schema-version", type=click.Choice(["1", "2"]), help="Of --to qcschema.  [default: 1]")
 def export(
@@ -220,35 +209,20 @@ def export(
     molden: orbitals and basis up to g functions. trexio: the wave function with its core potentials. qcschema: a
     QCSchema AtomicResult. xyz: geometry and energies.
     """
-    from dfmp2.errors import InputError
     from dfmp2.host.files import require_writable, write_atomically
+    from dfmp2.output import hdf5
     from dfmp2.output.export import FORMATS, export
     from dfmp2.output.export.qcschema import qcschema
+    from dfmp2.output.study import read_study
 
     if schema_version is not None and to != "qcschema":
         raise InputError(f"--schema-version belongs to --to qcschema, not to --to {to}: leave it out")
     stem = Path(result).name.removesuffix(".h5").removesuffix(".dfmp2") + ("" if run is None else f".{Path(run).name}")
     target = Path(f"{stem}{FORMATS[to].ending}" if output is None else output)
-    stored = _read(result, run)
-    if target.exists() and target.samefile(result):
-        raise InputError(f"--output {target} is the result itself: name another file")
+    stored = hdf5.read(result) if run is None else _run_of(read_study(result), result, run)
+    require_distinct({"RESULT": result, "--output": target})
     content = export(stored, to) if schema_version is None else qcschema(stored, int(schema_version))
     require_writable(target, overwrite=overwrite)
-    signals.check()
-    signals.settle()
+    signals.commit()
     write_atomically(target, content, overwrite=overwrite)
     click.echo(f"dfmp2 export: {to} -> {target} ({FORMATS[to].holds})")
-
-
-def _read(result: str, run: str | None) -> MP2Result:
-    """A stored result, or one of those of a study."""
-    from dfmp2.errors import InputError
-    from dfmp2.output import hdf5
-    from dfmp2.output.study import read_study
-
-    if run is None:
-        return hdf5.read(result)
-    runs = read_study(result).runs
-    if run not in runs:
-        raise InputError(f"--run {run}: {result} holds {', '.join(runs) or 'no run'}: name one of these")
-    return runs[run]

@@ -1,4 +1,4 @@
-"""`dfmp2 run`, one molecule, and `dfmp2 plan`, what it would need."""
+"""`dfmp2 run`, and `dfmp2 plan`, what it would need."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from dfmp2.cli import signals
-from dfmp2.cli.console import Console
+from dfmp2.cli.console import Console, open_log
 from dfmp2.cli.options import (
+    ALL,
+    AS_JSON,
     Display,
     Given,
     one_molecule,
-    options_of,
     output_options,
     print_report,
-    shown_by,
 )
 from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, ResultFileError
 from dfmp2.molecule.text import printable
@@ -47,20 +47,18 @@ def _refuse(_ctx: click.Context, option: click.Parameter, value: object) -> None
         )
 
 
-@click.command("run", short_help="Compute the DF-MP2 energy of a molecule.")
-@one_molecule()
+@click.command("run")
+@one_molecule(*ALL, "check")
 @output_options("Result file", "STEM.dfmp2.h5")
-@options_of("check")
 @click.option("--ranks", hidden=True, expose_value=False, callback=_refuse)
 @click.option("--max-restarts", hidden=True, expose_value=False, callback=_refuse)
-def run(given: Given, display: Display, check: bool) -> None:
+def run(given: Given, display: Display) -> None:
     """Compute the DF-MP2 energy of MOLECULE, an xyz file or - for standard input.
 
     The report goes to stdout, progress and warnings to stderr, everything to an HDF5 file.
     """
-    given.options["check"] = check
     chosen, read = given.chosen(), given.read()
-    target = Path(f"{read.molecule.name}.dfmp2.h5" if display.output is None else display.output)
+    target = display.target(f"{read.molecule.name}.dfmp2.h5")
     require_distinct_files(given, target, display)
 
     def compute(console: Console, checkpoint: Any) -> MP2Result:
@@ -72,10 +70,10 @@ def run(given: Given, display: Display, check: bool) -> None:
         compute_result(target, display, console, log, (read.molecule, chosen), introduction(read), compute)
 
 
-@click.command("plan", short_help="Predict memory, operations and time of a run.")
+@click.command("plan")
 @one_molecule()
 @click.option("--calibrate", is_flag=True, help="Measure this host's rates and the scratch folder's again.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@AS_JSON
 def plan(given: Given, calibrate: bool, as_json: bool) -> None:
     """Predict what `dfmp2 run MOLECULE` with the same options would need.
 
@@ -106,8 +104,10 @@ def introduction(read: XyzFile) -> str:
 
 @contextmanager
 def logged(display: Display) -> Iterator[tuple[Console, TextIO | None]]:
-    """Progress on stderr and in the log; the log also gets the message that the run ends with."""
-    with shown_by(display) as (console, log):
+    """Progress on stderr and in the log, and the log itself; it also gets the message that the run ends with."""
+    log = open_log(display.log)
+    console = Console(quiet=display.quiet, log=log)
+    with log or nullcontext():
         try:
             yield console, log
         except Dfmp2Error as error:
@@ -169,8 +169,7 @@ def compute_result(
 
 def publish(write: Callable[[], Any], kept: Any) -> None:
     """Write what is complete, whatever signal comes: between rename and message is no way back."""
-    signals.check()
-    signals.settle()
+    signals.commit()
     try:
         write()
     except ResultFileError:  # another process was faster: there is a file, and nothing to go on from
@@ -224,24 +223,28 @@ def completed(
 
 def require_distinct_files(given: Given, target: Path, display: Display) -> None:
     """Refuse to write the file or the log over something that is read; --scf-from may be the file that is replaced."""
-    read = dict(given.files)
-    start = read.pop("--scf-from")
-    require_distinct({"--scf-from": start, "--log": display.log})
-    for option, path in read.items():
-        require_distinct({option: path, "--output": str(target), "--log": display.log})
+    require_distinct({**given.files, "--log": display.log})
+    require_distinct({**given.files, "--scf-from": None, "--output": target, "--log": display.log})
 
 
-def require_distinct(files: Mapping[str, str | None]) -> None:
+def require_distinct(files: Mapping[str, str | Path | None]) -> None:
+    """Refuse one file under two options.
+
+    Raises
+    ------
+    InputError : the second of them names the file of the first
+    """
     seen: dict[object, str] = {}
     for option, path in files.items():
         if path is not None and (other := seen.setdefault(_identity(path), option)) != option:
             raise InputError(f"{option} {path} is the file given as {other}: name another file")
 
 
-def _identity(path: str) -> object:
-    """The same for two names of one file, links included."""
-    try:
-        status = os.stat(path)
-    except OSError:  # not there yet
-        return os.path.normpath(path)
-    return status.st_dev, status.st_ino
+def _identity(path: str | Path) -> object:
+    """The same for two names of one file, links included, also where it is not there yet."""
+    path = Path(path)
+    for place in (path, *path.parents):
+        with suppress(OSError):
+            status = os.stat(place)
+            return status.st_dev, status.st_ino, path.relative_to(place)
+    return path

@@ -14,9 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dfmp2.errors import Interrupted
+
+if TYPE_CHECKING:
+    from dfmp2.output.checkpoint import FileCheckpoint
 
 LINES = {  # signal -> (message, exit code)
     signal.SIGINT: ("interrupted (Ctrl-C): nothing was written", 130),
@@ -26,31 +29,20 @@ PATIENCE = 7.0  # s to the end of the iteration or tile; then the run stops wher
 STOPPED_TWICE = 130
 
 
-class Stoppable(Protocol):
-    """A run that saves its state now and then (`dfmp2.output.checkpoint.FileCheckpoint`)."""
-
-    path: str
-    saved: bool
-    saving: bool
-
-    def ask_to_stop(self) -> bool:
-        """Stop after the present iteration or tile; false where nothing could be gone on from."""
-
-
 @dataclass
 class _State:
     """What has come since `listen`.
 
     received : signals, in order
     left : what a stopped command leaves behind beside a checkpoint
-    run : the run that may have a checkpoint
+    run : the checkpoint of a run, which may be on disk
     deferring : whether a file is being replaced
     finishing : whether the run is on its way to the end of its iteration or tile
     """
 
     received: list[signal.Signals] = field(default_factory=list)
     left: str = ""
-    run: Stoppable | None = None
+    run: FileCheckpoint | None = None
     deferring: bool = False
     finishing: bool = False
 
@@ -94,7 +86,13 @@ def settle() -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def finish_first(run: Stoppable) -> None:
+def commit() -> None:
+    """Raise what has come; ignore what comes from here on, because a complete result is being written."""
+    check()
+    settle()
+
+
+def finish_first(run: FileCheckpoint) -> None:
     """Let a run finish its iteration or tile where it has a checkpoint; a second signal stops it at once.
 
     Raises
@@ -136,11 +134,12 @@ def received() -> tuple[str, int] | None:
 
 
 @contextmanager
-def deferred() -> Iterator[None]:
-    """Let a file be replaced in the block: what comes meanwhile is raised at its end."""
+def deferred(left: str) -> Iterator[None]:
+    """Let a file be replaced in the block, which leaves what `left` says: what comes meanwhile is raised at its end."""
     _state.deferring = True
     try:
         yield
+        leave(left)
     finally:
         _state.deferring = False
     check()

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dfmp2.cli import signals
-from dfmp2.cli.console import Console
-from dfmp2.cli.options import Display, Given, one_molecule, output_options, print_report, shown_by
-from dfmp2.cli.run import command_line
+from dfmp2.cli.options import Display, Given, one_molecule, output_options, print_report
+from dfmp2.cli.run import command_line, logged, require_distinct
 from dfmp2.errors import Dfmp2Error, InputError, SomeFailed
 from dfmp2.molecule.text import printable
 
 if TYPE_CHECKING:
     from dfmp2.options import Options
     from dfmp2.output.study import Study
-    from dfmp2.studies.runs import Keeper
     from dfmp2.studies.scan import Scan
 
 study_options = output_options(
@@ -31,82 +28,64 @@ study_options = output_options(
 
 
 def run_study(
-    compute: Callable[[Keeper, Console], Study],
-    target: Path,
+    kind: str,
+    name: str,
+    compute: Callable[..., Study],
+    ending: Callable[[Study], str],
     display: Display,
     given: Given,
     *,
     beside: Mapping[str, Path] | None = None,
     finish: Callable[[Study], None] | None = None,
-    ending: Callable[[Study], str],
-) -> Study:
-    """Check the file, compute, print.
+) -> tuple[Study, Path]:
+    """Check the files, compute, print; the study and its file.
 
     Parameters
     ----------
-    compute : the study itself
-    target : its file
-    given : names the files that are read, which must not be the file that is written
+    kind, name : of the study and its molecule, for the name of the file
+    compute : the study itself, called with keeper, listener and command
+    ending : says what came out
+    given : names the files that are read, which must not be those that are written
     beside : files that `finish` writes, by the option that names them
-    finish : writes what else there is to write
-    ending : the last line
     """
     from dfmp2.host.files import require_writable
     from dfmp2.output.json import study_json
     from dfmp2.output.text import study_report
     from dfmp2.studies.runs import Keeper
 
-    require_another(str(target), given)
-    require_writable(target, overwrite=True, expected_bytes=10**6)  # one that is there: `Keeper`
-    with shown_by(display) as (console, log):
-        left = f"finished runs are in {target}"
+    target = display.target(f"{name}.{kind}.h5")
+    written = {"--output": target, **(beside or {})}
+    require_distinct({**given.files, **written, "--log": display.log})
+    for option, path in written.items():
+        require_writable(path, overwrite=True, expected_bytes=10**6, option=option)  # files that are there: `Keeper`
+    left = f"finished runs are in {target}"
 
-        @contextlib.contextmanager
-        def undisturbed() -> Any:
-            with signals.deferred():
-                yield
-                signals.leave(left)
-
+    with logged(display) as (console, log):
         keeper = Keeper(
             target,
             overwrite=display.overwrite,
             resume=display.resume,
             beside=beside,
-            undisturbed=undisturbed,
+            undisturbed=partial(signals.deferred, left),
             finishing=signals.finish_first,
         )
         if keeper.written:
             signals.leave(left)
         try:
-            study = compute(keeper, console)
-            signals.check()
-            signals.settle()
+            study = compute(keeper=keeper, listener=console, command=command_line())
+            signals.commit()
             if finish:
                 finish(study)
         except Dfmp2Error as error:
-            advice = f" (finished runs are in {target}; --resume goes on)" if keeper.written else ""
-            console.error(f"{error}{advice}")
-            if keeper.written and not isinstance(error, InputError):
-                raise type(error)(f"{error}{advice}") from error
-            raise
-        last = f"{ending(study)} -> {printable(str(target))}"
+            if not keeper.written or isinstance(error, InputError):
+                raise
+            raise type(error)(f"{error} ({left}; --resume goes on)") from error
+        last = f"dfmp2 finished: {ending(study)} -> {printable(str(target))}"
         print_report(display, log, study_report(study), last, lambda: study_json(study))
-    return study
+    return study, target
 
 
-def require_another(output: str, given: Given, option: str = "--output") -> None:
-    """Refuse to write over something the command reads."""
-    for path in given.files.values():
-        if (
-            path not in (None, "-")
-            and os.path.exists(output)
-            and os.path.exists(path)
-            and os.path.samefile(output, path)
-        ):
-            raise InputError(f"{option} {output} is the file given as input: name another file")
-
-
-@click.command("interaction", short_help="Interaction energy of fragments, with counterpoise correction.")
+@click.command("interaction")
 @click.option(
     "--fragments",
     required=True,
@@ -118,11 +97,7 @@ def require_another(output: str, given: Given, option: str = "--output") -> None
 @one_molecule()
 @study_options
 def interaction(
-    given: Given,
-    fragments: str,
-    charges: str | None,
-    multiplicities: str | None,
-    display: Display,
+    given: Given, display: Display, fragments: str, charges: str | None, multiplicities: str | None
 ) -> None:
     """Interaction energy of the fragments of MOLECULE, an xyz file or - for standard input.
 
@@ -132,36 +107,22 @@ def interaction(
     chosen = given.chosen()
     from dfmp2.studies.interaction import interaction_energy
 
-    whole = given.read().molecule
-
-    def compute(keeper: Keeper, console: Console) -> Study:
-        return interaction_energy(
-            whole,
-            fragments,
-            chosen,
-            charges=charges,
-            multiplicities=multiplicities,
-            keeper=keeper,
-            listener=console,
-            command=command_line(),
-        )
-
     def ending(study: Study) -> str:
-        corrected = study.values["cp_corrected_interaction_energy"].value
-        kilojoules = study.values["cp_corrected_interaction_energy_kj_per_mol"].value
-        return (
-            f"dfmp2 finished: counterpoise-corrected interaction energy = {corrected:.10f} Eh = {kilojoules:.4f} kJ/mol"
+        corrected, kilojoules = (
+            study.values[f"cp_corrected_interaction_energy{unit}"].value for unit in ("", "_kj_per_mol")
         )
+        return f"counterpoise-corrected interaction energy = {corrected:.10f} Eh = {kilojoules:.4f} kJ/mol"
 
-    target = Path(f"{whole.name}.interaction.h5" if display.output is None else display.output)
-    run_study(compute, target, display, given, ending=ending)
+    whole = given.read().molecule
+    compute = partial(interaction_energy, whole, fragments, chosen, charges=charges, multiplicities=multiplicities)
+    run_study("interaction", whole.name, compute, ending, display, given)
 
 
 SCF_FORMULAS = ["largest", "exponential", "karton-martin", "exp-sqrt", "power", "neese-valeev"]
 CORRELATION_FORMULAS = ["helgaker", "truhlar", "neese-valeev"]
 
 
-@click.command("cbs", short_help="Energy at the basis set limit from two basis sets.")
+@click.command("cbs")
 @one_molecule()
 @click.option(
     "--scf-formula",
@@ -177,12 +138,7 @@ CORRELATION_FORMULAS = ["helgaker", "truhlar", "neese-valeev"]
     help="Correlation limit: X^-3, X^-2.2, X^-beta of the family.  [default: helgaker; neese-valeev for def2]",
 )
 @study_options
-def cbs(
-    given: Given,
-    scf_formula: str,
-    correlation_formula: str | None,
-    display: Display,
-) -> None:
+def cbs(given: Given, display: Display, scf_formula: str, correlation_formula: str | None) -> None:
     """Energy of MOLECULE at the basis set limit, from the two sets that --basis names: --basis 'cc-pv[tq]z'.
 
     Both runs go into one file. Spin components are extrapolated like the correlation energy.
@@ -190,31 +146,19 @@ def cbs(
     chosen = given.chosen()
     from dfmp2.studies.cbs import basis_set_limit
 
-    whole = given.read().molecule
-
-    def compute(keeper: Keeper, console: Console) -> Study:
-        return basis_set_limit(
-            whole,
-            chosen,
-            scf=scf_formula,
-            correlation=correlation_formula,
-            keeper=keeper,
-            listener=console,
-            command=command_line(),
-        )
-
     def ending(study: Study) -> str:
         total, correlation = (study.values[f"cbs_mp2_{name}_energy"].value for name in ("total", "correlation"))
-        return f"dfmp2 finished: E(MP2, limit) = {total:.10f} Eh, E(corr, limit) = {correlation:.10f} Eh"
+        return f"E(MP2, limit) = {total:.10f} Eh, E(corr, limit) = {correlation:.10f} Eh"
 
-    target = Path(f"{whole.name}.cbs.h5" if display.output is None else display.output)
-    run_study(compute, target, display, given, ending=ending)
+    whole = given.read().molecule
+    compute = partial(basis_set_limit, whole, chosen, scf=scf_formula, correlation=correlation_formula)
+    run_study("cbs", whole.name, compute, ending, display, given)
 
 
 KINDS = ("bond", "angle", "dihedral")
 
 
-@click.command("scan", short_help="Energies along a coordinate, or of the frames of a file.")
+@click.command("scan")
 @click.option(
     "--bond", nargs=2, metavar="I,J FROM:TO:POINTS", help="Bond length, in the unit of the file; both ends are points."
 )
@@ -233,14 +177,12 @@ KINDS = ("bond", "angle", "dihedral")
 @study_options
 def scan(
     given: Given,
+    display: Display,
     moving: str | None,
     chain: bool,
     csv_file: str | None,
     plot_file: str | None,
-    display: Display,
-    bond: tuple[str, str] | None,
-    angle: tuple[str, str] | None,
-    dihedral: tuple[str, str] | None,
+    **coordinates: tuple[str, str] | None,
 ) -> None:
     """Energies of MOLECULE along one coordinate: --bond 1,2 0.8:1.2:9, atoms from 1, nine points, both ends included.
 
@@ -249,37 +191,35 @@ def scan(
     with exit code 9. Writes one file with all runs, the table (CSV) and the curve (SVG).
     """
     chosen = given.chosen()
-    coordinates = {kind: value for kind, value in zip(KINDS, (bond, angle, dihedral), strict=True) if value}
-    scan = _make_scan(given, coordinates, chosen, moving, chained=chain)
-    target = Path(f"{scan.molecules[0].name}.scan.h5" if display.output is None else display.output)
+    scan = _make_scan(given, {kind: coordinates[kind] for kind in KINDS if coordinates[kind]}, chosen, moving, chain)
+    name = scan.molecules[0].name
+    target = display.target(f"{name}.scan.h5")
     table, curve = Path(csv_file or target.with_suffix(".csv")), Path(plot_file or target.with_suffix(".svg"))
-    replaced = display.overwrite or display.resume
-    beside = {"--csv": table, "--plot": curve}
-    _require_places(target, beside, given)
 
-    def compute(keeper: Keeper, console: Console) -> Study:
+    def compute(**rest: Any) -> Study:
         from dfmp2.output.hdf5 import read_start_orbitals
         from dfmp2.studies.scan import scan_energies
 
         start = None if chosen.scf_from is None else read_start_orbitals(chosen.scf_from)
-        return scan_energies(scan, start=start, keeper=keeper, listener=console, command=command_line())
+        return scan_energies(scan, start=start, **rest)
 
     def finish(study: Study) -> None:
         from dfmp2.host.files import write_atomically
         from dfmp2.output.html.svg import scan_curve
         from dfmp2.output.json import study_csv
 
-        write_atomically(table, study_csv(study).encode(), overwrite=replaced)
-        write_atomically(curve, scan_curve(study).encode(), overwrite=replaced)
+        for path, content in ((table, study_csv(study)), (curve, scan_curve(study))):
+            write_atomically(path, content.encode(), overwrite=display.overwrite or display.resume)
 
     def ending(study: Study) -> str:
         failed = study.settings["failed"]
         said = f"{failed} of {len(scan.values)} points FAILED" if failed else f"{len(scan.values)} points"
         place = study.values.get("minimum_quartic") or study.values.get("minimum_parabola")
         at = "" if place is None else f", minimum at {place.value:.6g} {place.units}"
-        return f"dfmp2 finished: {said}{at}; {table}, {curve}"
+        return f"{said}{at}; {table}, {curve}"
 
-    study = run_study(compute, target, display, given, beside=beside, finish=finish, ending=ending)
+    beside = {"--csv": table, "--plot": curve}
+    study, target = run_study("scan", name, compute, ending, display, given, beside=beside, finish=finish)
     if study.settings["failed"]:
         raise SomeFailed(
             f"{study.settings['failed']} of {len(scan.values)} points failed (listed in the notes); the others are in "
@@ -287,9 +227,7 @@ def scan(
         )
 
 
-def _make_scan(
-    given: Given, coordinates: dict[str, tuple[str, str]], options: Options, moving: str | None, *, chained: bool
-) -> Scan:
+def _make_scan(given: Given, coordinates: dict[str, Any], options: Options, moving: str | None, chained: bool) -> Scan:
     from dfmp2.molecule.xyz import read_frames
     from dfmp2.studies.coordinate import make_coordinate
     from dfmp2.studies.scan import along, over_frames
@@ -306,15 +244,3 @@ def _make_scan(
     whole = given.read().molecule
     coordinate = make_coordinate(kind, atoms, values, whole, units=given.state["units"], moving=moving)
     return along(whole, coordinate, options, chained=chained)
-
-
-def _require_places(target: Path, beside: dict[str, Path], given: Given) -> None:
-    """Refuse three files that are not three, or cannot be written, before anything is computed."""
-    from dfmp2.host.files import require_writable
-
-    if len({target.resolve(), *(path.resolve() for path in beside.values())}) < 3:
-        named = " and ".join(f"{option} {path}" for option, path in beside.items())
-        raise InputError(f"--output {target}, {named}: expected three different files")
-    for option, path in beside.items():
-        require_another(str(path), given, option)
-        require_writable(path, overwrite=True, option=option)

@@ -16,10 +16,10 @@ from dfmp2.execution.arrays import Work, shards
 from dfmp2.execution.manifest import Batch
 from dfmp2.execution.state import Input, read_input
 from dfmp2.host import resources
+from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.frozen_core import frozen_core_count
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import import_pyscf
-from dfmp2.molecule.resolve_basis import resolve_orbital
 from dfmp2.mp2.identity import FREE
 from dfmp2.options import Options
 from dfmp2.planning import rates as calibration

@@ -7,7 +7,7 @@ One comparison key per name, and what a set is for:
 
 A name is only ever compared with names from the libraries' own tables; it never becomes a path.
 
-A name such as ``cc-pvdz`` is resolved once (`dfmp2.molecule.resolve_basis`); from then on the numbers
+A name such as ``cc-pvdz`` is resolved once (`dfmp2.molecule.basis_library`); from then on the numbers
 travel, so that a result can be recomputed when a library changes what the name means.
 
 Shells are ((l, (exponent, c1, c2, ...), ...), ...) with exponents in bohr^-2. A potential is
@@ -39,24 +39,15 @@ _SPELLINGS = {  # PySCF's spelling of cc-pV(D+d)Z
 }
 
 # What a set that is no orbital basis is for; the first pattern that matches the key counts.
-_KINDS: tuple[tuple[str, str], ...] = (
-    (r".*optri\+?", "optri"),  # complementary set of explicitly correlated methods
-    (r".*ri", "ri"),  # MP2 fitting
-    (r".*jkfit", "jk"),  # Coulomb and exchange fitting
-    (r".*xfit", "xfit"),  # exchange-correlation fitting
-    (r".*(fit|fituniversal|rij)|weigend.*|demon|ahlrichs", "j"),  # Coulomb fitting
-    (r"(aug)?admm\d", "admm"),  # auxiliary density matrix method
-    (r"sap(grasp|helfem).*", "guess"),  # atomic potentials for start orbitals
+_KINDS: tuple[tuple[str, str, str], ...] = (
+    (r".*optri\+?", "optri", "a complementary set for explicitly correlated methods"),
+    (r".*ri", "ri", "an MP2 fitting set"),
+    (r".*jkfit", "jk", "a Coulomb-exchange fitting set"),
+    (r".*xfit", "xfit", "a fitting set for density functionals"),
+    (r".*(fit|fituniversal|rij)|weigend.*|demon|ahlrichs", "j", "a Coulomb fitting set"),
+    (r"(aug)?admm\d", "admm", "a set of the auxiliary density matrix method"),
+    (r"sap(grasp|helfem).*", "guess", "a table of potentials for start orbitals"),
 )
-_PURPOSES = {
-    "ri": "an MP2 fitting set",
-    "jk": "a Coulomb-exchange fitting set",
-    "j": "a Coulomb fitting set",
-    "xfit": "a fitting set for density functionals",
-    "optri": "a complementary set for explicitly correlated methods",
-    "admm": "a set of the auxiliary density matrix method",
-    "guess": "a table of potentials for start orbitals",
-}
 FITTING_KINDS = frozenset({"ri", "jk", "j"})  # kinds that can expand orbital products
 
 
@@ -94,12 +85,12 @@ def readable(key: str) -> str:
 def kind(name: str) -> str | None:
     """What a set is for: "ri", "jk", "j", "xfit", "optri", "admm", "guess", or None for orbitals."""
     key = squash(name)
-    return next((kind for pattern, kind in _KINDS if re.fullmatch(pattern, key)), None)
+    return next((kind for pattern, kind, _ in _KINDS if re.fullmatch(pattern, key)), None)
 
 
 def purpose(name: str) -> str:
     """`kind` in words, with an article."""
-    return _PURPOSES.get(kind(name) or "", "an orbital basis")
+    return {kind: words for _, kind, words in _KINDS}.get(kind(name) or "", "an orbital basis")
 
 
 def is_mp2_fitting_set(name: str) -> bool:

@@ -1,4 +1,6 @@
-"""Basis functions and core potentials of one element: from PySCF's data files, else from the Basis Set Exchange.
+"""From the name of a basis set to the numbers: from PySCF's data files, else from the Basis Set Exchange.
+
+Each element is resolved on its own, to explicit shells with their origin. Fitting sets: `dfmp2.scf.fitting_sets`.
 
 PySCF's `gto.basis.load` would look for a file of the set's name in the working directory first. Here a
 name is looked up in PySCF's alias table, which leads to a file inside its package, and nowhere else.
@@ -11,18 +13,31 @@ only. Such an element counts as missing (`_is_complete`) rather than being run w
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dfmp2.molecule.basis import ElementBasis, kind, nested_tuples, readable, squash, tidy_shells
+from dfmp2.errors import InputError
+from dfmp2.molecule.basis import (
+    BasisSet,
+    ElementBasis,
+    kind,
+    nested_tuples,
+    normalise,
+    purpose,
+    readable,
+    squash,
+    tidy_shells,
+    to_pyscf,
+)
 from dfmp2.molecule.elements import atomic_number
-from dfmp2.molecule.pyscf_shield import no_imports_from_working_directory, pyscf_version
+from dfmp2.molecule.pyscf_shield import no_imports_from_working_directory, pyscf_version, shielded
 
 # Sets whose core potential PySCF keeps in another file: (set, set with the potential or None if PySCF
 # has none, first Z that needs it). minao and qavg-vszps are no basis sets for MP2 beyond that Z.
@@ -36,7 +51,99 @@ SEPARATE_POTENTIALS: tuple[tuple[str, str | None, int], ...] = (
     (r"qavgvszps", None, 3),
 )
 
+INSTALL_EXCHANGE = "pip install 'dfmp2[bse]'"
+
+# Families defined as additions to another set: (family, elements it leaves to the other set, other set).
+# Core functions mean nothing for H and He; -PP sets begin at Cu; heavy-aug has no diffuse functions on H.
+_LEFT_TO: tuple[tuple[str, range, str], ...] = (
+    (r"(aug)?ccpw?cv([dtq56])z", range(1, 3), r"\1ccpv\2z"),
+    (r"(aug)?ccp(w?c|)v([dtq5])zpp", range(1, 29), r"\1ccp\2v\3z"),
+    (r"heavyaug(ccpv[dtq56]z)", range(1, 3), r"\1"),
+    (r"heavyaug(ccpv[dtq56]z)", range(3, 119), r"aug\1"),
+)
+
 _POPLE = re.compile(r"(\d)(\d{2,3})(\+{0,2})g(?:\*{1,2}|\(((?:\d?[a-z])+)(?:,((?:\d?[a-z])+))?\))")
+
+
+def resolve_orbital(name: str, symbols: Sequence[str]) -> BasisSet:
+    """Orbital basis of some elements, with the effective core potentials that belong to it.
+
+    Parameters
+    ----------
+    name : name of a set, in any usual spelling
+    symbols : element symbols; a ghost is given by its element, and it is the caller's part to leave out
+        its core potential
+
+    Raises
+    ------
+    InputError : not a name, no such set, a fitting set, or a set without one of the elements
+    """
+    key = normalise(name)
+    with shielded():
+        if kind(key) is not None:
+            raise InputError(f"--basis {name}: this is {purpose(key)}, expected an orbital basis such as cc-pvdz")
+        require_known(key, name, "--basis", fitting=False)
+        elements = {symbol: _orbital_element(key, symbol) for symbol in dict.fromkeys(symbols)}
+    return BasisSet(role="orbital", name=name, elements=elements)
+
+
+def load_pyscf_element(name: str, symbol: str) -> list[Any]:
+    """Shells of one element from PySCF's data files alone, in PySCF's form.
+
+    Raises
+    ------
+    InputError : PySCF has no such set or element
+    """
+    with shielded():
+        element = find_pyscf_element(normalise(name), symbol)
+    if element is None:
+        raise InputError(f"PySCF's data files have no functions of {name!r} for {symbol}")
+    return to_pyscf(element)
+
+
+def _orbital_element(key: str, symbol: str) -> ElementBasis:
+    for candidate in _with_left_to(key, symbol):
+        if element := find_element(candidate, symbol):
+            return element
+    raise InputError(f"--basis {lacks(key, symbol)}; choose one that covers {symbol}")
+
+
+def _with_left_to(key: str, symbol: str) -> Iterator[str]:
+    """The set itself, then the sets its family leaves the element to."""
+    yield key
+    for pattern, numbers, other in _LEFT_TO:
+        if (match := re.fullmatch(pattern, key)) and atomic_number(symbol) in numbers:
+            yield from _with_left_to(match.expand(other), symbol)
+
+
+def require_known(key: str, name: str, option: str, *, fitting: bool) -> None:
+    """Refuse a name no library has, with similar names."""
+    if any(is_known(other) for other in _family(key)):
+        return
+    if exchange_would_help(key):
+        raise InputError(
+            f"{option} {name}: PySCF {pyscf_version()} has no such set, the Basis Set Exchange has: {INSTALL_EXCHANGE}"
+        )
+    names = known_names(fitting=fitting)
+    close = difflib.get_close_matches(key, names, n=3, cutoff=0.6)
+    advice = f"did you mean {' or '.join(names[match] for match in close)}?" if close else "check the spelling"
+    example = "cc-pvdz-ri" if fitting else "cc-pvdz"
+    raise InputError(f"{option} {name}: no basis set of this name is known; {advice} (an example is {example})")
+
+
+def _family(key: str) -> set[str]:
+    return {other for symbol in ("H", "C") for other in _with_left_to(key, symbol)}
+
+
+def lacks(key: str, symbol: str) -> str:
+    """What is missing, and whether the Basis Set Exchange may have it."""
+    name = known_names(fitting=kind(key) is not None).get(key, readable(key))
+    text = f"{name} has no functions for {symbol}"
+    if exchange_would_help(key):
+        return f"{text} in PySCF {pyscf_version()}; the Basis Set Exchange may have them: {INSTALL_EXCHANGE}"
+    if kind(key) is None and find_pyscf_element(key, symbol):
+        return f"{text} that can be used, because the core potential they were made for is missing"
+    return text
 
 
 @cache
@@ -230,7 +337,7 @@ def find_element(key: str, symbol: str) -> ElementBasis | None:
 
     Parameters
     ----------
-    key : normalised name (`basis_names.normalise`)
+    key : normalised name (`dfmp2.molecule.basis.normalise`)
     symbol : element symbol, also for a ghost: leaving its potential out is the caller's part
     """
     element = find_pyscf_element(key, symbol)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dfmp2.errors import InputError
@@ -112,7 +113,7 @@ def frozen_core_count(
             raise InputError(f"--frozen-core {chosen[:40]}: expected 0 or more orbitals per spin")
         _require_correlated(molecule, f"--frozen-core {chosen[:40]}", orbitals, nalpha, nbeta)
         return FrozenCore(orbitals, "explicit")
-    real = [symbol for symbol, ghost in zip(molecule.symbols, molecule.ghost, strict=True) if not ghost]
+    real = molecule.real_symbols
     per_element = {symbol: count_core(symbol, chosen, ecp_electrons.get(symbol, 0)) for symbol in dict.fromkeys(real)}
     chosen = ALIASES.get(chosen, chosen)
     if chosen == "psi4":
@@ -123,23 +124,7 @@ def frozen_core_count(
     return FrozenCore(orbitals, chosen, tuple(per_element.items()), note)
 
 
-def dialect_differences(
-    molecule: Molecule, ecp_electrons: Mapping[str, int], nalpha: int, nbeta: int
-) -> dict[str, int]:
-    """Frozen orbitals of the molecule in each dialect; one that has no answer for it is left out.
-
-    The dialects agree on this molecule when all the values are equal.
-    """
-    counts: dict[str, int] = {}
-    for dialect in CORE_ORBITALS:
-        try:
-            counts[dialect] = frozen_core_count(molecule, dialect, ecp_electrons, nalpha, nbeta).orbitals
-        except InputError:
-            continue
-    return counts
-
-
-def _psi4_orbitals(molecule: Molecule, real: list[str], ecp_electrons: Mapping[str, int]) -> tuple[int, str]:
+def _psi4_orbitals(molecule: Molecule, real: tuple[str, ...], ecp_electrons: Mapping[str, int]) -> tuple[int, str]:
     """Psi4's count, made in electrons, with its rule for cations without a valence electron (Li+, Na+).
 
     That rule looks at the whole molecule and correlates one shell, once, that below the heaviest
@@ -181,7 +166,10 @@ def dialect_warning(
     """What to tell the user when a dialect's count is not that of every program; None when they agree."""
     if core.dialect in ("none", "explicit"):
         return None
-    counts = dialect_differences(molecule, ecp_electrons, nalpha, nbeta)
+    counts = {}
+    for dialect in CORE_ORBITALS:
+        with suppress(InputError):  # it has no answer for this molecule
+            counts[dialect] = frozen_core_count(molecule, dialect, ecp_electrons, nalpha, nbeta).orbitals
     if len(set(counts.values())) < 2:
         return None
     listed = ", ".join(f"{name} {count}" for name, count in counts.items())

@@ -48,12 +48,11 @@ def build_mole(molecule: Molecule, basis: BasisSet, memory: int) -> Any:
             [_pyscf_symbol(symbol, ghost), tuple(float(x) for x in position)]
             for symbol, ghost, position in zip(molecule.symbols, molecule.ghost, molecule.coordinates, strict=True)
         ]
-        mole.basis = _keyed(molecule, basis)
-        real = {symbol for symbol, ghost in zip(molecule.symbols, molecule.ghost, strict=True) if not ghost}
+        mole.basis = fitting_data(molecule, basis)
         mole.ecp = {
-            symbol: to_pyscf_ecp(element)
-            for symbol, element in basis.elements.items()
-            if symbol in real and element.ecp is not None
+            symbol: to_pyscf_ecp(basis.elements[symbol])
+            for symbol in dict.fromkeys(molecule.real_symbols)
+            if basis.elements[symbol].ecp is not None
         }
         mole.charge = molecule.charge
         mole.spin = molecule.multiplicity - 1
@@ -66,12 +65,7 @@ def build_auxiliary(mole: Any, molecule: Molecule, basis: BasisSet) -> Any:
     with shielded():
         from pyscf import df
 
-        return df.addons.make_auxmol(mole, _keyed(molecule, basis))
-
-
-def fitting_data(molecule: Molecule, basis: BasisSet) -> dict[str, Any]:
-    """A fitting set in the form PySCF's `density_fit(auxbasis=...)` takes."""
-    return _keyed(molecule, basis)
+        return df.addons.make_auxmol(mole, fitting_data(molecule, basis))
 
 
 def dump_mole(mole: Any) -> str:
@@ -84,7 +78,8 @@ def _pyscf_symbol(symbol: str, ghost: bool) -> str:
     return f"GHOST-{symbol}" if ghost else symbol
 
 
-def _keyed(molecule: Molecule, basis: BasisSet) -> dict[str, Any]:
+def fitting_data(molecule: Molecule, basis: BasisSet) -> dict[str, Any]:
+    """Functions of each kind of atom, in the form PySCF's `Mole.basis` and `density_fit(auxbasis=...)` take."""
     labels = {(s, g) for s, g in zip(molecule.symbols, molecule.ghost, strict=True)}
     return {_pyscf_symbol(symbol, ghost): to_pyscf(basis.elements[symbol]) for symbol, ghost in sorted(labels)}
 

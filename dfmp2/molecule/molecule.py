@@ -13,7 +13,6 @@ import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
 
 MAX_COORDINATE = 1e4  # bohr; beyond half a micrometre it is a wrong unit or a broken file
 MIN_DISTANCE = 0.2 * BOHR_PER_ANGSTROM  # bohr; the shortest bond, H2, is 0.74 angstrom
+LINE = np.array([0.41, 0.57, 0.71])  # just shorter than 1, along no axis or plane of a crystal
 ROWS_PER_BLOCK = 256  # rows of the distance matrix held at once: 20 MB at 10 000 atoms
 
 
@@ -111,7 +111,7 @@ class Molecule:
     @property
     def formula(self) -> str:
         """Formula in Hill order (C, H, then by letter); ghosts apart, as in "H2O + ghost HO"."""
-        real = _hill(s for s, flag in zip(self.symbols, self.ghost, strict=True) if not flag)
+        real = _hill(self.real_symbols)
         ghosts = _hill(s for s, flag in zip(self.symbols, self.ghost, strict=True) if flag)
         return f"{real} + ghost {ghosts}" if ghosts else real
 
@@ -223,8 +223,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _replaced_electrons(molecule: Molecule, ecp_electrons: Mapping[str, int]) -> int:
-    centres = zip(molecule.symbols, molecule.ghost, strict=True)
-    return sum(ecp_electrons.get(symbol, 0) for symbol, ghost in centres if not ghost)
+    return sum(ecp_electrons.get(symbol, 0) for symbol in molecule.real_symbols)
 
 
 def _hill(symbols: Iterable[str]) -> str:
@@ -265,33 +264,18 @@ def _checked_coordinates(given: Any, labels: tuple[str, ...]) -> NDArray[np.floa
 
 
 def _pair_too_close(points: NDArray[np.float64]) -> tuple[int, int] | None:
-    """Two atoms nearer than MIN_DISTANCE, found with a grid in O(N log N), or None.
-
-    A cell's diagonal is just under MIN_DISTANCE: two atoms in one cell are too close, and otherwise
-    each cell holds one atom and only cells at most two steps away need a look.
-    """
-    cells = np.floor(points * (1.001 * 3**0.5 / MIN_DISTANCE)).astype(np.int64)
-    steps = np.array([2**36, 2**18, 1])  # |cell| < 2^16, so neighbouring keys never collide
-    keys = cells @ steps
-    order = np.argsort(keys, kind="stable")
-    sorted_keys = keys[order]
-    shared = np.flatnonzero(sorted_keys[1:] == sorted_keys[:-1])
-    if shared.size:
-        return _earliest(order[shared], order[shared + 1])
-    for offset in product(range(-2, 3), repeat=3):
-        if offset <= (0, 0, 0):
-            continue  # the opposite offset finds the same pairs
-        neighbour = sorted_keys + np.array(offset) @ steps
-        place = np.minimum(np.searchsorted(sorted_keys, neighbour), len(order) - 1)
-        here = np.flatnonzero(sorted_keys[place] == neighbour)
-        first, second = order[here], order[place[here]]
-        near = ((points[first] - points[second]) ** 2).sum(axis=1) < MIN_DISTANCE**2
-        if near.any():
-            return _earliest(first[near], second[near])
+    """Two atoms nearer than MIN_DISTANCE, or None; they are as near along a line, where only neighbours need a look."""
+    along = points @ LINE
+    order = np.argsort(along, kind="stable")
+    for step in range(1, len(points)):
+        first, second = order[:-step], order[step:]
+        here = np.flatnonzero(along[second] - along[first] < MIN_DISTANCE)
+        if not here.size:
+            break
+        first, second = first[here], second[here]
+        near = np.flatnonzero(((points[first] - points[second]) ** 2).sum(axis=1) < MIN_DISTANCE**2)
+        if near.size:
+            pairs = np.sort(np.stack([first[near], second[near]], axis=1), axis=1)
+            i, j = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))[0]]
+            return int(i), int(j)
     return None
-
-
-def _earliest(first: NDArray[np.intp], second: NDArray[np.intp]) -> tuple[int, int]:
-    pairs = np.sort(np.stack([first, second], axis=1), axis=1)
-    i, j = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))[0]]
-    return int(i), int(j)

@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -53,8 +53,7 @@ def import_pyscf() -> None:
     with _lock:
         if sys.modules.get("pyscf") is None:
             _require_settings()
-            environment = {"PYSCF_CONFIG_FILE": str(CONFIG), "PYSCF_EXT_PATH": None, "PYSCF_ARGPARSE": None}
-            with _environment(environment), no_imports_from_working_directory():
+            with _our_configuration(), no_imports_from_working_directory():
                 _import("pyscf")
                 _require_version()
                 _evaluating_modules()
@@ -100,15 +99,11 @@ def pyscf_version() -> str:
 def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name == "pyscf":
-            raise InputError(
-                "PySCF, which computes the SCF and the integrals, is not installed (a copy in the working directory "
-                f"does not count): {INSTALL}"
-            ) from error
-        raise InputError(f"PySCF needs the module {error.name!r}, which is missing: {INSTALL}") from error
     except (ImportError, OSError) as error:  # OSError: its compiled libraries do not load
-        raise InputError(f"PySCF is installed but cannot be imported ({error}): reinstall it, {INSTALL}") from error
+        raise InputError(
+            f"PySCF, which computes the SCF and the integrals, is not installed or cannot be imported ({error}; a copy "
+            f"in the working directory does not count): {INSTALL}"
+        ) from error
 
 
 def _require_settings() -> None:
@@ -141,22 +136,15 @@ def _evaluating_modules() -> list[ModuleType]:
 
 
 @contextmanager
-def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
-    """Environment variables set (or unset, for None) in the block and restored afterwards."""
-    before = {name: os.environ.get(name) for name in changes}
-    _set(changes)
+def _our_configuration() -> Iterator[None]:
+    """The environment of PySCF's import, with our configuration instead of others; restored afterwards."""
+    before = {name: os.environ.pop(name, None) for name in ("PYSCF_CONFIG_FILE", "PYSCF_EXT_PATH", "PYSCF_ARGPARSE")}
+    os.environ["PYSCF_CONFIG_FILE"] = str(CONFIG)
     try:
         yield
     finally:
-        _set(before)
-
-
-def _set(variables: Mapping[str, str | None]) -> None:
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+        del os.environ["PYSCF_CONFIG_FILE"]
+        os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
 @contextmanager

@@ -28,6 +28,8 @@ def read_text(path: str | Path, most: int, too_large: str, kind: str = "an xyz f
         data = _read_stdin(most) if str(path) == "-" else _read_regular(str(path), most, too_large, kind)
         if len(data) > most:
             raise InputError(too_large)
+        if b"\0" in data:
+            raise InputError(f"not {kind}: it contains NUL bytes, so it is binary; give a text file")
         return file, data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         reason = f"byte {error.start + 1} is not UTF-8 text (binary, or another encoding); save it as plain text"

@@ -32,14 +32,13 @@ from dfmp2.molecule.point_charges import checked
 from dfmp2.molecule.text import printable, read_text
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
 
-CHARGE_BYTES = 64 * 10**6
-CHARGES_TOO_LARGE = f"more than {CHARGE_BYTES // 10**6} MB: expected the point charges around one molecule"
-MOST_CHARGES = 1_000_000
-SHOWN = 50  # characters of a line in an error
-CHARGES = "a file of point charges"
 MAX_BYTES = 64 * 10**6
-TOO_LARGE = f"more than {MAX_BYTES // 10**6} MB: expected the xyz file of one molecule; extract it first"
+MORE = f"more than {MAX_BYTES // 10**6} MB"
+TOO_LARGE = f"{MORE}: expected the xyz file of one molecule; extract it first"
 MAX_ATOMS = 100_000
+MOST_FRAMES = 10_000
+MOST_CHARGES = 1_000_000
+CHARGES = "a file of point charges"
 MAX_COMMENT = 100_000  # characters; extended xyz puts whole arrays there
 MAX_LINE = 4096  # characters of an atom line
 UNITS = {"angstrom": BOHR_PER_ANGSTROM, "bohr": 1.0}
@@ -137,11 +136,14 @@ def write_xyz(molecule: Molecule) -> str:
     return "\n".join([str(molecule.natom), comment, *rows]) + "\n"
 
 
+def _unix_lines(text: str) -> str:
+    """The text with line ends of Unix, and no blank lines at its end."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").rstrip()
+
+
 def _split_frame(text: str) -> list[str]:
     """Count, comment and exactly the announced number of atom lines; nothing is split before the counts agree."""
-    if "\0" in text:
-        raise InputError("not an xyz file: it contains NUL bytes, so it is binary; give a text file")
-    body = text.replace("\r\n", "\n").replace("\r", "\n").rstrip()
+    body = _unix_lines(text)
     if not body:
         raise InputError("empty: expected the number of atoms, a comment line and the atoms")
     natom = _read_count(body.partition("\n")[0])
@@ -322,9 +324,6 @@ def _show(text: str) -> str:
     return shown if len(text) <= 50 and len(shown) <= 52 else f"{shown[:48]}...{shown[-1]}"
 
 
-MOST_FRAMES = 10_000
-
-
 def read_frames(
     path: str | Path, *, units: str = "angstrom", charge: int | None = None, multiplicity: int | None = None
 ) -> list[Molecule]:
@@ -334,24 +333,21 @@ def read_frames(
     ------
     InputError : the file cannot be read, or a frame is no molecule; the frame and its first line are named
     """
-    file, text = read_text(path, MAX_BYTES, f"more than {MAX_BYTES // 10**6} MB: split it")
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").rstrip().split("\n")
+    file, text = read_text(path, MAX_BYTES, f"{MORE}: split it")
+    lines = _unix_lines(text).split("\n")
     frames: list[Molecule] = []
     place = 0
     while place < len(lines):
-        if not lines[place].strip():
+        word = lines[place].strip()
+        if not word:
             place += 1  # blank lines between frames
             continue
         if len(frames) == MOST_FRAMES:
             raise InputError(f"more than {MOST_FRAMES} frames: split it", file=file)
-        word = lines[place].strip()
-        count = (
-            int(word) if word.isascii() and word.isdigit() and len(word) < 10 else 0
-        )  # 0: the reader says what is wrong
-        block = "\n".join(lines[place : place + count + 2])
+        count = int(word) if re.fullmatch("[0-9]{1,9}", word) else 0  # 0: the reader says what is wrong
         name = f"{file}, frame {len(frames) + 1} (line {place + 1} on)"
-        read = parse_xyz(block, file=name, units=units, charge=charge, multiplicity=multiplicity).molecule
-        frames.append(read)
+        block = "\n".join(lines[place : place + count + 2])
+        frames.append(parse_xyz(block, file=name, units=units, charge=charge, multiplicity=multiplicity).molecule)
         place += count + 2
     if not frames:
         raise InputError("empty: expected the frames of an xyz file", file=file)
@@ -375,35 +371,34 @@ def read_point_charges(given: Any, units: str = "angstrom") -> NDArray[np.float6
     if given is None:
         return None
     file = None
-    if isinstance(given, str | Path):
-        file, text = read_text(given, CHARGE_BYTES, CHARGES_TOO_LARGE, CHARGES)
-        given = _charges(text, file)
     try:
+        if isinstance(given, str | Path):
+            file, text = read_text(given, MAX_BYTES, f"{MORE}: expected the point charges around one molecule", CHARGES)
+            given = _charges(_unix_lines(text))
         return checked(given, UNITS[units])
     except InputError as error:
-        raise InputError(str(error), file=file) from error
+        if file is None:  # numbers, or a file that `read_text` has named
+            raise
+        raise InputError(str(error), file=file, line=error.line) from error
 
 
-def _charges(text: str, file: str) -> list[tuple[float, ...]]:
+def _charges(text: str) -> list[tuple[float, ...]]:
     rows: list[tuple[float, ...]] = []
-    if "\0" in text:
-        raise InputError(f"not {CHARGES}: it contains NUL bytes, so it is binary; give a text file", file=file)
-    for number, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
-        body = line.partition("#")[0].strip()
-        if not body:
+    for number, line in enumerate(text.split("\n"), start=1):
+        words = line.partition("#")[0].split()
+        if not words:
             continue
         try:
-            words = body[: MAX_LINE + 1].split()
-            if len(words) != 4 or len(body) > MAX_LINE:
+            if len(words) != 4 or len(line) > MAX_LINE:
                 raise InputError(
-                    f"{body[:SHOWN]!a}: expected x, y, z and charge, four numbers with spaces between them, and # "
+                    f"{_show(line.strip())}: expected x, y, z and charge, four numbers with spaces between them, and # "
                     "before a comment"
                 )
-            if len(rows) == MOST_CHARGES:
-                raise InputError(f"more than {MOST_CHARGES} charges: leave out those far away")
             rows.append(tuple(map(read_number, words)))
         except InputError as error:
-            raise InputError(str(error), file=file, line=number) from error
+            raise InputError(str(error), line=number) from error
     if not rows:
-        raise InputError("no point charge: expected lines of x, y, z and charge", file=file)
+        raise InputError("no point charge: expected lines of x, y, z and charge")
+    if len(rows) > MOST_CHARGES:
+        raise InputError(f"more than {MOST_CHARGES} charges: leave out those far away")
     return rows

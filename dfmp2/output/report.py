@@ -39,7 +39,7 @@ from dfmp2.scf.reference import Reference, Solutions
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE, format_bytes
 
 if TYPE_CHECKING:
-    from dfmp2.mp2.prepared import Prepared
+    from dfmp2.output.prepared import Prepared
     from dfmp2.output.study import Column, Study
 
 CITATION = (

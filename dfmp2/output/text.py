@@ -41,7 +41,7 @@ CONVERTED = {"_kj_per_mol": "kJ/mol", "_kcal_per_mol": "kcal/mol"}  # end of a n
 
 # --- a result -----------------------------------------------------------------------------------------
 =======
-    from dfmp2.mp2.prepared import Prepared
+    from dfmp2.output.prepared import Prepared
     from dfmp2.output.study import Study
 >>>>>>> w-page
 

@@ -20,9 +20,9 @@ from dfmp2.host.workers import each
 from dfmp2.integrals import three_center
 from dfmp2.integrals.metric import factorise
 from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.mole import build_auxiliary, build_mole
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.resolve_basis import resolve_orbital
 from dfmp2.planning.time import Rates
 from dfmp2.progress import Stopwatch
 from dfmp2.scf.fitting_sets import resolve_fitting

@@ -21,8 +21,8 @@ default gives way to the next of its row, in the end to a generated one; a set t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.molecule import basis_library as library
@@ -38,10 +38,9 @@ from dfmp2.molecule.basis import (
     tidy_shells,
     to_pyscf,
 )
-from dfmp2.molecule.basis_library import find_exchange_element, find_pyscf_element
+from dfmp2.molecule.basis_library import find_exchange_element, find_pyscf_element, lacks, require_known
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.pyscf_shield import pyscf_version, shielded
-from dfmp2.molecule.resolve_basis import lacks, require_known
 from dfmp2.scf.fitting_error import LARGEST, fitting_error
 
 OPTIONS = {"ri": "--auxbasis", "jk": "--scf-auxbasis"}
@@ -50,20 +49,6 @@ UNIVERSAL_JK = "def2-universal-jkfit"
 
 # Fitting sets made for core potentials: pattern of the key, first Z for which they are.
 _FOR_POTENTIALS = ((r"(ma)?def2.*|weigend.*", 37), (r"(aug)?ccp(w?c|)v[dtq5]zpp(ri|jkfit)", 1))
-
-
-@dataclass(frozen=True, slots=True)
-class Partners:
-    """Fitting sets of an orbital basis, best first; the first that has the element is taken.
-
-    Attributes
-    ----------
-    jk : Coulomb-exchange fitting sets for the SCF
-    ri : MP2 fitting sets; () if none is known
-    """
-
-    jk: tuple[str, ...]
-    ri: tuple[str, ...]
 
 
 # Orbital sets | JK set of the family (besides the universal one) | RI sets. Pople rows stand for all
@@ -130,12 +115,12 @@ aug-pcseg-3                         |                         | def2-qzvppd-ri
 """
 
 
-def _read(table: str) -> dict[str, Partners]:
+def _read(table: str) -> dict[str, dict[str, tuple[str, ...]]]:
     partners = {}
     for row in table.strip().splitlines():
         orbital, jk, ri = (column.split() for column in row.split("|"))
         for name in orbital:
-            partners[squash(name)] = Partners(jk=(*jk, UNIVERSAL_JK), ri=tuple(ri))
+            partners[squash(name)] = {"jk": (*jk, UNIVERSAL_JK), "ri": tuple(ri)}
     return partners
 
 
@@ -144,9 +129,9 @@ PARTNERS = _read(TABLE)
 _POPLE_POLARISATION = re.compile(r"(?<=\dg|\+g)(\*{1,2}|\(.*\))$")
 
 
-def find_partners(name: str) -> Partners | None:
-    """Row of the table for an orbital basis, or None if it has none."""
-    return PARTNERS.get(_POPLE_POLARISATION.sub("", squash(name)))
+def find_partners(name: str) -> Mapping[str, tuple[str, ...]]:
+    """Fitting sets of an orbital basis by role, best first; {} if the table has none."""
+    return PARTNERS.get(_POPLE_POLARISATION.sub("", squash(name)), {})
 
 
 def resolve_fitting(
@@ -158,7 +143,7 @@ def resolve_fitting(
     ----------
     role : "jk" (SCF) or "ri" (MP2)
     name : None for the partner of the orbital basis, "auto" for an even-tempered set generated from it,
-        else the name of a fitting set of any kind (see `basis_names.is_mp2_fitting_set`)
+        else the name of a fitting set of any kind (see `dfmp2.molecule.basis.is_mp2_fitting_set`)
     orbital : resolved orbital basis
     symbols : element symbols
     allow_poor : take a set that was named whatever its error
@@ -222,10 +207,8 @@ def candidates(role: str, orbital: ElementBasis) -> Iterator[ElementBasis]:
     ------
     InputError : no set is known, or those that are lack the element
     """
-    partners = find_partners(orbital.name)
-    if partners:
-        names = partners.jk if role == "jk" else partners.ri
-    else:
+    names = find_partners(orbital.name).get(role)
+    if names is None:
         names = (UNIVERSAL_JK,) if role == "jk" else library.exchange_partners(squash(orbital.name))
     generate = f"{OPTIONS[role]} {GENERATED} generates an even-tempered one"
     if not names:
@@ -290,13 +273,11 @@ def _require_sound(role: str, orbital: ElementBasis, fitting: ElementBasis) -> N
 
 
 def _require_fitting(role: str, key: str, name: str) -> None:
+    if kind(key) in FITTING_KINDS or (kind(key) is None and not library.is_known(key)):
+        require_known(key, name, OPTIONS[role], fitting=True)
     if kind(key) in FITTING_KINDS:
-        require_known(key, name, OPTIONS[role], fitting=True)
         return
-    if kind(key) is None and not library.is_known(key):
-        require_known(key, name, OPTIONS[role], fitting=True)
-    partners = find_partners(key)
-    names = (partners.jk if role == "jk" else partners.ri) if partners else ()
+    names = find_partners(key).get(role, ())
     example = UNIVERSAL_JK if role == "jk" else "cc-pvdz-ri"
     advice = f"its {FITTING_NAMES[role]} is {names[0]}" if names else f"expected a fitting set such as {example}"
     raise InputError(f"{OPTIONS[role]} {name}: this is {purpose(key)}, not a fitting set; {advice}")

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.molecule.basis_library import load_pyscf_element
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.molecule.resolve_basis import load_pyscf_element
 from dfmp2.scf.rotations import orbital_spins, rotated, with_orbitals
 
 LAST_ANO_ELEMENT = 96  # Cm: the ANO-RCC data of PySCF end here

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,6 @@ from dfmp2.scf import hamiltonian
 from dfmp2.scf.following import find_solution, spin_square
 from dfmp2.scf.guess import ORIGINS, guess_density
 from dfmp2.scf.reference import Reference, StartOrbitals
-
-if TYPE_CHECKING:
-    pass
 
 Array = NDArray[np.float64]
 OnIteration = Callable[[Array, Array], None]
@@ -313,28 +310,23 @@ class ExchangeSchedule:
 
     def __init__(self, fitted: Any) -> None:
         self._fitted = fitted
-        self._last_was_double = False
-        self._gradients: list[float] = []
+        self._cycles = self._in_double = 0  # iterations; those in float64 since the last one that was not
+        self._best = float("inf")  # gradient
         fitted.single = True
 
     def converged(self, envs: dict[str, Any]) -> bool:
         """PySCF's own criterion, asked of two float64 energies in a row; called once per iteration."""
-        double = not self._fitted.single
-        both, self._last_was_double = double and self._last_was_double, double
-        gradient = float(envs["norm_gorb"])
-        self._observe(gradient)
-        change = abs(float(envs["e_tot"]) - float(envs["last_hf_e"]))
-        return both and change < envs["conv_tol"] and gradient < envs["conv_tol_grad"]
+        self._cycles += 1
+        self._in_double = 0 if self._fitted.single else self._in_double + 1
+        gradient, change = float(envs["norm_gorb"]), abs(float(envs["e_tot"]) - float(envs["last_hf_e"]))
+        if gradient < SINGLE_UNTIL or (self._cycles > SINGLE_PATIENCE and gradient > SINGLE_GAIN * self._best):
+            self.finish()
+        self._best = min(self._best, gradient)
+        return self._in_double > 1 and change < envs["conv_tol"] and gradient < envs["conv_tol_grad"]
 
     def finish(self) -> None:
         """Float64 from here on."""
         self._fitted.single = False
-
-    def _observe(self, gradient: float) -> None:
-        self._gradients.append(gradient)
-        stalled = len(self._gradients) > SINGLE_PATIENCE and gradient > SINGLE_GAIN * min(self._gradients[:-1])
-        if gradient < SINGLE_UNTIL or stalled:
-            self.finish()
 
 
 def reproducible(mf: Any) -> Any:

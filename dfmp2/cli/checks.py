@@ -1,0 +1,403 @@
+"""`dfmp2 doctor`, `backends`, `validate`, `compare`, `bench`: what this installation can do, how well and how fast."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dfmp2.cli.console import Console
+from dfmp2.cli.options import AS_JSON, OVERWRITE, QUIET, options_of, prepare_libraries
+from dfmp2.errors import ComparisonFailed, InputError
+from dfmp2.host.resources import usable_cores
+from dfmp2.host.threads import set_environment
+from dfmp2.molecule.text import printable
+from dfmp2.options import parse_bytes
+
+if TYPE_CHECKING:
+    from dfmp2.mp2.result import Check, MP2Result
+    from dfmp2.validation.tables import Row
+
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+@click.command("doctor")
+@AS_JSON
+@click.pass_context
+def doctor(ctx: click.Context, as_json: bool) -> None:
+    """Check installation, machine and working directory; one fix line per problem.
+
+    Ends with a real run of a tiny molecule. Exit code 0 when the default run works, else the one it would have.
+    """
+    from dfmp2.validation.doctor import Surroundings, examine, exit_code
+
+    surroundings = Surroundings()
+    set_environment(usable_cores())  # as a run does, before NumPy and PySCF are loaded
+    findings = examine(surroundings)
+    code = exit_code(findings)
+    if as_json:
+        checks = [{name: getattr(found, name) for name in ("name", "status", "detail", "fix")} for found in findings]
+        click.echo(json.dumps({"works": code == 0, "exit_code": code, "checks": checks}, indent=2))
+        ctx.exit(code)
+    for finding in findings:
+        status = f"{finding.status:<5}"
+        shown = status if os.environ.get("NO_COLOR") else click.style(status, fg=COLOURS[finding.status])
+        click.echo(f"{shown}{finding.name:<21}{printable(finding.detail)}")
+        if finding.fix:
+            click.echo(f"{'':5}{'':21}fix: {printable(finding.fix)}")
+    warnings = sum(finding.status == "warn" for finding in findings)
+    verdict = "the default run works" if code == 0 else f"the default run does not work (exit code {code})"
+    click.echo(f"dfmp2 doctor: {verdict}, {warnings} warning{'s' * (warnings != 1)}")
+    ctx.exit(code)
+
+
+@click.command("backends")
+@AS_JSON
+def backends(as_json: bool) -> None:
+    """List the backends and why each of them can or cannot be used here."""
+    from dfmp2.backends.registry import BACKENDS
+
+    rows = [(row.name, row.description, row.probe()) for row in BACKENDS]
+    if as_json:
+        table = {name: {"description": text, "available": why is None, "reason": why} for name, text, why in rows}
+        click.echo(json.dumps(table, indent=2))
+        return
+    for name, text, why in rows:
+        click.echo(f"{name:<17}{'available' if why is None else 'unavailable':<13}{text}")
+        if why is not None:
+            click.echo(f"{'':30}{why}")
+
+
+@click.command("validate")
+@click.option(
+    "--table",
+    type=click.Choice(["main", "trnsci"]),
+    default="main",
+    show_default=True,
+    help="trnsci: the published rows of trnblas, with its fitting set and with proper ones.",
+)
+@click.option("--only", multiple=True, metavar="PATTERN", help="Entries whose name matches (* and ?, or a part of it).")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Entries with this tag; repeat it for more than one.")
+@click.option("--slow", is_flag=True, help="Also entries of more than about 20 seconds or 2 GB.")
+@options_of("backend", "precision", "memory", "threads")
+@click.option(
+    "--against", metavar="PROGRAMS", help="Recompute the references with pyscf, psi4 or pyscf,psi4 instead of quoting."
+)
+@click.option("--require-all", is_flag=True, help="A skipped entry is a failure.")
+@click.option("--output", metavar="FILE.h5", help="Also write the table to an HDF5 file.")
+@OVERWRITE
+@AS_JSON
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown tables.")
+@QUIET
+def validate(
+    table: str,
+    only: tuple[str, ...],
+    tags: tuple[str, ...],
+    slow: bool,
+    backend: str,
+    precision: str,
+    memory: str | None,
+    threads: int | None,
+    against: str | None,
+    require_all: bool,
+    output: str | None,
+    overwrite: bool,
+    as_json: bool,
+    as_markdown: bool,
+    quiet: bool,
+) -> None:
+    """Compute what other programs published and compare, entry by entry.
+
+    Exit code 8 when a difference is larger than its entry allows.
+    """
+    if as_json and as_markdown:
+        raise InputError("--json and --markdown: choose one of them")
+    prepare_libraries(threads)
+    from dfmp2.host.files import require_writable
+    from dfmp2.host.provenance import version
+    from dfmp2.output.study import write_table
+    from dfmp2.validation import entries, tables
+    from dfmp2.validation.validate import Other, Session
+    from dfmp2.validation.validate import validate as computed
+
+    chosen = entries.select(entries.load(table), only, tags, slow=slow)
+    target = None if output is None else Path(output)
+    session = Session(backend, precision, None if memory is None else parse_bytes(memory), threads)
+    programs = [] if against is None else [name.strip().lower() for name in against.split(",")]
+    others = [Other(program, session) for program in dict.fromkeys(programs)]
+    if target is not None:
+        require_writable(target, overwrite=overwrite, expected_bytes=10**6)
+    console = Console(quiet=quiet, log=None)
+    name = session.backend.name
+    console.note(f"{len(chosen)} entries on {name} ({session.reason}), {session.precision}")
+    plain = not (as_json or as_markdown)
+    if plain:
+        click.echo(tables.HEADER)
+    rows: list[Row] = []
+    for count, found in enumerate(computed(chosen, session, others), start=1):
+        rows += found
+        if plain:
+            click.echo("\n".join(map(tables.line, found)))
+        console.note(f"[{count}/{len(chosen)}] {found[0].id}: {', '.join(sorted({row.status for row in found}))}")
+    if session.repeated:
+        console.warning(f"{session.repeated} calculations were too far off in mixed precision and repeated in float64")
+    if as_json:
+        click.echo(json.dumps(tables.to_dict(rows, name, session.precision), indent=2, allow_nan=False))
+    else:
+        click.echo(tables.markdown(rows, table) if as_markdown else f"\n{tables.summary(rows)}")
+    if target is not None:
+        written = {"table": table, "backend": name, "precision": session.precision, "creator_version": version()}
+        write_table(target, "validation", tables.columns(rows), written, overwrite=overwrite)
+    counts = tables.tally(rows)
+    if counts.failed:
+        raise ComparisonFailed(
+            f"{counts.failed} of {counts.total} values differ by more than their entries allow: see those that fail"
+        )
+    if counts.skipped and (require_all or not counts.passed):
+        why = "--require-all" if require_all else "nothing was compared"
+        raise ComparisonFailed(
+            f"{counts.skipped} of {counts.total} values are skipped ({why}), for the reasons given with them"
+        )
+
+
+@click.command("compare")
+@click.argument("result")
+@click.option(
+    "--with",
+    "program",
+    type=click.Choice(["pyscf", "psi4"]),
+    default="pyscf",
+    show_default=True,
+    help="Program that recomputes it; psi4 must be on PATH.",
+)
+@click.option("--exact", is_flag=True, help="Without fitting sets: conventional SCF and four-centre MP2 in PySCF.")
+@click.option(
+    "--tolerance",
+    type=float,
+    metavar="EH",
+    help="Largest difference allowed; with --exact, per atom.  [default: 1e-06; with --exact 1e-03]",
+)
+@options_of("threads")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Stop Psi4 after this time.  [default: never]")
+@AS_JSON
+@QUIET
+def compare(
+    result: str,
+    program: str,
+    exact: bool,
+    tolerance: float | None,
+    threads: int | None,
+    timeout: float | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Recompute RESULT (.h5) from scratch: SCF, then the program's own DF-MP2, with the stored basis sets.
+
+    Both use the fitting sets of the run. --exact uses none: its differences are the fitting errors of this molecule.
+    Exit code 8 when an energy differs by more than --tolerance, 6 when there is no Psi4 or it fails, 7 when the
+    four-centre integrals do not fit into memory.
+    """
+    if tolerance is not None and not 0 < tolerance < math.inf:
+        raise InputError(f"--tolerance {tolerance}: expected a finite number above zero")
+    if timeout is not None and not 0 < timeout < math.inf:
+        raise InputError(f"--timeout {timeout}: expected seconds above zero")
+    if timeout is not None and program == "pyscf":
+        raise InputError("--timeout stops Psi4, but the comparison is with PySCF: add --with psi4, or leave it out")
+    if exact and program != "pyscf":
+        raise InputError(f"--exact is computed by PySCF only: leave out --with {program}")
+    count = prepare_libraries(threads)
+    from dfmp2.output import hdf5
+    from dfmp2.validation.compare import FITTING_TOLERANCE, TOLERANCE, recompute, recompute_exact
+
+    stored = hdf5.read(result)
+    console = Console(quiet=quiet, log=None)
+    allowed = tolerance or (FITTING_TOLERANCE if exact else TOLERANCE)
+    if exact:
+        check = recompute_exact(stored, allowed, count, console)
+    else:
+        check = recompute(stored, allowed, count, console, program=program, timeout=timeout)
+    _show(stored, check, "exact" if exact else program, allowed, as_json=as_json)
+    if not check.passed:
+        about = _suspect(stored, check) if exact else _reason(stored, check, program)
+        unit = "Eh per atom" if exact else "Eh"
+        raise ComparisonFailed(
+            f"{result}: {check.program} differs by {check.largest_difference:.1e} Eh, "
+            f"more than --tolerance {allowed:.1e} {unit}{about}"
+        )
+    if not as_json:
+        click.echo(_agreement(stored, check, allowed, exact=exact))
+
+
+def _show(stored: MP2Result, check: Check, column: str, tolerance: float, *, as_json: bool) -> None:
+    """The energies side by side, a table or one JSON object."""
+    rows = {  # theirs, difference
+        "scf_total_energy": (check.scf_total_energy, check.scf_difference),
+        "mp2_same_spin_correlation_energy": (check.same_spin, check.same_spin_difference),
+        "mp2_opposite_spin_correlation_energy": (check.opposite_spin, check.opposite_spin_difference),
+        "mp2_correlation_energy": (check.same_spin + check.opposite_spin, check.correlation_difference),
+    }
+    energies = {name: {"stored": getattr(stored, name), column: x, "difference": d} for name, (x, d) in rows.items()}
+    if as_json:
+        payload = {
+            "program": check.program,
+            "tolerance": tolerance,
+            "allowed": check.allowed,
+            "passed": check.passed,
+            "energies": energies,
+        }
+        click.echo(json.dumps(payload, indent=2))
+        return
+    head = column if column == "exact" else check.program.split()[0]
+    click.echo(f"{'energy / Eh':<38}{'stored':>20}{head:>20}{'difference':>12}")
+    for name, found in energies.items():
+        click.echo(f"{name:<38}{found['stored']:>20.10f}{found[column]:>20.10f}{found['difference']:>12.1e}")
+
+
+def _agreement(stored: MP2Result, check: Check, tolerance: float, *, exact: bool) -> str:
+    """The last line of a comparison that passed, with what it could not see."""
+    if not exact:
+        shared = "fitting sets" if stored.scf_fitting is not None else "MP2 fitting set"
+        return f"agrees with {check.program} within {tolerance:.1e} Eh, with the same {shared} (--exact uses none)"
+    return (
+        f"fitting errors per atom: {_per_atom(stored, check.scf_difference)} Eh in E(SCF), "
+        f"{_per_atom(stored, check.correlation_difference)} Eh in E(corr); within {tolerance:.1e} Eh "
+        f"({check.program}, four-centre integrals, SCF from the stored orbitals)"
+    )
+
+
+def _suspect(stored: MP2Result, check: Check) -> str:
+    """Which energy is off without fitting sets, and which set is to blame."""
+    from dfmp2.mp2.result import describe
+
+    if not abs(check.scf_difference) <= check.allowed:
+        energy = f"; E(SCF) is off by {_per_atom(stored, check.scf_difference)} Eh per atom"
+        if stored.scf_fitting is None:
+            return f"{energy} although it was computed without a fitting set: report it, please"
+        return (
+            f"{energy}: suspect the SCF fitting set ({describe(stored.scf_fitting)}): choose another one with "
+            "--scf-auxbasis, or --scf conventional"
+        )
+    return (
+        f"; E(corr) is off by {_per_atom(stored, check.correlation_difference)} Eh per atom (same spin "
+        f"{_per_atom(stored, check.same_spin_difference)}, opposite spin "
+        f"{_per_atom(stored, check.opposite_spin_difference)}): suspect the MP2 fitting set "
+        f"({describe(stored.mp2_fitting)}): choose another one with --auxbasis"
+    )
+
+
+def _reason(stored: MP2Result, check: Check, program: str) -> str:
+    """What a difference of the SCF energies says."""
+    from dfmp2.validation.compare import TOLERANCE
+
+    if abs(check.scf_difference) <= max(check.allowed, TOLERANCE):
+        return ""
+    lower = "lower" if check.scf_difference > 0 else "higher"
+    if program == "pyscf":
+        return (
+            f"; its SCF energy is {lower}, also from the stored orbitals, which were converged with --scf-conv-tol "
+            f"{stored.options.scf_conv_tol:.1e}"
+        )
+    return f"; its SCF energy is {lower}, so the two may have found different SCF solutions"
+
+
+def _per_atom(stored: MP2Result, energy: float) -> str:
+    return f"{energy / max(1, stored.molecule.ghost.count(False)):+.1e}"
+
+
+# Words of this command until version 0.1, and the script that measures such whole programs now.
+MOVED = {"race": "race", "--molecule": "race", "scaling": "scaling", "--scaling": "scaling"}
+
+
+@click.command("bench", context_settings={"ignore_unknown_options": True})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="")
+@click.option(
+    "--shape",
+    metavar="NAME",
+    help="Pair step: small, medium, large, benz, cor, c60, w30, w60 (GPU only), or nocc/nvir/naux.",
+)
+@click.option("--gemm", is_flag=True, help="Matrix products of NumPy and PyTorch; kept for plan and report.")
+@click.option("--precision", metavar="LIST", help="--shape: fp64, mixed; with commas.  [both]")
+@click.option("--repeats", type=int, default=3, show_default=True, help="Runs of each.")
+@options_of("memory", "threads")
+@click.option("--backend", multiple=True, metavar="NAME", help="--shape: cpu, torch, cuda; repeat it.  [all there are]")
+@click.option("--json", "json_file", metavar="FILE", help="Also write JSON; - prints it in place of the tables.")
+@OVERWRITE
+@QUIET
+def bench(
+    words: tuple[str, ...],
+    shape: str | None,
+    gemm: bool,
+    precision: str | None,
+    repeats: int,
+    threads: int | None,
+    memory: str | None,
+    backend: tuple[str, ...],
+    json_file: str | None,
+    overwrite: bool,
+    quiet: bool,
+) -> None:
+    """Measure. Choose --shape or --gemm.
+
+    Exit code 8 when the energy of a shape differs by more than its precision explains, 6 when a backend is missing.
+    """
+    _refuse(words, shape, gemm)
+    only_shape = {"precision": precision, "memory": memory, "backend": backend}
+    given = [name for name, value in only_shape.items() if value]
+    if gemm and given:
+        raise InputError(f"--{given[0]} does not belong to --gemm: leave it out")
+    if repeats < 1:
+        raise InputError(f"--repeats {repeats}: expected a whole number, 1 or more")
+    precisions = list(dict.fromkeys(name.strip().lower() for name in (precision or "fp64,mixed").split(",")))
+    unknown = [name for name in precisions if name not in ("fp64", "mixed")]
+    if unknown:
+        raise InputError(f"--precision {unknown[0]!r}: expected fp64 or mixed, or both with a comma between them")
+    count = prepare_libraries(threads)
+    from dfmp2.host.files import require_writable, write_atomically
+    from dfmp2.validation import bench as pair_step
+    from dfmp2.validation import products
+
+    budget = None if memory is None else parse_bytes(memory)
+    target = None if json_file in (None, "-") else Path(str(json_file))
+    if target is not None:
+        require_writable(target, overwrite=overwrite, expected_bytes=10**6, option="--json")
+    console = Console(quiet=quiet, log=None)
+    if shape is None:
+        found = products.measure(count, repeats, console)
+        text = products.to_text(found)
+    else:
+        found = pair_step.measure(
+            *(shape, list(backend), precisions), repeats=repeats, count=count, memory=budget, listener=console
+        )
+        text = pair_step.to_text(found)
+    written = json.dumps(found, indent=2, allow_nan=False) + "\n"
+    if target is not None:
+        write_atomically(target, written.encode(), overwrite=overwrite)
+    click.echo(written if json_file == "-" else text, nl=False)
+    if shape is not None:
+        pair_step.judge(found)
+
+
+def _refuse(words: tuple[str, ...], shape: str | None, gemm: bool) -> None:
+    """Refuse what is no measurement of this command, and more or less than one.
+
+    Raises
+    ------
+    InputError : whole programs, which scripts measure; none or both of --shape and --gemm
+    click.UsageError : an unknown word or option
+    """
+    for word in words:
+        if script := MOVED.get(word.partition("=")[0]):
+            raise InputError(
+                f"{word}: whole programs are timed by python scripts/benchmarks/{script}.py, in a copy of the source; "
+                "see --help"
+            )
+    if words:
+        kind = "option" if words[0].startswith("-") else "argument"
+        raise click.UsageError(f"No such {kind}: {words[0]}")
+    if (shape is not None) == gemm:
+        asked = "--shape and --gemm" if gemm else "nothing to measure was named"
+        raise InputError(f"{asked}: give exactly one of --shape NAME, --gemm")
