@@ -14,36 +14,8 @@ from dfmp2.output.report import input_sections, of_study, summary
 from dfmp2.units import format_bytes
 
 if TYPE_CHECKING:
-<<<<<<< HEAD
-    from dfmp2.output.prepared import Prepared
-    from dfmp2.output.study import Column, Study
-
-CITATION = (
-    "Feyereisen, Fitzgerald, Komornicki, Chem. Phys. Lett. 208, 359 (1993); PySCF: J. Chem. Phys. 153, 024109 (2020)"
-)
-LONGEST_GEOMETRY = 200  # atoms printed
-WIDTH = 78
-RELATIVITY = {"none": "", "x2c": " (spin-free one-electron X2C)"}
-# Headings of table columns whose name is long, and digits by unit.
-HEADINGS = {
-    "scf_total_energy": "E(SCF)",
-    "mp2_same_spin_correlation_energy": "E(SS)",
-    "mp2_opposite_spin_correlation_energy": "E(OS)",
-    "mp2_correlation_energy": "E(corr)",
-    "mp2_total_energy": "E(MP2)",
-    "relative_energy": "E - lowest",
-    "homo_lumo_gap": "gap",
-    "scf_iterations": "cycles",
-    "exit_code": "code",
-}
-DIGITS = {"hartree": "{:.10f}", "kJ/mol": "{:.4f}", "kcal/mol": "{:.4f}"}
-CONVERTED = {"_kj_per_mol": "kJ/mol", "_kcal_per_mol": "kcal/mol"}  # end of a name -> unit of the same energy
-
-# --- a result -----------------------------------------------------------------------------------------
-=======
     from dfmp2.output.prepared import Prepared
     from dfmp2.output.study import Study
->>>>>>> w-page
 
 
 def report(result: MP2Result) -> str:
