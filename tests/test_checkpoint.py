@@ -22,12 +22,12 @@ from dfmp2.host import locks
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz, read_xyz
 from dfmp2.mp2 import energy
-from dfmp2.mp2.checkpoint import NOTHING, Checkpoint, StoredB
+from dfmp2.mp2.calculation import NOTHING, Checkpoint, State, StoredB
 from dfmp2.mp2.identity import FREE, fingerprint
 from dfmp2.options import Options
 from dfmp2.output import checkpoint as files
 from dfmp2.output import hdf5
-from dfmp2.output.checkpoint import VARIABLE, FileCheckpoint, State, checkpointing, decode, encode
+from dfmp2.output.checkpoint import VARIABLE, FileCheckpoint, checkpointing, decode, encode
 from dfmp2.planning import memory
 from dfmp2.progress import Listener
 from dfmp2.scf import hartree_fock
@@ -171,7 +171,7 @@ def test_b_that_is_not_what_it_was_is_made_again(damage: str, on_disk: Options, 
         checkpointing(target, resume=False, note=said.stage, warn=pytest.fail) as kept,
     ):
         compute("h2o", on_disk, kept)
-    (file,) = tmp_path.glob("scratch/*/b-0.h5")
+    (file,) = tmp_path.glob("scratch/*/b-0.raw")
     content = bytearray(file.read_bytes())
     content[-5] ^= 1
     if damage == "gone":

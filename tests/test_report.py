@@ -21,10 +21,10 @@ from dfmp2.output.html import result as result_values
 from dfmp2.output.html.page import FOLDER
 from dfmp2.output.html.result import Speed, known_speed, list_pairs, stage_rates
 from dfmp2.output.html.svg import FAINTEST, FILLS, LEVELS, OTHER_FILL, orient
-from dfmp2.planning import product_rates
 from dfmp2.planning import rates as calibration
-from dfmp2.planning.figures import Storage, Timings
-from dfmp2.planning.time import Rates
+from dfmp2.planning.memory import Storage
+from dfmp2.planning.rates import Rates
+from dfmp2.planning.time import Timings
 from tests.conftest import listing
 from tests.report_page import enlarged, open_shell, page_of, parse
 
@@ -316,9 +316,9 @@ def test_speeds_are_those_of_the_host_of_the_run_only(result, tmp_path, monkeypa
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert known_speed(result) == Speed()
     count, rates = result.provenance.threads, Rates(pairs_fp64=123.0)
-    calibration._store(result.backend, count, rates)
+    calibration.store(result.backend, count, rates)
     products = {f"numpy fp64 {count}": 1e9, f"numpy mixed {count}": 2e9, f"torch mixed {count}": 3e9}
-    monkeypatch.setattr(product_rates, "load", {count: SimpleNamespace(products=products)}.get)
+    monkeypatch.setattr(calibration, "load_products", {count: SimpleNamespace(products=products)}.get)
     assert known_speed(result) == Speed(rates, {"transform": 1e9, "fit": 1e9, "pair_energies": 2e9})
     exact = dataclasses.replace(result, precision="fp64", certificate=None)
     assert known_speed(exact).products["pair_energies"] == 1e9

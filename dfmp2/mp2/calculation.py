@@ -1,34 +1,129 @@
-"""A calculation under way: what was settled before it began, what it keeps on disk, and what is recorded of it."""
+"""A calculation under way: what was settled before it began, what is saved of it, and what it keeps on disk.
+
+The calculation reads the attributes of its `Checkpoint` before each stage and calls the methods after it. The class
+here keeps nothing; `dfmp2.output.checkpoint` has the one that writes a file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.backends.base import PairTerms
 from dfmp2.errors import ResourceError
 from dfmp2.host import threads
-from dfmp2.host.arrays_on_disk import Space
-from dfmp2.host.scratch import in_memory
-from dfmp2.host.tensor_on_disk import StoredTensor
+from dfmp2.host.arrays_on_disk import StoredTensor
+from dfmp2.host.scratch import Space, in_memory
 from dfmp2.integrals.metric import orbital_groups
 from dfmp2.integrals.spaces import ActiveSpace, active_space
 from dfmp2.molecule.frozen_core import FrozenCore
-from dfmp2.mp2.checkpoint import NOTHING, Checkpoint
 from dfmp2.mp2.diagnostics import Metric
 from dfmp2.mp2.identity import identity
+from dfmp2.mp2.pairs import TileKey
 from dfmp2.options import Options
-from dfmp2.planning.figures import Storage, Timings
+from dfmp2.planning.memory import Storage
 from dfmp2.planning.plan import Plan, prepare_programs
 from dfmp2.planning.system import Setup, System, useful_threads
-from dfmp2.progress import Collector, Stopwatch
+from dfmp2.planning.time import Timings
+from dfmp2.progress import Collector, Listener, Stopwatch
 from dfmp2.scf.hartree_fock import require_fitting
 from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.units import format_bytes
 
+Array = NDArray[np.float64]
+
+RUN = "run"  # name in the identity: which run of a study
 TOLERATED = 64 * 10**6  # bytes of the program itself that may have come since a run was stopped: libraries, buffers
+
+
+@dataclass(frozen=True, slots=True)
+class StoredB:
+    """B in the scratch folder of a run that was stopped.
+
+    Attributes
+    ----------
+    folder : the scratch folder
+    shapes : (nocc, nvir, naux) per spin
+    digests : per spin, SHA-256 of the numbers of every group of orbitals
+    condition, dropped, threshold : of the fitting metric
+    """
+
+    folder: str
+    shapes: tuple[tuple[int, int, int], ...]
+    digests: tuple[tuple[str, ...], ...]
+    condition: float
+    dropped: int
+    threshold: float
+
+
+@dataclass(eq=False)
+class State:
+    """What is done of a calculation.
+
+    Attributes
+    ----------
+    identity : which calculation it is, by name (`dfmp2.mp2.identity.identity`)
+    layout : (program, budget) of the memory plan, bytes: the cut of the integrals decides about last bits
+    orbitals : of the last SCF iteration, while the SCF has not converged
+    reference : converged
+    b : where B lies on disk
+    tiles : pair terms of finished tiles
+    """
+
+    identity: Mapping[str, str] = field(default_factory=dict)
+    layout: tuple[int, int] | None = None
+    orbitals: StartOrbitals | None = None
+    reference: Reference | None = None
+    b: StoredB | None = None
+    tiles: dict[TileKey, PairTerms] = field(default_factory=dict)
+
+    @property
+    def run(self) -> str:
+        """The run of a study that it belongs to, "" for a calculation by itself."""
+        return self.identity.get(RUN, "")
+
+
+class Checkpoint(State):
+    """The state of a calculation that goes on; this class saves nothing. `path` is that of the file, "" for none."""
+
+    path: str = ""
+
+    def begin(self, identity: Mapping[str, str], listener: Listener) -> None:
+        """Say what is computed, before the first number is.
+
+        Raises
+        ------
+        ForeignCheckpoint : the state that was found belongs to another calculation
+        """
+
+    def add_layout(self, program: int, budget: int) -> None:
+        """How memory is divided, bytes."""
+
+    def add_orbitals(self, mo_coeff: Array, mo_occ: Array) -> None:
+        """Orbitals after an SCF iteration, (nspin, nao, nmo) and (nspin, nmo).
+
+        Raises
+        ------
+        Interrupted : the run was asked to stop; what was done is saved. The same holds for the methods below
+        """
+
+    def add_reference(self, reference: Reference) -> None:
+        """The converged reference."""
+
+    def add_b(self, b: StoredB | None) -> None:
+        """B is complete on disk; None: what was found there is not used."""
+
+    def add_tile(self, key: TileKey, terms: PairTerms) -> None:
+        """A tile is finished."""
+
+
+NOTHING = Checkpoint()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

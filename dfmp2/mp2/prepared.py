@@ -16,25 +16,34 @@ from dfmp2.backends.base import Limits
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import InputError, ResultFileError
 from dfmp2.host import provenance, resources
+from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.provenance import Preparation, Provenance
-from dfmp2.host.tensor_on_disk import StoredTensor
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.mole import build_auxiliary, build_mole, dump_mole
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.calculation import Calculation, FittedIntegrals, begun, limited, storage_of, timings_of
-from dfmp2.mp2.checkpoint import NOTHING, Checkpoint
+from dfmp2.mp2.calculation import (
+    NOTHING,
+    Calculation,
+    Checkpoint,
+    FittedIntegrals,
+    begun,
+    limited,
+    storage_of,
+    timings_of,
+)
 from dfmp2.mp2.diagnostics import Metric, diagnostics, warn_of_doubts
 from dfmp2.mp2.energy import build_b, correlate, hartree_fock
 from dfmp2.mp2.result import Diagnostics, MP2Result
 from dfmp2.options import BOTH_PARTS, PAIRS, Options
 from dfmp2.planning import memory
 from dfmp2.planning import plan as planning
-from dfmp2.planning.figures import Memory, Sizes, Storage, Timings
-from dfmp2.planning.memory import FLOAT64
+from dfmp2.planning.memory import FLOAT64, Memory, Storage
 from dfmp2.planning.plan import Plan, make_plan, settle
+from dfmp2.planning.sizes import Sizes
 from dfmp2.planning.system import Setup, System, frozen_core, resolve, sizes
 from dfmp2.planning.system import prepare as set_up
+from dfmp2.planning.time import Timings
 from dfmp2.progress import Collector, Listener, Stopwatch
 from dfmp2.scf.hartree_fock import reference_kind, uses_single
 from dfmp2.scf.reference import Reference, StartOrbitals

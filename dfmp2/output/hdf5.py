@@ -35,7 +35,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result, PairEnergies
 from dfmp2.options import Options
 from dfmp2.output.safe_hdf5 import open_checked, read_attribute
-from dfmp2.planning.figures import Sizes
+from dfmp2.planning.sizes import Sizes
 from dfmp2.scf.reference import Reference, StartOrbitals
 
 SCHEMA_VERSION = 1

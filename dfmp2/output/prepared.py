@@ -35,10 +35,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, ResourceError, ResultFileError
-from dfmp2.host.disk_region import Region, allocate
+from dfmp2.host.arrays_on_disk import Region, StoredTensor, allocate, numbers_hash
 from dfmp2.host.files import beside, move, require_writable, settled
-from dfmp2.host.tensor_on_disk import StoredTensor, numbers_hash
-from dfmp2.host.workers import each
+from dfmp2.host.threads import each
 from dfmp2.integrals.metric import orbital_groups
 from dfmp2.mp2.prepared import Prepared
 from dfmp2.output.hdf5 import (

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import printable
-from dfmp2.mp2 import scaling
-from dfmp2.mp2.result import MP2Result, describe, say_field
+from dfmp2.mp2.result import SCS, SOS, MP2Result, custom_scaling, describe, say_field
 from dfmp2.scf.reference import Reference
 from dfmp2.units import ANGSTROM_PER_BOHR, format_bytes
 
@@ -191,9 +190,9 @@ def _energies(result: MP2Result) -> list[str]:
         _energy("MP2 correlation", result.mp2_correlation_energy),
         _energy("MP2 total", result.mp2_total_energy),
     ]
-    own = scaling.custom(result.options.os_scale, result.options.ss_scale)
+    own = custom_scaling(result.options.os_scale, result.options.ss_scale)
     same, opposite = result.mp2_same_spin_correlation_energy, result.mp2_opposite_spin_correlation_energy
-    for factors in filter(None, (scaling.SCS, scaling.SOS, own)):
+    for factors in filter(None, (SCS, SOS, own)):
         correlation = factors.apply(opposite, same)
         note = f"  OS x {factors.opposite_spin:.6g}, SS x {factors.same_spin:.6g}"
         lines.append(_energy(f"{factors.name} correlation", correlation) + note)

@@ -16,9 +16,8 @@ from datetime import UTC, datetime
 from dfmp2.errors import InputError
 from dfmp2.host.provenance import version
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2 import scaling
 from dfmp2.mp2.extrapolation import Formula, correlation_formula, default_correlation, scf_formula
-from dfmp2.mp2.result import MP2Result
+from dfmp2.mp2.result import SCS, SOS, MP2Result, custom_scaling
 from dfmp2.options import Options
 from dfmp2.output.study import Column, Study, Value
 from dfmp2.progress import Listener
@@ -163,15 +162,15 @@ def _values(task: Limit, results: Results) -> dict[str, Value]:
     scf = limit(task.scf, "scf_total_energy")
     same = limit(task.correlation, "mp2_same_spin_correlation_energy")
     opposite = limit(task.correlation, "mp2_opposite_spin_correlation_energy")
-    own = scaling.custom(task.options.os_scale, task.options.ss_scale)
+    own = custom_scaling(task.options.os_scale, task.options.ss_scale)
     energies = {
         "scf_total_energy": (scf, task.scf.name),
         "mp2_same_spin_correlation_energy": (same, task.correlation.name),
         "mp2_opposite_spin_correlation_energy": (opposite, task.correlation.name),
         "mp2_correlation_energy": (same + opposite, task.correlation.name),
         "mp2_total_energy": (scf + same + opposite, f"{task.scf.name} and {task.correlation.name}"),
-        "scs_mp2_correlation_energy": (scaling.SCS.apply(opposite, same), task.correlation.name),
-        "sos_mp2_correlation_energy": (scaling.SOS.apply(opposite, same), task.correlation.name),
+        "scs_mp2_correlation_energy": (SCS.apply(opposite, same), task.correlation.name),
+        "sos_mp2_correlation_energy": (SOS.apply(opposite, same), task.correlation.name),
     }
     if own is not None:
         energies["scaled_mp2_correlation_energy"] = (own.apply(opposite, same), task.correlation.name)

@@ -20,9 +20,8 @@ import numpy as np
 from dfmp2.backends import registry, tiling
 from dfmp2.backends.base import Backend, Limits, Operand
 from dfmp2.host import threads
-from dfmp2.planning import product_rates
 from dfmp2.planning import rates as calibration
-from dfmp2.planning.product_rates import ProductRates
+from dfmp2.planning.rates import ProductRates
 from dfmp2.progress import Listener
 from dfmp2.validation import machine
 from dfmp2.validation.machine import Spread, spread
@@ -108,7 +107,7 @@ def measure(count: int, repeats: int, listener: Listener) -> dict[str, Any]:
     foreign = meter.foreign(listener)
     rates = {name: spread(values) for name, values in found.items()}
     kept = {f"{library} {precision} {n}": rate.median for (library, precision, n), rate in rates.items()}
-    product_rates.store(count, ProductRates(kept, foreign, header.date))
+    calibration.store_products(count, ProductRates(kept, foreign, header.date))
     backends = {library: backend for backend, library in LIBRARIES.items()}
     return {
         "mode": "gemm",

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from dfmp2.integrals.metric import factorise, fit
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.progress import Stopwatch
 
 Array = NDArray[np.float64]
 Single = NDArray[np.float32]
@@ -93,7 +92,7 @@ def _trnblas(kernel: Kernel, workers: int) -> tuple[Array, ActiveSpace]:
             p1 = min(p0 + BLOCK_FUNCTIONS, naux)
             yield p0, p1, [np.matmul(c_vir.T, raw[:, :, p0:p1]).transpose(2, 0, 1)]
 
-    [b] = fit(blocks(), factorise(metric), [(nocc, nvir)], naux, workers, Stopwatch())
+    [b] = fit(blocks(), factorise(metric), [(nocc, nvir)], naux, workers)
     return b, _space(eps_occ, eps_vir)
 
 

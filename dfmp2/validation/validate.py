@@ -18,9 +18,9 @@ from dfmp2.backends.registry import select
 from dfmp2.errors import BackendUnavailable, Dfmp2Error, InputError, Interrupted, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources, threads
 from dfmp2.molecule.pyscf_shield import import_pyscf
-from dfmp2.mp2 import energy, scaling
+from dfmp2.mp2 import energy
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
-from dfmp2.mp2.result import Certificate, MP2Result
+from dfmp2.mp2.result import SCS, Certificate, MP2Result
 from dfmp2.options import Options
 from dfmp2.output.hdf5 import ENERGIES
 from dfmp2.progress import Listener
@@ -180,7 +180,7 @@ class Other:
             # Every difference is judged by the entry, so any is let through here.
             check = recompute(result, float("inf"), self._session.threads, Quiet(), program=self.program)
             scf, same, opposite = check.scf_total_energy, check.same_spin, check.opposite_spin
-            scs = scaling.SCS.apply(opposite, same)
+            scs = SCS.apply(opposite, same)
             self._values[calculation] = (
                 check.program,
                 {

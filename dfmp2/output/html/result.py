@@ -13,16 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dfmp2.molecule.basis import BasisSet
-from dfmp2.mp2 import scaling
-from dfmp2.mp2.result import MP2Result, say_field
+from dfmp2.mp2.result import SCS, SOS, MP2Result, custom_scaling, say_field
 from dfmp2.output.html.page import counted, energy, fixed
 from dfmp2.output.html.svg import Array, Bar, Curve, bars, curves, draw_molecule, pair_map
 from dfmp2.output.series import Entry
 from dfmp2.output.text import CITATION, LONGEST_GEOMETRY, fitting_errors, orbital_classes
-from dfmp2.planning import product_rates
 from dfmp2.planning import rates as calibration
+from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Spin, Workload
-from dfmp2.planning.time import Rates
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE, format_bytes
 
 MOST_ROWS = 20  # of a pair map; more orbitals are put together in blocks
@@ -160,7 +158,7 @@ def _bases(result: MP2Result) -> list[tuple[str, ...]]:
 
 def _energies(result: MP2Result) -> dict[str, Any]:
     """Rows (name, Eh, kJ/mol, meaning), their bars, and where the factors were published."""
-    own = scaling.custom(result.options.os_scale, result.options.ss_scale)
+    own = custom_scaling(result.options.os_scale, result.options.ss_scale)
     same, opposite = result.mp2_same_spin_correlation_energy, result.mp2_opposite_spin_correlation_energy
     values = [
         ("nuclear repulsion", result.reference.nuclear_repulsion_energy, "contained in E(HF)"),
@@ -171,7 +169,7 @@ def _energies(result: MP2Result) -> dict[str, Any]:
         ("MP2 total", result.mp2_total_energy, "E(HF) + E(SS) + E(OS)"),
     ]
     drawn = [Bar("MP2", (opposite, same), energy(result.mp2_correlation_energy))]
-    for kind in filter(None, (scaling.SCS, scaling.SOS, own)):
+    for kind in filter(None, (SCS, SOS, own)):
         correlation = kind.apply(opposite, same)
         formula = f"{kind.opposite_spin:.6g} E(OS) + {kind.same_spin:.6g} E(SS)"
         values += [
@@ -185,7 +183,7 @@ def _energies(result: MP2Result) -> dict[str, Any]:
             for name, value, meaning in values
         ],
         "energy_bars": bars("Correlation energy by spin component", drawn, ("opposite spin", "same spin")),
-        "factors": "; ".join(f"{kind.name}: {kind.source}" for kind in (scaling.SCS, scaling.SOS)),
+        "factors": "; ".join(f"{kind.name}: {kind.source}" for kind in (SCS, SOS)),
     }
 
 
@@ -381,7 +379,7 @@ def known_speed(result: MP2Result) -> Speed:
     provenance = result.provenance
     if provenance.host != socket.gethostname():
         return Speed()
-    found = product_rates.load(provenance.threads)
+    found = calibration.load_products(provenance.threads)
     precision = "mixed" if result.precision == "mixed" else "fp64"
     wanted = {"transform": "numpy fp64", "fit": "numpy fp64"}
     if result.backend in LIBRARIES:
