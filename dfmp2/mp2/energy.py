@@ -49,7 +49,6 @@ from dfmp2.planning.plan import settle
 from dfmp2.planning.system import prepare as set_up
 from dfmp2.planning.system import resolve, sizes
 from dfmp2.progress import Collector, Listener, Stopwatch
-from dfmp2.scf import stability
 from dfmp2.scf.hartree_fock import reference_kind, release, run_scf
 from dfmp2.scf.reference import Reference, StartOrbitals
 
@@ -138,7 +137,11 @@ def build_b(
         kept = kept_b(calculation, spaces)
         if kept is not None:
             return reference, kept
-    frontier = stability.frontier_spaces(reference) if calculation.options.stability == "auto" else []
+    frontier: list[ActiveSpace] = []
+    if calculation.options.stability == "auto":
+        from dfmp2.scf import stability
+
+        frontier = stability.frontier_spaces(reference)
     fitted, stored = _transform_and_fit(calculation, spaces, frontier, place)
     if frontier:
         with calculation.clock("scf"):

@@ -12,7 +12,6 @@ from dfmp2.backends.registry import predictions, weigh_trainium
 from dfmp2.errors import KernelError, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources, threads
 from dfmp2.integrals import three_center
-from dfmp2.integrals.screening import pair_list
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
@@ -24,7 +23,6 @@ from dfmp2.planning.time import IN_MEMORY, Timings, Traffic
 from dfmp2.progress import Listener
 from dfmp2.scf.hamiltonian import uncontracted_functions
 from dfmp2.scf.hartree_fock import reference_kind, uses_single
-from dfmp2.scf.stability import frontier_elements
 from dfmp2.units import format_bytes
 
 
@@ -233,7 +231,11 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
     """Sizes of the run; nvir is taken from nao, an upper limit."""
     mole = system.mole
     spins = mole.nelec if kind == "uhf" else mole.nelec[:1]
-    nao = int(mole.nao)
+    nao, frontier = int(mole.nao), 0
+    if options.stability == "auto":
+        from dfmp2.scf.stability import frontier_elements
+
+        frontier = sum(frontier_elements(int(n), nao - int(n)) for n in spins)
     return Workload(
         nao=nao,
         naux_scf=system.naux_scf,
@@ -244,9 +246,7 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         precision=options.precision,
         block_functions=three_center.block_functions(system.auxmole, nao),
         widest_shell=int(np.diff(mole.ao_loc_nr()).max()),
-        frontier_elements=sum(frontier_elements(int(n), nao - int(n)) for n in spins)
-        if options.stability == "auto"
-        else 0,
+        frontier_elements=frontier,
         single_exchange=uses_single(options.precision, nao),
         x2c_functions=uncontracted_functions(mole) if options.relativity == "x2c" else 0,
         starts=options.scf_starts,
@@ -258,6 +258,8 @@ def _with_columns(work: Workload, system: System) -> Workload:
     """The sizes with the pairs of functions that the SCF keeps."""
     if not system.naux_scf:
         return work
+    from dfmp2.integrals.screening import pair_list
+
     return replace(work, scf_columns=len(pair_list(system.mole).columns))
 
 

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.molecule.resolve_basis import load_pyscf_element
-from dfmp2.scf.rotations import orbital_spins, rotated, with_orbitals
 
 LAST_ANO_ELEMENT = 96  # Cm: the ANO-RCC data of PySCF end here
 ORIGINS = {
@@ -38,6 +37,8 @@ def guess_density(guess: str, mf: Any, kind: str) -> Any:
     density = start_density(mf.mol, kind)
     if guess == "atoms":
         return density
+    from dfmp2.scf.rotations import orbital_spins, rotated, with_orbitals
+
     of_atoms = _diagonalised(mf, mf.get_fock(dm=density))
     turned = []
     for spin, sign in zip(orbital_spins(of_atoms), (1.0, -1.0), strict=True):
@@ -49,6 +50,8 @@ def guess_density(guess: str, mf: Any, kind: str) -> Any:
 
 def random_density(mf: Any, density: Any, number: int) -> Any:
     """A start density of its own for each number: the orbitals of another density's Fock matrix, turned at random."""
+    from dfmp2.scf.rotations import orbital_spins, rotated, with_orbitals
+
     found, rng, turned = _diagonalised(mf, mf.get_fock(dm=density)), np.random.default_rng(number), []
     for spin in orbital_spins(found):
         x = np.zeros_like(spin.differences)
