@@ -161,17 +161,11 @@ class Space:
             self._lock = _locked(self.folder)
         return self.folder
 
-    def keep(self, checkpoint: str) -> bool:
-        """Leave the folder behind if this run is stopped, as long as the file `checkpoint` names it; false where that
-        cannot be noted in it."""
-        if self.folder is None:
-            return False
-        try:
-            (self.folder / KEEPER).write_bytes(os.fsencode(os.path.abspath(checkpoint)))
-        except OSError:
-            return False
-        self._kept = True
-        return True
+    def keep(self, checkpoint: str) -> None:
+        """Leave the folder behind if this run is stopped, as long as the file `checkpoint` names it."""
+        with contextlib.suppress(OSError):  # where that cannot be noted in it, the folder goes
+            (self.own_folder() / KEEPER).write_bytes(os.fsencode(os.path.abspath(checkpoint)))
+            self._kept = True
 
     def adopt(self, folder: Path) -> bool:
         """Take the folder that a stopped run has left; false when it is gone or somebody else has it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,6 @@ from dfmp2.units import format_bytes
 Array = NDArray[np.float64]
 
 RUN = "run"  # name in the identity: which run of a study
-TOLERATED = 64 * 10**6  # bytes of the program itself that may have come since a run was stopped: libraries, buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +68,13 @@ class State:
     Attributes
     ----------
     identity : which calculation it is, by name (`dfmp2.mp2.identity.identity`)
-    layout : (program, budget) of the memory plan, bytes: the cut of the integrals decides about last bits
     orbitals : of the last SCF iteration, while the SCF has not converged
     reference : converged
     b : where B lies on disk
-    tiles : pair terms of finished tiles
+    tiles : pair terms of finished tiles, which hold for the B that they were made of
     """
 
     identity: Mapping[str, str] = field(default_factory=dict)
-    layout: tuple[int, int] | None = None
     orbitals: StartOrbitals | None = None
     reference: Reference | None = None
     b: StoredB | None = None
@@ -102,9 +99,6 @@ class Checkpoint(State):
         ForeignCheckpoint : the state that was found belongs to another calculation
         """
 
-    def add_layout(self, program: int, budget: int) -> None:
-        """How memory is divided, bytes."""
-
     def add_orbitals(self, mo_coeff: Array, mo_occ: Array) -> None:
         """Orbitals after an SCF iteration, (nspin, nao, nmo) and (nspin, nmo).
 
@@ -117,7 +111,8 @@ class Checkpoint(State):
         """The converged reference."""
 
     def add_b(self, b: StoredB | None) -> None:
-        """B is complete on disk; None: what was found there is not used."""
+        """B is complete, on disk, or in memory for None. Tiles of another B are dropped: how the integrals were cut
+        decides about last bits, and on disk memory decides about that."""
 
     def add_tile(self, key: TileKey, terms: PairTerms) -> None:
         """A tile is finished."""
@@ -216,8 +211,6 @@ def begun(
     prepare_programs(setup, plan.work, listener)
     made = {"fitted integrals": b_sha256} if b_sha256 else {}
     checkpoint.begin({**identity(system, setup, core, kind, start), **made}, listener)
-    if not made:  # last bits depend on how the integrals are cut
-        plan = _same_layout(plan, checkpoint, listener)
     if plan.memory.disk:
         listener.stage(f"{format_bytes(plan.memory.disk)} do not fit into memory and go to {setup.scratch}")
         if in_memory(setup.scratch):
@@ -227,22 +220,6 @@ def begun(
             )
     with Space(setup.scratch, plan.memory.disk) as space:
         yield Calculation(system, setup, kind, core, plan, space, listener, clock, checkpoint)
-
-
-def _same_layout(plan: Plan, checkpoint: Checkpoint, listener: Collector) -> Plan:
-    """The plan with memory divided as in the run that was stopped: the size of blocks decides about last bits."""
-    if checkpoint.layout is not None:
-        program, budget = checkpoint.layout
-        before = replace(plan.memory, program=program, budget=budget)
-        if before.fits and before.predicted_peak - program <= plan.memory.room + TOLERATED:
-            plan = replace(plan, memory=before)
-        else:
-            listener.warning(
-                "there is less memory than when the run was stopped, so arrays are cut in another way: the last bits "
-                "of the energies may differ from those of a run that was never stopped"
-            )
-    checkpoint.add_layout(plan.memory.program, plan.memory.budget)
-    return plan
 
 
 def room_for_b(calculation: Calculation, shapes: list[tuple[int, int]]) -> list[StoredTensor]:
@@ -273,7 +250,6 @@ def kept_b(calculation: Calculation, spaces: list[ActiveSpace]) -> FittedIntegra
         except ResourceError as error:
             calculation.listener.stage(f"fitted integrals in {kept.folder} are not used: {error}")
             space.close()
-    calculation.checkpoint.add_b(None)
     return None
 
 

@@ -134,9 +134,9 @@ def build_b(
     if doubt:
         calculation.listener.warning(doubt)
     if place is None and not calculation.plan.memory.mp2_fits_in_core:
-        kept = kept_b(calculation, spaces)
-        if kept is not None:
-            return reference, kept
+        there = kept_b(calculation, spaces)
+        if there is not None:
+            return reference, there
     frontier: list[ActiveSpace] = []
     if calculation.options.stability == "auto":
         from dfmp2.scf import stability
@@ -148,9 +148,12 @@ def build_b(
             found = stability.frontier_stability(reference, fitted.b[len(spaces) :])
             reference = replace(reference, stability=found)
         del fitted.b[len(spaces) :]
-    if stored and not place and checkpoint.path and calculation.space.keep(checkpoint.path):
+    kept = None
+    if stored and not place and checkpoint.path:
+        calculation.space.keep(checkpoint.path)
         shapes, digests = tuple(tensor.shape for tensor in stored), tuple(tensor.digests for tensor in stored)
-        checkpoint.add_b(StoredB(str(calculation.space.folder), shapes, digests, **asdict(fitted.metric)))
+        kept = StoredB(str(calculation.space.folder), shapes, digests, **asdict(fitted.metric))
+    checkpoint.add_b(kept)
     checkpoint.add_reference(reference)
     return reference, fitted
 

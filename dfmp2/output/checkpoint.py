@@ -113,13 +113,10 @@ class FileCheckpoint(Checkpoint):
                 raise
             listener.stage(f"starting from the beginning: {error}")
             return
-        self.layout, self.reference, self.b, self.tiles = found.layout, found.reference, found.b, found.tiles
+        self.reference, self.b, self.tiles = found.reference, found.b, found.tiles
         self.orbitals = None if self._same_bits else found.orbitals
         self.saved = True
         listener.stage(f"going on from {self.path}")
-
-    def add_layout(self, program: int, budget: int) -> None:
-        self.layout = program, budget
 
     def add_orbitals(self, mo_coeff: NDArray[np.float64], mo_occ: NDArray[np.float64]) -> None:
         self.orbitals = StartOrbitals(mo_coeff, mo_occ, None, self.path)
@@ -130,7 +127,8 @@ class FileCheckpoint(Checkpoint):
         self._safe_point(wanted=self.saved)
 
     def add_b(self, b: StoredB | None) -> None:
-        self.b = b
+        if b is not None or self.b is not None:
+            self.b, self.tiles = b, {}
 
     def add_tile(self, key: TileKey, terms: PairTerms) -> None:
         self.tiles[key] = terms
@@ -307,7 +305,7 @@ def encode(state: State) -> bytes:
         [(*channel, *tile, terms.exchange is not None) for (*channel, tile), terms in done], dtype=np.int64
     )
     parts = [part.ravel() for _, terms in done for part in terms if part is not None]
-    table = {name: getattr(state, name) for name in ("identity", "layout", "orbitals", "reference", "b")}
+    table = {name: getattr(state, name) for name in ("identity", "orbitals", "reference", "b")}
     table |= {"tiles": index.reshape(-1, 9), "terms": np.concatenate(parts) if parts else np.zeros(0)}
     text = np.frombuffer(json.dumps(table, default=plain).encode(), dtype=np.uint8)
     payload = io.BytesIO()
@@ -339,7 +337,6 @@ def decode(content: bytes) -> State:
         table = json.loads(arrays[0].tobytes(), object_hook=lambda found: _array(found, arrays[1:]))
         return State(
             identity={str(name): str(value) for name, value in table["identity"].items()},
-            layout=_tuples(table["layout"]),
             orbitals=_record(StartOrbitals, table["orbitals"]),
             reference=_record(Reference, table["reference"]),
             b=_record(StoredB, table["b"]),
