@@ -22,7 +22,6 @@ from dfmp2.mp2.pairs import pair_energies
 from dfmp2.options import Options
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import FileCheckpoint
-from dfmp2.output.hdf5 import field_values
 from dfmp2.planning import memory, plan, rates
 from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Spin, Workload
@@ -260,8 +259,3 @@ def test_traffic_counts_fitted_integrals_once():
     a = 4 * 3 * 128**2 * 3 * 128 * 4
     assert two[1] == 2 * one[1]
     assert two[0] == 2 * one[0] - a
-
-
-def test_files_written_before_the_option_are_read():
-    stored = {"basis": "cc-pvdz", "precision": "mixed"}
-    assert Options(**field_values(Options, stored)) == Options(basis="cc-pvdz", precision="mixed")

@@ -23,11 +23,10 @@ from dfmp2.host import scratch as scratch_folder
 from dfmp2.host.arrays_on_disk import Region, StoredTensor
 from dfmp2.host.scratch import PREFIX, Room, Space, remove_stale
 from dfmp2.host.threads import prefetched
-from dfmp2.integrals.screening import every_pair
 from dfmp2.mp2.result import MP2Result
 from dfmp2.planning import memory
 from dfmp2.scf.jk import FittedIntegrals
-from dfmp2.scf.jk_on_disk import DiskIntegrals, pair_blocks
+from dfmp2.scf.jk_on_disk import DiskIntegrals
 from tests.conftest import COMMAND, Runner, succeed, write_molecules
 
 INPUTS = Path(__file__).parent.parent / "inputs"
@@ -117,16 +116,6 @@ def test_pair_energies_on_the_same_orbitals(
     assert stored.storage is not None and stored.storage.scf_integrals == "none"
 
 
-@pytest.mark.slow
-def test_singular_metric_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Six centres within 0.4 angstrom: fitting functions are dropped, so B has fewer of them than it had raw."""
-    crowd = write_molecules(tmp_path) / "crowd.xyz"
-    held, stored = both(monkeypatch, lambda: dfmp2.run(crowd, "aug-cc-pvtz", stability="off", **EXACT))
-    assert held.diagnostics.metric_dropped > 0
-    assert stored.diagnostics.metric_dropped == held.diagnostics.metric_dropped
-    assert stored.mp2_total_energy == pytest.approx(held.mp2_total_energy, abs=1e-10)
-
-
 MOLE = gto.M(
     atom="H 0 18 0; N 0 0 0; H 0 27 0; H 0 0.8 0.6; H 0 36 0; H 0 -0.8 0.6; H 0 9 0", basis="6-31g", spin=1, verbose=0
 )
@@ -158,14 +147,6 @@ def test_full_stability_reads_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert held.reference.stability is not None and stored.reference.stability is not None
     assert stored.reference.stability.verdict == held.reference.stability.verdict
     assert "unstable" in stored.reference.stability.verdict
-
-
-def test_pair_blocks_cover_the_triangle_once() -> None:
-    for most in (1, 5_000, 100_000, 10**9):
-        blocks = pair_blocks(MOLE, every_pair(MOLE.nao), AUX.nao, most)
-        assert [b.t0 for b in blocks] == [0, *(b.t1 for b in blocks[:-1])]
-        assert blocks[-1].t1 == MOLE.nao * (MOLE.nao + 1) // 2
-        assert all((b.t1 - b.t0) * AUX.nao * 8 <= most or b.last == b.first + 1 for b in blocks)
 
 
 @pytest.mark.slow
@@ -241,16 +222,6 @@ def test_next_block_is_fetched_during_the_work_on_the_present_one() -> None:
         assert loaded == list(range(min(k + 2, 3)))
 
 
-def test_read_error_is_reported(root: Path) -> None:
-    with Space(root, 80) as space:
-        array = space.array("b", 10)
-        array.write(0, np.ones(10))
-        array.read(0, np.empty(10))
-        os.truncate(space.folder / "b.raw", 40)  # type: ignore[operator]
-        with pytest.raises(ResourceError, match="shorter than what was written"):
-            array.read(0, np.empty(10))
-
-
 def test_numbers_beyond_the_end_of_a_file_are_no_numbers(tmp_path: Path) -> None:
     with open(tmp_path / "b", "w+b") as file:
         region = Region(file.fileno(), 16, "b")
@@ -260,6 +231,12 @@ def test_numbers_beyond_the_end_of_a_file_are_no_numbers(tmp_path: Path) -> None
         assert out.tolist() == [0.0, 1.0, 2.0, 3.0]
         with pytest.raises(ResultFileError, match="b has become shorter"):
             region.read(1, out)
+    with Space(tmp_path, 80) as space:
+        array = space.array("b", 10)
+        array.write(0, np.ones(10))
+        os.truncate(space.own_folder() / "b.raw", 40)
+        with pytest.raises(ResourceError, match="shorter than what was written"):
+            array.read(0, np.empty(10))
 
 
 # --- what is left behind, and what is left alone --------------------------------------------------------
@@ -303,16 +280,6 @@ def test_a_held_lock_protects_whatever_the_name_says(root: Path, monkeypatch: py
         monkeypatch.undo()
         assert remove_stale(root) == []
         assert space.folder is not None and (space.folder / "b.raw").exists()
-
-
-def test_two_runs_share_a_folder(root: Path) -> None:
-    with Space(root, 0) as first:
-        first.array("b", 3).write(0, np.ones(3))
-        with Space(root, 0) as second:
-            second.array("b", 3).write(0, np.zeros(3))
-            assert len(list(root.iterdir())) == 2
-        assert list(root.iterdir()) == [first.folder]
-    assert list(root.iterdir()) == []
 
 
 def test_signal_during_the_removal_is_raised_afterwards(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
