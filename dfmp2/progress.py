@@ -10,6 +10,9 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+Block = TypeVar("Block")
 
 
 class Listener:
@@ -52,20 +55,39 @@ class Collector(Listener):
 
 
 class Stopwatch:
-    """Wall time per named stage, in seconds."""
+    """Wall time per named stage, in seconds; a stage within another one is not charged to that."""
 
     def __init__(self) -> None:
-        self._started = time.perf_counter()
+        self._started = self._mark = time.perf_counter()
+        self._stages: list[str] = []
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
         """Add the time spent in the block to `stage`."""
-        start = time.perf_counter()
+        self._charge()
+        self._stages.append(stage)
         try:
             yield
         finally:
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+            self._charge()
+            self._stages.pop()
+
+    def during(self, stage: str, blocks: Iterator[Block]) -> Iterator[Block]:
+        """The blocks of a generator; the time that each takes to be made is added to `stage`."""
+        while True:
+            with self(stage):
+                block = next(blocks, None)
+            if block is None:
+                return
+            yield block
+
+    def _charge(self) -> None:
+        now = time.perf_counter()
+        if self._stages:
+            stage = self._stages[-1]
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._mark
+        self._mark = now
 
     @property
     def total(self) -> float:

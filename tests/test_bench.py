@@ -16,9 +16,8 @@ import pytest
 from dfmp2.errors import ComparisonFailed
 from dfmp2.host import cache
 from dfmp2.output import hdf5
-from dfmp2.planning import product_rates, rates
-from dfmp2.planning.product_rates import ProductRates
-from dfmp2.planning.time import Rates
+from dfmp2.planning import rates
+from dfmp2.planning.rates import ProductRates, Rates
 from dfmp2.progress import Silent
 from dfmp2.validation import bench, machine, products
 from dfmp2.validation.machine import ratios, spread
@@ -119,19 +118,19 @@ def test_what_is_refused(call: Runner, folder: Path, arguments: tuple[str, ...],
 
 def test_the_record_is_kept_per_number_of_threads_and_survives_damage():
     record = ProductRates({"numpy fp64 2": 1.0e11}, 0.0, "2026-01-01")
-    assert product_rates.load(2) is None
-    product_rates.store(2, record)
-    assert product_rates.load(2) == record and product_rates.load(1) is None
-    name = cache.key("products 2 threads", product_rates.LIBRARIES)
+    assert rates.load_products(2) is None
+    rates.store_products(2, record)
+    assert rates.load_products(2) == record and rates.load_products(1) is None
+    name = cache.key("products 2 threads", rates.PRODUCT_LIBRARIES)
     old = {"products": record.products, "pairs": {"cpu fp64": 1e11}, "torch_import": 1.0, "foreign": 0.0}
     cache.store(name, {**old, "date": record.date})  # as version 0.1 wrote it
-    assert product_rates.load(2) == record
+    assert rates.load_products(2) == record
     cache.store(name, {"products": 1})
-    assert product_rates.load(2) is None
+    assert rates.load_products(2) is None
     cache.path().write_text("[1, 2")
-    assert product_rates.load(2) is None
-    product_rates.store(2, record)
-    assert product_rates.load(2) == record
+    assert rates.load_products(2) is None
+    rates.store_products(2, record)
+    assert rates.load_products(2) == record
 
 
 def test_gemm_measures_both_libraries_and_keeps_the_record(call: Runner, monkeypatch: pytest.MonkeyPatch):
@@ -143,7 +142,7 @@ def test_gemm_measures_both_libraries_and_keeps_the_record(call: Runner, monkeyp
     assert measured == {(lib, p, n) for lib in ("numpy", "torch") for p in ("float64", "float32") for n in (1, 2)}
     assert all(row["flops_per_second"]["median"] > 1e8 for row in found["rates"])
     assert found["pair_step_flops_per_second"]["torch mixed"] == 5e11
-    record = product_rates.load(2)
+    record = rates.load_products(2)
     assert record is not None and set(record.products) == {
         f"{lib} {p} {n}" for lib in ("numpy", "torch") for p in ("fp64", "mixed") for n in (1, 2)
     }

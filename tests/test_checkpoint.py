@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -22,12 +20,12 @@ from dfmp2.host import locks
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz, read_xyz
 from dfmp2.mp2 import energy
-from dfmp2.mp2.checkpoint import NOTHING, Checkpoint, StoredB
+from dfmp2.mp2.calculation import NOTHING, Checkpoint, State, StoredB
 from dfmp2.mp2.identity import FREE, fingerprint
 from dfmp2.options import Options
 from dfmp2.output import checkpoint as files
 from dfmp2.output import hdf5
-from dfmp2.output.checkpoint import VARIABLE, FileCheckpoint, State, checkpointing, decode, encode
+from dfmp2.output.checkpoint import VARIABLE, FileCheckpoint, checkpointing, decode, encode
 from dfmp2.planning import memory
 from dfmp2.progress import Listener
 from dfmp2.scf import hartree_fock
@@ -131,6 +129,17 @@ def test_tiles_of_another_cut_are_not_taken(states: Any, tmp_path: Path) -> None
     assert compute("nh2", SMALL, FileCheckpoint(tmp_path / "y.h5", state)) == whole
 
 
+def test_tiles_of_another_b_are_not_taken(states: Any, tmp_path: Path) -> None:
+    """B on disk that is gone is made again, perhaps from other blocks of integrals: its last bits may differ."""
+    whole, passed = states("nh2", SMALL)
+    state = passed[-1]
+    for key, terms in state.tiles.items():
+        state.tiles[key] = PairTerms(*(None if part is None else part + 1.0 for part in terms))
+    assert compute("nh2", SMALL, FileCheckpoint(tmp_path / "y.h5", state)) != whole  # they would be taken
+    state.b = StoredB(str(tmp_path / "gone"), (), (), 1.0, 0, 0.0)
+    assert compute("nh2", SMALL, FileCheckpoint(tmp_path / "y.h5", state)) == whole
+
+
 # --- B on disk ------------------------------------------------------------------------------------------------------
 
 
@@ -171,7 +180,7 @@ def test_b_that_is_not_what_it_was_is_made_again(damage: str, on_disk: Options, 
         checkpointing(target, resume=False, note=said.stage, warn=pytest.fail) as kept,
     ):
         compute("h2o", on_disk, kept)
-    (file,) = tmp_path.glob("scratch/*/b-0.h5")
+    (file,) = tmp_path.glob("scratch/*/b-0.raw")
     content = bytearray(file.read_bytes())
     content[-5] ^= 1
     if damage == "gone":
@@ -279,7 +288,6 @@ def example() -> State:
     rng = np.random.default_rng(0)
     return State(
         {"geometry": "a"},
-        (10, 20),
         StartOrbitals(rng.random((2, 3, 3)), rng.random((2, 3)), None, "the checkpoint"),
         None,
         StoredB("/scratch/here", ((2, 3, 4),), (("ab",),), 1.5, 0, 0.0),
@@ -293,7 +301,7 @@ def example() -> State:
 
 def test_file_gives_back_what_was_written() -> None:
     state, found = example(), decode(encode(example()))
-    assert (found.identity, found.layout, found.b, found.reference) == (state.identity, state.layout, state.b, None)
+    assert (found.identity, found.b, found.reference) == (state.identity, state.b, None)
     assert found.orbitals is not None and state.orbitals is not None and found.tiles and state.tiles
     np.testing.assert_array_equal(found.orbitals.mo_coeff, state.orbitals.mo_coeff)
     np.testing.assert_array_equal(found.orbitals.mo_occ, state.orbitals.mo_occ)
@@ -315,20 +323,6 @@ def test_damage_of_any_byte_is_found() -> None:
     for length in range(begin, len(content), 7):
         with pytest.raises(ValueError, match="does not have the stored hash"):
             decode(content[:length])
-
-
-def test_the_hash_covers_names_types_and_shapes() -> None:
-    """Arrays of another shape or type, or in each other's place, with the old hash."""
-    content = encode(example())
-    head, _, payload = content.partition(b"\nPK")
-    with np.load(io.BytesIO(b"PK" + payload)) as archive:
-        text, *arrays = (archive[name] for name in archive.files)
-    assert decode(head + b"\nPK" + payload).tiles and arrays[1].shape == (2, 3)
-    for changed in ([arrays[0], arrays[1].reshape(3, 2)], [arrays[0], arrays[1].view(np.int64)], arrays[1::-1]):
-        made = io.BytesIO()
-        np.savez(made, text, *changed, *arrays[2:])
-        with pytest.raises(ValueError, match="does not have the stored hash"):
-            decode(head + b"\n" + made.getvalue())
 
 
 # --- one process at a time ------------------------------------------------------------------------------------------
@@ -356,18 +350,6 @@ def test_one_process_holds_a_lock_and_a_dead_one_does_not(tmp_path: Path) -> Non
     assert mine is not None and mine.pid == os.getpid()
     locks.release(target)
     assert locks.holder(target) is None and list(tmp_path.iterdir()) == []
-
-
-def test_a_lock_file_that_holds_nonsense_is_a_lock_all_the_same(tmp_path: Path) -> None:
-    target = tmp_path / "h2o.h5"
-    code = SLEEPER.replace("time.sleep", "Path(sys.argv[1]).with_name('.h2o.lock').write_text('[' * 9000); time.sleep")
-    with subprocess.Popen([sys.executable, "-c", code, str(target)], stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None and other.stdout.readline() == "None\n"
-        time.sleep(0.2)
-        assert str(locks.acquire(target)) == "another process"
-        other.kill()
-    assert locks.acquire(target) is None
-    locks.release(target)
 
 
 # --- the command ----------------------------------------------------------------------------------------------------

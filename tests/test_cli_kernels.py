@@ -11,7 +11,7 @@ from dfmp2.backends import contract, registry
 from dfmp2.backends.base import PairTerms
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.cli.kernels import LANES
-from dfmp2.planning import rates, time
+from dfmp2.planning import rates
 from dfmp2.trainium.costs import prediction
 
 from .conftest import succeed
@@ -148,7 +148,7 @@ def test_check_ends_with_8_for_a_backend_that_does_not(call, monkeypatch, broken
 
 def test_plan_predicts_time_and_memory_with_the_dispatch_apart(call, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(rates, "measure", lambda backend, count: time.Rates())
+    monkeypatch.setattr(rates, "measure", lambda backend, count: rates.Rates())
     arguments = ("plan", "nh2.xyz", "--basis", "cc-pvdz", "--threads", "1", "--backend", "nki-interpreter")
     facts = succeed(call(*arguments, "--json")).json["trainium"]
     assert "predicted, not measured" in facts["label"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,12 +22,9 @@ from dfmp2.mp2.pairs import pair_energies
 from dfmp2.options import Options
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import FileCheckpoint
-from dfmp2.output.hdf5 import field_values
-from dfmp2.planning import device_transform, plan, rates
-from dfmp2.planning.figures import Timings
+from dfmp2.planning import memory, plan, rates
+from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Spin, Workload
-from dfmp2.planning.time import Rates
-from dfmp2.progress import Stopwatch
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import program_of, programs, transform_calls
 from dfmp2.trainium.costs.prediction import predict_transform, transform_traffic
@@ -117,10 +115,11 @@ def test_rows_of_b_are_those_that_the_host_fits():
     values, vectors = np.linalg.eigh(metric)
     cut = vectors[:, 5:] / np.sqrt(values[5:])
     for factor in (factorise(metric), MetricFactor(cut, False, 1.0 / EIGENVALUE_CUT, 5)):
-        a = fitted_integrals(mole, auxmole, factor, 1, Stopwatch(), 10**6)
+        raw = [(p0, p1, block.copy()) for p0, p1, block in three_center.packed_blocks(mole, auxmole)]
+        a = fitted_integrals(np.concatenate([block for _, _, block in raw]), factor, 1)
         tensor = UntransformedTensor(a, space.c_occ, space.c_vir)
-        blocks = three_center.transformed_blocks(mole, auxmole, [space], Stopwatch(), 1)
-        (b,) = fit(blocks, factor, [(space.nocc, space.nvir)], auxmole.nao, 1, Stopwatch())
+        blocks = three_center.transformed_blocks(raw, [space], 1)
+        (b,) = fit(blocks, factor, [(space.nocc, space.nvir)], auxmole.nao, 1)
         assert tensor.shape == b.shape
         np.testing.assert_allclose(tensor.rows([3, 1]), b[[3, 1]], rtol=0, atol=1e-12)
         np.testing.assert_allclose(tensor[1], b[1], rtol=0, atol=1e-12)
@@ -150,7 +149,7 @@ def test_backends_that_take_b_from_the_host_refuse(call, backend):
 
 
 def test_little_memory_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(device_transform, "host_bytes", lambda work: 10**13)
+    monkeypatch.setattr(memory, "device_host_bytes", lambda work: 10**13)
     with pytest.raises(ResourceError, match=r"--transform device holds 10\.00 TB of fitted integrals on the host"):
         python.run(molecule(tmp_path, "h2o"), "sto-3g", **ON_DEVICE)
 
@@ -163,9 +162,9 @@ def test_b_is_made_on_the_host_unless_it_is_asked_for(tmp_path):
 def test_what_cannot_run_is_refused_before_the_scf():
     backend, work = NkiBackend("k", InterpreterExecutor()), Workload(100, 128, 128, (Spin(9, 9, 90),), "mixed", 100)
     with pytest.raises(UnsupportedByBackend, match="there is nothing to correlate; use an nki lane"):
-        device_transform.require(backend, (), work, 10**12)
+        plan.require_device(backend, replace(work, spins=()), 10**12)
     with pytest.raises(UnsupportedByBackend, match=r"--transform device: .*sbuf-capacity.*; use --transform host"):
-        device_transform.require(backend, (Shape(9, 60_000, 128),), work, 10**12)
+        plan.require_device(backend, replace(work, spins=(Spin(9, 9, 60_000),)), 10**12)
 
 
 @pytest.mark.slow
@@ -186,13 +185,14 @@ def test_the_costs_are_those_of_the_formulas():
     up = 4 * (2 * 128**2) * 2 * 128 + 128 * 2 * 64 + 128 * 2 * 128 + 8 * (4 * 2 * 128) * 8 * 128
     assert found.up == 4 * up
     assert found.down == 4 * 4 * 256 * 64 * 128
-    backend = NkiBackend("k", InterpreterExecutor())
+    setup = SimpleNamespace(backend=NkiBackend("k", InterpreterExecutor()), options=Options("sto-3g", transform="host"))
     work = Workload(160, 400, 400, (Spin(60, 60, 100),), "mixed", 100)
-    host = Timings(scf=1.0, integrals=1.0, fit=6.0, transform=2.0, pair_energies=1.0, total=11.0)
-    device = device_transform.retimed(host, backend, spins, work)
-    assert device.fit == pytest.approx(6.0 * 160 * 161 / 2 / 6000)
+    host = plan._seconds(setup, work, None, plan.IN_MEMORY, None)
+    setup.options = Options("sto-3g", transform="device", backend="nki")
+    device = plan._seconds(setup, work, None, plan.IN_MEMORY, None)
+    assert device.fit == pytest.approx(host.fit * 160 * 161 / 2 / 6000)
     assert device.transform == pytest.approx(found.device + found.dispatch + found.link)
-    assert device.total - host.total == pytest.approx(device.fit - 6.0 + device.transform - 2.0)
+    assert device.total - host.total == pytest.approx(device.fit - host.fit + device.transform - host.transform)
 
 
 def test_predicted_transfers_are_those_of_the_lane(tmp_path, monkeypatch):
@@ -259,8 +259,3 @@ def test_traffic_counts_fitted_integrals_once():
     a = 4 * 3 * 128**2 * 3 * 128 * 4
     assert two[1] == 2 * one[1]
     assert two[0] == 2 * one[0] - a
-
-
-def test_files_written_before_the_option_are_read():
-    stored = {"basis": "cc-pvdz", "precision": "mixed"}
-    assert Options(**field_values(Options, stored)) == Options(basis="cc-pvdz", precision="mixed")

@@ -19,17 +19,14 @@ from pyscf import df, gto, scf
 
 import dfmp2
 from dfmp2.errors import ResourceError, ResultFileError
-from dfmp2.host import arrays_on_disk as scratch_space
 from dfmp2.host import scratch as scratch_folder
-from dfmp2.host.arrays_on_disk import Space, prefetched
-from dfmp2.host.disk_region import Region
-from dfmp2.host.scratch import PREFIX, remove_stale
-from dfmp2.host.tensor_on_disk import StoredTensor
-from dfmp2.integrals.screening import every_pair
+from dfmp2.host.arrays_on_disk import Region, StoredTensor
+from dfmp2.host.scratch import PREFIX, Room, Space, remove_stale
+from dfmp2.host.threads import prefetched
 from dfmp2.mp2.result import MP2Result
 from dfmp2.planning import memory
 from dfmp2.scf.jk import FittedIntegrals
-from dfmp2.scf.jk_on_disk import DiskIntegrals, Room, pair_blocks
+from dfmp2.scf.jk_on_disk import DiskIntegrals
 from tests.conftest import COMMAND, Runner, succeed, write_molecules
 
 INPUTS = Path(__file__).parent.parent / "inputs"
@@ -71,7 +68,7 @@ def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stale_name(pid: int = DEAD, host: str | None = None) -> str:
     name = re.sub(r"[^A-Za-z0-9_.]", "_", platform.node()) if host is None else host
-    return f"{PREFIX}-{name}-{pid}-12345-0123abcd"
+    return f"{PREFIX}-{name}-{pid}-0123abcd"
 
 
 # --- the same numbers ---------------------------------------------------------------------------------
@@ -119,16 +116,6 @@ def test_pair_energies_on_the_same_orbitals(
     assert stored.storage is not None and stored.storage.scf_integrals == "none"
 
 
-@pytest.mark.slow
-def test_singular_metric_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Six centres within 0.4 angstrom: fitting functions are dropped, so B has fewer of them than it had raw."""
-    crowd = write_molecules(tmp_path) / "crowd.xyz"
-    held, stored = both(monkeypatch, lambda: dfmp2.run(crowd, "aug-cc-pvtz", stability="off", **EXACT))
-    assert held.diagnostics.metric_dropped > 0
-    assert stored.diagnostics.metric_dropped == held.diagnostics.metric_dropped
-    assert stored.mp2_total_energy == pytest.approx(held.mp2_total_energy, abs=1e-10)
-
-
 MOLE = gto.M(
     atom="H 0 18 0; N 0 0 0; H 0 27 0; H 0 0.8 0.6; H 0 36 0; H 0 -0.8 0.6; H 0 9 0", basis="6-31g", spin=1, verbose=0
 )
@@ -160,14 +147,6 @@ def test_full_stability_reads_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert held.reference.stability is not None and stored.reference.stability is not None
     assert stored.reference.stability.verdict == held.reference.stability.verdict
     assert "unstable" in stored.reference.stability.verdict
-
-
-def test_pair_blocks_cover_the_triangle_once() -> None:
-    for most in (1, 5_000, 100_000, 10**9):
-        blocks = pair_blocks(MOLE, every_pair(MOLE.nao), AUX.nao, most)
-        assert [b.t0 for b in blocks] == [0, *(b.t1 for b in blocks[:-1])]
-        assert blocks[-1].t1 == MOLE.nao * (MOLE.nao + 1) // 2
-        assert all((b.t1 - b.t0) * AUX.nao * 8 <= most or b.last == b.first + 1 for b in blocks)
 
 
 @pytest.mark.slow
@@ -202,7 +181,7 @@ def test_array_gives_back_what_was_written_and_counts(root: Path) -> None:
         np.testing.assert_array_equal(out, values[2:6])
         assert (space.written, space.read) == (8 * 77, 8 * 44)
         (own,) = root.iterdir()
-        assert own.stat().st_mode & 0o077 == 0 and {file.name for file in own.iterdir()} == {"lock", "b.h5"}
+        assert own.stat().st_mode & 0o077 == 0 and {file.name for file in own.iterdir()} == {"lock", "b.raw"}
     assert list(root.iterdir()) == []
 
 
@@ -220,7 +199,7 @@ def test_tensor_is_fitted_group_by_group(root: Path, block: int) -> None:
         out = np.empty((3, 3, 9))
         kept.read(1, 4, out)
         np.testing.assert_array_equal(out, 2 * raw.transpose(1, 2, 0)[1:4])
-        np.testing.assert_array_equal(kept.orbital(2), out[1])
+        np.testing.assert_array_equal(kept[2], out[1])
         with pytest.raises(TypeError, match="expected float64"):
             kept.read(1, 4, out.astype(np.float32))
         assert shorter.shape == (5, 3, 6)
@@ -243,16 +222,6 @@ def test_next_block_is_fetched_during_the_work_on_the_present_one() -> None:
         assert loaded == list(range(min(k + 2, 3)))
 
 
-def test_read_error_is_reported(root: Path) -> None:
-    with Space(root, 80) as space:
-        array = space.array("b", 10)
-        array.write(0, np.ones(10))
-        array.read(0, np.empty(10))
-        os.truncate(space.folder / "b.h5", 100)  # type: ignore[operator]
-        with pytest.raises(ResourceError, match="shorter than what was written"):
-            array.read(0, np.empty(10))
-
-
 def test_numbers_beyond_the_end_of_a_file_are_no_numbers(tmp_path: Path) -> None:
     with open(tmp_path / "b", "w+b") as file:
         region = Region(file.fileno(), 16, "b")
@@ -262,6 +231,12 @@ def test_numbers_beyond_the_end_of_a_file_are_no_numbers(tmp_path: Path) -> None
         assert out.tolist() == [0.0, 1.0, 2.0, 3.0]
         with pytest.raises(ResultFileError, match="b has become shorter"):
             region.read(1, out)
+    with Space(tmp_path, 80) as space:
+        array = space.array("b", 10)
+        array.write(0, np.ones(10))
+        os.truncate(space.own_folder() / "b.raw", 40)
+        with pytest.raises(ResourceError, match="shorter than what was written"):
+            array.read(0, np.empty(10))
 
 
 # --- what is left behind, and what is left alone --------------------------------------------------------
@@ -270,38 +245,31 @@ def test_numbers_beyond_the_end_of_a_file_are_no_numbers(tmp_path: Path) -> None
 def test_stale_folders_of_the_dead_go_and_everything_else_stays(root: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
-    (outside / "precious.h5").write_text("mine")
+    (outside / "precious.raw").write_text("mine")
     stale = root / stale_name()
     stale.mkdir()
     (stale / "lock").touch()
-    (stale / "scf.h5").write_text("x")
+    (stale / "scf.raw").write_text("x")
     kept = {
-        "living": root / stale_name(os.getpid()).replace("-12345-", f"-{scratch_folder._started(os.getpid())}-"),
+        "living": root / stale_name(os.getpid()),
         "other host": root / stale_name(host="elsewhere"),
         "other name": root / "dfmp2-scratch-data",
         "somebody's": root / stale_name().replace("abcd", "abce"),
     }
     for path in kept.values():
         path.mkdir()
-        (path / "scf.h5").write_text("x")
+        (path / "scf.raw").write_text("x")
     (kept["somebody's"] / "notes.txt").write_text("x")
-    (kept["somebody's"] / "link.h5").symlink_to(outside / "precious.h5")
+    (kept["somebody's"] / "link.raw").symlink_to(outside / "precious.raw")
     link, file = root / stale_name().replace("abcd", "1111"), root / stale_name().replace("abcd", "2222")
     link.symlink_to(outside)
     file.write_text("x")
     assert remove_stale(root) == [stale.name]
     assert not stale.exists() and link.is_symlink() and file.read_text() == "x"
-    assert (outside / "precious.h5").read_text() == "mine"
+    assert (outside / "precious.raw").read_text() == "mine"
     for name in ("living", "other host", "other name"):
-        assert (kept[name] / "scf.h5").exists(), name
-    assert sorted(p.name for p in kept["somebody's"].iterdir()) == ["link.h5", "notes.txt"]
-
-
-def test_reused_process_number_does_not_protect(root: Path) -> None:
-    """Our own number, but another start time: that process is dead."""
-    stale = root / stale_name(os.getpid())
-    stale.mkdir()
-    assert remove_stale(root) == [stale.name]
+        assert (kept[name] / "scf.raw").exists(), name
+    assert sorted(p.name for p in kept["somebody's"].iterdir()) == ["link.raw", "notes.txt"]
 
 
 def test_a_held_lock_protects_whatever_the_name_says(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,21 +279,11 @@ def test_a_held_lock_protects_whatever_the_name_says(root: Path, monkeypatch: py
         space.array("b", 3)
         monkeypatch.undo()
         assert remove_stale(root) == []
-        assert space.folder is not None and (space.folder / "b.h5").exists()
-
-
-def test_two_runs_share_a_folder(root: Path) -> None:
-    with Space(root, 0) as first:
-        first.array("b", 3).write(0, np.ones(3))
-        with Space(root, 0) as second:
-            second.array("b", 3).write(0, np.zeros(3))
-            assert len(list(root.iterdir())) == 2
-        assert list(root.iterdir()) == [first.folder]
-    assert list(root.iterdir()) == []
+        assert space.folder is not None and (space.folder / "b.raw").exists()
 
 
 def test_signal_during_the_removal_is_raised_afterwards(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    remove, calls = scratch_space.remove_folder, []
+    remove, calls = scratch_folder.remove_folder, []
 
     def interrupted(path: Path) -> None:
         calls.append(path)
@@ -333,7 +291,7 @@ def test_signal_during_the_removal_is_raised_afterwards(root: Path, monkeypatch:
             raise KeyboardInterrupt
         remove(path)
 
-    monkeypatch.setattr(scratch_space, "remove_folder", interrupted)
+    monkeypatch.setattr(scratch_folder, "remove_folder", interrupted)
     space = Space(root, 0)
     space.array("b", 3)
     with pytest.raises(KeyboardInterrupt):
@@ -400,7 +358,7 @@ def start(root: Path, cwd: Path) -> subprocess.Popen[bytes]:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     deadline = time.monotonic() + 30
-    while not list(root.glob(f"{PREFIX}-*-{process.pid}-*/scf.h5")):
+    while not list(root.glob(f"{PREFIX}-*-{process.pid}-*/scf.raw")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
     return process

@@ -24,7 +24,7 @@ from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import Dfmp2Error, ResourceError, ResultFileError
 from dfmp2.execution import pairs
 from dfmp2.execution.pool import Slot
-from dfmp2.mp2.checkpoint import NOTHING
+from dfmp2.mp2.calculation import NOTHING
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import RUN, VARIABLE, FileCheckpoint, decode, encode
 from dfmp2.output.prepared import energy, opened, opened_calculation, options_for

@@ -11,13 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5py
 import pytest
 
 from dfmp2.errors import ResourceError, ResultExists
 from dfmp2.host.files import write_atomically
 from dfmp2.output.checkpoint import VARIABLE
-from dfmp2.planning import memory
 from tests.conftest import Finished, Runner, listing, run_command, succeed, write_molecules
 from tests.faults import numbers
 from tests.writers import FAULTS, H2, SECOND, WRITERS, Fault, failing, intact, named, prepare, remembered
@@ -131,28 +129,6 @@ def test_file_and_folder_are_on_disk_when_it_is_written(
         with pytest.raises(ResultExists, match="was written by another process meanwhile"):
             write_atomically(tmp_path / "x.h5", b"other", overwrite=False)
         assert (tmp_path / "x.h5").read_bytes() == b"content" and len(list(tmp_path.iterdir())) == 1
-
-
-@pytest.mark.parametrize(("number", "after"), [(errno.ENOSPC, 0), (errno.EIO, 2)])
-def test_scratch(number: int, after: int, call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("scf_fits_in_core", "mp2_fits_in_core"):
-        monkeypatch.setattr(memory.MemoryPlan, name, property(lambda _: False))
-    written, store = [0], h5py.Dataset.__setitem__
-
-    def failing_store(self: Any, place: Any, values: Any) -> None:
-        written[0] += self.file.filename.startswith(str(folder / "scratch"))
-        if written[0] > after:
-            raise OSError(number, os.strerror(number))
-        store(self, place, values)
-
-    (folder / "scratch").mkdir()
-    before = listing(folder)
-    monkeypatch.setattr(h5py.Dataset, "__setitem__", failing_store)
-    done = call("run", "h2o.xyz", *H2, "--output", "x.h5", "--scratch", str(folder / "scratch"))
-    assert done.code == 7 and f"scratch folder {folder / 'scratch'}: {os.strerror(number)}" in done.message
-    assert {k: v for k, v in listing(folder).items() if k != "scratch"} == {
-        k: v for k, v in before.items() if k != "scratch"
-    }
 
 
 def test_log_on_a_full_disk(call: Runner, folder: Path) -> None:

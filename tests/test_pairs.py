@@ -15,12 +15,12 @@ from dfmp2.backends.cpu import CpuBackend
 from dfmp2.backends.torch import TorchBackend
 from dfmp2.backends.untransformed import UntransformedOperand
 from dfmp2.errors import NumericalError
-from dfmp2.host.arrays_on_disk import Space
-from dfmp2.host.tensor_on_disk import StoredTensor
+from dfmp2.host.arrays_on_disk import StoredTensor
+from dfmp2.host.scratch import Space
 from dfmp2.integrals.spaces import ActiveSpace, homo_lumo_gap, smallest_denominator
 from dfmp2.mp2 import certificate
+from dfmp2.mp2.certificate import rounded, summation_order
 from dfmp2.mp2.pairs import evaluate, pair_energies
-from dfmp2.mp2.streaming import rounded, summation_order
 from dfmp2.planning.sizes import SAMPLED
 from tests.conftest import Heard
 from tests.test_backends import fitted

@@ -12,7 +12,7 @@ from pyscf import df, gto, scf
 
 import dfmp2
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2 import scaling
+from dfmp2.mp2.result import MP2
 from dfmp2.progress import Listener
 from tests.conftest import Heard
 
@@ -85,7 +85,7 @@ def test_two_electrons_of_different_spin_and_an_ion_of_one_keep_zeros_without_si
 
 def test_scalings_are_arithmetic_on_the_stored_components(water):
     os_energy, ss_energy = water.mp2_opposite_spin_correlation_energy, water.mp2_same_spin_correlation_energy
-    assert scaling.MP2.apply(os_energy, ss_energy) == water.mp2_correlation_energy
+    assert MP2.apply(os_energy, ss_energy) == water.mp2_correlation_energy
     assert water.scs_mp2_correlation_energy == pytest.approx(1.2 * os_energy + ss_energy / 3, abs=1e-14)
     assert water.sos_mp2_correlation_energy == pytest.approx(1.3 * os_energy, abs=1e-14)
     one = dfmp2.run(WATER, os_scale=1.0, ss_scale=1.0, **EXACT)

@@ -15,12 +15,11 @@ from dfmp2.backends.cpu import CpuBackend
 from dfmp2.cli.main import main
 from dfmp2.errors import ResourceError
 from dfmp2.host import cache
-from dfmp2.planning import disk_rates, memory, rates, time
+from dfmp2.planning import memory, rates, time
 from dfmp2.planning import plan as planning
-from dfmp2.planning.disk_rates import DiskRates
-from dfmp2.planning.figures import Timings
+from dfmp2.planning.rates import DiskRates, Rates
 from dfmp2.planning.sizes import CYCLES, Spin, Workload
-from dfmp2.planning.time import Rates, Traffic
+from dfmp2.planning.time import Timings, Traffic
 from tests.test_disk import set_variant
 
 INPUTS = Path(__file__).parent.parent / "inputs"
@@ -125,10 +124,8 @@ def test_time_is_operations_over_rate():
 def test_reading_ahead_costs_only_what_the_computation_does_not_hide():
     disk = DiskRates(write=1e9, read=1e9)
     plain = time.seconds(LARGE, Rates())
-    hidden = Traffic(pairs_read=10**9, pairs_ahead=10**9)
+    hidden = Traffic(pairs_read=10**9)
     assert time.seconds(LARGE, Rates(), hidden, disk).pair_energies == pytest.approx(plain.pair_energies)
-    waited = Traffic(pairs_read=10**9)
-    assert time.seconds(LARGE, Rates(), waited, disk).pair_energies == pytest.approx(plain.pair_energies + 1.0)
     slow = time.seconds(LARGE, Rates(), hidden, DiskRates(1e9, 1e7))
     assert slow.pair_energies == pytest.approx(100.0)
     moved = Traffic(scf_written=2 * 10**9, fit_written=10**9, fit_read=3 * 10**9)
@@ -147,46 +144,46 @@ def test_rates_are_kept_per_backend_and_threads_and_damage_counts_as_none(monkey
     cache.path().write_text("{ not json")
     assert rates.load("cpu", 1) is None
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc")
-    rates._store("cpu", 2, Rates())  # an unwritable cache does not stop a plan
+    rates.store("cpu", 2, Rates())  # an unwritable cache does not stop a plan
     assert rates.load("cpu", 2) is None
 
 
 def test_a_folder_is_measured_once_and_left_empty(tmp_path):
     folder = tmp_path / "scratch"
     folder.mkdir()
-    assert disk_rates.load(folder) is None
-    found = disk_rates.measure(folder, 2 * disk_rates.CHUNK)
+    assert rates.load_disk(folder) is None
+    found = rates.measure_disk(folder, 2 * rates.CHUNK)
     assert found.write > 0 and found.read > 0 and found.date
     assert list(folder.iterdir()) == []
-    assert disk_rates.load(folder) == found and disk_rates.load(tmp_path) is None
-    cache.store(disk_rates._key(folder), {"write": "fast"})
-    assert disk_rates.load(folder) is None
+    assert rates.load_disk(folder) == found and rates.load_disk(tmp_path) is None
+    cache.store(rates._disk_key(folder), {"write": "fast"})
+    assert rates.load_disk(folder) is None
 
 
 def test_a_file_system_without_direct_access_is_measured_too(tmp_path, monkeypatch):
     real, dropped = os.open, []
 
     def refuse(path, flags, *more, **given):
-        if flags & disk_rates.DIRECT:
+        if flags & rates.DIRECT:
             raise OSError(22, "Invalid argument")
         return real(path, flags, *more, **given)
 
-    monkeypatch.setattr(disk_rates.os, "open", refuse)
-    monkeypatch.setattr(disk_rates.os, "posix_fadvise", lambda *given: dropped.append(given[3]))
-    assert disk_rates.measure(tmp_path, disk_rates.CHUNK).read > 0
+    monkeypatch.setattr(rates.os, "open", refuse)
+    monkeypatch.setattr(rates.os, "posix_fadvise", lambda *given: dropped.append(given[3]))
+    assert rates.measure_disk(tmp_path, rates.CHUNK).read > 0
     assert dropped == [os.POSIX_FADV_DONTNEED]
 
 
 def test_a_full_or_failing_folder_is_named(tmp_path, monkeypatch):
     with pytest.raises(ResourceError, match="no-such"):
-        disk_rates.measure(tmp_path / "no-such", disk_rates.CHUNK)
+        rates.measure_disk(tmp_path / "no-such", rates.CHUNK)
 
     def fail(handle):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(disk_rates.os, "fsync", fail)
+    monkeypatch.setattr(rates.os, "fsync", fail)
     with pytest.raises(ResourceError, match="No space left"):
-        disk_rates.measure(tmp_path, disk_rates.CHUNK)
+        rates.measure_disk(tmp_path, rates.CHUNK)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("dfmp2-scratch")] == []
 
 
@@ -196,7 +193,7 @@ def test_a_full_or_failing_folder_is_named(tmp_path, monkeypatch):
 def fixed_rates(monkeypatch, calls):
     def measure(backend, count):
         calls.append((backend.name, count))
-        rates._store(backend.name, count, Rates())
+        rates.store(backend.name, count, Rates())
         return Rates()
 
     monkeypatch.setattr(rates, "measure", measure)
@@ -228,23 +225,23 @@ def test_plan_names_the_smallest_change(monkeypatch, capsys):
 
 def test_plan_measures_the_folder_when_arrays_go_there(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(rates, "measure", lambda backend, count: Rates())
-    monkeypatch.setattr(disk_rates, "SIZE", disk_rates.CHUNK)
+    monkeypatch.setattr(rates, "SIZE", rates.CHUNK)
     command = ["plan", str(INPUTS / "h2o.xyz"), "--basis", "cc-pvdz", "--threads", "1", "--scratch", str(tmp_path)]
     assert main(command) == 0
     assert "traffic:" not in capsys.readouterr().out
-    assert disk_rates.load(tmp_path) is None
+    assert rates.load_disk(tmp_path) is None
     set_variant(monkeypatch, disk=True)
     assert main([*command, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)["scratch"]
     assert facts["rates"] == "measured on this host"
     assert facts["read_bytes"] > facts["written_bytes"] > 0
-    assert disk_rates.load(tmp_path).read == facts["bytes_per_second"]["read"]
+    assert rates.load_disk(tmp_path).read == facts["bytes_per_second"]["read"]
     assert main(command) == 0
     assert " written at " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("name", "precision"), [("h2o", "fp64"), ("nh2", "mixed")])
-def test_bytes_foreseen_are_the_bytes_moved(name, precision, monkeypatch, tmp_path):
+@pytest.mark.parametrize("name", ["h2o", "nh2"])
+def test_bytes_foreseen_are_the_bytes_moved(name, monkeypatch, tmp_path):
     plans = []
 
     make_plan = planning.make_plan
@@ -255,7 +252,7 @@ def test_bytes_foreseen_are_the_bytes_moved(name, precision, monkeypatch, tmp_pa
 
     set_variant(monkeypatch, disk=True)
     monkeypatch.setattr(planning, "make_plan", remember)
-    given = {"precision": precision, "threads": 1, "scratch": str(tmp_path), "stability": "off"}
+    given = {"precision": "fp64", "threads": 1, "scratch": str(tmp_path), "stability": "off"}
     result = dfmp2.run(INPUTS / f"{name}.xyz", "sto-3g", **given)
     [foreseen] = [plan.traffic for plan in plans]
     assert foreseen.written == result.storage.written

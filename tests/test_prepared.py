@@ -21,7 +21,7 @@ from hypothesis import given
 
 import dfmp2
 from dfmp2.errors import InputError, ResourceError, ResultFileError
-from dfmp2.host import disk_region
+from dfmp2.host import arrays_on_disk
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS, Options
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import VARIABLE
@@ -432,7 +432,7 @@ def test_a_full_disk_leaves_nothing(call: Runner, folder: Path, monkeypatch: pyt
     def full(*_given: Any) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    for module, name in ((disk_region.os, "pwrite"), (os, "fsync"), (os, "replace")):
+    for module, name in ((arrays_on_disk.os, "pwrite"), (os, "fsync"), (os, "replace")):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, full)
             done = call(*PREPARE, "--overwrite")

@@ -20,8 +20,9 @@ from dfmp2.output import hdf5
 from dfmp2.output.html.page import FOLDER
 from dfmp2.output.html.svg import FILLS, LEVELS, OTHER_FILL, orient
 from dfmp2.output.report import list_pairs, operations
-from dfmp2.planning import product_rates
-from dfmp2.planning.figures import Storage, Timings
+from dfmp2.planning import rates
+from dfmp2.planning.memory import Storage
+from dfmp2.planning.time import Timings
 from tests.conftest import listing
 from tests.report_page import enlarged, open_shell, page_of, parse
 
@@ -274,11 +275,11 @@ def test_rates_are_operations_over_time(result, monkeypatch):
     def cells(shown):
         return next(row for row in parse(page_of(shown)).rows if row[0] == "pair energies")[1:]
 
-    monkeypatch.setattr(product_rates, "load", lambda _: None)
+    monkeypatch.setattr(rates, "load_products", lambda _: None)
     assert cells(exact)[0] == "0.50" and len(cells(exact)) == 4
     count = exact.provenance.threads
     record = SimpleNamespace(products={f"numpy fp64 {count}": 8.0 * flops, f"numpy mixed {count}": 1.0})
-    monkeypatch.setattr(product_rates, "load", {count: record}.get)
+    monkeypatch.setattr(rates, "load_products", {count: record}.get)
     assert cells(exact)[4] == "25"  # per cent
     assert len(cells(replace(exact, provenance=replace(exact.provenance, host="elsewhere")))) == 4
 

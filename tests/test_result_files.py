@@ -6,7 +6,6 @@ import json
 import lzma
 import random
 import shutil
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,10 +23,9 @@ from dfmp2.molecule.basis import ElementBasis, nested_tuples
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5 import read_start_orbitals
 from dfmp2.output.json import to_json
-from dfmp2.output.safe_hdf5 import open_checked
 from dfmp2.output.study import Column, StudyWriter, read_study, verify_study, write_table
 from dfmp2.output.text import pair_table, report
-from tests.conftest import Runner, Stored, listing, run_command, succeed
+from tests.conftest import Runner, Stored, listing, succeed
 
 STO3G = ("--basis", "sto-3g")
 CODE = "__import__('os').system('touch EXECUTED')"
@@ -225,7 +223,6 @@ FOREIGN: dict[str, Edit] = {
     "deep": lambda h: h.create_group("/".join("a" * 30)),
     "loop": looped,
     "many": lambda h: [h.create_group(f"g{number}") for number in range(10_001)],
-    "text-never-written": lambda h: h.create_dataset(X, (2,), h5py.string_dtype()),
 }
 
 # No result, or a damaged one; `--scf-from` needs less of a file and may take it.
@@ -364,14 +361,6 @@ def test_code_for_a_molecule_is_not_run(
     assert not (folder / "EXECUTED").exists()
 
 
-def test_pyscf_itself_would_have_run_it(doctored: Callable[[Edit], str], folder: Path) -> None:
-    """The trap works."""
-    file = doctored(put("mol", HOSTILE_MOLECULES["code"]))
-    code = f"import sys; sys.path.pop(0); from pyscf.lib import chkfile; chkfile.load_mol({file!r})"
-    run_command("-c", code, cwd=folder, program=(sys.executable,))
-    assert (folder / "EXECUTED").exists()
-
-
 def test_text_of_a_stored_result_cannot_steer_the_terminal(doctored: Callable[[Edit], str], call: Runner) -> None:
     fake = "\x1b[2J\rred\ndfmp2 finished: E(MP2, total) = -1.0 Eh"
     for name in ("name", "source"):
@@ -382,7 +371,6 @@ def test_text_of_a_stored_result_cannot_steer_the_terminal(doctored: Callable[[E
 
 # --- bytes changed anywhere --------------------------------------------------------------------------
 
-SIGNATURE, HEADER = b"GCOL", 16  # of a heap of texts in an HDF5 file; bytes of its head and of that of each text
 PATIENCE = 20.0  # s; a reading takes some 0.03
 FILES = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
@@ -439,19 +427,6 @@ def test_changed_anywhere(plan: list[Change], radical: Stored, tmp_path: Path) -
     read_or_refuse(path)
 
 
-@FILES
-@given(place=st.integers(0, 4095), new=st.binary(min_size=1, max_size=8), heap=st.booleans())
-@pytest.mark.slow
-def test_changed_where_the_structure_is(place: int, new: bytes, heap: bool, water: Stored, tmp_path: Path) -> None:
-    """The first pages hold superblock, root group and a heap of texts; another heap is looked for by its signature."""
-    content = bytearray(water.path.read_bytes())
-    start = content.rfind(SIGNATURE) if heap else 0
-    content[start + place : start + place + len(new)] = new
-    path = tmp_path / "changed.h5"
-    path.write_bytes(content)
-    read_or_refuse(path)
-
-
 def test_cut_off_at_every_length(water: Stored, tmp_path: Path) -> None:
     """Half a file is never a result: HDF5 stores its length."""
     content, path = water.path.read_bytes(), tmp_path / "short.h5"
@@ -460,52 +435,6 @@ def test_cut_off_at_every_length(water: Stored, tmp_path: Path) -> None:
         path.write_bytes(content[:length])
         with pytest.raises(ResultFileError):
             hdf5.read(path)
-
-
-def free_spaces(content: bytes) -> list[int]:
-    """Where the free space of each heap of texts begins; some heaps are full."""
-    found, heap = [], content.find(SIGNATURE)
-    while heap >= 0:
-        place, end = heap + HEADER, heap + int.from_bytes(content[heap + 8 : heap + 16], "little")
-        while place + HEADER <= end and any(content[place : place + 2]):
-            place += HEADER + -(-int.from_bytes(content[place + 8 : place + 16], "little") // 8) * 8
-        found += [place] if place + HEADER <= end else []
-        heap = content.find(SIGNATURE, heap + 1)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("index", "length"), [(0, 0), (0, 1), (0, 2**64 - 1), (1, 2**64 - 1), (1, 2**64 - 16)], ids=range(5)
-)
-def test_a_hole_in_the_file_is_refused_at_once(index: int, length: int, water: Stored, tmp_path: Path) -> None:
-    """Such a step from object to object keeps HDF5 2.0 busy for ever, beyond the reach of any signal."""
-    content, path = water.path.read_bytes(), tmp_path / "hole.h5"
-    refused = 0
-    for place in free_spaces(content):
-        hole = index.to_bytes(8, "little") + length.to_bytes(8, "little")
-        path.write_bytes(content[:place] + hole + content[place + HEADER :])
-        refused += not read_or_refuse(path)
-    assert refused  # not all: some heaps hold nothing but descriptions, which are not read
-
-
-def test_as_many_texts_as_a_large_study_has_are_read(tmp_path: Path) -> None:
-    """Five hundred runs have some 200,000 objects in their heaps."""
-    texts = [f"text {number}" for number in range(200_000)]
-    with h5py.File(tmp_path / "many.h5", "w") as handle:
-        handle["texts"] = np.array(texts, dtype=h5py.string_dtype())
-    with open_checked(tmp_path / "many.h5") as handle:
-        assert list(handle["texts"].asstr()[-2:]) == texts[-2:]
-
-
-def test_a_text_that_claims_gigabytes_is_refused_at_once(water: Stored, tmp_path: Path) -> None:
-    """The HDF5 library reserves what a text claims before it looks for it."""
-    with h5py.File(water.path) as handle:
-        offset = handle["dfmp2/input/text"].id.get_offset()
-    content, path = bytearray(water.path.read_bytes()), tmp_path / "claim.h5"
-    content[offset : offset + 4] = b"\xff\xff\xff\xff"
-    path.write_bytes(content)
-    with pytest.raises(ResultFileError, match="longer than the file"):
-        hdf5.read(path)
 
 
 def test_unchanged_it_is_read(water: Stored, radical: Stored) -> None:

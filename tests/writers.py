@@ -169,20 +169,12 @@ H2 = ("--basis", "sto-3g", "--threads", "1")
 SCAN = ("scan", "h2.xyz", "--bond", "1,2", "0.7:0.8:2", *H2, "--output", "new.h5", "--overwrite")
 EACH = {"DFMP2_CHECKPOINT_SECONDS": "0"}  # a checkpoint at every safe point
 RUN = "dfmp2.mp2.energy", "mp2_energy"
-ROW = {"name": "a", "seconds": 1.0}
 
 
-def _export(kind: str, ending: str) -> Writer:
-    return Writer(f"new.{ending}", ("export", "h2.h5", "--to", kind, "--output", f"new.{ending}", "--overwrite"))
+def _collected(folder: Path) -> None:
+    from dfmp2.execution.index import write_rows
 
-
-def _collected(ending: str) -> Writer:
-    def write(folder: Path) -> None:
-        from dfmp2.execution.index import write_rows
-
-        write_rows(folder / f"new.{ending}", [ROW], {"basis": "sto-3g"}, overwrite=True)
-
-    return Writer(f"new.{ending}", write)
+    write_rows(folder / "new.h5", [{"name": "a", "seconds": 1.0}], {"basis": "sto-3g"}, overwrite=True)
 
 
 def _error_file(folder: Path) -> None:
@@ -223,11 +215,8 @@ def _ends_with(*endings: str) -> Callable[[str], bool]:
 
 WRITERS: dict[str, Writer] = {
     "result": Writer("new.h5", ("run", "h2.xyz", *H2, "--output", "new.h5", "--overwrite"), once=RUN),
-    "derived result": Writer("new.h5", ("derive", "h2.h5", "--os-scale", "1", "--output", "new.h5", "--overwrite")),
     "report, HTML": Writer("new.html", ("report", "h2.h5", "--output", "new.html", "--overwrite")),
-    "export, Molden": _export("molden", "molden"),
-    "export, QCSchema": _export("qcschema", "json"),
-    "export, xyz": _export("xyz", "xyz"),
+    "export": Writer("new.xyz", ("export", "h2.h5", "--to", "xyz", "--output", "new.xyz", "--overwrite")),
     "study (`scan`)": Writer("new.h5", SCAN, only=_ends_with(".h5"), once=RUN),
     "table of a scan": Writer("new.csv", SCAN, only=_ends_with(".csv"), allowed=("new.h5",), once=RUN),
     "curve of a scan": Writer("new.svg", SCAN, only=_ends_with(".svg"), allowed=("new.h5", "new.csv"), once=RUN),
@@ -235,12 +224,6 @@ WRITERS: dict[str, Writer] = {
         *("new.h5.checkpoint", ("run", "h2.xyz", *H2, "--output", "new.h5", "--overwrite"), True),
         only=_ends_with(".checkpoint"),
         allowed=("new.h5",),
-        settings=EACH,
-    ),
-    "checkpoint of a study": Writer(
-        *("new.h5.checkpoint", SCAN, True),
-        only=_ends_with(".checkpoint"),
-        allowed=("new.h5", "new.csv", "new.svg"),
         settings=EACH,
     ),
     "validation": Writer(
@@ -258,15 +241,9 @@ WRITERS: dict[str, Writer] = {
     ),
     "rates of this host": Writer("dfmp2/calibration.json", _measured, True),
     "compiled kernel": Writer("neff/nki_0.5.0.neff", _compiled, only=_ends_with(".neff")),
-    "record of a compiled kernel": Writer(
-        "neff/nki_0.5.0.json", _compiled, only=_ends_with(".json"), allowed=("neff/nki_0.5.0.neff",)
-    ),
     "NAME.error.json of a batch": Writer("a.error.json", _error_file),
     "batch.json": Writer("batch.json", _ledger, only=_ends_with("batch.json")),
-    "batch.csv": Writer("batch.csv", _ledger, only=_ends_with("batch.csv"), allowed=("batch.json",)),
-    "collected table, CSV": _collected("csv"),
-    "collected table, HDF5": _collected("h5"),
-    "collected table, JSON": _collected("json"),
+    "collected table": Writer("new.h5", _collected),
     "log": Writer(
         *("new.log", ("run", "h2.xyz", *H2, "--output", "new.h5", "--log", "new.log")),
         steps=("open", "write", "short write", "flush"),

@@ -11,7 +11,7 @@ and (ia|jb) = sum_P B_iaP B_jbP. RHF, UHF, SCS and frozen core are arithmetic ab
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -109,6 +109,32 @@ class Operand:
     eps_occ: NDArray[np.float64]
     eps_vir: NDArray[np.float64]
     precision: str
+
+    def batches(self, backend: Backend, right: Any, tiles: list[Tile]) -> Iterator[Batch]:
+        """As of Source: all tiles at once."""
+        yield self, right, {tile: tile for tile in tiles}
+
+
+Batch = tuple[Operand, Operand, dict[Tile, Tile]]
+
+
+class Source(Protocol):
+    """One spin's B that a backend is given in resident parts: an Operand, or what takes its place."""
+
+    @property
+    def b(self) -> Any:
+        """Something of shape (nocc, nvir, naux)."""
+        ...
+
+    @property
+    def eps_occ(self) -> NDArray[np.float64]:
+        """(nocc,) float64, Eh."""
+        ...
+
+    def batches(self, backend: Backend, right: Any, tiles: list[Tile]) -> Iterator[Batch]:
+        """Resident operands of this and of `right`, a Source of the same kind, and for each tile of the batch in their
+        own numbering the tile it stands for; valid until the next is taken."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

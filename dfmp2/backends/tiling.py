@@ -34,9 +34,9 @@ def visits(tiles: list[Tile], held: int, left_row: int, right_row: int, *, same:
     left_row, right_row : bytes of an occupied orbital of either side
     same : whether both sides are one spin
     """
-    room = held - 2 * _widest(tiles) * right_row
+    room = held - 2 * widest(tiles) * right_row
     found = []
-    for rows in _sets(_rows(tiles), room // max(1, left_row)):
+    for rows in _sets(rows_of(tiles), room // max(1, left_row)):
         begin, end = rows[0][0], rows[-1][1]
         mine = [tile for tile in tiles if begin <= tile.i0 and tile.i1 <= end]
         inside = [tile for tile in mine if same and begin <= tile.j0 and tile.j1 <= end]
@@ -56,15 +56,18 @@ def _sets(cuts: list[Cut], most: int) -> list[list[Cut]]:
     return sets
 
 
-def _widest(tiles: list[Tile]) -> int:
-    return max((cut[1] - cut[0] for cut in _columns(tiles)), default=0)
+def widest(tiles: list[Tile]) -> int:
+    """Orbitals along the longest j edge."""
+    return max((cut[1] - cut[0] for cut in columns_of(tiles)), default=0)
 
 
-def _rows(tiles: list[Tile]) -> list[Cut]:
+def rows_of(tiles: list[Tile]) -> list[Cut]:
+    """Ranges of i, in order."""
     return sorted({(tile.i0, tile.i1) for tile in tiles})
 
 
-def _columns(tiles: list[Tile]) -> list[Cut]:
+def columns_of(tiles: list[Tile]) -> list[Cut]:
+    """Ranges of j, in order."""
     return sorted({(tile.j0, tile.j1) for tile in tiles})
 
 

@@ -10,14 +10,14 @@ float32 alone (tests/test_integrals.py has figures).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.backends.base import Backend, Operand, Tile
+from dfmp2.backends.base import Backend, Batch, Operand, Tile
 
 Array = NDArray[np.float64]
 
@@ -80,6 +80,24 @@ class UntransformedOperand:
     eps_occ: Array
     eps_vir: Array
 
+    def batches(self, backend: Backend, right: UntransformedOperand, tiles: list[Tile]) -> Iterator[Batch]:
+        """As of `dfmp2.backends.base.Source`: the rows of B that the tiles need are made at once."""
+        rows = {i for tile in tiles for i in range(tile.i0, tile.i1)}
+        columns = {j for tile in tiles for j in range(tile.j0, tile.j1)}
+        if self is right:
+            rows = columns = rows | columns
+        near = self._resident(backend, sorted(rows))
+        far = near if self is right else right._resident(backend, sorted(columns))
+        row, column = ({orbital: k for k, orbital in enumerate(sorted(found))} for found in (rows, columns))
+        yield (
+            near,
+            far,
+            {Tile(row[t.i0], row[t.i1 - 1] + 1, column[t.j0], column[t.j1 - 1] + 1, t.diagonal): t for t in tiles},
+        )  # neighbours stay neighbours: all orbitals of a tile are there
+
+    def _resident(self, backend: Backend, orbitals: list[int]) -> Operand:
+        return backend.put(self.b.rows(orbitals), self.eps_occ[orbitals], self.eps_vir, "fp64")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceTensor:
@@ -104,27 +122,6 @@ class DeviceTensor:
         if precision == "mixed":
             return self.operand
         return UntransformedOperand(self.source, self.operand.eps_occ, self.operand.eps_vir)
-
-
-def gathered(
-    backend: Backend, left: UntransformedOperand, right: UntransformedOperand, tiles: list[Tile]
-) -> tuple[Operand, Operand, dict[Tile, Tile]]:
-    """Resident operands of the orbitals in tiles, and for each tile in their numbering the tile it stands for."""
-    rows = {i for tile in tiles for i in range(tile.i0, tile.i1)}
-    columns = {j for tile in tiles for j in range(tile.j0, tile.j1)}
-    if left is right:
-        rows = columns = rows | columns
-    near = _put(backend, left, sorted(rows))
-    far = near if left is right else _put(backend, right, sorted(columns))
-    row, column = ({orbital: k for k, orbital in enumerate(sorted(found))} for found in (rows, columns))
-    local = {
-        Tile(row[t.i0], row[t.i1 - 1] + 1, column[t.j0], column[t.j1 - 1] + 1, t.diagonal): t for t in tiles
-    }  # neighbours stay neighbours: all orbitals of a tile are there
-    return near, far, local
-
-
-def _put(backend: Backend, operand: UntransformedOperand, orbitals: list[int]) -> Operand:
-    return backend.put(operand.b.rows(orbitals), operand.eps_occ[orbitals], operand.eps_vir, "fp64")
 
 
 def unpacked(packed: Array, nao: int) -> Array:

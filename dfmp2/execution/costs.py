@@ -24,6 +24,7 @@ from dfmp2.mp2.identity import FREE
 from dfmp2.options import Options
 from dfmp2.planning import rates as calibration
 from dfmp2.planning import time
+from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf.fitting_sets import resolve_fitting
 from dfmp2.scf.hartree_fock import reference_kind, uses_single
@@ -236,11 +237,11 @@ def works(batch: Batch, inputs: Inputs, loads: Iterable[Workload | None]) -> lis
     return found
 
 
-def cost(load: Workload | None, rates: time.Rates | None = None) -> float:
+def cost(load: Workload | None, rates: Rates | None = None) -> float:
     """Seconds an item will take at the given rates, those of all hosts by default; 0 for one that will be refused."""
     if load is None:
         return 0.0
-    rates = rates or time.Rates()
+    rates = rates or Rates()
     return PER_ITEM + time.seconds(load, rates).total - rates.start  # a warm worker has its libraries loaded
 
 

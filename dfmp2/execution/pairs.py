@@ -20,17 +20,16 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dfmp2.backends.base import PairTerms
+from dfmp2.backends.base import PairTerms, Source
 from dfmp2.backends.tiling import pairs_in
 from dfmp2.errors import Dfmp2Error, InputError, ResourceError, ResultFileError
 from dfmp2.execution.pool import Pool
-from dfmp2.mp2.calculation import Calculation
+from dfmp2.mp2.calculation import NOTHING, RUN, Calculation, Checkpoint
 from dfmp2.mp2.certificate import operands
-from dfmp2.mp2.checkpoint import NOTHING, Checkpoint
 from dfmp2.mp2.identity import differences
-from dfmp2.mp2.pairs import AnyOperand, Results, TileKey, evaluate_keys, tile_keys
+from dfmp2.mp2.pairs import Results, TileKey, evaluate_keys, tile_keys
 from dfmp2.options import Options
-from dfmp2.output.checkpoint import RUN, SUFFIX, decode, remove
+from dfmp2.output.checkpoint import SUFFIX, decode, remove
 from dfmp2.output.prepared import OpenedFile, opened, opened_calculation, read_b
 from dfmp2.progress import Listener
 
@@ -59,7 +58,7 @@ def evaluator(calculation: Calculation, source: OpenedFile) -> Callable[[list[Ti
     """Evaluates tiles in this process; B is read now, into memory where it fits, and put to the backend once."""
     fitted, setup = read_b(calculation, source), calculation.setup
     spaces, held = calculation.spaces(source.prepared.reference), calculation.plan.memory.tensor_bytes
-    put: dict[str, list[AnyOperand]] = {}
+    put: dict[str, list[Source]] = {}
 
     def evaluate(keys: list[TileKey]) -> Results:
         precision = "fp64" if keys[0][0] or calculation.options.precision == "fp64" else "mixed"

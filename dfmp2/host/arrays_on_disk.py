@@ -1,188 +1,66 @@
-"""Arrays on disk: flat float64 HDF5 datasets in a run's scratch folder, with every byte counted.
+"""Numbers in a file: flat float64 arrays read and written by position, and B(i,a,P) kept in one of them.
 
-    read, write: numbers [start, start + n) of a dataset of fixed length, contiguous in its file
-
-HDF5 releases the interpreter while it reads, so a thread can fetch the next block during a computation.
+B is written raw by blocks of fitting functions and fitted in place by groups of orbitals. A group of occupied orbitals
+i0:i1 owns a range of the file. Raw integrals arrive as pieces (i1-i0, nvir, p1-p0) one after another in it; the fit
+reads the pieces of a group, solves, and writes the group back as (i1-i0, nvir, naux). Afterwards the file holds
+(nocc, nvir, naux) in C order.
 """
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from types import TracebackType
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import Interrupted, ResourceError
-from dfmp2.host.resources import free_disk
-from dfmp2.host.scratch import SUFFIX, keep_for, make_folder, remove_folder, remove_stale, require_space, take_over
-from dfmp2.units import format_bytes
+from dfmp2.errors import Dfmp2Error, ResourceError, ResultFileError
+from dfmp2.host.resources import return_memory
+from dfmp2.host.threads import each
 
 Array = NDArray[np.float64]
-Loaded = TypeVar("Loaded")
 
 FLOAT64 = 8
 
 
-class Space:
-    """Scratch space of one run; a context manager that leaves nothing behind.
+class Region:
+    """Numbers in an open file, little-endian as the hosts are; several threads may read and write at once.
 
     Parameters
     ----------
-    root : folder to make the run's own folder in; nothing is made before the first array
-    needed : bytes the run will write, checked on entry; 0 when all fits into memory
+    descriptor : of the file
+    offset : of the first number, bytes
+    name : of the file, for errors
 
     Attributes
     ----------
-    written, read : bytes so far
-    folder : the run's own folder, None while there is none
+    bytes_read, bytes_written : so far; a little less where threads met
     """
 
-    def __init__(self, root: Path, needed: int) -> None:
-        self.root, self.needed = root, needed
-        self.written = self.read = 0
-        self.folder: Path | None = None
-        self._lock: int | None = None
-        self._arrays: list[StoredArray] = []
-        self._kept = False
-
-    def __enter__(self) -> Space:
-        remove_stale(self.root)
-        if self.needed:
-            require_space(self.root, self.needed)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._kept and kind is not None and issubclass(kind, (KeyboardInterrupt, Interrupted)):
-            self.leave()
-        self.close()
-
-    def keep(self, checkpoint: str) -> bool:
-        """Leave the folder behind if this run is stopped, for the one that goes on from the file `checkpoint`.
-
-        Returns
-        -------
-        False when its files cannot be made ready for that
-        """
-        if self.folder is None:
-            return False
-        try:
-            for array in self._arrays:
-                array.flush()
-            keep_for(self.folder, checkpoint)
-        except (OSError, RuntimeError):  # what HDF5 raises when it cannot flush
-            return False
-        self._kept = True
-        return True
-
-    def adopt(self, folder: Path) -> bool:
-        """Take the folder that a stopped run has left; false when it is gone or somebody else has it."""
-        if self.folder is not None:
-            return False
-        lock = take_over(folder)
-        if lock is None:
-            return False
-        self.folder, self._lock, self._kept = folder, lock, True
-        return True
-
-    def leave(self) -> None:
-        """Close everything and delete nothing."""
-        while self._arrays:
-            self._arrays.pop().close(delete=False)
-        self.folder = None
-
-    def close(self) -> None:
-        """Remove everything; a signal that comes meanwhile is raised afterwards."""
-        stopped: BaseException | None = None
-        while True:
-            try:
-                self._remove()
-                break
-            except (KeyboardInterrupt, Interrupted) as signal:
-                stopped = signal
-        if stopped is not None:
-            raise stopped
-
-    def array(self, name: str, size: int, *, existing: bool = False) -> StoredArray:
-        """A new array of `size` numbers in a file of its own, or one of an adopted folder.
-
-        Raises
-        ------
-        ResourceError : the folder or the file cannot be made
-        """
-        array = StoredArray(self, self.own_folder() / f"{name}{SUFFIX}", size, existing=existing)
-        self._arrays.append(array)
-        return array
-
-    def own_folder(self) -> Path:
-        """The run's own folder, made if there is none yet.
-
-        Raises
-        ------
-        ResourceError : it cannot be made
-        """
-        if self.folder is None:
-            self.folder, self._lock = make_folder(self.root)
-        return self.folder
-
-    def refuse(self, reason: object) -> ResourceError:
-        """The error for a failed access to the folder, with the space needed and left."""
-        try:
-            free = f"{format_bytes(free_disk(self.root))} are free now"
-        except OSError:
-            free = "the free space is unknown"
-        return ResourceError(
-            f"scratch folder {self.root}: {reason}: the run needs {format_bytes(self.needed)} there, "
-            f"{format_bytes(self.written)} had been written and {free}: name a folder on a larger disk with --scratch, "
-            "or allow more --memory"
-        )
-
-    def _remove(self) -> None:
-        while self._arrays:
-            self._arrays[-1].close()
-            self._arrays.pop()
-        if self.folder is not None:
-            remove_folder(self.folder)
-            self.folder, self._kept = None, False
-        if self._lock is not None:
-            lock, self._lock = self._lock, None
-            os.close(lock)
-
-
-class StoredArray:
-    """A flat array of float64 numbers on disk; made by `Space.array`."""
-
-    def __init__(self, space: Space, path: Path, size: int, *, existing: bool = False) -> None:
-        self._space, self._path, self.size = space, path, size
-        self._waiting = False
-        try:
-            # Nobody else opens the file, and some file systems of clusters have no locks.
-            self._file = h5py.File(path, "r" if existing else "x", locking=False)
-            self._data: Any = self._file["b"] if existing else self._file.create_dataset("b", (size,), dtype=np.float64)
-        except OSError as error:
-            raise space.refuse(_reason(error)) from error
+    def __init__(self, descriptor: int, offset: int, name: str) -> None:
+        self._descriptor, self._offset, self._name = descriptor, offset, name
+        self.bytes_read = self.bytes_written = 0
 
     def write(self, start: int, values: Array) -> None:
-        """Store C-ordered `values` of any shape from number `start` on.
+        """Store `values` of any shape, in C order, from number `start` on.
 
         Raises
         ------
         ResourceError : the disk is full or fails
         """
-        self._waiting = True
+        if not values.size:
+            return
+        left, place = np.ascontiguousarray(values).reshape(-1).data.cast("B"), self._offset + FLOAT64 * start
         try:
-            self._data[start : start + values.size] = values.reshape(-1)
+            while left:
+                count = os.pwrite(self._descriptor, left, place)
+                left, place = left[count:], place + count
         except OSError as error:
-            raise self._space.refuse(_reason(error)) from error
-        self._space.written += FLOAT64 * values.size
+            raise self.failure(error.strerror) from error
+        self.bytes_written += values.nbytes
 
     def read(self, start: int, out: Array) -> None:
         """Fill the C-ordered array `out` with the numbers from `start` on.
@@ -190,61 +68,148 @@ class StoredArray:
         Raises
         ------
         ResourceError : the disk fails
+        ResultFileError : the file is shorter than it was
         """
-        try:
-            self._require_length(start + out.size)
-            if out.size:
-                self._data.read_direct(out.reshape(-1), np.s_[start : start + out.size])
-        except OSError as error:
-            raise self._space.refuse(_reason(error)) from error
-        self._space.read += FLOAT64 * out.size
-
-    def _require_length(self, stop: int) -> None:
-        """Refuse a file that somebody has cut short: HDF5 would give zeros beyond its end."""
-        end = (self._data.id.get_offset() or 0) + FLOAT64 * stop
-        handle = self._file.id.get_vfd_handle()
-        if self._waiting:  # small writes wait in HDF5's buffer
-            self._waiting = False
-            self._file.flush()
-        if os.fstat(handle).st_size < end:
-            raise OSError(0, f"{self._path.name} is shorter than what was written to it")
-
-    def flush(self) -> None:
-        """Give everything to the system, so that another process can read it."""
-        if self._file:  # not closed
-            self._waiting = False
-            self._file.flush()
-
-    def close(self, *, delete: bool = True) -> None:
-        """Close and delete the file; harmless when repeated."""
-        with contextlib.suppress(OSError, RuntimeError):  # what could not be flushed to a full disk is not wanted
-            self._file.close()
-        if not delete:
+        if not out.size:
             return
-        with contextlib.suppress(OSError):
-            self._path.unlink()
+        left, place = out.reshape(-1).data.cast("B"), self._offset + FLOAT64 * start
+        try:
+            while left:
+                count = os.preadv(self._descriptor, [left], place)
+                if not count:
+                    raise self.failure(None)
+                left, place = left[count:], place + count
+        except OSError as error:
+            raise self.failure(error.strerror) from error
+        self.bytes_read += out.nbytes
+
+    def failure(self, reason: str | None) -> Dfmp2Error:
+        """The error for a failed access; None as the reason where the file ends too soon."""
+        if reason is None:
+            return ResultFileError(f"{self._name} has become shorter: prepare it again")
+        return ResourceError(f"cannot read or write {self._name}: {reason}: check the disk")
 
 
-def prefetched(load: Callable[[int], Loaded], count: int) -> Iterator[Loaded]:
-    """load(0), load(1), ...: each is fetched by a thread while the caller works on the one before.
+def allocate(group: h5py.Group, name: str, shape: tuple[int, ...]) -> int:
+    """Room in an open HDF5 file for float64 numbers of any content, contiguous; the place of the first one, bytes."""
+    layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    layout.set_layout(h5py.h5d.CONTIGUOUS)
+    layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    layout.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    made = h5py.h5d.create(group.id, name.encode(), h5py.h5t.IEEE_F64LE, h5py.h5s.create_simple(shape), layout)
+    return int(made.get_offset() or 0)
 
-    `load(k)` must leave what `load(k - 1)` returned as it is.
+
+class Home(Protocol):
+    """Where tensors live: scratch space, or a file that is being made."""
+
+    def array(self, name: str, size: int, *, existing: bool = False) -> Region:
+        """A flat array of `size` numbers, new or there already."""
+
+
+class StoredTensor:
+    """Fitted integrals of one spin on disk.
+
+    Parameters
+    ----------
+    space : scratch space of the run, or another home
+    name : of the file
+    shape : (nocc, nvir, naux)
+    groups : [(i0, i1)], covering all occupied orbitals in order
+    existing : whether it lies there, fitted
+    signed : whether each fitted group gets its SHA-256
+
+    Attributes
+    ----------
+    digests : SHA-256 of each fitted group, in order; empty unless `signed`
     """
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(load, 0) if count else None
-        for k in range(count):
-            if coming is None:
-                return
-            present = coming.result()
-            coming = pool.submit(load, k + 1) if k + 1 < count else None
-            yield present
+
+    def __init__(
+        self,
+        space: Home,
+        name: str,
+        shape: tuple[int, int, int],
+        groups: list[tuple[int, int]],
+        *,
+        existing: bool = False,
+        signed: bool = False,
+    ) -> None:
+        self.shape = shape
+        self._signed = signed
+        self._groups = groups
+        self._digests: dict[int, str] = {}
+        self._pieces: list[tuple[int, int]] = []
+        self._array = space.array(name, int(np.prod(shape)), existing=existing)
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """SHA-256 of each fitted group, in order."""
+        return tuple(self._digests[i0] for i0, _ in self._groups if i0 in self._digests)
+
+    def agrees(self, digests: Sequence[str]) -> bool:
+        """Whether the numbers on disk are those that were fitted; reads them once."""
+        if len(digests) != len(self._groups):
+            return False
+        for (i0, i1), digest in zip(self._groups, digests, strict=True):
+            rows = self._rows(i0, i1)
+            if numbers_hash(rows) != digest:
+                return False
+            self._digests[i0] = digest
+        return True
+
+    def add(self, p0: int, p1: int, part: Array) -> None:
+        """Store raw integrals of fitting functions p0:p1, (p1-p0, nocc, nvir)."""
+        _, nvir, naux = self.shape
+        for i0, i1 in self._groups:
+            self._array.write(i0 * nvir * naux + p0 * (i1 - i0) * nvir, part[:, i0:i1].transpose(1, 2, 0))
+        self._pieces.append((p0, p1))
+
+    def fit(self, solve: Callable[[Array], Array], workers: int, *, shrinks: bool) -> StoredTensor:
+        """Replace the raw integrals of each group with solve(rows), rows (count, naux) C-ordered.
+
+        Parameters
+        ----------
+        workers : groups in memory at a time
+        shrinks : rows may come back shorter; groups are then done in order, so that none is overwritten unread
+        """
+        return_memory()  # the integrals are done
+        if not shrinks:
+            each(len(self._groups), lambda number: self._fit(solve, *self._groups[number]), workers)
+            return self
+        lengths = {self._fit(solve, *group) for group in self._groups}
+        self.shape = (*self.shape[:2], lengths.pop()) if lengths else self.shape
+        return self
+
+    def read(self, i0: int, i1: int, out: Array) -> None:
+        """Fill `out`, (i1-i0, nvir, naux) float64 in C order, with orbitals i0:i1."""
+        if out.dtype != np.float64:
+            raise TypeError(f"expected float64, got {out.dtype}")
+        self._array.read(i0 * self.shape[1] * self.shape[2], out)
+
+    def __getitem__(self, i: int) -> Array:
+        """B of one occupied orbital, (nvir, naux), as of an array in memory."""
+        return np.asarray(self._rows(i, i + 1)[0])
+
+    def _rows(self, i0: int, i1: int) -> Array:
+        out = np.empty((i1 - i0, *self.shape[1:]))
+        self.read(i0, i1, out)
+        return out
+
+    def _fit(self, solve: Callable[[Array], Array], i0: int, i1: int) -> int:
+        _, nvir, naux = self.shape
+        count = (i1 - i0) * nvir
+        rows = np.empty((count, naux))
+        for p0, p1 in self._pieces:
+            piece = np.empty((count, p1 - p0))
+            self._array.read(i0 * nvir * naux + p0 * count, piece)
+            rows[:, p0:p1] = piece
+        fitted = solve(rows)
+        self._array.write(i0 * nvir * fitted.shape[1], fitted)
+        if self._signed:
+            self._digests[i0] = numbers_hash(fitted)
+        return int(fitted.shape[1])
 
 
-def _reason(error: OSError) -> str:
-    """What the system said, without HDF5's account of where."""
-    text = str(error)
-    if error.errno:
-        return os.strerror(error.errno)
-    if "error message = '" in text:
-        return text.split("error message = '")[1].split("'")[0]
-    return text
+def numbers_hash(rows: Array) -> str:
+    """SHA-256 of the bytes of an array in C order."""
+    return hashlib.sha256(np.ascontiguousarray(rows).data).hexdigest()

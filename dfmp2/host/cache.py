@@ -15,8 +15,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from dfmp2.host.files import put
-
 
 def key(what: str, libraries: Sequence[str]) -> str:
     """Key of a measurement on this machine with these versions of the libraries; "absent" where there is none."""
@@ -40,6 +38,8 @@ def store(name: str, value: Mapping[str, Any]) -> None:
         known = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         known = {}
+    from dfmp2.host.files import put
+
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         put(file, json.dumps({**(known if isinstance(known, dict) else {}), name: dict(value)}, indent=1).encode())

@@ -18,7 +18,7 @@ _CGROUP_LIMITS = (  # (limit, usage) of version 2 and version 1
 
 def available_memory() -> int:
     """Bytes that can still be allocated without swapping, within the control group's limit."""
-    free = _meminfo("MemAvailable")
+    free = _kilobytes("/proc/meminfo", "MemAvailable")
     if free is None:
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for limit_file, usage_file in _CGROUP_LIMITS:
@@ -30,12 +30,12 @@ def available_memory() -> int:
 
 def resident_memory() -> int:
     """Resident bytes of this process now."""
-    return _status("VmRSS") or peak_resident_memory()
+    return _kilobytes("/proc/self/status", "VmRSS") or peak_resident_memory()
 
 
 def peak_resident_memory() -> int:
     """Largest resident size of this process so far, bytes."""
-    peak = _status("VmHWM")
+    peak = _kilobytes("/proc/self/status", "VmHWM")
     if peak is not None:
         return peak
     scale = 1 if sys.platform == "darwin" else 1024
@@ -76,23 +76,10 @@ def free_disk(folder: Path) -> int:
     return stat.f_bavail * stat.f_frsize
 
 
-def _meminfo(key: str) -> int | None:
-    return _kilobytes("/proc/meminfo", key)
-
-
-def _status(key: str) -> int | None:
-    return _kilobytes("/proc/self/status", key)
-
-
 def _kilobytes(file: str, key: str) -> int | None:
-    try:
-        lines = Path(file).read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line.startswith(key + ":"):
-            return int(line.split()[1]) * 1024
-    return None
+    """Bytes that a line `KEY: NUMBER kB` of a system file says."""
+    words = _words(file)
+    return int(words[words.index(f"{key}:") + 1]) * 1024 if f"{key}:" in words else None
 
 
 def _number(file: str) -> int | None:

@@ -1,6 +1,6 @@
 """A run's own scratch folder: made when arrays go to disk, gone when the run ends, however it ends.
 
-    DIR/dfmp2-scratch-HOST-PID-START-RANDOM/   lock   *.h5
+    DIR/dfmp2-scratch-HOST-PID-RANDOM/   lock   *.raw
 
 The owner holds a lock on `lock` while it lives; a killed process loses it, and the next run removes
 the folder. Removed is only what bears such a name, belongs to this user and this host, whose process
@@ -16,10 +16,12 @@ import platform
 import re
 import stat
 import tempfile
-import uuid
 from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
 
-from dfmp2.errors import InputError, ResourceError
+from dfmp2.errors import Dfmp2Error, InputError, Interrupted, ResourceError
+from dfmp2.host.arrays_on_disk import Region
 from dfmp2.host.resources import free_disk
 from dfmp2.units import format_bytes
 
@@ -27,11 +29,11 @@ VARIABLE = "DFMP2_SCRATCH"
 PREFIX = "dfmp2-scratch"
 LOCK = "lock"
 KEEPER = "checkpoint"  # file that names the checkpoint which a folder is kept for
-SUFFIX = ".h5"
+SUFFIX = ".raw"
 HEAD_BYTES = 8192  # of a checkpoint: where it names its folder
-RESERVE = 16 * 10**6  # bytes to leave free beside what the plan needs: file headers, directories, others' small files
+RESERVE = 16 * 10**6  # bytes to leave free beside what the plan needs: directories, others' small files
 
-_NAME = re.compile(rf"{PREFIX}-(?P<host>[A-Za-z0-9_.]+)-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]{{8}}")
+_NAME = re.compile(rf"{PREFIX}-(?P<host>[A-Za-z0-9_.]+)-(?P<pid>\d+)-[a-z0-9_]{{8}}")
 
 
 def choose_root(given: str | None) -> Path:
@@ -86,29 +88,165 @@ def in_memory(root: Path) -> bool:
     return bool(types) and types[-1] in ("tmpfs", "ramfs")
 
 
-def make_folder(root: Path) -> tuple[Path, int]:
-    """A new folder for this process, and the descriptor that holds its lock.
+class Space:
+    """Scratch space of one run; a context manager that leaves nothing behind.
 
-    Raises
-    ------
-    ResourceError : it cannot be made
+    Parameters
+    ----------
+    root : folder to make the run's own folder in; nothing is made before the first array
+    needed : bytes the run will write, checked on entry; 0 when all fits into memory
+
+    Attributes
+    ----------
+    folder : the run's own folder, None while there is none
     """
-    name = f"{PREFIX}-{_host()}-{os.getpid()}-{_started(os.getpid()) or 0}-{uuid.uuid4().hex[:8]}"
-    folder = root / name
-    try:
-        folder.mkdir(mode=0o700)
+
+    def __init__(self, root: Path, needed: int) -> None:
+        self.root, self.needed = root, needed
+        self.folder: Path | None = None
+        self._lock = -1
+        self._arrays: list[ScratchArray] = []
+        self._kept = False
+
+    @property
+    def written(self) -> int:
+        """Bytes written so far."""
+        return sum(array.bytes_written for array in self._arrays)
+
+    @property
+    def read(self) -> int:
+        """Bytes read so far."""
+        return sum(array.bytes_read for array in self._arrays)
+
+    def __enter__(self) -> Space:
+        remove_stale(self.root)
+        if self.needed:
+            require_space(self.root, self.needed)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._kept and kind is not None and issubclass(kind, (KeyboardInterrupt, Interrupted)):
+            for array in self._arrays:
+                array.close(delete=False)
+            self.folder = None
+        self.close()
+
+    def array(self, name: str, size: int, *, existing: bool = False) -> ScratchArray:
+        """A new array of `size` numbers in a file of its own, or one of an adopted folder.
+
+        Raises
+        ------
+        ResourceError : the folder or the file cannot be made
+        """
+        array = ScratchArray(self, self.own_folder() / f"{name}{SUFFIX}", existing=existing)
+        self._arrays.append(array)
+        return array
+
+    def own_folder(self) -> Path:
+        """The run's own folder, made if there is none yet.
+
+        Raises
+        ------
+        ResourceError : it cannot be made
+        """
+        if self.folder is None:
+            try:
+                self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{_host()}-{os.getpid()}-", dir=self.root))
+            except OSError as error:
+                raise ResourceError(
+                    f"cannot make a scratch folder in {self.root}: {error.strerror}: name another one with --scratch"
+                ) from error
+            self._lock = _locked(self.folder)
+        return self.folder
+
+    def keep(self, checkpoint: str) -> None:
+        """Leave the folder behind if this run is stopped, as long as the file `checkpoint` names it."""
+        with contextlib.suppress(OSError):  # where that cannot be noted in it, the folder goes
+            (self.own_folder() / KEEPER).write_bytes(os.fsencode(os.path.abspath(checkpoint)))
+            self._kept = True
+
+    def adopt(self, folder: Path) -> bool:
+        """Take the folder that a stopped run has left; false when it is gone or somebody else has it."""
+        lock = _taken_over(folder) if self.folder is None else -1
+        if lock < 0:
+            return False
+        self.folder, self._lock, self._kept = folder, lock, True
+        return True
+
+    def close(self) -> None:
+        """Remove everything; a signal that comes meanwhile is raised afterwards."""
+        stopped: BaseException | None = None
+        while True:
+            try:
+                self._remove()
+                break
+            except (KeyboardInterrupt, Interrupted) as signal:
+                stopped = signal
+        if stopped is not None:
+            raise stopped
+
+    def failure(self, reason: object) -> ResourceError:
+        """The error for a failed access to the folder, with the space needed and left."""
         try:
-            lock = os.open(folder / LOCK, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            free = f"{format_bytes(free_disk(self.root))} are free now"
         except OSError:
-            folder.rmdir()
-            raise
-    except OSError as error:
-        raise ResourceError(
-            f"cannot make a scratch folder in {root}: {error.strerror}: name another one with --scratch"
-        ) from error
-    with contextlib.suppress(OSError):  # a file system without locks: name and process number have to do
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return folder, lock
+            free = "the free space is unknown"
+        return ResourceError(
+            f"scratch folder {self.root}: {reason}: the run needs {format_bytes(self.needed)} there, "
+            f"{format_bytes(self.written)} had been written and {free}: name a folder on a larger disk with --scratch, "
+            "or allow more --memory"
+        )
+
+    def _remove(self) -> None:
+        for array in self._arrays:
+            array.close()
+        if self.folder is not None:
+            remove_folder(self.folder)
+            self.folder, self._kept = None, False
+        if self._lock >= 0:
+            lock, self._lock = self._lock, -1
+            os.close(lock)
+
+
+class Room(NamedTuple):
+    """Where the SCF integrals go, and what may be held of them.
+
+    Attributes
+    ----------
+    space : scratch space of the run
+    pair_bytes : of raw integrals per block of pairs when they are made (one shell at least)
+    read_bytes : of all blocks of fitting functions together when they are read (a few rows at least)
+    """
+
+    space: Space
+    pair_bytes: int
+    read_bytes: int
+
+
+class ScratchArray(Region):
+    """A flat array of float64 numbers in a file of its own; made by `Space.array`."""
+
+    def __init__(self, space: Space, path: Path, *, existing: bool) -> None:
+        self._space, self._path = space, path
+        flags = os.O_RDONLY | os.O_NOFOLLOW if existing else os.O_RDWR | os.O_CREAT | os.O_EXCL
+        try:
+            super().__init__(os.open(path, flags | os.O_CLOEXEC, 0o600), 0, path.name)
+        except OSError as error:
+            raise space.failure(error.strerror) from error
+
+    def failure(self, reason: str | None) -> Dfmp2Error:
+        """As of Region, with the space needed and left."""
+        return self._space.failure(reason or f"{self._name} is shorter than what was written to it")
+
+    def close(self, *, delete: bool = True) -> None:
+        """Close and delete the file; harmless when repeated."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+            if delete:
+                self._path.unlink(missing_ok=True)
 
 
 def remove_folder(folder: Path) -> None:
@@ -130,17 +268,32 @@ def remove_folder(folder: Path) -> None:
         folder.rmdir()
 
 
-def keep_for(folder: Path, checkpoint: str) -> None:
-    """Let a folder outlive its process as long as the file `checkpoint` names it.
-
-    Raises
-    ------
-    OSError : it cannot be written
-    """
-    (folder / KEEPER).write_bytes(os.fsencode(os.path.abspath(checkpoint)))
+def remove_kept(folder: Path) -> None:
+    """Remove a folder that a stopped run has left, unless somebody has it."""
+    lock = _taken_over(folder)
+    if lock >= 0:
+        remove_folder(folder)
+        os.close(lock)
 
 
-def is_kept(folder: Path) -> bool:
+def remove_stale(root: Path) -> list[str]:
+    """Remove folders that dead processes of this user left on this host; returns their names."""
+    removed = []
+    try:
+        entries = sorted(os.listdir(root))
+    except OSError:
+        return []
+    for name in entries:
+        match, folder = _NAME.fullmatch(name), root / name
+        if match is None or match["host"] != _host() or _alive(int(match["pid"])) or _is_kept(folder):
+            continue
+        remove_kept(folder)
+        if not os.path.lexists(folder):
+            removed.append(name)
+    return removed
+
+
+def _is_kept(folder: Path) -> bool:
     """Whether a checkpoint still names the folder."""
     try:
         with open(folder / KEEPER, "rb") as keeper:
@@ -151,84 +304,40 @@ def is_kept(folder: Path) -> bool:
         return False
 
 
-def take_over(folder: Path) -> int | None:
-    """The descriptor that holds the lock of a folder a dead process left, None when that cannot be had."""
-    match = _NAME.fullmatch(folder.name)
+def _taken_over(folder: Path) -> int:
+    """The descriptor that holds the lock of a folder of this user that a dead process left, -1 if it cannot be had."""
     try:
         status = os.stat(folder, follow_symlinks=False)
-        if match is None or not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-            return None
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return None
+        return -1
+    if not _NAME.fullmatch(folder.name) or not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        return -1
+    return _locked(folder)
+
+
+def _locked(folder: Path) -> int:
+    """The descriptor that holds the lock of a folder, -1 if somebody else has it or there are no locks."""
+    try:
+        lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return -1
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
-        return None
+        return -1
     return lock
-
-
-def remove_stale(root: Path) -> list[str]:
-    """Remove folders that dead processes of this user left on this host; returns their names."""
-    removed = []
-    try:
-        entries = sorted(os.scandir(root), key=lambda entry: entry.name)
-    except OSError:
-        return []
-    for entry in entries:
-        match = _NAME.fullmatch(entry.name)
-        if match is None or match["host"] != _host():
-            continue
-        with contextlib.suppress(OSError):  # removed by another run at the same time
-            status = entry.stat(follow_symlinks=False)
-            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-                continue
-            if _alive(int(match["pid"]), int(match["start"])) or not _unlocked(Path(entry.path)):
-                continue
-            if is_kept(Path(entry.path)):
-                continue
-            remove_folder(Path(entry.path))
-            if not os.path.lexists(entry.path):
-                removed.append(entry.name)
-    return removed
 
 
 def _host() -> str:
     return re.sub(r"[^A-Za-z0-9_.]", "_", platform.node()) or "localhost"
 
 
-def _started(pid: int) -> int | None:
-    """When a process began, clock ticks since the machine started: tells it from a later one of the same number."""
-    try:
-        # The name in parentheses may hold anything; the 22nd field is the 20th after it.
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def _alive(pid: int, start: int) -> bool:
-    if Path("/proc/self/stat").exists():
-        return start in (_started(pid), 0) and Path(f"/proc/{pid}").exists()
+def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    return True
-
-
-def _unlocked(folder: Path) -> bool:
-    """Whether nobody holds the lock; a folder that has none yet is left to whoever is making it, unless it is old."""
-    try:
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return True  # its process is dead, and it holds nothing: remove_folder takes empty ones
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(lock)
     return True

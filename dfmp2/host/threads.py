@@ -3,7 +3,7 @@
 NumPy, SciPy and PySCF bring one OpenBLAS each, and PySCF an OpenMP runtime; left alone they start
 several times as many threads as there are cores and spin against each other. Here every OpenBLAS
 runs single-threaded and all parallelism is PySCF's OpenMP loops and our workers, which never run at
-the same time. The settings of a process that imports dfmp2 are put back afterwards.
+the same time. The settings of a process that imports dfmp2 are put back afterwards. Our workers: `each`, `prefetched`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+Loaded = TypeVar("Loaded")
 
 # OpenBLAS exports its controls under the name of the build: plain, SciPy's and NumPy's 64-bit build.
 _OPENBLAS_NAMES = ("openblas_{}", "scipy_openblas_{}", "scipy_openblas_{}64_", "openblas_{}64_")
@@ -86,3 +89,28 @@ def _loaded(name: str) -> list[str]:
         return []
     paths = {line.split(maxsplit=5)[5] for line in lines if len(line.split(maxsplit=5)) == 6}
     return sorted(path for path in paths if name in Path(path).name and ".so" in path)
+
+
+def each(count: int, work: Callable[[int], object], workers: int) -> None:
+    """Call work(0) .. work(count - 1) in threads; after an error or a signal nothing more is begun."""
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            futures = [pool.submit(work, number) for number in range(count)]
+            for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+                future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def prefetched(load: Callable[[int], Loaded], count: int) -> Iterator[Loaded]:
+    """load(0), load(1), ...: each is fetched by a thread while the caller works on the one before.
+
+    `load(k)` must leave what `load(k - 1)` returned as it is.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        coming = [pool.submit(load, 0)] if count else []
+        for k in range(1, count + 1):
+            present = coming.pop().result()
+            if k < count:
+                coming.append(pool.submit(load, k))
+            yield present

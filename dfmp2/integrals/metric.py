@@ -20,10 +20,9 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from dfmp2.errors import NumericalError
+from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.blas import solve_rows
-from dfmp2.host.tensor_on_disk import StoredTensor
-from dfmp2.host.workers import each
-from dfmp2.progress import Stopwatch
+from dfmp2.host.threads import each
 
 Array = NDArray[np.float64]
 
@@ -116,7 +115,6 @@ def fit(
     shapes: list[tuple[int, int]],
     naux: int,
     workers: int,
-    clock: Stopwatch,
     stored: Sequence[StoredTensor] = (),
 ) -> list[Any]:
     """Fitted integrals B of every spin from a stream of transformed integral blocks.
@@ -127,7 +125,6 @@ def fit(
     factor : of the inverse metric
     shapes : (nocc, nvir) per spin
     workers : threads for the triangular solves
-    clock : charged with "fit"
     stored : tensors on disk that take B of the first spins; the others are made in memory
 
     Returns
@@ -137,15 +134,13 @@ def fit(
     """
     targets: list[Array | StoredTensor] = [*stored, *(np.empty((*shape, naux)) for shape in shapes[len(stored) :])]
     for p0, p1, block in blocks:
-        with clock("fit"):
-            for target, part in zip(targets, block, strict=True):
-                if isinstance(target, StoredTensor):
-                    target.add(p0, p1, part)
-                else:
-                    target[:, :, p0:p1] = part.transpose(1, 2, 0)
+        for target, part in zip(targets, block, strict=True):
+            if isinstance(target, StoredTensor):
+                target.add(p0, p1, part)
+            else:
+                target[:, :, p0:p1] = part.transpose(1, 2, 0)
         del block, part  # not held during the fit
-    with clock("fit"):
-        return [_fitted(factor, target, workers) for target in targets]
+    return [_fitted(factor, target, workers) for target in targets]
 
 
 def _fitted(factor: MetricFactor, raw: Array | StoredTensor, workers: int) -> Array | StoredTensor:

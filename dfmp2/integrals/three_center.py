@@ -7,7 +7,7 @@ cut by size alone, so the memory budget never changes a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.progress import Stopwatch
 
 Array = NDArray[np.float64]
 
@@ -35,40 +34,25 @@ def smallest_overlap(mole: Any) -> float:
 
 
 def transformed_blocks(
-    mole: Any,
-    auxmole: Any,
-    spaces: list[ActiveSpace],
-    clock: Stopwatch,
-    threads: int,
-    block_bytes: int = BLOCK_BYTES,
+    blocks: Iterable[tuple[int, int, Array]], spaces: list[ActiveSpace], threads: int
 ) -> Iterator[tuple[int, int, list[Array]]]:
-    """Stream (ia|P) in blocks of fitting functions.
+    """(ia|P) of blocks of fitting functions.
 
     Parameters
     ----------
-    mole, auxmole : PySCF molecules carrying the orbital and the fitting functions
+    blocks : of `packed_blocks`
     spaces : active space of each spin; all spins share one evaluation of the integrals
-    clock : charged with "integrals" and "transform"
-    threads : workers of the transformation
-    block_bytes : of packed AO integrals per block; it changes numbers in their last bit at most
+    threads : workers
 
     Yields
     ------
     (p0, p1, [(p1-p0, nocc, nvir) float64 per spin]), valid until the next is taken
     """
-    with shielded():
-        from dfmp2.integrals.transform import Transformation
+    from dfmp2.integrals.transform import Transformation
 
-        transform = Transformation(spaces, threads)
-    blocks = packed_blocks(mole, auxmole, block_bytes=block_bytes)
-    while True:
-        with clock("integrals"):
-            p0, p1, packed = next(blocks, (0, 0, None))
-        if packed is None:
-            return
-        with clock("transform"):
-            parts = transform(packed)
-        yield p0, p1, parts
+    transform = Transformation(spaces, threads)
+    for p0, p1, packed in blocks:
+        yield p0, p1, transform(packed)
 
 
 def packed_blocks(
@@ -80,6 +64,7 @@ def packed_blocks(
     ----------
     out : (naux, nao (nao + 1) / 2) float64, C order: the blocks are written into it; None for work space that
         the next block overwrites
+    block_bytes : of a block; it changes numbers in their last bit at most
 
     Yields
     ------

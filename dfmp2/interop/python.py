@@ -12,8 +12,7 @@ from dfmp2.errors import InputError, ResultExists
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.molecule.xyz import read_point_charges, read_xyz
-from dfmp2.mp2.calculation import begun, limited
-from dfmp2.mp2.checkpoint import NOTHING, Checkpoint
+from dfmp2.mp2.calculation import NOTHING, Checkpoint, begun, limited
 from dfmp2.mp2.energy import build_b, correlate, mp2_energy
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, Options, default_backend, make_options

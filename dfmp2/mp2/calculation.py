@@ -1,34 +1,124 @@
-"""A calculation under way: what was settled before it began, what it keeps on disk, and what is recorded of it."""
+"""A calculation under way: what was settled before it began, what is saved of it, and what it keeps on disk.
+
+The calculation reads the attributes of its `Checkpoint` before each stage and calls the methods after it. The class
+here keeps nothing; `dfmp2.output.checkpoint` has the one that writes a file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.backends.base import PairTerms
 from dfmp2.errors import ResourceError
 from dfmp2.host import threads
-from dfmp2.host.arrays_on_disk import Space
-from dfmp2.host.scratch import in_memory
-from dfmp2.host.tensor_on_disk import StoredTensor
+from dfmp2.host.arrays_on_disk import StoredTensor
+from dfmp2.host.scratch import Space, in_memory
 from dfmp2.integrals.metric import orbital_groups
 from dfmp2.integrals.spaces import ActiveSpace, active_space
 from dfmp2.molecule.frozen_core import FrozenCore
-from dfmp2.mp2.checkpoint import NOTHING, Checkpoint
 from dfmp2.mp2.diagnostics import Metric
 from dfmp2.mp2.identity import identity
+from dfmp2.mp2.pairs import TileKey
 from dfmp2.options import Options
-from dfmp2.planning.figures import Storage, Timings
+from dfmp2.planning.memory import Storage
 from dfmp2.planning.plan import Plan, prepare_programs
 from dfmp2.planning.system import Setup, System, useful_threads
-from dfmp2.progress import Collector, Stopwatch
+from dfmp2.planning.time import Timings
+from dfmp2.progress import Collector, Listener, Stopwatch
 from dfmp2.scf.hartree_fock import require_fitting
 from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.units import format_bytes
 
-TOLERATED = 64 * 10**6  # bytes of the program itself that may have come since a run was stopped: libraries, buffers
+Array = NDArray[np.float64]
+
+RUN = "run"  # name in the identity: which run of a study
+
+
+@dataclass(frozen=True, slots=True)
+class StoredB:
+    """B in the scratch folder of a run that was stopped.
+
+    Attributes
+    ----------
+    folder : the scratch folder
+    shapes : (nocc, nvir, naux) per spin
+    digests : per spin, SHA-256 of the numbers of every group of orbitals
+    condition, dropped, threshold : of the fitting metric
+    """
+
+    folder: str
+    shapes: tuple[tuple[int, int, int], ...]
+    digests: tuple[tuple[str, ...], ...]
+    condition: float
+    dropped: int
+    threshold: float
+
+
+@dataclass(eq=False)
+class State:
+    """What is done of a calculation.
+
+    Attributes
+    ----------
+    identity : which calculation it is, by name (`dfmp2.mp2.identity.identity`)
+    orbitals : of the last SCF iteration, while the SCF has not converged
+    reference : converged
+    b : where B lies on disk
+    tiles : pair terms of finished tiles, which hold for the B that they were made of
+    """
+
+    identity: Mapping[str, str] = field(default_factory=dict)
+    orbitals: StartOrbitals | None = None
+    reference: Reference | None = None
+    b: StoredB | None = None
+    tiles: dict[TileKey, PairTerms] = field(default_factory=dict)
+
+    @property
+    def run(self) -> str:
+        """The run of a study that it belongs to, "" for a calculation by itself."""
+        return self.identity.get(RUN, "")
+
+
+class Checkpoint(State):
+    """The state of a calculation that goes on; this class saves nothing. `path` is that of the file, "" for none."""
+
+    path: str = ""
+
+    def begin(self, identity: Mapping[str, str], listener: Listener) -> None:
+        """Say what is computed, before the first number is.
+
+        Raises
+        ------
+        ForeignCheckpoint : the state that was found belongs to another calculation
+        """
+
+    def add_orbitals(self, mo_coeff: Array, mo_occ: Array) -> None:
+        """Orbitals after an SCF iteration, (nspin, nao, nmo) and (nspin, nmo).
+
+        Raises
+        ------
+        Interrupted : the run was asked to stop; what was done is saved. The same holds for the methods below
+        """
+
+    def add_reference(self, reference: Reference) -> None:
+        """The converged reference."""
+
+    def add_b(self, b: StoredB | None) -> None:
+        """B is complete, on disk, or in memory for None. Tiles of another B are dropped: how the integrals were cut
+        decides about last bits, and on disk memory decides about that."""
+
+    def add_tile(self, key: TileKey, terms: PairTerms) -> None:
+        """A tile is finished."""
+
+
+NOTHING = Checkpoint()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,8 +215,6 @@ def begun(
     if b_sha256:  # tiles do not depend on threads
         mine = {name: value for name, value in mine.items() if name != "--threads"} | {"fitted integrals": b_sha256}
     checkpoint.begin(mine, listener)
-    if not b_sha256:  # last bits depend on how the integrals are cut
-        plan = _same_layout(plan, checkpoint, listener)
     if plan.memory.disk:
         listener.stage(f"{format_bytes(plan.memory.disk)} do not fit into memory and go to {setup.scratch}")
         if in_memory(setup.scratch):
@@ -136,22 +224,6 @@ def begun(
             )
     with Space(setup.scratch, plan.memory.disk) as space:
         yield Calculation(system, setup, kind, core, plan, space, listener, clock, checkpoint, mine)
-
-
-def _same_layout(plan: Plan, checkpoint: Checkpoint, listener: Collector) -> Plan:
-    """The plan with memory divided as in the run that was stopped: the size of blocks decides about last bits."""
-    if checkpoint.layout is not None:
-        program, budget = checkpoint.layout
-        before = replace(plan.memory, program=program, budget=budget)
-        if before.fits and before.predicted_peak - program <= plan.memory.room + TOLERATED:
-            plan = replace(plan, memory=before)
-        else:
-            listener.warning(
-                "there is less memory than when the run was stopped, so arrays are cut in another way: the last bits "
-                "of the energies may differ from those of a run that was never stopped"
-            )
-    checkpoint.add_layout(plan.memory.program, plan.memory.budget)
-    return plan
 
 
 def room_for_b(calculation: Calculation, shapes: list[tuple[int, int]]) -> list[StoredTensor]:
@@ -182,7 +254,6 @@ def kept_b(calculation: Calculation, spaces: list[ActiveSpace]) -> FittedIntegra
         except ResourceError as error:
             calculation.listener.stage(f"fitted integrals in {kept.folder} are not used: {error}")
             space.close()
-    calculation.checkpoint.add_b(None)
     return None
 
 

@@ -16,6 +16,15 @@ float64 of a pair,
 completely: the estimate is then the exact difference. An estimate above the tolerance is made again from
 a sample EFFORT times as large, since a small sample overestimates the bias as often as not, and all pairs
 in float64 would cost far more.
+
+Float32 adds up fitting functions in the order of growing weight:
+
+    (ia|jb) = sum_P B_iaP B_jbP
+
+A sum that is large already loses the small contributions that follow, one by one, below its last digit, and the
+integrals come out too small on average. Added in the order of growing sum_ia B_iaP^2, the small ones meet before the
+large ones come. Float64 needs no order. Source: Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed. (2002),
+section 4.2.
 """
 
 from __future__ import annotations
@@ -23,25 +32,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.backends import registry
-from dfmp2.backends.base import Backend, PairTerms, Tile
-from dfmp2.backends.untransformed import DeviceTensor
+from dfmp2.backends.base import Backend, PairTerms, Source, Tile
 from dfmp2.errors import NumericalError
-from dfmp2.host.tensor_on_disk import StoredTensor
+from dfmp2.host.arrays_on_disk import StoredTensor
+from dfmp2.host.threads import each
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.mp2.pairs import AnyOperand, Elsewhere, OnTile, TileKey, evaluate, pair_energies
+from dfmp2.mp2.pairs import Elsewhere, OnTile, TileKey, evaluate, pair_energies
 from dfmp2.mp2.result import Array, Certificate, PairEnergies
-from dfmp2.mp2.streaming import StoredOperand, rounded, summation_order
-from dfmp2.planning.sizes import FRACTION, LEAST_SAMPLED
+from dfmp2.planning.sizes import FRACTION, LEAST_SAMPLED, SAMPLED
 from dfmp2.progress import Listener
 
 
 def pair_energies_to_tolerance(
-    b: Sequence[Array | StoredTensor | DeviceTensor],
+    b: Sequence[Any],
     spaces: list[ActiveSpace],
     backend: Backend,
     precision: str,
@@ -84,7 +93,7 @@ def pair_energies_to_tolerance(
         f"the estimated precision error {certificate.correlation_error:.1e} Eh exceeds the tolerance {tolerance:.1e} Eh"
     )
     if host is not backend:
-        route = "--transform host, " if any(isinstance(tensor, DeviceTensor) for tensor in b) else ""
+        route = "" if all(isinstance(tensor, np.ndarray | StoredTensor) for tensor in b) else "--transform host, "
         raise NumericalError(
             f"{found}, and --backend {backend.name} has no float64: use {route}--backend cpu or a larger --tolerance"
         )
@@ -98,26 +107,47 @@ def pair_energies_to_tolerance(
 
 
 def operands(
-    b: Sequence[Array | StoredTensor | DeviceTensor],
-    spaces: list[ActiveSpace],
-    backend: Backend,
-    precision: str,
-    held: int,
-    threads: int,
-) -> list[AnyOperand]:
+    b: Sequence[Any], spaces: list[ActiveSpace], backend: Backend, precision: str, held: int, threads: int
+) -> list[Source]:
     """B of each spin as the backend takes it in that precision, "fp64" or "mixed"; others as above."""
-    made = any(isinstance(tensor, DeviceTensor) for tensor in b)
-    order = None if made or precision == "fp64" else summation_order(b)  # type: ignore[arg-type]
+    on_device = not all(isinstance(tensor, np.ndarray | StoredTensor) for tensor in b)
+    order = None if on_device or precision == "fp64" else summation_order(b)
 
-    def operand(tensor: Array | StoredTensor | DeviceTensor, space: ActiveSpace) -> AnyOperand:
+    def operand(tensor: Any, space: ActiveSpace) -> Source:
         energies = space.eps_occ, space.eps_vir
-        if isinstance(tensor, DeviceTensor):
-            return tensor.at(precision)
+        if on_device:
+            made: Source = tensor.at(precision)
+            return made
         if isinstance(tensor, StoredTensor):
+            from dfmp2.mp2.streaming import StoredOperand
+
             return StoredOperand(tensor, *energies, precision, held, order)
         return backend.put(tensor if order is None else rounded(tensor, order, threads), *energies, precision)
 
     return [operand(tensor, space) for tensor, space in zip(b, spaces, strict=True)]
+
+
+def summation_order(b: Sequence[Any]) -> NDArray[np.intp]:
+    """Fitting functions by growing weight, the same for all spins; wherever B lies, the same numbers.
+
+    Parameters
+    ----------
+    b : (nocc, nvir, naux) float64 per spin, in memory or on disk
+    """
+    weights = np.zeros(b[0].shape[2])
+    for tensor in b:
+        nocc = tensor.shape[0]
+        for i in np.unique(np.linspace(0, nocc - 1, min(nocc, SAMPLED)).round().astype(int)):
+            rows = tensor[i]
+            weights += np.einsum("ap,ap->p", rows, rows)
+    return np.argsort(weights, kind="stable")
+
+
+def rounded(b: Array, order: NDArray[np.intp], threads: int) -> NDArray[np.float32]:
+    """B, (nocc, nvir, naux), in float32 with its fitting functions in this order."""
+    single = np.empty(b.shape, np.float32)
+    each(len(b), lambda i: np.take(b[i].astype(np.float32), order, axis=1, out=single[i], mode="clip"), threads)
+    return single
 
 
 STRATA = 8
@@ -126,7 +156,7 @@ EFFORT = 4
 HOPELESS = 10.0  # times the tolerance: no larger sample will bring the estimate down that far
 
 
-def certify(pairs: PairEnergies, exact: Sequence[AnyOperand], backend: Backend, tolerance: float) -> Certificate:
+def certify(pairs: PairEnergies, exact: Sequence[Source], backend: Backend, tolerance: float) -> Certificate:
     """Estimate the precision error of `pairs` against float64.
 
     Parameters
@@ -147,7 +177,7 @@ def certify(pairs: PairEnergies, exact: Sequence[AnyOperand], backend: Backend, 
 
 
 def _estimated(
-    pairs: PairEnergies, exact: Sequence[AnyOperand], backend: Backend, tolerance: float, effort: int
+    pairs: PairEnergies, exact: Sequence[Source], backend: Backend, tolerance: float, effort: int
 ) -> Certificate:
     """As `certify`, from a sample `effort` times the usual one."""
     restricted = len(exact) == 1
@@ -235,7 +265,7 @@ def _sample(strata: list[NDArray[np.intp]], wanted: int) -> list[NDArray[np.intp
 
 def _redo(
     backend: Backend,
-    exact: Sequence[AnyOperand],
+    exact: Sequence[Source],
     channel: tuple[int, int],
     tiles: list[Tile],
     restricted: bool,

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from dfmp2.errors import NumericalError
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.result import Certificate, Check, NativeEnergies, PairEnergies
-from dfmp2.planning.figures import Sizes
 from dfmp2.planning.memory import FLOAT64, SCF_MATRICES
+from dfmp2.planning.sizes import Sizes
 from dfmp2.scf.reference import Reference
 
 

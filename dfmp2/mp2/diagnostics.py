@@ -9,8 +9,7 @@ from dfmp2.mp2.result import Diagnostics
 from dfmp2.options import Options
 from dfmp2.planning.system import System
 from dfmp2.progress import Collector
-from dfmp2.scf.adopt import GIVEN
-from dfmp2.scf.reference import Reference
+from dfmp2.scf.reference import GIVEN, Reference
 
 GRAVE_GAIN, GRAVE_SPIN = 0.01, 0.3  # Eh and <S^2> from which MP2 on an unstable solution is doubtful
 MORE_STARTS = 10  # of the SCF, as advised

@@ -17,17 +17,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
+import numpy as np
+
 from dfmp2.host import provenance, resources
-from dfmp2.host.tensor_on_disk import StoredTensor
+from dfmp2.host.arrays_on_disk import StoredTensor
+from dfmp2.host.scratch import Room
 from dfmp2.integrals import three_center
 from dfmp2.integrals.metric import factorise, fit
 from dfmp2.integrals.spaces import ActiveSpace, guard_gap, homo_lumo_gap, smallest_denominator
 from dfmp2.molecule.mole import dump_mole, fitting_data
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2 import device_b
 from dfmp2.mp2.calculation import (
+    NOTHING,
     Calculation,
+    Checkpoint,
     FittedIntegrals,
+    StoredB,
     begun,
     kept_b,
     limited,
@@ -36,20 +41,16 @@ from dfmp2.mp2.calculation import (
     timings_of,
 )
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
-from dfmp2.mp2.check import allowed_difference, compare, native_energies
-from dfmp2.mp2.checkpoint import NOTHING, Checkpoint, StoredB
 from dfmp2.mp2.diagnostics import Metric, diagnostics, warn_of_doubts
 from dfmp2.mp2.pairs import Elsewhere
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
-from dfmp2.planning.figures import Memory
+from dfmp2.planning.memory import Memory
 from dfmp2.planning.plan import settle
 from dfmp2.planning.system import prepare as set_up
 from dfmp2.planning.system import resolve, sizes
 from dfmp2.progress import Collector, Listener, Stopwatch
-from dfmp2.scf import stability
 from dfmp2.scf.hartree_fock import reference_kind, release, run_scf
-from dfmp2.scf.jk_on_disk import Room
 from dfmp2.scf.reference import Reference, StartOrbitals
 
 Place = Callable[[list[tuple[int, int]], int], list[StoredTensor]]  # (nocc, nvir) per spin, naux -> room for B
@@ -134,19 +135,26 @@ def build_b(
     if doubt:
         calculation.listener.warning(doubt)
     if place is None and not calculation.plan.memory.mp2_fits_in_core:
-        kept = kept_b(calculation, spaces)
-        if kept is not None:
-            return reference, kept
-    frontier = stability.frontier_spaces(reference) if calculation.options.stability == "auto" else []
+        there = kept_b(calculation, spaces)
+        if there is not None:
+            return reference, there
+    frontier: list[ActiveSpace] = []
+    if calculation.options.stability == "auto":
+        from dfmp2.scf import stability
+
+        frontier = stability.frontier_spaces(reference)
     fitted, stored = _transform_and_fit(calculation, spaces, frontier, place)
     if frontier:
         with calculation.clock("scf"):
             found = stability.frontier_stability(reference, fitted.b[len(spaces) :])
             reference = replace(reference, stability=found)
         del fitted.b[len(spaces) :]
-    if stored and not place and checkpoint.path and calculation.space.keep(checkpoint.path):
+    kept = None
+    if stored and not place and checkpoint.path:
+        calculation.space.keep(checkpoint.path)
         shapes, digests = tuple(tensor.shape for tensor in stored), tuple(tensor.digests for tensor in stored)
-        checkpoint.add_b(StoredB(str(calculation.space.folder), shapes, digests, **asdict(fitted.metric)))
+        kept = StoredB(str(calculation.space.folder), shapes, digests, **asdict(fitted.metric))
+    checkpoint.add_b(kept)
     checkpoint.add_reference(reference)
     return reference, fitted
 
@@ -156,23 +164,34 @@ def _transform_and_fit(
 ) -> tuple[FittedIntegrals, list[StoredTensor]]:
     """B of the spins and of the frontier orbitals, from one pass over the integrals; and what of it is on disk."""
     system, setup, held, clock = calculation.system, calculation.setup, calculation.plan.memory, calculation.clock
-    mole, auxmole = system.mole, system.auxmole
+    mole, auxmole, threads = system.mole, system.auxmole, setup.active
     with clock("fit"):
         factor = factorise(three_center.coulomb_metric(auxmole), overwrite=True)  # Eq. 2
     calculation.listener.stage("three-centre integrals, transformation and fit")
-    ranges = [*spaces, *frontier]
-    shapes = [(s.nocc, s.nvir) for s in ranges]
+    shapes = [(s.nocc, s.nvir) for s in (*spaces, *frontier)]
     stored: list[StoredTensor] = []
     if not held.mp2_fits_in_core:
         on_disk = shapes[: len(spaces)]
         stored = place(on_disk, auxmole.nao) if place else room_for_b(calculation, on_disk)
-    if setup.options.transform == "device":
-        a = device_b.fitted_integrals(mole, auxmole, factor, setup.active, clock, held.integral_bytes)
-        b = device_b.on_device(a, spaces, frontier, setup.backend, clock)
-    else:  # (Q|mu nu) -> (Q|ia) in blocks of Q, then Eq. 3
-        blocks = three_center.transformed_blocks(mole, auxmole, ranges, clock, setup.active, held.integral_bytes)
-        b = fit(blocks, factor, shapes, auxmole.nao, setup.active, clock, stored)
-        del blocks
+    device = setup.options.transform == "device"
+    a = np.empty((auxmole.nao, mole.nao * (mole.nao + 1) // 2)) if device else None
+    blocks = three_center.packed_blocks(mole, auxmole, a, held.integral_bytes)  # (Q|mu nu) in blocks of Q
+    blocks = clock.during("integrals", blocks)
+    if a is not None:
+        from dfmp2.mp2 import device_b
+
+        for _ in blocks:
+            pass
+        with clock("fit"):
+            a = device_b.fitted_integrals(a, factor, threads)
+        with clock("transform"):
+            b = device_b.on_device(a, spaces, frontier, setup.backend)
+    else:
+        transformed = clock.during("transform", three_center.transformed_blocks(blocks, [*spaces, *frontier], threads))
+        with clock("fit"):
+            b = fit(transformed, factor, shapes, auxmole.nao, threads, stored)  # Eq. 3
+        del transformed
+    del blocks, a
     metric = Metric(factor.condition, factor.dropped, factor.threshold)
     del factor
     resources.return_memory()
@@ -205,6 +224,8 @@ def correlate(
     fitted.b.clear()  # the check needs the room
     check = None
     if options.check:
+        from dfmp2.mp2.check import allowed_difference, compare, native_energies
+
         listener.stage("check: PySCF's own DF-MP2 on the same orbitals")
         data = fitting_data(system.molecule, system.mp2_fitting)
         theirs = native_energies(system.mole, reference, data, calculation.core.orbitals, options.frozen_virtual)

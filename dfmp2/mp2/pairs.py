@@ -1,11 +1,5 @@
 """Pair energies: walk the tiles on a backend, collect the pair terms, and turn them into energies.
 
-How tiles are handed out depends on where B is:
-
-    resident        every worker takes the next tile as soon as it is idle
-    on disk         B passes by in batches of rows and columns (`dfmp2.mp2.streaming`)
-    untransformed   the rows of B that the tiles need are made at once (`dfmp2.backends.untransformed`)
-
 Restricted:    e_OS(i,j) = direct_ij                 e_SS(i,j) = direct_ij - exchange_ij
 Unrestricted:  e_OS(i,j) = direct_ij over alpha i, beta j
                e_SS(i,j) = (direct_ij - exchange_ij) / 2 within alpha and within beta
@@ -18,43 +12,27 @@ Chem. Phys. Lett. 294, 143 (1998).
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
-from queue import SimpleQueue
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.backends import tiling
-from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile
-from dfmp2.backends.untransformed import UntransformedOperand, gathered
+from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Source, Tile
 from dfmp2.errors import NumericalError
 from dfmp2.mp2.result import PairEnergies
-from dfmp2.mp2.streaming import StoredOperand, batches
-
-AnyOperand = Operand | StoredOperand | UntransformedOperand
 
 
 def evaluate(
-    backend: Backend, left: AnyOperand, right: AnyOperand, tiles: list[Tile]
+    backend: Backend, left: Source, right: Source, tiles: list[Tile]
 ) -> Generator[tuple[Tile, PairTerms], None, None]:
     """Tiles with their terms as they finish; every entry has its own place, so the order is free.
 
     Close it (`contextlib.closing`) where it may be left early: nothing is begun after that.
     """
-    if not tiles:
-        return
-    if isinstance(left, StoredOperand) and isinstance(right, StoredOperand):
-        batched = batches(backend, left, right, tiles)
-    elif isinstance(left, UntransformedOperand) and isinstance(right, UntransformedOperand):
-        batched = iter([gathered(backend, left, right, tiles)])
-    elif isinstance(left, Operand) and isinstance(right, Operand):
-        batched = iter([(left, right, {tile: tile for tile in tiles})])
-    else:
-        raise TypeError("both operands must be resident, or both on disk, or both untransformed")
-    for near, far, local in batched:
+    for near, far, local in left.batches(backend, right, tiles) if tiles else ():
         with closing(_resident(backend, near, far, list(local))) as results:
             for tile, terms in results:
                 yield local[tile], terms
@@ -63,46 +41,14 @@ def evaluate(
 def _resident(
     backend: Backend, left: Operand, right: Operand, tiles: list[Tile]
 ) -> Generator[tuple[Tile, PairTerms], None, None]:
-    if backend.limits.divided and backend.limits.workers > 1:
-        yield from _owned(backend, left, right, tiles, backend.owners(left, right, tiles))
-        return
-    if backend.limits.workers == 1:
+    """Every worker takes the next tile when it is idle, or the next of those whose part of the operands it holds."""
+    workers, divided = backend.limits.workers, backend.limits.divided
+    if workers == 1:
         for tile in tiles:
             yield tile, backend.pair_terms(left, right, tile)
         return
-    waiting = iter(tiles)
-    done: SimpleQueue[tuple[Tile, PairTerms] | Future[None]] = SimpleQueue()
-    lock, cancelled = threading.Lock(), threading.Event()
-
-    def take() -> Tile | None:
-        with lock:
-            return None if cancelled.is_set() else next(waiting, None)
-
-    def serve() -> None:
-        while (tile := take()) is not None:
-            done.put((tile, backend.pair_terms(left, right, tile)))
-
-    with ThreadPoolExecutor(backend.limits.workers) as pool:
-        try:
-            serving = backend.limits.workers
-            for _ in range(serving):
-                pool.submit(serve).add_done_callback(done.put)
-            while serving:
-                item = done.get()
-                if isinstance(item, Future):
-                    item.result()  # its error, if it has one
-                    serving -= 1
-                else:
-                    yield item
-        finally:
-            cancelled.set()  # an error or Ctrl-C must not wait for the rest
-
-
-def _owned(
-    backend: Backend, left: Operand, right: Operand, tiles: list[Tile], owners: list[int]
-) -> Iterator[tuple[Tile, PairTerms]]:
-    """Every tile on the worker that holds its part of the operands."""
-    pools = [ThreadPoolExecutor(1) for _ in range(backend.limits.workers)]
+    owners = backend.owners(left, right, tiles) if divided else [0] * len(tiles)
+    pools = [ThreadPoolExecutor(1) for _ in range(workers)] if divided else [ThreadPoolExecutor(workers)]
     try:
         futures = {
             pools[owner].submit(backend.pair_terms, left, right, tile): tile
@@ -112,7 +58,7 @@ def _owned(
             yield futures[future], future.result()
     finally:
         for pool in pools:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(cancel_futures=True)  # an error or Ctrl-C does not wait for the rest
 
 
 Progress = Callable[[int, int], None]
@@ -137,7 +83,7 @@ def tile_keys(shapes: Sequence[tuple[int, int, int]], limits: Limits, number: in
     return keys
 
 
-def evaluate_keys(backend: Backend, operands: Sequence[AnyOperand], keys: list[TileKey]) -> Results:
+def evaluate_keys(backend: Backend, operands: Sequence[Source], keys: list[TileKey]) -> Results:
     """Tiles of one pass with their terms as they finish, spins after spins; to be closed as `evaluate`."""
     for number, i, j in dict.fromkeys(key[:3] for key in keys):
         wanted = [key[3] for key in keys if key[1:3] == (i, j)]
@@ -147,7 +93,7 @@ def evaluate_keys(backend: Backend, operands: Sequence[AnyOperand], keys: list[T
 
 
 def pair_energies(
-    operands: Sequence[AnyOperand],
+    operands: Sequence[Source],
     backend: Backend,
     progress: Progress = lambda done, total: None,
     number: int = 0,
@@ -159,7 +105,7 @@ def pair_energies(
 
     Parameters
     ----------
-    operands : one or two spin spaces, resident in `backend`, on disk or untransformed
+    operands : one or two spin spaces, resident in `backend` or to be made so
     progress : called with (pairs done, all pairs) after every tile
     number : of the pass over all pairs, part of the keys of tiles
     done : finished tiles, which are not computed again

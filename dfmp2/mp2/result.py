@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from dfmp2.host.provenance import Preparation, Provenance
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule, field_energy
-from dfmp2.mp2 import scaling
 from dfmp2.options import Options
-from dfmp2.planning.figures import Memory, Sizes, Storage, Timings
+from dfmp2.planning.memory import Memory, Storage
+from dfmp2.planning.sizes import Sizes
+from dfmp2.planning.time import Timings
 from dfmp2.scf.reference import Reference
 from dfmp2.units import quantity as _q
 
@@ -143,6 +144,44 @@ class Ranks:
     measured_peaks: tuple[int, ...] = _q("byte", "measured peak resident memory of each, shared arrays counted in all")
 
 
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """Spin-component scaling, E = c_OS E_OS + c_SS E_SS on stored, unscaled components.
+
+    Attributes
+    ----------
+    name : how the scaled energy is called
+    opposite_spin, same_spin : dimensionless factors c_OS, c_SS
+    source : where the factors were published
+    """
+
+    name: str
+    opposite_spin: float
+    same_spin: float
+    source: str
+
+    def apply(self, opposite_spin_energy: float, same_spin_energy: float) -> float:
+        """Scaled correlation energy, Eh, from the two unscaled components, Eh."""
+        return self.opposite_spin * opposite_spin_energy + self.same_spin * same_spin_energy
+
+
+MP2 = Scaling("MP2", 1.0, 1.0, "Moller and Plesset, Phys. Rev. 46, 618 (1934)")
+SCS = Scaling("SCS-MP2", 6.0 / 5.0, 1.0 / 3.0, "Grimme, J. Chem. Phys. 118, 9095 (2003)")
+SOS = Scaling("SOS-MP2", 1.3, 0.0, "Jung et al., J. Chem. Phys. 121, 9793 (2004)")
+
+
+def custom_scaling(opposite_spin: float | None, same_spin: float | None) -> Scaling | None:
+    """The user's own factors; a factor left out is 1. None when neither was given."""
+    if opposite_spin is None and same_spin is None:
+        return None
+    return Scaling(
+        "scaled MP2",
+        1.0 if opposite_spin is None else opposite_spin,
+        1.0 if same_spin is None else same_spin,
+        "user",
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MP2Result:
     """A finished DF-MP2 calculation.
@@ -192,7 +231,7 @@ class MP2Result:
     @property
     def mp2_correlation_energy(self) -> float:
         """E_SS + E_OS, Eh."""
-        return self._scaled(scaling.MP2)
+        return self._scaled(MP2)
 
     @property
     def mp2_total_energy(self) -> float:
@@ -202,20 +241,20 @@ class MP2Result:
     @property
     def scs_mp2_correlation_energy(self) -> float:
         """SCS-MP2 correlation energy, Eh."""
-        return self._scaled(scaling.SCS)
+        return self._scaled(SCS)
 
     @property
     def sos_mp2_correlation_energy(self) -> float:
         """SOS-MP2 correlation energy, Eh."""
-        return self._scaled(scaling.SOS)
+        return self._scaled(SOS)
 
     @property
     def scaled_mp2_correlation_energy(self) -> float | None:
         """Correlation energy with the user's own factors, Eh; None when they were not asked for."""
-        own = scaling.custom(self.options.os_scale, self.options.ss_scale)
+        own = custom_scaling(self.options.os_scale, self.options.ss_scale)
         return None if own is None else self._scaled(own)
 
-    def _scaled(self, factors: scaling.Scaling) -> float:
+    def _scaled(self, factors: Scaling) -> float:
         return factors.apply(self.mp2_opposite_spin_correlation_energy, self.mp2_same_spin_correlation_energy)
 
     def to_dict(self) -> dict[str, Any]:

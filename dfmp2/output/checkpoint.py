@@ -21,7 +21,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,8 @@ from dfmp2.backends.base import PairTerms, Tile
 from dfmp2.errors import ForeignCheckpoint, InputError, Interrupted, ResourceError, ResultFileError
 from dfmp2.host.files import write_atomically
 from dfmp2.host.locks import locked
-from dfmp2.host.scratch import PREFIX, remove_folder, take_over
-from dfmp2.mp2.checkpoint import Checkpoint, StoredB
+from dfmp2.host.scratch import remove_kept
+from dfmp2.mp2.calculation import RUN, Checkpoint, State, StoredB
 from dfmp2.mp2.identity import require_same
 from dfmp2.mp2.pairs import TileKey
 from dfmp2.progress import Listener
@@ -45,31 +45,10 @@ EVERY = 5.0  # s between two saves, and before the first: what takes less leaves
 SHARE = 0.01  # of the time at most that goes into saving
 LARGEST = 8 * 10**9  # bytes
 HEAD, VERSION = b"dfmp2 checkpoint ", b"2"
-RUN = "run"  # name in the identity: which run of a study
 PARTS = {"stability": Stability, "solutions": Solutions}  # of a reference, each a record of its own
 ARRAY = "array number"  # in the JSON, where an array stands
 
 Say = Callable[[str], None]
-
-
-@dataclass(slots=True, eq=False)
-class State:
-    """What is saved; the attributes are those of `dfmp2.mp2.checkpoint.Checkpoint`, and
-
-    identity : which calculation it belongs to, by name
-    """
-
-    identity: dict[str, str]
-    layout: tuple[int, int] | None = None
-    orbitals: StartOrbitals | None = None
-    reference: Reference | None = None
-    b: StoredB | None = None
-    tiles: dict[TileKey, PairTerms] | None = None
-
-    @property
-    def run(self) -> str:
-        """The run of a study that it belongs to, "" for a calculation by itself."""
-        return self.identity.get(RUN, "")
 
 
 def checkpoint_of(target: Path) -> Path:
@@ -108,40 +87,36 @@ class FileCheckpoint(Checkpoint):
         eager: bool = False,
         ready: Callable[[], None] = lambda: None,
     ) -> None:
+        super().__init__()
         self._file = checkpoint_of(target)
         self._found, self._replace_foreign, self._same_bits = found, replace_foreign, same_bits
         self._run, self._eager, self._ready = run, eager, ready
-        self._identity: dict[str, str] = {}
         self._listener = Listener()
         self._every = seconds()
         self._due, self._failed = time.monotonic() + self._every, False
         self.path = str(self._file)
         self.saved = self.saving = self.stop_asked = False
-        self.tiles: dict[TileKey, PairTerms] = {}
 
     def begin(self, identity: Mapping[str, str], listener: Listener) -> None:
         """As of Checkpoint; what `ready` refuses is refused here."""
         self._ready()
-        self._identity = {**({RUN: self._run} if self._run else {}), **identity}
+        self.identity = {**({RUN: self._run} if self._run else {}), **identity}
         self._listener = listener
         self._due = time.monotonic() + self._every
         found = self._found
         if found is None:
             return
         try:
-            require_same(found.identity, self._identity, self.path)
+            require_same(found.identity, self.identity, self.path)
         except ForeignCheckpoint as error:
             if not self._replace_foreign:
                 raise
             listener.stage(f"starting from the beginning: {error}")
             return
-        self.layout, self.reference, self.b, self.tiles = found.layout, found.reference, found.b, found.tiles or {}
+        self.reference, self.b, self.tiles = found.reference, found.b, found.tiles
         self.orbitals = None if self._same_bits else found.orbitals
         self.saved = True
         listener.stage(f"going on from {self.path}")
-
-    def add_layout(self, program: int, budget: int) -> None:
-        self.layout = program, budget
 
     def add_orbitals(self, mo_coeff: NDArray[np.float64], mo_occ: NDArray[np.float64]) -> None:
         self.orbitals = StartOrbitals(mo_coeff, mo_occ, None, self.path)
@@ -152,7 +127,8 @@ class FileCheckpoint(Checkpoint):
         self._safe_point(wanted=self.saved)
 
     def add_b(self, b: StoredB | None) -> None:
-        self.b = b
+        if b is not None or self.b is not None:
+            self.b, self.tiles = b, {}
 
     def add_tile(self, key: TileKey, terms: PairTerms) -> None:
         self.tiles[key] = terms
@@ -170,11 +146,10 @@ class FileCheckpoint(Checkpoint):
         ------
         ResourceError, ResultFileError : the disk refuses, or something else has that name; what was saved before stays
         """
-        state = State(self._identity, self.layout, self.orbitals, self.reference, self.b, self.tiles)
         self.saving = True
         try:
             require_ours(self._file)
-            write_atomically(self._file, encode(state), overwrite=True)
+            write_atomically(self._file, encode(self), overwrite=True)
             self.saved = True
         finally:
             self.saving = False
@@ -307,11 +282,8 @@ def remove(file: Path) -> None:
         state = None
     with suppress(OSError):
         file.unlink()
-    if state is not None and state.b is not None and Path(state.b.folder).name.startswith(PREFIX):
-        lock = take_over(Path(state.b.folder))
-        if lock is not None:
-            remove_folder(Path(state.b.folder))
-            os.close(lock)
+    if state is not None and state.b is not None:
+        remove_kept(Path(state.b.folder))
 
 
 def _read(file: Path, most: int) -> bytes:
@@ -339,12 +311,12 @@ def encode(state: State) -> bytes:
             return {ARRAY: len(arrays) - 1}
         return {field.name: getattr(value, field.name) for field in fields(value)}
 
-    done = list((state.tiles or {}).items())
+    done = list(state.tiles.items())
     index = np.array(
         [(*channel, *tile, terms.exchange is not None) for (*channel, tile), terms in done], dtype=np.int64
     )
     parts = [part.ravel() for _, terms in done for part in terms if part is not None]
-    table = {name: getattr(state, name) for name in ("identity", "layout", "orbitals", "reference", "b")}
+    table = {name: getattr(state, name) for name in ("identity", "orbitals", "reference", "b")}
     table |= {"tiles": index.reshape(-1, 9), "terms": np.concatenate(parts) if parts else np.zeros(0)}
     text = np.frombuffer(json.dumps(table, default=plain).encode(), dtype=np.uint8)
     payload = io.BytesIO()
@@ -376,7 +348,6 @@ def decode(content: bytes) -> State:
         table = json.loads(arrays[0].tobytes(), object_hook=lambda found: _array(found, arrays[1:]))
         return State(
             identity={str(name): str(value) for name, value in table["identity"].items()},
-            layout=_tuples(table["layout"]),
             orbitals=_record(StartOrbitals, table["orbitals"]),
             reference=_record(Reference, table["reference"]),
             b=_record(StoredB, table["b"]),

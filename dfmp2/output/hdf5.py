@@ -30,12 +30,12 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, ResultFileError
 from dfmp2.host.files import write_atomically
-from dfmp2.molecule.basis import BasisSet, ElementBasis
+from dfmp2.molecule.basis import BasisSet, ElementBasis, nested_tuples
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result, PairEnergies
 from dfmp2.options import Options
 from dfmp2.output.safe_hdf5 import open_checked, read_attribute
-from dfmp2.planning.figures import Sizes
+from dfmp2.planning.sizes import Sizes
 from dfmp2.scf.reference import Reference, StartOrbitals
 
 SCHEMA_VERSION = 1
@@ -445,8 +445,8 @@ def _as_type(hint: Any, value: Any) -> Any:
 def basis_items(place: str, basis: BasisSet) -> dict[str, Item]:
     """Datasets of a basis: its names, its numbers as JSON, and the hash of each element."""
     elements = {
-        symbol: {"name": e.name, "source": e.source, "shells": e.shells, "ecp": e.ecp, "ecp_source": e.ecp_source}
-        for symbol, e in basis.elements.items()
+        symbol: {field.name: getattr(element, field.name) for field in fields(element) if field.name != "symbol"}
+        for symbol, element in basis.elements.items()
     }
     about = "JSON: symbol -> name, source, shells (exponents in bohr^-2), ecp"
     items = {
@@ -468,16 +468,10 @@ def basis_from(stored: Mapping[str, Any]) -> BasisSet:
     ------
     KeyError, TypeError, ValueError : it is damaged, or its numbers do not have their hash
     """
+    table = json.loads(stored["elements"])
     elements = {
-        str(symbol): ElementBasis(
-            symbol=str(symbol),
-            name=str(e["name"]),
-            source=str(e["source"]),
-            shells=_nested_tuple(e["shells"]),
-            ecp=None if e["ecp"] is None else _nested_tuple(e["ecp"]),
-            ecp_source=e["ecp_source"],
-        )
-        for symbol, e in json.loads(stored["elements"]).items()
+        symbol: ElementBasis(symbol, **{name: nested_tuples(value) for name, value in values.items()})
+        for symbol, values in table.items()
     }
     for element in elements.values():
         _require_numbers(element)
@@ -494,27 +488,25 @@ def _hashes(elements: Mapping[str, ElementBasis]) -> tuple[str, ...]:
 
 
 def _require_numbers(element: ElementBasis) -> None:
-    """Refuse a basis that is not numbers in their places: it goes to PySCF as it is, whose parsers take text."""
+    """Refuse a basis that is not texts and numbers in their places: it goes to PySCF, whose parsers take text."""
     core, channels = element.ecp or (0, ())
     momenta = [*(shell[0] for shell in element.shells), *(momentum + 1 for momentum, _ in channels)]
     primitives = [row for shell in element.shells for row in shell[1:]]
     terms = [term for _, powers in channels for power in powers for term in power]
-    numbers = [x for row in (*primitives, *terms) for x in row]
     sound = (
-        element.shells
+        isinstance(element.name, str)
+        and isinstance(element.source, str)
+        and isinstance(element.ecp_source, str | None)
+        and element.shells
         and isinstance(core, int)
         and all(momentum in range(HIGHEST_MOMENTUM + 1) for momentum in momenta)
         and all(len(shell) > 1 for shell in element.shells)
-        and all(isinstance(x, int | float) and math.isfinite(x) for x in numbers)
+        and all(isinstance(x, int | float) and math.isfinite(x) for row in (*primitives, *terms) for x in row)
         and all(len(row) > 1 and row[0] > 0 for row in primitives)
         and all(len(term) > 1 for term in terms)
     )
     if not sound:
         raise ValueError(f"the basis of {element.symbol} is not made of shells of numbers")
-
-
-def _nested_tuple(value: Any) -> Any:
-    return tuple(_nested_tuple(item) for item in value) if isinstance(value, list) else value
 
 
 # --- datasets ----------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from dfmp2.host.scratch import RESERVE
 from dfmp2.mp2.result import fitting_error
 from dfmp2.output.document import Table, aligned
 from dfmp2.output.report import fitting_errors
-from dfmp2.planning.disk_rates import BUILT_IN
 from dfmp2.planning.plan import Outlook
+from dfmp2.planning.rates import BUILT_IN
 from dfmp2.units import format_bytes
 
 FILE_OVERHEAD = 300_000  # bytes of a result file besides orbitals and pair energies

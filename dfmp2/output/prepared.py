@@ -32,18 +32,25 @@ import numpy as np
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import InputError, ResourceError, ResultFileError
 from dfmp2.host import provenance, resources
-from dfmp2.host.disk_region import Region, allocate
+from dfmp2.host.arrays_on_disk import Region, StoredTensor, allocate, numbers_hash
 from dfmp2.host.files import beside, move, require_writable, settled
 from dfmp2.host.provenance import Preparation, Provenance
-from dfmp2.host.tensor_on_disk import StoredTensor, numbers_hash
-from dfmp2.host.workers import each
+from dfmp2.host.threads import each
 from dfmp2.integrals.metric import orbital_groups
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.mole import build_auxiliary, build_mole, dump_mole
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.calculation import Calculation, FittedIntegrals, begun, limited, storage_of, timings_of
-from dfmp2.mp2.checkpoint import NOTHING, Checkpoint
+from dfmp2.mp2.calculation import (
+    NOTHING,
+    Calculation,
+    Checkpoint,
+    FittedIntegrals,
+    begun,
+    limited,
+    storage_of,
+    timings_of,
+)
 from dfmp2.mp2.diagnostics import Metric, diagnostics, warn_of_doubts
 from dfmp2.mp2.energy import build_b, correlate, hartree_fock
 from dfmp2.mp2.pairs import Results, TileKey
@@ -65,11 +72,12 @@ from dfmp2.output.hdf5 import (
     write_items,
 )
 from dfmp2.output.safe_hdf5 import open_checked, read_attribute
-from dfmp2.planning.figures import Memory, Sizes, Storage, Timings
-from dfmp2.planning.memory import FLOAT64
+from dfmp2.planning.memory import FLOAT64, Memory, Storage
 from dfmp2.planning.plan import make_plan, settle
+from dfmp2.planning.sizes import Sizes
 from dfmp2.planning.system import Setup, System, frozen_core, resolve, sizes
 from dfmp2.planning.system import prepare as set_up
+from dfmp2.planning.time import Timings
 from dfmp2.progress import Collector, Listener, Stopwatch
 from dfmp2.scf.hartree_fock import reference_kind, uses_single
 from dfmp2.scf.reference import Reference

@@ -15,8 +15,7 @@ import numpy as np
 
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2 import scaling
-from dfmp2.mp2.result import MP2Result, say_field
+from dfmp2.mp2.result import SCS, SOS, MP2Result, custom_scaling, say_field
 from dfmp2.output.document import (
     ABSENT,
     Block,
@@ -33,7 +32,7 @@ from dfmp2.output.document import (
     size,
 )
 from dfmp2.output.html.svg import Array, Bar, Curve, bars, curves, draw_molecule, pair_map
-from dfmp2.planning import product_rates
+from dfmp2.planning import rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf.reference import Reference, Solutions
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE, format_bytes
@@ -265,8 +264,8 @@ def _energies(result: MP2Result) -> Section:
         ("MP2 total", result.mp2_total_energy, "E(HF) + E(SS) + E(OS)"),
     ]
     drawn = [Bar("MP2", (opposite, same), energy(correlation))]
-    own = scaling.custom(result.options.os_scale, result.options.ss_scale)
-    for kind in filter(None, (scaling.SCS, scaling.SOS, own)):
+    own = custom_scaling(result.options.os_scale, result.options.ss_scale)
+    for kind in filter(None, (SCS, SOS, own)):
         scaled = kind.apply(opposite, same)
         formula = f"{kind.opposite_spin:.6g} E(OS) + {kind.same_spin:.6g} E(SS)"
         values += [
@@ -275,7 +274,7 @@ def _energies(result: MP2Result) -> Section:
         ]
         drawn.append(Bar(kind.name, (kind.opposite_spin * opposite, kind.same_spin * same), energy(scaled)))
     rows = [(name, energy(e), fixed(KJ_PER_MOL_PER_HARTREE * e), meaning) for name, e, meaning in values]
-    sources = "; ".join(f"{kind.name}: {kind.source}" for kind in (scaling.SCS, scaling.SOS))
+    sources = "; ".join(f"{kind.name}: {kind.source}" for kind in (SCS, SOS))
     blocks: list[Block] = [
         Table(sources, ("energy", "#Eh", "#kJ/mol", "meaning"), rows),
         Figure(
@@ -512,7 +511,7 @@ def operations(result: MP2Result) -> dict[str, int]:
 def _product_rate(result: MP2Result, stage: str) -> float | None:
     """Operations per second of a large matrix product alone, where `dfmp2 bench --gemm` measured it on this host."""
     run = result.provenance
-    record = product_rates.load(run.threads) if run.host == socket.gethostname() else None
+    record = rates.load_products(run.threads) if run.host == socket.gethostname() else None
     library, precision = "numpy", "fp64"
     if stage == "pair_energies":
         library, precision = LIBRARIES.get(result.backend, ""), result.precision

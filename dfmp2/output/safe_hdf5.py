@@ -1,28 +1,23 @@
 """Open an HDF5 file of unknown origin: nothing in it is run, leads to another file, or takes more than the file's size.
 
 Refused before any number is read: links, external storage, virtual datasets, every data type but numbers, booleans and
-UTF-8 text, datasets and texts that claim more bytes than the file has, and texts that HDF5 would never finish reading.
+UTF-8 text, and datasets that claim more bytes than the file has.
 """
 
 from __future__ import annotations
 
-import os
 import stat
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import h5py
-import numpy as np
 
 from dfmp2.errors import InputError, ResultFileError
 
 MOST_OBJECTS = 10_000
 DEEPEST = 8  # of the groups
-HEADER = 16  # bytes, of a heap of texts and of an object in it
-TEXT = np.dtype([("length", "<u4"), ("address", "<u8"), ("index", "<u4")])  # one text of variable length in the file
 # What h5py, NumPy, json and our own constructors raise on content that is damaged or not what it claims to be.
 FOREIGN_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 
@@ -45,11 +40,8 @@ def open_checked(path: str | Path, *, most_objects: int = MOST_OBJECTS, heaps: b
     except (OSError, ValueError) as error:
         raise ResultFileError(f"{path}: not a readable HDF5 file ({_first_line(error)})") from error
     try:
-        with handle, open(path, "rb") as file:
-            layout = handle.id.get_create_plist()
-            if layout.get_sizes() != (8, 8) or layout.get_userblock() != 0:
-                raise ValueError("its addresses are not those of h5py")
-            _require_harmless(handle, file, most_objects, "iufbSO" if heaps else "iufbS")
+        with handle:
+            _require_harmless(handle, path.stat().st_size, most_objects, "iufbSO" if heaps else "iufbS")
             yield handle
     except FOREIGN_ERRORS as error:
         raise ResultFileError(
@@ -86,9 +78,8 @@ def _require_regular(path: Path) -> None:
         raise ResultFileError(f"{path}: not a regular file: name a result file (.h5)")
 
 
-def _require_harmless(handle: h5py.File, file: BinaryIO, most_objects: int, kinds: str) -> None:
+def _require_harmless(handle: h5py.File, size: int, most_objects: int, kinds: str) -> None:
     """Refuse a file that holds what a result never holds; `kinds` are the NumPy kinds of the data types it may have."""
-    size, heaps = file.seek(0, os.SEEK_END), set[int]()
     for number, item in enumerate(_objects(handle)):
         if number >= most_objects:
             raise _refusal(handle, "has more objects (groups and datasets) than any result")
@@ -104,9 +95,6 @@ def _require_harmless(handle: h5py.File, file: BinaryIO, most_objects: int, kind
         # Our files and PySCF's are not compressed, so a larger dataset is a trap for the reader's memory.
         if item.size is None or item.size * item.dtype.itemsize > size:
             raise _refusal(item, "claims to be empty or larger than the file")
-        if kind == "O" and item.size:
-            heaps |= _heaps_of(item, file, size)
-    _require_finite_heaps(heaps, file, size)
 
 
 def _objects(group: h5py.Group, depth: int = 0) -> Iterator[Any]:
@@ -120,41 +108,6 @@ def _objects(group: h5py.Group, depth: int = 0) -> Iterator[Any]:
         yield item
         if isinstance(item, h5py.Group):
             yield from _objects(item, depth + 1)
-
-
-def _heaps_of(dataset: h5py.Dataset, file: BinaryIO, size: int) -> set[int]:
-    """Addresses of the heaps in which texts of variable length lie, none of them longer than the file: the HDF5
-    library reserves the length that a text claims before it looks for it."""
-    offset = dataset.id.get_offset()
-    if offset is None or dataset.id.get_create_plist().get_layout() != h5py.h5d.CONTIGUOUS:
-        raise _refusal(dataset, "is text in pieces, or none at all")
-    file.seek(offset)
-    texts = np.frombuffer(file.read(TEXT.itemsize * dataset.size), TEXT)
-    if texts["length"].max() > size:
-        raise _refusal(dataset, "claims to be longer than the file")
-    return set(texts["address"].tolist()) - {0}
-
-
-def _require_finite_heaps(heaps: set[int], file: BinaryIO, size: int) -> None:
-    """Refuse a heap in which HDF5 2.0 would go round for ever, out of reach of any signal: a step of length zero.
-
-    Behind the signature and the size (bytes 8:16) lies a chain of objects: index(2) references(2) reserved(4) length(8)
-    data. Object 0 is the free space at the end; its length counts its header. A hole in a file, as a crash may leave
-    it, has such a step (`H5HG__cache_heap_deserialize`). This goes when the oldest HDF5 that h5py brings refuses it.
-    """
-    for address in heaps:
-        file.seek(address)
-        length = int.from_bytes(file.read(HEADER)[8:], "little")
-        size -= length  # heaps do not overlap
-        if size < 0:
-            raise ValueError("its texts lie beyond its end")
-        heap, place = file.read(max(0, length - HEADER)), 0
-        while place + HEADER <= len(heap):
-            index, length = struct.unpack_from("<H6xQ", heap, place)
-            step = length if index == 0 else HEADER + -(-length // 8) * 8
-            place += step
-            if step < HEADER or place > len(heap):
-                raise ValueError("its texts are not stored as h5py stores them")
 
 
 def _refusal(item: Any, reason: str) -> ResultFileError:

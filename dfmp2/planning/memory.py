@@ -1,4 +1,4 @@
-"""What a run will hold in memory and write to disk, stage by stage, before it starts.
+"""The memory model: what a run will hold in memory and write to disk, stage by stage, before it starts.
 
 Counts the arrays that grow with the molecule; program and libraries are what is resident already.
 Each stage has a variant in memory and one on disk; the one in memory is taken where it fits. On disk
@@ -13,6 +13,7 @@ from dfmp2.backends.base import Limits
 from dfmp2.errors import ResourceError
 from dfmp2.planning.sizes import Workload
 from dfmp2.units import format_bytes
+from dfmp2.units import quantity as _q
 
 FLOAT64, FLOAT32 = 8, 4
 SCF_MATRICES = 30  # (nao, nao) float64 arrays alive in the SCF: DIIS space of 8 pairs, Fock, density, work
@@ -27,7 +28,29 @@ CONVENTIONAL_LEAST = 200 * 10**6  # of PySCF's conventional SCF when its integra
 PAIR_BLOCK_MOST = 64 * 10**6  # of SCF integrals made at a time; larger ones gain nothing
 READ_MOST = 256 * 10**6  # of SCF integrals read at a time
 SOLVE_BYTES = 16 * 10**6  # of B a worker solves at a time (dfmp2.integrals.metric)
+DEVICE_TILE = 128  # rows of a tile on a device, and fitting functions that go up together
 LEAST_FUNCTIONS = 16  # fitting functions in the smallest block of MP2 integrals: one shell
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Resident memory of the process, byte."""
+
+    budget: int = _q("byte", "memory the run was allowed to use")
+    predicted_peak: int = _q("byte", "predicted peak resident memory")
+    measured_peak: int = _q("byte", "measured peak resident memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where the large arrays lived."""
+
+    scf_integrals: str = _q("", "fitted SCF integrals: memory, disk, or none")
+    fitted_tensor: str = _q("", "B of the MP2 step: memory or disk")
+    folder: str = _q("", "folder scratch files were in, empty when there were none")
+    predicted: int = _q("byte", "scratch space planned")
+    written: int = _q("byte", "bytes written to scratch files")
+    read: int = _q("byte", "bytes read from scratch files")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,3 +285,16 @@ def _tile_elements(limits: Limits, edge: int, pair: int) -> int:
     held = min(max(limits.tile_elements, pair), max(1, edge) ** (2 if limits.square else 1) * pair)
     wanted = 2 * limits.tile_elements if limits.work_elements is None else limits.work_elements
     return held + min(max(wanted, 2 * pair), 2 * held)
+
+
+def device_host_bytes(work: Workload) -> int:
+    """Bytes the host holds where a device makes B of fitted integrals over basis functions: these, and beside them the
+    metric, a batch that goes up, or B of the certificate's sample."""
+    tiles, groups = -(-work.nao // DEVICE_TILE), -(-work.naux // DEVICE_TILE)
+    integrals = work.naux * work.pairs_of_functions * FLOAT64
+    metric = 2 * work.naux**2 * FLOAT64 + work.block_functions * work.pairs_of_functions * FLOAT64
+    batch = DEVICE_TILE * FLOAT64 * (work.nao**2 + (tiles * DEVICE_TILE) ** 2 * 3 // 2)
+    halves = sum(groups * tiles * DEVICE_TILE**2 * (s.nocc + DEVICE_TILE) * FLOAT32 for s in work.spins)
+    b = work.elements * work.naux * FLOAT64
+    frontier = 2 * work.frontier_elements * work.naux * FLOAT64
+    return integrals + max(metric + 2 * SOLVE_BYTES, batch + halves + b // 2, 2 * b, frontier)

@@ -8,26 +8,23 @@ from typing import Any
 import numpy as np
 
 from dfmp2.backends import tiling
-from dfmp2.backends.base import Prediction, Shape
+from dfmp2.backends.base import Backend, Prediction, Shape
 from dfmp2.backends.registry import predictions, weigh_trainium
-from dfmp2.errors import ResourceError
+from dfmp2.errors import KernelError, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources, threads
 from dfmp2.integrals import three_center
-from dfmp2.integrals.screening import pair_list
 from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
-from dfmp2.planning import device_transform, disk_rates, memory, time
-from dfmp2.planning import rates as calibration
-from dfmp2.planning.disk_rates import DiskRates
-from dfmp2.planning.figures import Timings
+from dfmp2.planning import memory, rates, time
+from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.planning.system import Setup, System, frozen_core, prepare, resolve
-from dfmp2.planning.time import IN_MEMORY, Traffic, traffic
+from dfmp2.planning.time import IN_MEMORY, Timings, Traffic
 from dfmp2.progress import Listener
 from dfmp2.scf.hamiltonian import uncontracted_functions
 from dfmp2.scf.hartree_fock import reference_kind, uses_single
-from dfmp2.scf.stability import frontier_elements
+from dfmp2.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +95,14 @@ def make_plan(system: System, setup: Setup, core: FrozenCore, kind: str, *, part
         work = replace(work, precision="fp64")
     if part == "from b":
         work = replace(work, frontier_elements=0, block_functions=0)
-    rates = calibration.load(setup.backend.name, setup.threads)
-    limits, nocc = setup.backend.limits, [s.nocc for s in work.spins]
-    rows = [s.nvir * work.naux for s in work.spins]
-    tiles = sum(len(tiling.triangle(n, limits, row)) for n, row in zip(nocc, rows, strict=True))
-    if len(nocc) == 2:
-        tiles += len(tiling.rectangle(nocc[0], nocc[1], limits, max(rows)))
+    known, disk = rates.load(setup.backend.name, setup.threads), rates.load_disk(setup.scratch)
     held = _memory(work, setup, part)
-    moved, disk = traffic(work, held, limits), disk_rates.load(setup.scratch)
-    timings = _seconds(setup, work, rates or time.Rates(), moved, disk or disk_rates.BUILT_IN)
+    moved = time.traffic(work, held, setup.backend.limits)
+    tiles = sum(map(len, time.tiles_of(work, setup.backend.limits).values()))
+    timings = _seconds(setup, work, known, moved, disk)
     if part == "up to b":
         timings = replace(timings, pair_energies=0.0, total=timings.total - timings.pair_energies)
-    return Plan(work, held, timings, rates is not None, tiles, moved, disk)
+    return Plan(work, held, timings, known is not None, tiles, moved, disk)
 
 
 def settle(
@@ -138,35 +131,52 @@ def settle_backend(setup: Setup, system: System, core: FrozenCore, kind: str) ->
     ------
     UnsupportedByBackend, ResourceError : B is to be made on the device, and cannot
     """
-    settled = _settled(setup, system, core, kind)
-    if setup.options.transform == "device":
-        work = _workload(system, settled.options, core, kind)
-        room = setup.budget - resources.resident_memory() - memory.SLACK
-        device_transform.require(settled.backend, trainium_shapes(work), work, room)
-    return settled
-
-
-def _seconds(
-    setup: Setup, work: Workload, rates: time.Rates, moved: Traffic = IN_MEMORY, disk: DiskRates = disk_rates.BUILT_IN
-) -> Timings:
-    """Predicted times of a run."""
-    found = time.seconds(work, rates, moved, disk)
-    if setup.options.transform == "device":
-        return device_transform.retimed(found, setup.backend, trainium_shapes(work), work)
-    return found
-
-
-def _settled(setup: Setup, system: System, core: FrozenCore, kind: str) -> Setup:
-    if setup.options.backend != "auto" or setup.backend.name != "cpu":
-        return setup
-    work = _workload(system, setup.options, core, kind)
-    if setup.options.precision != "fp64":
-        rates = calibration.load("cpu", setup.threads)
-        seconds = time.seconds(work, rates or time.Rates()).pair_energies
-        found = weigh_trainium(trainium_shapes(work), seconds, rates is not None, setup.threads)
+    options, work = setup.options, _workload(system, setup.options, core, kind)
+    if options.backend == "auto" and setup.backend.name == "cpu" and options.precision != "fp64":
+        known = rates.load("cpu", setup.threads)
+        host = time.seconds(work, known or Rates()).pair_energies
+        found = weigh_trainium(trainium_shapes(work), host, known is not None, setup.threads)
         if found is not None:
-            return replace(setup, backend=found[0] or setup.backend, backend_reason=found[1])
+            setup = replace(setup, backend=found[0] or setup.backend, backend_reason=found[1])
+    if options.transform == "device":
+        require_device(setup.backend, work, setup.budget - resources.resident_memory() - memory.SLACK)
     return setup
+
+
+def require_device(backend: Backend, work: Workload, room: int) -> None:
+    """Refuse `--transform device` where it cannot be done; `room` bytes may be held on the host.
+
+    Raises
+    ------
+    UnsupportedByBackend : the device cannot make B
+    ResourceError : the host's part does not fit into memory
+    """
+    spins = trainium_shapes(work)
+    if not backend.limits.transforms or not spins:
+        why = "this backend takes B from the host" if spins else "there is nothing to correlate"
+        raise UnsupportedByBackend(f"--transform device: {why}; use an nki lane on one core, or --transform host")
+    try:
+        backend.transform_seconds(spins, work.nao)
+    except KernelError as error:
+        raise UnsupportedByBackend(f"--transform device: {error}; use --transform host") from error
+    held = memory.device_host_bytes(work)
+    if held > room:
+        raise ResourceError(
+            f"--transform device holds {format_bytes(held)} of fitted integrals on the host, where "
+            f"{format_bytes(room)} are left: allow {format_bytes(held - room)} more with --memory, or use "
+            "--transform host"
+        )
+
+
+def _seconds(setup: Setup, work: Workload, known: Rates | None, moved: Traffic, disk: DiskRates | None) -> Timings:
+    """Predicted times of a run; where the device makes B: more columns to fit, and K1 and K2 in place of products."""
+    found = time.seconds(work, known or Rates(), moved, disk or BUILT_IN)
+    if setup.options.transform != "device":
+        return found
+    fit = found.fit * work.pairs_of_functions / work.elements
+    transform = setup.backend.transform_seconds(trainium_shapes(work), work.nao)
+    total = found.total + fit - found.fit + transform - found.transform
+    return replace(found, fit=fit, transform=transform, total=total)
 
 
 def prepare_programs(setup: Setup, work: Workload, listener: Listener) -> None:
@@ -196,17 +206,18 @@ def foresee(molecule: Molecule, options: Options, listener: Listener, *, calibra
         core = frozen_core(system, options, listener)
         setup = settle_backend(setup, system, core, kind)
         plan = make_plan(system, setup, core, kind)  # before measuring, which leaves memory behind
-        rates = calibration.load(setup.backend.name, setup.threads)
-        if calibrate or rates is None:
+        known, disk = rates.load(setup.backend.name, setup.threads), plan.disk
+        if calibrate or known is None:
             listener.stage("measuring the rates of this host, once")
-            rates = calibration.measure(setup.backend, setup.threads)
-        disk = plan.disk
+            known = rates.measure(setup.backend, setup.threads)
         if calibrate or (plan.memory.disk and disk is None):
             disk = _measured_disk(setup, listener)
         foreseen = predictions(setup.backend, trainium_shapes(plan.work))
-        timings = _seconds(setup, plan.work, rates, plan.traffic, disk or disk_rates.BUILT_IN)
+        timings = _seconds(setup, plan.work, known, plan.traffic, disk)
         plan = replace(plan, timings=timings, measured=True, disk=disk)
-        return Outlook(system, setup, core, plan, _change(plan.memory), foreseen)
+        # Neither a frozen core nor fewer virtuals lower what the SCF and one tile need: only memory does.
+        change = "" if plan.memory.fits else f"--memory {-(-plan.memory.least // 10**6)}MB"
+        return Outlook(system, setup, core, plan, change, foreseen)
 
 
 def sizes(molecule: Molecule, options: Options, listener: Listener, *, scf: bool = False) -> Workload:
@@ -229,22 +240,21 @@ def _measured_disk(setup: Setup, listener: Listener) -> DiskRates | None:
     """Speed of the scratch folder; one that cannot be used is no reason not to plan."""
     listener.stage(f"measuring the speed of {setup.scratch}, once")
     try:
-        return disk_rates.measure(setup.scratch)
+        return rates.measure_disk(setup.scratch)
     except ResourceError as error:
         listener.warning(f"{error}; times of disk traffic are those of another disk")
         return None
-
-
-def _change(plan: memory.MemoryPlan) -> str:
-    """Neither a frozen core nor fewer virtuals lower what the SCF and one tile need: only memory does."""
-    return "" if plan.fits else f"--memory {-(-plan.least // 10**6)}MB"
 
 
 def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> Workload:
     """Sizes of the run; nvir is taken from nao, an upper limit."""
     mole = system.mole
     spins = mole.nelec if kind == "uhf" else mole.nelec[:1]
-    nao = int(mole.nao)
+    nao, frontier = int(mole.nao), 0
+    if options.stability == "auto":
+        from dfmp2.scf.stability import frontier_elements
+
+        frontier = sum(frontier_elements(int(n), nao - int(n)) for n in spins)
     return Workload(
         nao=nao,
         naux_scf=system.naux_scf,
@@ -255,9 +265,7 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         precision=options.precision,
         block_functions=three_center.block_functions(system.auxmole, nao),
         widest_shell=int(np.diff(mole.ao_loc_nr()).max()),
-        frontier_elements=sum(frontier_elements(int(n), nao - int(n)) for n in spins)
-        if options.stability == "auto"
-        else 0,
+        frontier_elements=frontier,
         single_exchange=uses_single(options.precision, nao),
         x2c_functions=uncontracted_functions(mole) if options.relativity == "x2c" else 0,
         starts=options.scf_starts,
@@ -269,6 +277,8 @@ def _with_columns(work: Workload, system: System) -> Workload:
     """The sizes with the pairs of functions that the SCF keeps."""
     if not system.naux_scf:
         return work
+    from dfmp2.integrals.screening import pair_list
+
     return replace(work, scf_columns=len(pair_list(system.mole).columns))
 
 
@@ -284,5 +294,5 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
         edge=max(tiling.edge(s.nocc, limits, row) for s in work.spins),
     )
     if setup.options.transform == "device":
-        found = replace(found, mp2_in_core=device_transform.host_bytes(work))
+        found = replace(found, mp2_in_core=memory.device_host_bytes(work))
     return replace(found, **NOT_HELD[part])

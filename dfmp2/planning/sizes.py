@@ -1,4 +1,4 @@
-"""What a run will have to do: floating-point operations and integrals per stage, from sizes alone.
+"""The size model: dimensions of a run, and the operations and integrals per stage that follow from them.
 
 One multiplication and one addition count as two operations. The number of SCF iterations is not
 known beforehand; CYCLES is what closed- and open-shell molecules near equilibrium need from atomic
@@ -9,18 +9,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LEAST_SAMPLED = 48  # pairs per channel; fewer pairs than this are all redone
+from dfmp2.units import quantity as _q
 
-
+LEAST_SAMPLED = 48  # pairs per channel that the certificate redoes; where there are fewer, all
 FRACTION = 0.02  # of the pairs of a channel: keeps the estimate's own error constant as molecules grow
-
-
-SAMPLED = 16  # occupied orbitals per spin that the weights are taken from
-
-
+SAMPLED = 16  # occupied orbitals per spin that the weights of fitting functions are taken from
 CYCLES = 11
 EXAMINED_BUILDS = 50  # of J and K for the lowest eigenvector of one kind of rotation (dfmp2.scf.rotations)
 SINGLE_BUILDS = 7  # of these and the first one, in float32 where the SCF uses it (dfmp2.scf.jk)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Dimensions; pairs of numbers are (alpha, beta)."""
+
+    natom: int = _q("", "atoms, ghosts included")
+    nelectron: int = _q("", "explicit electrons")
+    nao: int = _q("", "orbital basis functions (spherical)")
+    nmo: int = _q("", "molecular orbitals")
+    naux_scf: int = _q("", "functions of the SCF fitting set, 0 for a conventional SCF")
+    naux: int = _q("", "functions of the MP2 fitting set")
+    frozen_core: int = _q("", "frozen core orbitals per spin")
+    nocc: tuple[int, int] = _q("", "correlated occupied orbitals (alpha, beta)")
+    nvir: tuple[int, int] = _q("", "correlated virtual orbitals (alpha, beta)")
+    frozen_virtual: int = _q("", "virtual orbitals left out per spin")
 
 
 @dataclass(frozen=True, slots=True)

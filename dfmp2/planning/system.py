@@ -25,7 +25,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.point_charges import SUSPICIOUS_DISTANCE, too_near
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.options import Options
-from dfmp2.planning.figures import Sizes
+from dfmp2.planning.sizes import Sizes
 from dfmp2.progress import Listener
 from dfmp2.scf.fitting_sets import resolve_fitting
 from dfmp2.scf.reference import Reference

@@ -19,9 +19,8 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.scf import hamiltonian
 from dfmp2.scf.hartree_fock import record
-from dfmp2.scf.reference import Reference
+from dfmp2.scf.reference import GIVEN, Reference
 
-GIVEN = ("given",)  # the ladder of a mean field that was converged elsewhere
 # Attributes of PySCF's decorated mean fields whose effect neither a result nor `compare` can hold.
 ADDITIONS = {
     "with_solvent": "an implicit solvent",

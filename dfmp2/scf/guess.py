@@ -38,6 +38,7 @@ def guess_density(guess: str, mf: Any, kind: str) -> Any:
     density = start_density(mf.mol, kind)
     if guess == "atoms":
         return density
+
     of_atoms = _diagonalised(mf, mf.get_fock(dm=density))
     turned = []
     for spin, sign in zip(orbital_spins(of_atoms), (1.0, -1.0), strict=True):
@@ -49,6 +50,7 @@ def guess_density(guess: str, mf: Any, kind: str) -> Any:
 
 def random_density(mf: Any, density: Any, number: int) -> Any:
     """A start density of its own for each number: the orbitals of another density's Fock matrix, turned at random."""
+
     found, rng, turned = _diagonalised(mf, mf.get_fock(dm=density)), np.random.default_rng(number), []
     for spin in orbital_spins(found):
         x = np.zeros_like(spin.differences)

@@ -20,7 +20,6 @@ from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.scf import hamiltonian
-from dfmp2.scf.following import find_solution, spin_square
 from dfmp2.scf.guess import ORIGINS, guess_density
 from dfmp2.scf.reference import Reference, StartOrbitals
 
@@ -80,7 +79,7 @@ def run_scf(
     integrals : of a density-fitted SCF: "memory" or "disk" with our builder, "pyscf" for PySCF's own, which then also
         makes the potential of the charges
     charges : (n, 4) point charges around the molecule, bohr and e
-    room : dfmp2.scf.jk_on_disk.Room, needed for "disk"
+    room : dfmp2.host.scratch.Room, needed for "disk"
     resumed : orbitals of the last iteration of an SCF that was stopped: the first one begins with them
     on_iteration : called with orbitals (nspin, nao, nmo) and occupations (nspin, nmo) after each iteration of the first
         SCF; what it raises ends the SCF
@@ -93,6 +92,8 @@ def run_scf(
     ------
     ConvergenceError : not converged within options.scf_max_cycles
     """
+    from dfmp2.scf.following import find_solution
+
     with shielded():
         mf = hamiltonian.mean_field(mole, kind, options.relativity, charges, native=integrals == "pyscf")
         if auxmole is not None and integrals == "disk":
@@ -154,6 +155,8 @@ def record(mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, sta
     order = np.stack([np.lexsort((e, -n)) for e, n in zip(energy, occ, strict=True)])  # occupied first, by energy
     coeff = np.take_along_axis(coeff, order[:, None, :], axis=2)
     energy, occ = (np.take_along_axis(x, order, axis=1) for x in (energy, occ))
+    from dfmp2.scf.following import spin_square
+
     with shielded():
         return Reference(
             kind=kind,

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.host.arrays_on_disk import FLOAT64, Space, StoredArray, prefetched
+from dfmp2.host.arrays_on_disk import FLOAT64
 from dfmp2.host.resources import return_memory
+from dfmp2.host.scratch import Room, ScratchArray
+from dfmp2.host.threads import prefetched
 from dfmp2.integrals.metric import MetricFactor, factorise
 from dfmp2.integrals.screening import PairList
 from dfmp2.integrals.three_center import coulomb_metric, pair_integrals
@@ -25,22 +27,6 @@ from dfmp2.scf.jk import FittedIntegrals, coulomb_exchange, fit_in_place
 Array = NDArray[np.float64]
 
 BUFFERS = 2  # blocks of P in memory: the one in use and the one on its way
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """Where the integrals go and what may be held of them.
-
-    Attributes
-    ----------
-    space : scratch space of the run
-    pair_bytes : of raw integrals per block of pairs when they are made (one shell at least)
-    read_bytes : of all blocks of P together when they are read (a few rows at least)
-    """
-
-    space: Space
-    pair_bytes: int
-    read_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +106,7 @@ class DiskIntegrals(FittedIntegrals):
 
     def rows(self) -> Iterator[Array]:
         """B in blocks of fitting functions, (n, ncolumn) float64; each is valid until the next is taken."""
-        stored: StoredArray = self.build()._cderi
+        stored: ScratchArray = self.build()._cderi
         row = FLOAT64 * max(1, len(self.pairs.columns))
         step = min(self._naux, max(self.threads, self._room.read_bytes // (BUFFERS * row)))
         widest = max((block.c1 - block.c0 for block in self._blocks), default=0)

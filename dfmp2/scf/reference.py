@@ -12,6 +12,8 @@ from dfmp2.units import quantity as _q
 
 Array = NDArray[np.float64]
 
+GIVEN = ("given",)  # the ladder of a mean field that was converged elsewhere
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StartOrbitals:

@@ -15,8 +15,8 @@ from typing import Any
 
 from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2 import scaling
 from dfmp2.mp2.extrapolation import Formula, correlation_formula, default_correlation, scf_formula
+from dfmp2.mp2.result import SCS, SOS, custom_scaling
 from dfmp2.options import Options
 from dfmp2.output.study import Column, Study, Value
 from dfmp2.progress import Listener
@@ -124,15 +124,15 @@ def _values(
     hartree_fock = limit(scf, "scf_total_energy")
     same = limit(correlation, "mp2_same_spin_correlation_energy")
     opposite = limit(correlation, "mp2_opposite_spin_correlation_energy")
-    own = scaling.custom(options.os_scale, options.ss_scale)
+    own = custom_scaling(options.os_scale, options.ss_scale)
     energies = {
         "scf_total_energy": hartree_fock,
         "mp2_same_spin_correlation_energy": same,
         "mp2_opposite_spin_correlation_energy": opposite,
         "mp2_correlation_energy": same + opposite,
         "mp2_total_energy": hartree_fock + same + opposite,
-        "scs_mp2_correlation_energy": scaling.SCS.apply(opposite, same),
-        "sos_mp2_correlation_energy": scaling.SOS.apply(opposite, same),
+        "scs_mp2_correlation_energy": SCS.apply(opposite, same),
+        "sos_mp2_correlation_energy": SOS.apply(opposite, same),
     }
     if own is not None:
         energies["scaled_mp2_correlation_energy"] = own.apply(opposite, same)

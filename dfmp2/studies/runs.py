@@ -31,11 +31,11 @@ from dfmp2.host.provenance import version
 from dfmp2.host.resources import usable_cores
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import energy
-from dfmp2.mp2.checkpoint import NOTHING, Checkpoint
+from dfmp2.mp2.calculation import NOTHING, Checkpoint, State
 from dfmp2.mp2.identity import changed, question
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
-from dfmp2.output.checkpoint import FileCheckpoint, State, checkpoint_of, found_beside, remove
+from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of, found_beside, remove
 from dfmp2.output.study import MOST_RUNS, Column, Study, StudyWriter, Value, read_study, verify_study
 from dfmp2.planning import plan, system
 from dfmp2.progress import Listener, Silent

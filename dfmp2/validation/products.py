@@ -20,8 +20,8 @@ import numpy as np
 from dfmp2.backends import registry, tiling
 from dfmp2.backends.base import Backend, Limits, Operand
 from dfmp2.host import threads
-from dfmp2.planning import product_rates, rates
-from dfmp2.planning.product_rates import ProductRates
+from dfmp2.planning import rates
+from dfmp2.planning.rates import ProductRates
 from dfmp2.progress import Listener
 from dfmp2.validation.machine import Meter, Spread, header, spread
 
@@ -100,7 +100,7 @@ def measure(count: int, repeats: int, listener: Listener) -> dict[str, Any]:
     record = meter.record()
     spreads = {name: spread(values) for name, values in found.items()}
     kept = {f"{library} {precision} {n}": rate.median for (library, precision, n), rate in spreads.items()}
-    product_rates.store(count, ProductRates(kept, record["foreign_cores"], meter.machine.date))
+    rates.store_products(count, ProductRates(kept, record["foreign_cores"], meter.machine.date))
     return {
         "mode": "gemm",
         **record,

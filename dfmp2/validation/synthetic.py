@@ -29,7 +29,6 @@ from dfmp2.errors import ResourceError
 from dfmp2.host import resources
 from dfmp2.integrals.metric import factorise, fit
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.progress import Stopwatch
 from dfmp2.units import format_bytes
 
 Array = NDArray[np.float64]
@@ -118,7 +117,7 @@ def _trnblas(kernel: Kernel, workers: int) -> tuple[Array, ActiveSpace]:
             p1 = min(p0 + BLOCK_FUNCTIONS, naux)
             yield p0, p1, [np.matmul(c_vir.T, raw[:, :, p0:p1]).transpose(2, 0, 1)]
 
-    [b] = fit(blocks(), factorise(metric), [(nocc, nvir)], naux, workers, Stopwatch())
+    [b] = fit(blocks(), factorise(metric), [(nocc, nvir)], naux, workers)
     return b, _space(eps_occ, eps_vir)
 
 

@@ -18,9 +18,9 @@ from dfmp2.backends.registry import select
 from dfmp2.errors import BackendUnavailable, Dfmp2Error, InputError, Interrupted, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources, threads
 from dfmp2.molecule.pyscf_shield import import_pyscf
-from dfmp2.mp2 import energy, scaling
+from dfmp2.mp2 import energy
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
-from dfmp2.mp2.result import Certificate, MP2Result
+from dfmp2.mp2.result import SCS, SOS, Certificate, MP2Result
 from dfmp2.options import Options
 from dfmp2.output.hdf5 import ENERGIES
 from dfmp2.progress import Silent
@@ -172,7 +172,7 @@ class Other:
             except Dfmp2Error as error:
                 raise UnsupportedByBackend(str(error)) from error
             scf, same, opposite = check.scf_total_energy, check.same_spin, check.opposite_spin
-            scs = scaling.SCS.apply(opposite, same)
+            scs = SCS.apply(opposite, same)
             values = {
                 "scf_total_energy": scf,
                 "mp2_same_spin_correlation_energy": same,
@@ -286,7 +286,7 @@ def _estimates(certificate: Certificate | None, precision: str) -> Values:
     if certificate is None or precision == "fp64":
         return {}
     same, opposite = certificate.same_spin_error, certificate.opposite_spin_error
-    scs = scaling.SCS.apply(opposite, same)
+    scs = SCS.apply(opposite, same)
     return {
         "mp2_same_spin_correlation_energy": same,
         "mp2_opposite_spin_correlation_energy": opposite,
@@ -294,5 +294,5 @@ def _estimates(certificate: Certificate | None, precision: str) -> Values:
         "mp2_total_energy": certificate.correlation_error,
         "scs_mp2_correlation_energy": scs,
         "scs_mp2_total_energy": scs,
-        "sos_mp2_correlation_energy": scaling.SOS.apply(opposite, same),
+        "sos_mp2_correlation_energy": SOS.apply(opposite, same),
     }
