@@ -202,9 +202,9 @@ def _compute_shard(
     facts = {"shard": list(part), "tiles": len(mine), "pairs": pairs_of(mine), "of_pairs": pairs_of(every)}
     text = (
         f"dfmp2 {label(*part)}: {facts['tiles']} tiles, {facts['pairs']} of {facts['of_pairs']} pairs -> {kept.path}; "
-        f"with all {part[1]}: dfmp2 energy --from {source.path} --output {target} --collect\n"
+        f"with all {part[1]}: dfmp2 energy --from {source.path} --output {target} --collect"
     )
-    print_report(display, log, "", text.rstrip(), lambda: json.dumps({**facts, "file": kept.path}) + "\n")
+    print_report(display, log, "", text, lambda: json.dumps({**facts, "file": kept.path}) + "\n")
 
 
 def _by_workers(workers: int, source: OpenedFile, chosen: Options, given: dict[str, Any]) -> MP2Result:

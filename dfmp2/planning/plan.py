@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dfmp2.backends import tiling
-from dfmp2.backends.base import Backend, Prediction, Shape
+from dfmp2.backends.base import Backend, Limits, Prediction, Shape
 from dfmp2.backends.registry import predictions, weigh_trainium
 from dfmp2.errors import KernelError, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources, threads
@@ -284,15 +284,21 @@ def _with_columns(work: Workload, system: System) -> Workload:
 
 def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
     """Bytes of every stage of that part."""
-    limits, row = setup.backend.limits, max(s.nvir for s in work.spins) * work.naux
-    found = memory.plan(
-        work,
-        program=resources.resident_memory(),
-        budget=setup.budget,
-        workers=max(limits.workers, setup.threads),
-        limits=limits,
-        edge=max(tiling.edge(s.nocc, limits, row) for s in work.spins),
-    )
+    limits, program = setup.backend.limits, resources.resident_memory()
+    found = memory_plan(work, limits, setup.threads, program=program, budget=setup.budget)
     if setup.options.transform == "device":
         found = replace(found, mp2_in_core=memory.device_host_bytes(work))
     return replace(found, **NOT_HELD[part])
+
+
+def memory_plan(work: Workload, limits: Limits, count: int, *, program: int, budget: int) -> memory.MemoryPlan:
+    """Bytes of every stage on a backend with these limits and `count` threads, on this host or another one."""
+    row = max(s.nvir for s in work.spins) * work.naux
+    return memory.plan(
+        work,
+        program=program,
+        budget=budget,
+        workers=max(limits.workers, count),
+        limits=limits,
+        edge=max(tiling.edge(s.nocc, limits, row) for s in work.spins),
+    )
