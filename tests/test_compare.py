@@ -114,21 +114,6 @@ def test_core_potential_ghost_and_one_electron() -> None:
     assert lone.same_spin == lone.opposite_spin == 0.0 and lone.passed
 
 
-def test_results_of_other_ways_in(call: Runner) -> None:
-    """A mean field of the user's, a conventional one, and prepare with energy; there E(SCF) has no fitting error."""
-    from pyscf import gto, scf
-
-    mole = gto.M(atom="N 0 0 0; N 0 0 1.1", basis="sto-3g", verbose=0)
-    conventional = exactly(dfmp2.from_mean_field(scf.RHF(mole).run(conv_tol=1e-11)))
-    assert abs(conventional.scf_difference) < 1e-9
-    assert 1e-6 < abs(conventional.correlation_difference) < 1e-4
-    fitted = exactly(dfmp2.from_mean_field(scf.RHF(mole).density_fit("def2-universal-jkfit").run(conv_tol=1e-11)))
-    assert 1e-6 < abs(fitted.scf_difference) < 1e-3
-    succeed(call("prepare", "h2o.xyz", "--basis", "sto-3g", "--output", "b.h5", "--quiet"))
-    succeed(call("energy", "--from", "b.h5", "--output", "e.h5", "--quiet"))
-    assert succeed(call("compare", "e.h5", "--exact", "--quiet", "--json")).json["passed"]
-
-
 def test_table_and_json(call: Runner, water: Stored) -> None:
     done = succeed(call("compare", str(water.path), "--exact", "--quiet"))
     header, *rows, last = done.out.splitlines()

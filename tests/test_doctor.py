@@ -35,7 +35,6 @@ def sound(tmp_path: Path) -> Surroundings:
     return Surroundings(
         environ={"HOME": str(tmp_path / "home"), "PATH": "/usr/bin", "TMPDIR": str(tmp_path)},
         folder=tmp_path / "work",
-        home=tmp_path / "home",
         root=tmp_path / "root",
         prefix=tmp_path / "venv",
         path=("/usr/lib/python3",),
@@ -95,8 +94,8 @@ TRAPS: tuple[tuple[str, dict[str, Any], str, str | None, int], ...] = (
     ("working directory", {"folder": Path("/proc")}, "cannot write into /proc", "--output", 7),  # root included
     ("scratch", {"TMPDIR": "/nowhere"}, "TMPDIR=/nowhere cannot be written", "unset TMPDIR", 0),
     ("scratch", {"PYSCF_TMPDIR": "/nowhere"}, "PYSCF_TMPDIR=/nowhere", "unset PYSCF_TMPDIR", 7),
-    ("home", {"home": None}, "HOME is not set", "export HOME=", 0),
-    ("home", {"home": Path("/nowhere")}, "is no folder", "export HOME=", 0),
+    ("home", {"HOME": ""}, "HOME is not set", "export HOME=", 0),
+    ("home", {"HOME": "/nowhere"}, "is no folder", "export HOME=", 0),
     ("PySCF configuration", {"PYSCF_EXT_PATH": "/other"}, f"PYSCF_EXT_PATH=/other: {SHIELDED}", "remove it", 0),
     ("PySCF", {}, "5 of 5 parsers", None, 0),
     ("BLAS", {}, "NumPy: ", None, 0),

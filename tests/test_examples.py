@@ -6,11 +6,8 @@ import ast
 import contextlib
 import io
 import json
-import os
 import re
 import runpy
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,21 +80,6 @@ def test_compare_backends(printed: Printer) -> None:
     assert number(text, r"E\(corr\) =") == pytest.approx(expected, abs=1e-7)
     differences = [float(found) for found in re.findall(r"difference ([-+0-9.e]+) Eh", text)]
     assert len(differences) >= 2 and max(map(abs, differences)) < 1e-7
-
-
-@pytest.mark.parametrize("package", ["ase", "qcengine"])
-def test_absent_packages_are_said_in_one_line(package: str, tmp_path: Path) -> None:
-    (tmp_path / "absent").mkdir()
-    (tmp_path / "absent" / f"{package}.py").write_text("raise ImportError('not here')\n")
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / f"with_{package}.py"],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path / 'absent'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("skipped: ") and len(done.stdout.splitlines()) == 1
 
 
 @pytest.mark.slow

@@ -117,7 +117,6 @@ class Surroundings:
     ----------
     environ : environment variables as the user set them
     folder : working directory, where results are written
-    home : home directory, None if there is none
     root : "/" on a real machine: /dev, /proc, /sys and /opt are looked up below it
     prefix : of the Python installation or virtual environment
     path : Python's module search path
@@ -127,7 +126,6 @@ class Surroundings:
 
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     folder: Path = field(default_factory=Path)
-    home: Path | None = field(default_factory=lambda: Path(os.environ["HOME"]) if os.environ.get("HOME") else None)
     root: Path = Path("/")
     prefix: Path = Path(sys.prefix)
     path: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
@@ -137,6 +135,11 @@ class Surroundings:
         )
     )
     version: Callable[[str], str | None] = installed_version
+
+    @property
+    def home(self) -> Path | None:
+        """Home directory, None if there is none."""
+        return Path(self.environ["HOME"]) if self.environ.get("HOME") else None
 
     def words(self, *files: str) -> list[str]:
         """Words of system files such as "/sys/fs/cgroup/cpu.max"; none where they cannot be read."""
