@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.mp2.result import MP2Result
 from dfmp2.output.document import Block, Facts, Figure, Note, Section, Table, difference, energy, fixed, size
 from dfmp2.output.html.svg import Curve, curves
 from dfmp2.output.report import STAGES, energies, in_full, overview
@@ -68,17 +67,16 @@ def _lanes(anchor: str, group: Group) -> Section:
     """The same calculation by several backends or precisions: differences to the most exact one."""
     base = group[0]
     names = ("scf_total", "mp2_same_spin_correlation", "mp2_opposite_spin_correlation", "mp2_correlation")
-    rows, largest = [], 0.0
+    rows = []
     for entry in group:
-        r, estimate = entry.result, _estimate(entry.result)
+        r, certificate = entry.result, entry.result.certificate
         shown = ["reference", "", "", "", ""]
         if entry is not base:
             gaps = [getattr(r, f"{name}_energy") - getattr(base.result, f"{name}_energy") for name in names]
             theirs = base.result.pairs.channels()
             worst = max(float(np.abs(m - theirs[k]).max(initial=0.0)) for k, m in r.pairs.channels().items())
             shown = [*map(difference, gaps), size(worst)]
-            largest = max(largest, abs(gaps[-1]))
-        said = "" if estimate is None else size(estimate)
+        said = "" if certificate is None or r.precision == "fp64" else size(certificate.correlation_error)
         rows.append((entry.name, f"{r.backend}, {r.precision}", energy(r.mp2_correlation_energy), *shown, said))
     heads = ("#E(corr) / Eh", "#Δ E(HF)", "#Δ E(SS)", "#Δ E(OS)", "#Δ E(corr)", "#largest Δ pair", "#estimate")
     times = [
@@ -89,21 +87,12 @@ def _lanes(anchor: str, group: Group) -> Section:
         )
         for entry in group
     ]
-    fastest = min(group, key=lambda entry: entry.result.timings.total)
-    base_name = f"{base.name} ({base.result.backend}, {base.result.precision})"
     blocks: list[Block] = [
         Table(
             f"Differences to {base.name}, Eh; estimate: the error of E(corr) found by the run's own certificate",
             ("result", "backend", *heads),
             rows,
             sortable=True,
-        ),
-        Facts(
-            [
-                ("compared with", base_name),
-                ("largest difference of E(corr)", f"{size(largest)} Eh"),
-                ("shortest wall time", f"{fixed(fastest.result.timings.total)} s, {fastest.name}"),
-            ]
         ),
         Table(
             "Wall time per stage, s",
@@ -113,12 +102,6 @@ def _lanes(anchor: str, group: Group) -> Section:
         ),
     ]
     return Section(anchor, "The same calculation, compared", blocks)
-
-
-def _estimate(result: MP2Result) -> float | None:
-    """The error of E(corr), Eh, that the certificate of a run in reduced precision found."""
-    found = result.certificate
-    return None if found is None or result.precision == "fp64" else found.correlation_error
 
 
 def _series(anchor: str, group: Group) -> Section:
@@ -138,16 +121,12 @@ def _series(anchor: str, group: Group) -> Section:
     )
     if limit is not None:
         scf, lower, upper = limit.largest.scf_total_energy, limit.smaller, limit.larger
-        total = scf + limit.correlation
-        found = map(energy, (scf, limit.correlation, total))
+        found = map(energy, (scf, limit.correlation, scf + limit.correlation))
         rows.append((f"limit from {lower}, {upper}", "∞", "", *found, "extrapolated"))
         names.append("limit")
         correlation.append(limit.correlation)
         note = Facts(
             [
-                ("E(corr) at the basis-set limit", f"{energy(limit.correlation)} Eh"),
-                ("E(HF), largest basis", f"{energy(scf)} Eh"),
-                ("E(MP2) at the limit", f"{energy(total)} Eh"),
                 ("formula", f"(X³ E(X) - Y³ E(Y)) / (X³ - Y³), X = {upper}, Y = {lower}; {limit.formula.source}"),
                 ("missing in the largest basis", f"{1000 * (limit.correlation - correlation[-2]):.3f} mEh"),
                 *([("beware", "the pair 2, 3 is too small for more than trends")] if lower == 2 else []),
@@ -178,7 +157,6 @@ def scan_section(anchor: str, group: Group) -> Section:
     found = find_coordinate([entry.result.molecule for entry in group])
     values = [float(k) for k in range(1, len(group) + 1)] if found is None else list(found.values)
     digits = 0 if found is None else 4 if found.unit == "angstrom" else 2
-    unit = "" if found is None else f" {found.unit}"
     axis = "geometry, in the order given" if found is None else f"{found.name} / {found.unit}"
     ordered = sorted(zip(values, group, strict=True), key=lambda one: one[0])
     xs, results = [f"{x:.{digits}f}" for x, _ in ordered], [entry.result for _, entry in ordered]
@@ -187,7 +165,7 @@ def scan_section(anchor: str, group: Group) -> Section:
         "MP2": [r.mp2_total_energy for r in results],
         "SCS-MP2": [r.scf_total_energy + r.scs_mp2_correlation_energy for r in results],
     }
-    lowest, at = min(zip(kinds["MP2"], xs, strict=True))
+    lowest = min(kinds["MP2"])
     rows = [
         (x, *energies(r), f"{1000 * (r.mp2_total_energy - lowest):.4f}", len(r.diagnostics.warnings), entry.name)
         for x, r, (_, entry) in zip(xs, results, ordered, strict=True)
@@ -207,13 +185,6 @@ def scan_section(anchor: str, group: Group) -> Section:
         Figure(
             partial(curves, f"Energies along the {axis}", drawn, axis, above),
             "Total energies above the lowest point of each method, mEh; lines join computed points.",
-        ),
-        Facts(
-            [
-                ("coordinate", axis),
-                ("range", f"{xs[0]} to {xs[-1]}{unit}"),
-                ("lowest computed E(MP2)", f"{energy(lowest)} Eh at {at}{unit}"),
-            ]
         ),
         Table(
             f"Scan of {len(group)} geometries",
