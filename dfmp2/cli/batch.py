@@ -27,11 +27,13 @@ from dfmp2.molecule.text import printable
 from dfmp2.options import Options
 
 if TYPE_CHECKING:
-    from dfmp2.execution.batch import Orders, Outcome
+    from dfmp2.execution.batch import BatchRun
     from dfmp2.execution.manifest import Batch
+    from dfmp2.execution.pool import Pool
     from dfmp2.execution.state import Row
 
 OF_THE_MACHINE = ("memory", "threads", "scratch")  # may be given beside a manifest
+MOST_WORKERS = 4096
 SHARE_OF_FREE = 0.9  # of the memory that is free
 STOPPED_TWICE = 130
 MOST_SHOWN = 20
@@ -60,7 +62,8 @@ command.add_command(submit)
 @click.argument("sources", nargs=-1, required=True, metavar="MANIFEST.toml | FILE.xyz...")
 @click.option("--output", metavar="DIR", help="Folder of the results.  [default: that of the manifest]")
 @click.option("--root", metavar="DIR", help="Folder that the manifest's paths are relative to, and confined to.")
-@click.option("--workers", type=click.IntRange(1, 4096), default=1, show_default=True, help="Processes.")
+@click.option("--workers", type=click.IntRange(1, MOST_WORKERS), help="Processes.  [default: 1; all of --engine]")
+@click.option("--engine", metavar="FILE|ADDRESS", help="Dask: scheduler file, tcp://HOST:PORT or tls://HOST:PORT.")
 @click.option("--shard", metavar="I/N", help="Part I (from 0) of N.  [default: of the Slurm or AWS Batch array job]")
 @click.option("--scf-chain", is_flag=True, help="Start the SCF from the item before, of the same atoms.")
 @click.option("--json", "as_json", is_flag=True, help="Print the status as one JSON object.")
@@ -78,7 +81,8 @@ def run(
     sources: tuple[str, ...],
     output: str | None,
     root: str | None,
-    workers: int,
+    workers: int | None,
+    engine: str | None,
     shard: str | None,
     scf_chain: bool,
     as_json: bool,
@@ -99,6 +103,7 @@ def run(
     given = {name: value for name, value in options.items() if _from_command_line(ctx, name)}
     from dfmp2.execution.arrays import read_shard, shard_of_job
 
+    workers = workers or (1 if engine is None else MOST_WORKERS)
     part = shard_of_job() if shard is None else read_shard(shard)
     with contextlib.ExitStack() as stack:
         handle = open_log(log)
@@ -116,19 +121,18 @@ def run(
             from dfmp2.execution.s3 import compile_programs
 
             return compile_programs(batch, warm_up, copies, display.stop_asked)
-        orders = _make_orders(batch, workers, part, scf_chain, given)
-        from dfmp2.execution.batch import run_batch
+        from dfmp2.execution.batch import Orders, run_batch
 
+        pool, who = _workers(batch, engine, workers, given)
         shown = "" if part is None else f", shard {part[0]} of {part[1]}"
-        console.note(
-            f"{_count(len(batch.items), 'item')}{shown}, {_count(workers, 'worker')} x "
-            f"{_count(orders.threads, 'thread')}, {orders.memory / 1e9:.1f} GB each -> {batch.output}"
-        )
+        console.note(f"{_count(len(batch.items), 'item')}{shown}, {who} -> {batch.output}")
         if part is not None and part[1] > len(batch.items):
             console.warning(f"more shards ({part[1]}) than items: some of them have nothing to do")
-        outcome = run_batch(batch, orders, display, copies)
-        _report(batch, outcome, as_json=as_json, quiet=quiet)
-        code = _conclude(batch, outcome)
+        line = printable(shlex.join(["dfmp2", *sys.argv[1:]]))[:4000]
+        scratch = given.get("scratch") or batch.items[0].options.scratch
+        done = run_batch(batch, Orders(workers, scratch, part, scf_chain, line), pool, display, copies)
+        _report(batch, done, display.stop_asked(), as_json=as_json, quiet=quiet)
+        code = _conclude(batch, done, display.stop_asked())
         if copies is not None:
             copies.exit_code = code
     return code
@@ -225,67 +229,63 @@ def _from_command_line(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
-def _make_orders(
-    batch: Batch, workers: int, shard: tuple[int, int] | None, chained: bool, given: Mapping[str, Any]
-) -> Orders:
-    """Divide the machine."""
-    from dfmp2.execution.batch import Orders
-
+def _workers(batch: Batch, engine: str | None, workers: int, given: Mapping[str, Any]) -> tuple[Pool, str]:
+    """The workers of a run, and what they are in words."""
     common = batch.items[0].options
     own = Options("-", **{name: given[name] for name in OF_THE_MACHINE if name in given})
-    threads = own.threads or common.threads or max(1, usable_cores() // workers)
-    memory = own.memory or common.memory or int(SHARE_OF_FREE * available_memory())
-    return Orders(
-        workers=workers,
-        threads=threads,
-        memory=memory // workers,
-        scratch=own.scratch or common.scratch,
-        shard=shard,
-        chained=chained,
-        command=printable(shlex.join(["dfmp2", *sys.argv[1:]]))[:4000],
-    )
+    threads, memory = own.threads or common.threads, own.memory or common.memory
+    if engine is not None:
+        from dfmp2.execution.dask import DaskPool
+
+        return DaskPool(engine, batch.output, threads or 0, memory or 0), f"the Dask cluster of {engine}"
+    from dfmp2.execution.batch import local_pool
+
+    threads = threads or max(1, usable_cores() // workers)
+    memory = (memory or int(SHARE_OF_FREE * available_memory())) // workers
+    who = f"{_count(workers, 'worker')} x {_count(threads, 'thread')}, {memory / 1e9:.1f} GB each"
+    return local_pool(batch, workers, threads, memory), who
 
 
-def _report(batch: Batch, outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
-    from dfmp2.execution.index import status, to_json
+def _report(batch: Batch, done: BatchRun, stopped: int, *, as_json: bool, quiet: bool) -> None:
+    from dfmp2.execution.state import status, to_json
 
     if as_json:
-        click.echo(to_json(status(outcome.rows)), nl=False)
+        click.echo(to_json(status(done.rows)), nl=False)
         return
-    failed = outcome.own("failed")
+    failed = done.own("failed")
     if not quiet:
         for row in failed[:MOST_SHOWN]:
             click.echo(printable(f"failed ({row.exit_code}) {row.name}: {(row.error or '')[:200]}"))
         if len(failed) > MOST_SHOWN:
             click.echo(f"... and {len(failed) - MOST_SHOWN} more; see {printable(str(batch.output / 'batch.csv'))}")
-    parts = [f"{len(outcome.own('complete'))} of {len(outcome.mine)} items complete ({outcome.found} of them before)"]
-    parts += [f"{len(outcome.own(state))} {state}" for state in ("failed", "running", "pending") if outcome.own(state)]
-    state = f"{'stopped' if outcome.stopped else 'finished'}: {', '.join(parts)}"
+    parts = [f"{len(done.own('complete'))} of {len(done.mine)} items complete ({done.found} of them before)"]
+    parts += [f"{len(done.own(state))} {state}" for state in ("failed", "running", "pending") if done.own(state)]
+    state = f"{'stopped' if stopped else 'finished'}: {', '.join(parts)}"
     click.echo(f"dfmp2 batch {state} -> {printable(str(batch.output))}")
 
 
-def _conclude(batch: Batch, outcome: Outcome) -> int:
+def _conclude(batch: Batch, done: BatchRun, stopped: int) -> int:
     """The exit code, or the error that stands for it."""
-    failed, left = len(outcome.own("failed")), len(outcome.own("pending"))
-    running = outcome.own("running")
-    if outcome.stopped > 1:
+    failed, running, left = (len(done.own(state)) for state in ("failed", "running", "pending"))
+    if stopped > 1:
         click.echo(f"dfmp2: stopped at once: {_items(left)} not complete; the same command goes on", err=True)
         return STOPPED_TWICE
-    if outcome.barred and left and not outcome.stopped:
+    if done.barred and left and not stopped:
         raise DeviceFault(
-            f"{_items(left)} not begun: {', '.join(outcome.barred)} of host {socket.gethostname()} reported a hardware "
+            f"{_items(left)} not begun: {', '.join(done.barred)} of host {socket.gethostname()} reported a hardware "
             "fault, and no other device was left: take this host out of use; the same command on another one goes on"
         )
-    if (outcome.stopped and running) or left:
-        raise Interrupted(f"stopped: {_items(left + len(running))} not complete; the same command goes on")
+    if (stopped and running) or left:
+        raise Interrupted(f"stopped: {_items(left + running)} not complete; the same command goes on")
     if running:
+        first = done.own("running")[0]
         raise Interrupted(
-            f"{_items(len(running))} being computed by another process ({running[0].name}: {running[0].remark}); the "
-            "same command says later what became of that"
+            f"{_items(running)} being computed by another process ({first.name}: {first.remark}); the same command "
+            "says later what became of that"
         )
     if failed:
         raise SomeFailed(
-            f"{failed} of {len(outcome.mine)} items failed: see NAME.error.json in {batch.output}; the same command "
+            f"{failed} of {len(done.mine)} items failed: see NAME.error.json in {batch.output}; the same command "
             f"tries them again"
         )
     return os.EX_OK
@@ -315,8 +315,8 @@ def manifest_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _look_up(manifest: str, root: str | None, output: str | None) -> Batch:
     """The batch of a manifest, or the one recorded in a folder of results."""
-    from dfmp2.execution.index import read_recorded
     from dfmp2.execution.manifest import read_manifest
+    from dfmp2.execution.state import read_recorded
 
     if Path(manifest).is_dir():
         if root is not None or output is not None:
@@ -331,13 +331,12 @@ def _look_up(manifest: str, root: str | None, output: str | None) -> Batch:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(manifest: str, root: str | None, output: str | None, as_json: bool) -> None:
     """Say which items are complete, failed, pending or running, at any time, also while the batch runs."""
-    from dfmp2.execution import index
-    from dfmp2.execution.state import counts, look
+    from dfmp2.execution import state
 
     batch = _look_up(manifest, root, output)
-    rows = look(batch, index.read_index(batch))
+    rows = state.look(batch, state.read_index(batch))
     if as_json:
-        click.echo(index.to_json(index.status(rows)), nl=False)
+        click.echo(state.to_json(state.status(rows)), nl=False)
         return
     for row in rows:
         code = f" ({row.exit_code})" if row.exit_code else ""
@@ -345,7 +344,7 @@ def status(manifest: str, root: str | None, output: str | None, as_json: bool) -
         if row.status == "complete":
             more = f"E(MP2) = {row.numbers['mp2_total_energy']:.10f} Eh, {row.seconds or 0.0:.1f} s"
         click.echo(printable(f"{row.status + code:12s} {row.name:24s} {more[:200]}").rstrip())
-    click.echo(", ".join(f"{number} {state}" for state, number in counts(rows).items()) + f"; {len(rows)} in all")
+    click.echo(", ".join(f"{number} {name}" for name, number in state.counts(rows).items()) + f"; {len(rows)} in all")
 
 
 @command.command("plan", short_help="Predict the time of every item and of every shard.")
@@ -359,8 +358,8 @@ def plan(manifest: str, root: str | None, output: str | None, shards: int, scf_c
     The shards depend on manifest and molecules only. Times are those of this machine when `dfmp2 plan` or `dfmp2 run`
     has measured its rates, else of the machine the forecast was written on; one process, its default threads.
     """
-    from dfmp2.execution.costs import foresee
-    from dfmp2.execution.index import to_json
+    from dfmp2.execution.arrays import foresee
+    from dfmp2.execution.state import to_json
 
     outlook = foresee(_look_up(manifest, root, output), shards, chained=scf_chain)
     if as_json:
@@ -391,8 +390,7 @@ def collect(
     Results of different methods (basis, fitting sets, frozen core, precision, ...) are refused unless --allow-mixed is
     given, because their energies cannot be compared.
     """
-    from dfmp2.execution.collect import collect_results
-    from dfmp2.execution.index import write_rows
+    from dfmp2.execution.state import collect_results, write_rows
     from dfmp2.host.files import require_writable
 
     batch, target = _look_up(manifest, root, output), Path(table)

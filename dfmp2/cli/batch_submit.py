@@ -187,7 +187,7 @@ def duration(seconds: float) -> str:
 
 def _announce(batch: Batch, request: Request, console: Console) -> None:
     """What the tasks will have to do."""
-    from dfmp2.execution.costs import foresee
+    from dfmp2.execution.arrays import foresee
 
     outlook = foresee(batch, request.shards, chained=request.chained)
     bad = [item for item in outlook.items if item.nao is None]

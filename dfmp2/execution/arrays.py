@@ -1,8 +1,10 @@
-"""Array jobs: in which order, and by which shard, items are computed; and what is asked of any scheduler.
+"""What items cost, in which order and by which shard they are computed, and what is asked of a scheduler.
 
-Large items first, so that none of them is alone at the end. Items are taken in buckets of a factor of two in cost, and
-within a bucket those of one composition together: what is prepared for a shape is used while it is warm. Shards are
-filled largest first, each item to the shard with the least so far.
+The functions of a molecule are the sum over its atoms, so one look into the basis sets per element serves any number
+of molecules. Costs are the forecast of the plan (`dfmp2.planning.time`) at fixed rates: the same on every host, so that
+the shards of a batch agree on who computes what. Large items come first, so that none of them is alone at the end;
+within a factor of two in cost those of one shape come together, so that what is prepared for a shape is used while it
+is warm. Shards are filled largest first, each item to the shard with the least so far.
 """
 
 from __future__ import annotations
@@ -10,11 +12,28 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
-from dfmp2.errors import InputError
+from dfmp2.errors import Dfmp2Error, InputError
+from dfmp2.execution.manifest import Batch
+from dfmp2.execution.state import Input, read_inputs
+from dfmp2.host import resources
+from dfmp2.molecule.frozen_core import frozen_core_count
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.pyscf_shield import import_pyscf
+from dfmp2.molecule.resolve_basis import resolve_orbital
+from dfmp2.mp2.identity import FREE
+from dfmp2.options import Options
+from dfmp2.planning import rates as calibration
+from dfmp2.planning import time
+from dfmp2.planning.sizes import Spin, Workload
+from dfmp2.scf.fitting_sets import resolve_fitting
+from dfmp2.scf.hartree_fock import reference_kind, uses_single
 
+PER_ITEM = 0.1  # s beside the calculation itself: reading, planning, writing
+LIBRARIES = 10**8  # bytes of what a worker has loaded beside what its parent has
 LEAST = 1e-3  # s; cheaper items are all alike
 MOST_SHARDS = 100_000
 SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
@@ -23,11 +42,30 @@ SCHEDULERS = (  # variables: index, first index (or None), count
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_COUNT"),
     ("AWS_BATCH_JOB_ARRAY_INDEX", None, "AWS_BATCH_JOB_ARRAY_SIZE"),
 )
+COMPILED = ("nki", "nki-xla")  # backends that launch compiled programs
+
+Bases = tuple[str, str, str, str]  # basis, scf, scf_auxbasis, auxbasis: what the numbers of functions depend on
+Inputs = Sequence[Input | InputError]  # of all items, by their places; an error for a molecule that cannot be read
+
+
+class ElementSize(NamedTuple):
+    """Spherical functions of one element in the three sets of a calculation, and electrons of its core potential.
+
+    `scf_fitting` is 0 for a conventional SCF.
+    """
+
+    orbital: int
+    scf_fitting: int
+    mp2_fitting: int
+    core: int
+
+
+SizeTable = Mapping[tuple[Bases, str], ElementSize]  # by bases and element symbol
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """An item as the scheduler sees it.
+    """An item as a scheduler sees it.
 
     Attributes
     ----------
@@ -44,11 +82,245 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Items that one worker computes one after the other; places in the manifest."""
+class Forecast:
+    """One item.
 
-    places: tuple[int, ...]
-    cost: float
+    Attributes
+    ----------
+    name, molecule : of the item
+    shard : that computes it, from 0
+    nao, naux : functions of the orbital and of the MP2 fitting set, None when it will be refused
+    seconds : predicted, in a warm worker
+    error : why its molecule cannot be read, "" if it can
+    """
+
+    name: str
+    molecule: str
+    shard: int
+    nao: int | None
+    naux: int | None
+    seconds: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """All items, in the manifest's order; `loads` are the seconds of each shard.
+
+    `measured` : whether the times rest on rates of this machine.
+    """
+
+    items: tuple[Forecast, ...]
+    loads: tuple[float, ...]
+    measured: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `batch plan --json` prints."""
+        return {
+            "total": len(self.items),
+            "seconds": sum(self.loads),
+            "measured": self.measured,
+            "shards": [
+                {"shard": f"{k}/{len(self.loads)}", "items": sum(i.shard == k for i in self.items), "seconds": load}
+                for k, load in enumerate(self.loads)
+            ],
+            "items": [asdict(item) for item in self.items],
+        }
+
+
+# --- costs ------------------------------------------------------------------------------------------------------------
+
+
+def foresee(batch: Batch, count: int, *, chained: bool = False) -> Outlook:
+    """Sizes, times and `count` shards; results that are there make no difference.
+
+    Raises
+    ------
+    InputError : PySCF is missing
+    """
+    inputs = read_inputs(batch)
+    loads = look_ahead(batch, inputs)
+    common = batch.items[0].options
+    backend = "cpu" if common.backend == "auto" else common.backend
+    rates = calibration.load(backend, common.threads or resources.usable_cores())
+    cut = shards(works(batch, inputs, loads), count, chained=chained)
+    shard_of = {work.place: k for k, members in enumerate(cut) for work in members}
+    items = tuple(
+        Forecast(
+            item.name,
+            item.molecule,
+            shard_of[place],
+            None if load is None else load.nao,
+            None if load is None else load.naux,
+            cost(load, rates),
+            str(given) if isinstance(given, InputError) else "",
+        )
+        for place, (item, given, load) in enumerate(zip(batch.items, inputs, loads, strict=True))
+    )
+    totals = tuple(sum(item.seconds for item in items if item.shard == k) for k in range(count))
+    return Outlook(items, totals, rates is not None)
+
+
+def look_ahead(batch: Batch, inputs: Inputs) -> list[Workload | None]:
+    """Sizes of all items, looked up in this process; None for one that will be refused.
+
+    Raises
+    ------
+    InputError : PySCF is missing
+    """
+    import_pyscf()
+    return workloads(batch, inputs, element_sizes(wanted(batch, inputs)))
+
+
+def wanted(batch: Batch, inputs: Inputs) -> list[tuple[Bases, str]]:
+    """The elements whose numbers of functions decide the sizes, in every set of bases."""
+    found: dict[tuple[Bases, str], None] = {}
+    for item, given in zip(batch.items, inputs, strict=True):
+        if isinstance(given, Input):
+            found |= dict.fromkeys((_bases(item.options), symbol) for symbol in given.molecule.elements)
+    return list(found)
+
+
+def element_sizes(looked_for: Iterable[tuple[Bases, str]]) -> dict[tuple[Bases, str], ElementSize]:
+    """Look elements up in the basis sets; those that a set lacks are left out. Imports PySCF."""
+    table = {}
+    for bases, symbol in looked_for:
+        basis, scf, scf_auxbasis, auxbasis = bases
+        try:
+            orbital = resolve_orbital(basis, (symbol,))
+            jk = resolve_fitting("jk", scf_auxbasis or None, orbital, (symbol,)) if scf == "df" else None
+            ri = resolve_fitting("ri", auxbasis or None, orbital, (symbol,))
+        except Dfmp2Error:
+            continue  # the item itself will say what is wrong
+        shells, fitting = orbital.elements[symbol], ri.elements[symbol].shells
+        scf_fitting = 0 if jk is None else _functions(jk.elements[symbol].shells)
+        table[bases, symbol] = ElementSize(
+            _functions(shells.shells), scf_fitting, _functions(fitting), shells.ecp_electrons
+        )
+    return table
+
+
+def workloads(batch: Batch, inputs: Inputs, table: SizeTable) -> list[Workload | None]:
+    """Sizes of all items; None for one that will be refused."""
+    return [
+        workload(given.molecule, item.options, table) if isinstance(given, Input) else None
+        for item, given in zip(batch.items, inputs, strict=True)
+    ]
+
+
+def workload(molecule: Molecule, options: Options, table: SizeTable) -> Workload | None:
+    """Sizes of a run, None for one that will be refused."""
+    bases = _bases(options)
+    try:
+        atoms = [table[bases, symbol] for symbol in molecule.symbols]
+        ecp = {symbol: table[bases, symbol].core for symbol in molecule.elements}
+        electrons = molecule.check_electrons(ecp)
+        core = frozen_core_count(molecule, options.frozen_core, ecp, *electrons).orbitals
+        kind = reference_kind(options, molecule.multiplicity)
+    except (KeyError, Dfmp2Error):
+        return None
+    nao = sum(atom.orbital for atom in atoms)
+    return Workload(
+        nao=nao,
+        naux_scf=sum(atom.scf_fitting for atom in atoms),
+        naux=sum(atom.mp2_fitting for atom in atoms),
+        spins=tuple(
+            Spin(n, max(0, n - core), max(0, nao - n - options.frozen_virtual))
+            for n in (electrons if kind == "uhf" else electrons[:1])
+        ),
+        precision=options.precision,
+        block_functions=1,
+        single_exchange=uses_single(options.precision, nao),
+        starts=options.scf_starts,
+        examined=options.settled(molecule.multiplicity).stability in ("full", "follow"),
+    )
+
+
+def works(batch: Batch, inputs: Inputs, loads: Iterable[Workload | None]) -> list[Work]:
+    """All items with costs, shapes, and the series of items that may start from each other's orbitals."""
+    found = []
+    for place, (item, given, load) in enumerate(zip(batch.items, inputs, loads, strict=True)):
+        if load is None or not isinstance(given, Input):
+            found.append(Work(place, 0.0, "", f"alone {place}"))
+            continue
+        molecule = given.molecule
+        options = {name: value for name, value in asdict(item.options).items() if name not in FREE}
+        state = (molecule.charge, molecule.multiplicity, sorted(options.items()))
+        shape = f"{load.nao} {load.naux} {[(spin.nocc, spin.nvir) for spin in load.spins]}"
+        found.append(Work(place, cost(load), shape, repr((molecule.labels, *state))))
+    return found
+
+
+def cost(load: Workload | None, rates: time.Rates | None = None) -> float:
+    """Seconds an item will take at the given rates, those of all hosts by default; 0 for one that will be refused."""
+    if load is None:
+        return 0.0
+    rates = rates or time.Rates()
+    return PER_ITEM + time.seconds(load, rates).total - rates.start  # a warm worker has its libraries loaded
+
+
+def memory_needed(load: Workload, threads: int) -> tuple[int, int]:
+    """About how many bytes a worker needs for an item: with large arrays on disk, and with everything in memory."""
+    from dfmp2.backends.registry import select
+    from dfmp2.planning.plan import memory_plan
+
+    limits = select("cpu", "fp64", threads)[0].limits
+    found = memory_plan(load, limits, threads, program=resources.resident_memory() + LIBRARIES, budget=0)
+    return found.least, found.comfortable
+
+
+def _bases(options: Options) -> Bases:
+    return options.basis, options.scf, options.scf_auxbasis or "", options.auxbasis or ""
+
+
+def _functions(shells: Sequence[Any]) -> int:
+    """Spherical functions: 2 l + 1 per contraction; a shell is (l, (exponent, c1, c2, ...), ...)."""
+    return sum((2 * shell[0] + 1) * (len(shell[-1]) - 1) for shell in shells)
+
+
+# --- order and shards -------------------------------------------------------------------------------------------------
+
+
+def arrange(items: Sequence[Work], *, parts: int, chained: bool) -> list[list[Work]]:
+    """Items that one worker computes one after the other, in the order in which they should begin.
+
+    Parameters
+    ----------
+    parts : pieces that a series is cut into when items are chained, so that as many can work on it
+    """
+    if not chained:
+        return [[item] for item in sorted(items, key=_rank)]
+    series: dict[str, list[Work]] = {}
+    for item in sorted(items, key=lambda item: item.place):
+        series.setdefault(item.series, []).append(item)
+    pieces = []
+    for members in series.values():
+        length = -(-len(members) // parts)
+        pieces += [members[first : first + length] for first in range(0, len(members), length)]
+    return sorted(pieces, key=_largest)
+
+
+def shards(items: Sequence[Work], count: int, *, chained: bool = False) -> list[list[Work]]:
+    """The items of each shard, in the manifest's order; every host finds the same."""
+    filled: list[list[Work]] = [[] for _ in range(count)]
+    loads = [0.0] * count
+    for piece in sorted(arrange(items, parts=count, chained=chained), key=_largest):
+        least = min(range(count), key=lambda k: (loads[k], len(filled[k]), k))
+        filled[least] += piece
+        loads[least] += sum(item.cost for item in piece)
+    return [sorted(members, key=lambda item: item.place) for members in filled]
+
+
+def _rank(item: Work) -> tuple[float, str, float, int]:
+    bucket = math.floor(math.log2(max(item.cost, LEAST)))
+    return -bucket, item.shape, -item.cost, item.place
+
+
+def _largest(piece: Sequence[Work]) -> tuple[float, int]:
+    return -sum(item.cost for item in piece), piece[0].place
+
+
+# --- array jobs -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,37 +348,6 @@ class Request:
     memory: int | None
     seconds: int | None
     chained: bool
-
-
-def arrange(items: Sequence[Work], *, parts: int, chained: bool) -> list[Run]:
-    """Runs in the order in which they should begin.
-
-    Parameters
-    ----------
-    parts : pieces that a series is cut into when items are chained, so that as many can work on it
-    """
-    if not chained:
-        return [Run((item.place,), item.cost) for item in sorted(items, key=_rank)]
-    by_place = {item.place: item for item in items}
-    runs = [
-        Run(piece, sum(by_place[place].cost for place in piece))
-        for series in _series(items)
-        for piece in _pieces(series, parts)
-    ]
-    return sorted(runs, key=lambda run: (-run.cost, run.places))
-
-
-def shards(items: Sequence[Work], count: int, *, chained: bool = False) -> list[list[Work]]:
-    """The items of each shard, in the manifest's order; every host finds the same."""
-    by_place = {item.place: item for item in items}
-    runs = sorted(arrange(items, parts=count, chained=chained), key=lambda run: (-run.cost, run.places))
-    filled: list[list[int]] = [[] for _ in range(count)]
-    loads = [0.0] * count
-    for run in runs:
-        least = min(range(count), key=lambda k: (loads[k], len(filled[k]), k))
-        filled[least].extend(run.places)
-        loads[least] += run.cost
-    return [[by_place[place] for place in sorted(places)] for places in filled]
 
 
 def read_shard(text: str) -> tuple[int, int]:
@@ -173,20 +414,28 @@ def parse_walltime(text: str) -> int:
     return round(seconds)
 
 
-def _rank(item: Work) -> tuple[float, str, float, int]:
-    bucket = math.floor(math.log2(max(item.cost, LEAST)))
-    return -bucket, item.shape, -item.cost, item.place
+# --- what a warm-up compiles for the Trainium backends ----------------------------------------------------------------
 
 
-def _series(items: Sequence[Work]) -> list[list[int]]:
-    """Places of the items of each series, in the manifest's order."""
-    found: dict[str, list[int]] = {}
-    for item in sorted(items, key=lambda item: item.place):
-        found.setdefault(item.series, []).append(item.place)
-    return list(found.values())
+def compiled_backend(batch: Batch) -> str | None:
+    """The backend whose programs the batch launches, None where nothing is compiled."""
+    names = {item.options.backend for item in batch.items}
+    return next((name for name in COMPILED if name in names), None)
 
 
-def _pieces(series: Sequence[int], parts: int) -> list[tuple[int, ...]]:
-    """Cut into at most `parts` pieces of about equal length."""
-    length = -(-len(series) // parts)
-    return [tuple(series[start : start + length]) for start in range(0, len(series), length)]
+def warm_ups(batch: Batch) -> tuple[tuple[str, ...], ...]:
+    """Options of `dfmp2 kernels warmup`, for each bucket of sizes (virtuals to 32, fitting functions to 256).
+
+    Molecules that cannot be read are left out; the batch itself says why.
+    """
+    from dfmp2.backends.registry import accelerator
+    from dfmp2.planning.plan import trainium_shapes
+
+    buckets: dict[tuple[tuple[int, int], ...], tuple[str, ...]] = {}
+    for item, load in zip(batch.items, look_ahead(batch, read_inputs(batch)), strict=True):
+        spins = () if load is None or item.options.backend not in COMPILED else trainium_shapes(load)
+        if spins:
+            beta = ("--beta", f"{spins[1].nocc},{spins[1].nvir}") if len(spins) > 1 else ()
+            shape = ("--shape", f"{spins[0].nocc},{spins[0].nvir},{spins[0].naux}")
+            buckets.setdefault(accelerator().bucket(spins), (*shape, *beta))
+    return tuple(buckets[key] for key in sorted(buckets))
