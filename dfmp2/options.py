@@ -176,6 +176,10 @@ def _require_allowed(flag: str, value: Any, option: Field[Any]) -> None:
             raise InputError(f"{flag} {value!r}: expected one of {', '.join(choices)}")
     elif value is None:
         return
+    elif kind.startswith("str") and not isinstance(value, str):
+        raise InputError(f"{flag} {value!r}: expected text")
+    elif kind == "bool" and not isinstance(value, bool):
+        raise InputError(f"{flag} {value!r}: expected true or false")
     elif least is not None:
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InputError(f"{flag} {value!r}: expected a whole number, {least} or more")

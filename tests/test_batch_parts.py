@@ -8,28 +8,39 @@ import signal
 import pytest
 
 from dfmp2.errors import InputError
-from dfmp2.execution.arrays import Work, arrange, read_shard, shard_of_job, shards
-from dfmp2.execution.costs import ElementSize, cost, element_sizes, workload
+from dfmp2.execution.arrays import (
+    Work,
+    arrange,
+    cost,
+    element_size,
+    read_shard,
+    shard_of_job,
+    shards,
+    workload,
+)
 from dfmp2.execution.devices import pinning
-from dfmp2.execution.pool import Death
+from dfmp2.execution.pool import process_death
 from dfmp2.molecule.xyz import parse_xyz
 from dfmp2.options import Options
 from tests.conftest import MOLECULES
 
 
 def works(costs):
-    return [Work(place, value, f"shape {value}", f"series {place}") for place, value in enumerate(costs)]
+    return [Work(place, value, f"series {place}") for place, value in enumerate(costs)]
 
 
-def test_large_items_first_and_one_shape_together():
-    items = [Work(0, 1.0, "b", "0"), Work(1, 9.0, "z", "1"), Work(2, 1.9, "a", "2"), Work(3, 1.1, "b", "3")]
-    assert [run.places for run in arrange(items, parts=2, chained=False)] == [(1,), (2,), (3,), (0,)]
+def places(items, parts, *, chained):
+    return [tuple(work.place for work in piece) for piece in arrange(items, parts=parts, chained=chained)]
+
+
+def test_large_items_first():
+    assert places(works([1.0, 9.0, 1.9, 1.1]), 2, chained=False) == [(1,), (2,), (3,), (0,)]
 
 
 def test_series_stay_together_in_as_many_pieces_as_there_are_workers():
-    items = [Work(place, 1.0, "", "even" if place % 2 == 0 else "odd") for place in range(10)]
-    assert {run.places for run in arrange(items, parts=1, chained=True)} == {(0, 2, 4, 6, 8), (1, 3, 5, 7, 9)}
-    assert {run.places for run in arrange(items, parts=2, chained=True)} == {(0, 2, 4), (6, 8), (1, 3, 5), (7, 9)}
+    items = [Work(place, 1.0, "even" if place % 2 == 0 else "odd") for place in range(10)]
+    assert set(places(items, 1, chained=True)) == {(0, 2, 4, 6, 8), (1, 3, 5, 7, 9)}
+    assert set(places(items, 2, chained=True)) == {(0, 2, 4), (6, 8), (1, 3, 5), (7, 9)}
 
 
 @pytest.mark.parametrize("chained", [False, True])
@@ -85,32 +96,29 @@ def test_sizes_are_those_of_the_molecule(water, radical):
     for name, stored in (("h2o", water), ("nh2", radical)):
         molecule = parse_xyz(MOLECULES[name], file=name).molecule
         options = Options("sto-3g", frozen_core=str(stored.json["sizes"]["frozen_core"]))
-        key = ("sto-3g", "df", "", "")
-        found = workload(molecule, options, element_sizes([(key, molecule.elements)]))
+        found = workload(molecule, options)
         sizes = stored.json["sizes"]
         assert found is not None
         assert (found.nao, found.naux_scf, found.naux) == (sizes["nao"], sizes["naux_scf"], sizes["naux"])
         spins = 1 if name == "h2o" else 2
         assert [s.nocc for s in found.spins] == sizes["nocc"][:spins]
         assert [s.nvir for s in found.spins] == sizes["nvir"][:spins]
-    assert element_sizes([(bad := ("no-such-basis", "df", "", ""), ["H"])]) == {bad: {}}
-    assert cost(None) == 0.0
+    assert workload(molecule, Options("no-such-basis")) is None and cost(None) == 0.0
 
 
 def test_core_potentials_count():
     """Iodine in def2-SVP: 28 electrons in the potential, [4s4p2d]: 4 + 12 + 10 functions (Weigend, Ahlrichs 2005)."""
-    found = element_sizes([(key := ("def2-svp", "conventional", "", "auto"), ["I"])])[key]["I"]
-    assert isinstance(found, ElementSize) and (found.core, found.scf_fitting, found.orbital) == (28, 0, 26)
-
-
-DEAD = Death(-signal.SIGKILL, 3 * 10**9, 10**9, True, "")
+    found = element_size("def2-svp", "conventional", None, "auto", "I")
+    assert (found.core, found.scf_fitting, found.orbital) == (28, 0, 26)
 
 
 def test_a_killed_worker_says_what_would_fit():
-    text = DEAD.message((5 * 10**8, 2 * 10**9))
-    assert "out-of-memory killer" in text and "3.00 GB per worker would fit (500.00 MB with large" in text
-    assert DEAD.exit_code == 7 and "fewer --workers or more --memory" in text
-    crash = Death(-signal.SIGSEGV, 10**8, 10**9, False, "Fatal Python error")
+    dead = process_death(-signal.SIGKILL, 10**9, "")
+    text = dead.message((5 * 10**8, 2 * 10**9))
+    assert "out-of-memory killer" in text and "2.00 GB per worker would fit (500.00 MB with large" in text
+    assert dead.exit_code == 7 and "fewer --workers or more --memory" in text
+    assert "less free than it seemed" in dead.message((10**8, 2 * 10**8))
+    crash = process_death(-signal.SIGSEGV, 10**9, "Fatal Python error")
     assert crash.exit_code == 1 and "crashed (SIGSEGV)" in crash.message(None)
-    failed = Death(1, 10**8, 10**9, False, "Traceback ...\nValueError: what?\n\n")
+    failed = process_death(1, 10**9, "Traceback ...\nValueError: what?\n\n")
     assert failed.exit_code == 1 and "exit code 1): ValueError: what?" in failed.message(None)

@@ -30,6 +30,7 @@ NOT_EXECUTED = {  # page: what its tagged blocks need
     "README.md": {"network"},
     "docs/clusters/aws.md": {"aws"},
     "docs/clusters/containers.md": {"docker"},
+    "docs/clusters/dask.md": {"dask"},
     "docs/clusters/slurm.md": {"slurm"},
     "docs/explanation/architecture.md": {"network"},
     "docs/start/from-psi4-or-orca.md": {"psi4"},

@@ -172,21 +172,20 @@ RUN = "dfmp2.mp2.energy", "mp2_energy"
 
 
 def _collected(folder: Path) -> None:
-    from dfmp2.execution.index import write_rows
+    from dfmp2.execution.state import write_rows
 
     write_rows(folder / "new.h5", [{"name": "a", "seconds": 1.0}], {"basis": "sto-3g"}, overwrite=True)
 
 
 def _error_file(folder: Path) -> None:
-    from dfmp2.execution.index import write_failure
+    from dfmp2.execution.state import write_failure
 
     write_failure(folder / "a.error.json", 3, "wrong", "trace")
 
 
 def _ledger(folder: Path) -> None:
-    from dfmp2.execution.index import write_index
     from dfmp2.execution.manifest import make_batch
-    from dfmp2.execution.state import Row
+    from dfmp2.execution.state import Row, write_index
 
     write_index(make_batch(["h2.xyz"], {"basis": "sto-3g"}, folder), [Row("h2", "h2.xyz", "pending")])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import shlex
@@ -27,11 +28,13 @@ from dfmp2.molecule.text import printable
 from dfmp2.options import Options
 
 if TYPE_CHECKING:
-    from dfmp2.execution.batch import Orders, Outcome
+    from dfmp2.execution.batch import BatchRun
     from dfmp2.execution.manifest import Batch
+    from dfmp2.execution.pool import Pool
     from dfmp2.execution.state import Row
 
 OF_THE_MACHINE = ("memory", "threads", "scratch")  # may be given beside a manifest
+MOST_WORKERS = 4096
 SHARE_OF_FREE = 0.9  # of the memory that is free
 STOPPED_TWICE = 130
 MOST_SHOWN = 20
@@ -53,14 +56,38 @@ def command() -> None:
 command.add_command(submit)
 
 
+def _folders(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --output and --root."""
+    output = click.option("--output", metavar="DIR", help="Folder of the results.  [default: that of the manifest]")
+    root = click.option("--root", metavar="DIR", help="Folder that paths are relative to; a manifest's stay inside it.")
+    return output(root(function))
+
+
+def _of_a_batch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command MANIFEST, --output and --root, which it gets as one `batch`: also that recorded in a folder."""
+
+    @functools.wraps(function)
+    def found(manifest: str, root: str | None, output: str | None, **given: Any) -> Any:
+        from dfmp2.execution.manifest import read_manifest
+        from dfmp2.execution.state import read_recorded
+
+        if not Path(manifest).is_dir():
+            return function(batch=read_manifest(manifest, root=root, output=output), **given)
+        if root is not None or output is not None:
+            raise InputError(f"--root and --output belong to a manifest, and {manifest} is a folder: leave them out")
+        return function(batch=read_recorded(Path(manifest)), **given)
+
+    return _folders(click.argument("manifest", metavar="MANIFEST.toml | OUTPUT")(found))
+
+
 # --- run --------------------------------------------------------------------------------------------------------------
 
 
 @command.command("run", short_help="Compute what is not complete.")
 @click.argument("sources", nargs=-1, required=True, metavar="MANIFEST.toml | FILE.xyz...")
-@click.option("--output", metavar="DIR", help="Folder of the results.  [default: that of the manifest]")
-@click.option("--root", metavar="DIR", help="Folder that the manifest's paths are relative to, and confined to.")
-@click.option("--workers", type=click.IntRange(1, 4096), default=1, show_default=True, help="Processes.")
+@_folders
+@click.option("--workers", type=click.IntRange(1, MOST_WORKERS), help="Processes.  [default: 1; all of --engine]")
+@click.option("--engine", metavar="FILE|ADDRESS", help="Dask: scheduler file, tcp://HOST:PORT or tls://HOST:PORT.")
 @click.option("--shard", metavar="I/N", help="Part I (from 0) of N.  [default: of the Slurm or AWS Batch array job]")
 @click.option("--scf-chain", is_flag=True, help="Start the SCF from the item before, of the same atoms.")
 @click.option("--json", "as_json", is_flag=True, help="Print the status as one JSON object.")
@@ -78,7 +105,8 @@ def run(
     sources: tuple[str, ...],
     output: str | None,
     root: str | None,
-    workers: int,
+    workers: int | None,
+    engine: str | None,
     shard: str | None,
     scf_chain: bool,
     as_json: bool,
@@ -92,18 +120,20 @@ def run(
     """Compute every item of MANIFEST.toml, or every FILE.xyz with the same options, that is not complete.
 
     Results are OUTPUT/NAME.h5, errors OUTPUT/NAME.error.json, the overview OUTPUT/batch.json and batch.csv. --threads
-    are those of each worker, --memory is shared by all of them. Ctrl-C or SIGTERM stops within 10 s; the same command
-    goes on. Exit code 0 when all is complete, 9 when items failed, 75 when it was stopped, 7 when
-    a device failed and none is left.
+    are those of each worker, --memory is shared by all of them (on --engine: of each). Ctrl-C or SIGTERM stops within
+    10 s; the same command goes on. Exit code 0 when all is complete, 9 when items failed, 75 when it was stopped, 7
+    when a device failed and none is left, or --engine does not answer.
     """
-    given = {name: value for name, value in options.items() if _from_command_line(ctx, name)}
+    said = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    given = {name: value for name, value in options.items() if ctx.get_parameter_source(name) in said}
     from dfmp2.execution.arrays import read_shard, shard_of_job
 
+    workers = workers or (1 if engine is None else MOST_WORKERS)
     part = shard_of_job() if shard is None else read_shard(shard)
     with contextlib.ExitStack() as stack:
         handle = open_log(log)
         console = Console(quiet=quiet or as_json, log=stack.enter_context(handle) if handle else None)
-        display = stack.enter_context(Display(console))
+        display = Display(console)
         copies = None
         if sources[0].startswith("s3://"):  # in a container of AWS Batch: its job is that of `batch submit --aws-batch`
             from dfmp2.execution.s3 import unpacked
@@ -116,19 +146,24 @@ def run(
             from dfmp2.execution.s3 import compile_programs
 
             return compile_programs(batch, warm_up, copies, display.stop_asked)
-        orders = _make_orders(batch, workers, part, scf_chain, given)
-        from dfmp2.execution.batch import run_batch
+        from dfmp2.execution.batch import BatchRun
+        from dfmp2.execution.state import status as status_of
+        from dfmp2.execution.state import to_json
 
+        pool, who = _workers(batch, engine, workers, given)
         shown = "" if part is None else f", shard {part[0]} of {part[1]}"
-        console.note(
-            f"{_count(len(batch.items), 'item')}{shown}, {_count(workers, 'worker')} x "
-            f"{_count(orders.threads, 'thread')}, {orders.memory / 1e9:.1f} GB each -> {batch.output}"
-        )
+        console.note(f"{_count(len(batch.items), 'item')}{shown}, {who} -> {batch.output}")
         if part is not None and part[1] > len(batch.items):
             console.warning(f"more shards ({part[1]}) than items: some of them have nothing to do")
-        outcome = run_batch(batch, orders, display, copies)
-        _report(batch, outcome, as_json=as_json, quiet=quiet)
-        code = _conclude(batch, outcome)
+        line = printable(shlex.join(["dfmp2", *sys.argv[1:]]))[:4000]
+        scratch = given.get("scratch") or batch.items[0].options.scratch
+        done = BatchRun(batch, display, shard=part, chained=scf_chain, scratch=scratch, command=line, copies=copies)
+        done.compute(pool, workers)
+        if as_json:
+            click.echo(to_json(status_of(done.rows)), nl=False)
+        else:
+            _report(batch, done, display.stop_asked(), quiet=quiet)
+        code = _conclude(batch, done, display.stop_asked())
         if copies is not None:
             copies.exit_code = code
     return code
@@ -147,16 +182,8 @@ class Display:
         self._signals = 0
         self._signalled = -math.inf
         self._last = 0.0
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Display:
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._count)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, self._count)
 
     def stop_asked(self) -> int:
         """Number of signals so far."""
@@ -189,27 +216,17 @@ class Display:
 
 
 def load(sources: Sequence[str], given: Mapping[str, Any], output: str | None, root: str | None) -> Batch:
-    """The batch that the command line names.
-
-    Parameters
-    ----------
-    given : options of the calculation that were given there
-    """
+    """The batch that the command line names, with the options of the calculation that were given there."""
     from dfmp2.execution.manifest import make_batch, read_manifest
 
-    target = None if output is None else Path(output)
     manifests = [source for source in sources if source.endswith(".toml")]
     if not manifests:
-        if target is None:
+        if output is None:
             raise InputError("no --output: name the folder of the results")
-        if root is not None:
-            raise InputError("--root belongs to a manifest: leave it out, files are named as they are")
-        if "basis" not in given:
-            raise InputError("no --basis: name an orbital basis such as cc-pvdz")
         folders = [source for source in sources if os.path.isdir(source)]
         if folders:
             raise InputError(f"{folders[0]} is a folder: name its files, for example {folders[0].rstrip('/')}/*.xyz")
-        return make_batch(sources, given, target)
+        return make_batch(sources, given, Path(output), root)
     if len(sources) > 1:
         raise InputError(
             f"{len(sources)} arguments with {manifests[0]} among them: expected one manifest, or xyz files"
@@ -218,74 +235,58 @@ def load(sources: Sequence[str], given: Mapping[str, Any], output: str | None, r
     if foreign:
         option = foreign[0].replace("_", "-")
         raise InputError(f"--{option} beside a manifest: write {foreign[0]} = ... into {manifests[0]}")
-    return read_manifest(manifests[0], root=None if root is None else Path(root), output=target)
+    return read_manifest(manifests[0], root=root, output=output)
 
 
-def _from_command_line(ctx: click.Context, name: str) -> bool:
-    return ctx.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
-
-
-def _make_orders(
-    batch: Batch, workers: int, shard: tuple[int, int] | None, chained: bool, given: Mapping[str, Any]
-) -> Orders:
-    """Divide the machine."""
-    from dfmp2.execution.batch import Orders
-
+def _workers(batch: Batch, engine: str | None, workers: int, given: Mapping[str, Any]) -> tuple[Pool, str]:
+    """The workers of a run, and what they are in words."""
     common = batch.items[0].options
     own = Options("-", **{name: given[name] for name in OF_THE_MACHINE if name in given})
-    threads = own.threads or common.threads or max(1, usable_cores() // workers)
-    memory = own.memory or common.memory or int(SHARE_OF_FREE * available_memory())
-    return Orders(
-        workers=workers,
-        threads=threads,
-        memory=memory // workers,
-        scratch=own.scratch or common.scratch,
-        shard=shard,
-        chained=chained,
-        command=printable(shlex.join(["dfmp2", *sys.argv[1:]]))[:4000],
-    )
+    threads, memory = own.threads or common.threads, own.memory or common.memory
+    if engine is not None:
+        from dfmp2.execution.dask import DaskPool
+
+        return DaskPool(engine, batch.output, threads or 0, memory or 0), f"the Dask cluster of {engine}"
+    from dfmp2.execution.batch import local_pool
+
+    threads = threads or max(1, usable_cores() // workers)
+    memory = (memory or int(SHARE_OF_FREE * available_memory())) // workers
+    who = f"{_count(workers, 'worker')} x {_count(threads, 'thread')}, {memory / 1e9:.1f} GB each"
+    return local_pool(batch, workers, threads, memory), who
 
 
-def _report(batch: Batch, outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
-    from dfmp2.execution.index import status, to_json
-
-    if as_json:
-        click.echo(to_json(status(outcome.rows)), nl=False)
-        return
-    failed = outcome.own("failed")
-    if not quiet:
-        for row in failed[:MOST_SHOWN]:
-            click.echo(printable(f"failed ({row.exit_code}) {row.name}: {(row.error or '')[:200]}"))
-        if len(failed) > MOST_SHOWN:
-            click.echo(f"... and {len(failed) - MOST_SHOWN} more; see {printable(str(batch.output / 'batch.csv'))}")
-    parts = [f"{len(outcome.own('complete'))} of {len(outcome.mine)} items complete ({outcome.found} of them before)"]
-    parts += [f"{len(outcome.own(state))} {state}" for state in ("failed", "running", "pending") if outcome.own(state)]
-    state = f"{'stopped' if outcome.stopped else 'finished'}: {', '.join(parts)}"
+def _report(batch: Batch, done: BatchRun, stopped: int, *, quiet: bool) -> None:
+    failed = done.own("failed")
+    for row in () if quiet else failed[:MOST_SHOWN]:
+        click.echo(printable(f"failed ({row.exit_code}) {row.name}: {(row.error or '')[:200]}"))
+    if len(failed) > MOST_SHOWN and not quiet:
+        click.echo(f"... and {len(failed) - MOST_SHOWN} more; see {printable(str(batch.output / 'batch.csv'))}")
+    parts = [f"{len(done.own('complete'))} of {len(done.mine)} items complete ({done.found} of them before)"]
+    parts += [f"{len(done.own(state))} {state}" for state in ("failed", "running", "pending") if done.own(state)]
+    state = f"{'stopped' if stopped else 'finished'}: {', '.join(parts)}"
     click.echo(f"dfmp2 batch {state} -> {printable(str(batch.output))}")
 
 
-def _conclude(batch: Batch, outcome: Outcome) -> int:
+def _conclude(batch: Batch, done: BatchRun, stopped: int) -> int:
     """The exit code, or the error that stands for it."""
-    failed, left = len(outcome.own("failed")), len(outcome.own("pending"))
-    running = outcome.own("running")
-    if outcome.stopped > 1:
-        click.echo(f"dfmp2: stopped at once: {_items(left)} not complete; the same command goes on", err=True)
+    failed, running, left = (len(done.own(state)) for state in ("failed", "running", "pending"))
+    again, missing = "the same command goes on", f"{_count(left + running, 'item')} not complete"
+    if stopped > 1:
+        click.echo(f"dfmp2: stopped at once: {missing}; {again}", err=True)
         return STOPPED_TWICE
-    if outcome.barred and left and not outcome.stopped:
+    if done.barred and left and not stopped:
         raise DeviceFault(
-            f"{_items(left)} not begun: {', '.join(outcome.barred)} of host {socket.gethostname()} reported a hardware "
-            "fault, and no other device was left: take this host out of use; the same command on another one goes on"
+            f"{missing}: {', '.join(done.barred)} of host {socket.gethostname()} reported a hardware fault, and no "
+            "other device was left: take this host out of use; the same command on another one goes on"
         )
-    if (outcome.stopped and running) or left:
-        raise Interrupted(f"stopped: {_items(left + len(running))} not complete; the same command goes on")
+    if (stopped and running) or left:
+        raise Interrupted(f"stopped: {missing}; {again}")
     if running:
-        raise Interrupted(
-            f"{_items(len(running))} being computed by another process ({running[0].name}: {running[0].remark}); the "
-            "same command says later what became of that"
-        )
+        first = done.own("running")[0]
+        raise Interrupted(f"{missing}: {first.name}: {first.remark}; {again} when that has ended")
     if failed:
         raise SomeFailed(
-            f"{failed} of {len(outcome.mine)} items failed: see NAME.error.json in {batch.output}; the same command "
+            f"{failed} of {len(done.mine)} items failed: see NAME.error.json in {batch.output}; the same command "
             f"tries them again"
         )
     return os.EX_OK
@@ -295,49 +296,19 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def _items(number: int) -> str:
-    return f"{number} item{'s are' if number != 1 else ' is'}"
-
-
 # --- status, plan, collect --------------------------------------------------------------------------------------------
 
 
-def manifest_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command --output, --root and MANIFEST."""
-    for option in (
-        click.option("--output", metavar="DIR", help="Folder of the results.  [default: that of the manifest]"),
-        click.option("--root", metavar="DIR", help="Folder that the manifest's paths are relative to."),
-        click.argument("manifest", metavar="MANIFEST.toml | OUTPUT"),
-    ):
-        function = option(function)
-    return function
-
-
-def _look_up(manifest: str, root: str | None, output: str | None) -> Batch:
-    """The batch of a manifest, or the one recorded in a folder of results."""
-    from dfmp2.execution.index import read_recorded
-    from dfmp2.execution.manifest import read_manifest
-
-    if Path(manifest).is_dir():
-        if root is not None or output is not None:
-            raise InputError(f"--root and --output belong to a manifest, and {manifest} is a folder: leave them out")
-        return read_recorded(Path(manifest))
-    folder = None if root is None else Path(root)
-    return read_manifest(manifest, root=folder, output=None if output is None else Path(output))
-
-
 @command.command("status", short_help="Where every item stands.")
-@manifest_arguments
+@_of_a_batch
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def status(manifest: str, root: str | None, output: str | None, as_json: bool) -> None:
+def status(batch: Batch, as_json: bool) -> None:
     """Say which items are complete, failed, pending or running, at any time, also while the batch runs."""
-    from dfmp2.execution import index
-    from dfmp2.execution.state import counts, look
+    from dfmp2.execution import state
 
-    batch = _look_up(manifest, root, output)
-    rows = look(batch, index.read_index(batch))
+    rows = state.look(batch, state.read_index(batch))
     if as_json:
-        click.echo(index.to_json(index.status(rows)), nl=False)
+        click.echo(state.to_json(state.status(rows)), nl=False)
         return
     for row in rows:
         code = f" ({row.exit_code})" if row.exit_code else ""
@@ -345,65 +316,62 @@ def status(manifest: str, root: str | None, output: str | None, as_json: bool) -
         if row.status == "complete":
             more = f"E(MP2) = {row.numbers['mp2_total_energy']:.10f} Eh, {row.seconds or 0.0:.1f} s"
         click.echo(printable(f"{row.status + code:12s} {row.name:24s} {more[:200]}").rstrip())
-    click.echo(", ".join(f"{number} {state}" for state, number in counts(rows).items()) + f"; {len(rows)} in all")
+    click.echo(", ".join(f"{number} {name}" for name, number in state.counts(rows).items()) + f"; {len(rows)} in all")
 
 
 @command.command("plan", short_help="Predict the time of every item and of every shard.")
-@manifest_arguments
+@_of_a_batch
 @click.option("--shards", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Parts of the batch.")
 @click.option("--scf-chain", is_flag=True, help="Keep pieces of a series together, as batch run --scf-chain does.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def plan(manifest: str, root: str | None, output: str | None, shards: int, scf_chain: bool, as_json: bool) -> None:
+def plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> None:
     """Predict what every item costs and show the shards that `batch run --shard I/N` computes.
 
     The shards depend on manifest and molecules only. Times are those of this machine when `dfmp2 plan` or `dfmp2 run`
     has measured its rates, else of the machine the forecast was written on; one process, its default threads.
     """
-    from dfmp2.execution.costs import foresee
-    from dfmp2.execution.index import to_json
+    from dfmp2.execution.arrays import foresee
+    from dfmp2.execution.state import to_json
 
-    outlook = foresee(_look_up(manifest, root, output), shards, chained=scf_chain)
+    outlook = foresee(batch, shards, chained=scf_chain)
     if as_json:
-        click.echo(to_json(outlook.to_dict()), nl=False)
+        click.echo(to_json(outlook), nl=False)
         return
-    for row in outlook.items:
-        sizes = "will be refused" if row.nao is None else f"{row.nao} functions, {duration(row.seconds)}"
-        error = f": {row.error}" if row.error else ""
-        click.echo(printable(f"shard {row.shard:<5d} {row.name:24s} {sizes}{error}"))
-    loads = outlook.loads
+    for row in outlook["items"]:
+        sizes = "will be refused" if row["nao"] is None else f"{row['nao']} functions, {duration(row['seconds'])}"
+        error = f": {row['error']}" if row["error"] else ""
+        click.echo(printable(f"shard {row['shard']:<5d} {row['name']:24s} {sizes}{error}"))
+    loads = [shard["seconds"] for shard in outlook["shards"]]
     click.echo(
-        f"{len(outlook.items)} items in {shards} shard{'s' * (shards != 1)}: {duration(sum(loads))} in all, the "
-        f"longest shard {duration(max(loads))}, the shortest {duration(min(loads))}"
-        f"{'' if outlook.measured else ' (at built-in rates; dfmp2 plan MOLECULE measures those of this machine)'}"
+        f"{_count(outlook['total'], 'item')} in {_count(shards, 'shard')}: {duration(sum(loads))} in all, the longest "
+        f"shard {duration(max(loads))}, the shortest {duration(min(loads))}"
+        f"{'' if outlook['measured'] else ' (at built-in rates; dfmp2 plan MOLECULE measures those of this machine)'}"
     )
 
 
 @command.command("collect", short_help="One table of all complete results.")
-@manifest_arguments
+@_of_a_batch
 @click.option("-o", "table", required=True, metavar="TABLE.h5|.csv|.json", help="File to write.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 @click.option("--allow-mixed", is_flag=True, help="Also when the results were computed with different methods.")
-def collect(
-    manifest: str, root: str | None, output: str | None, table: str, overwrite: bool, allow_mixed: bool
-) -> None:
+def collect(batch: Batch, table: str, overwrite: bool, allow_mixed: bool) -> None:
     """Write energies and key numbers of all complete results into one table, after checking every file's hash.
 
     Results of different methods (basis, fitting sets, frozen core, precision, ...) are refused unless --allow-mixed is
     given, because their energies cannot be compared.
     """
-    from dfmp2.execution.collect import collect_results
-    from dfmp2.execution.index import write_rows
+    from dfmp2.execution.state import collect_results, write_rows
     from dfmp2.host.files import require_writable
 
-    batch, target = _look_up(manifest, root, output), Path(table)
+    target = Path(table)
     if target.suffix not in (".h5", ".csv", ".json"):
         raise InputError(f"-o {table}: expected a name ending in .h5, .csv or .json")
     if target.suffix == ".h5" and target.parent.resolve() == batch.output.resolve():
         raise InputError(f"-o {table}: every .h5 in {batch.output} is the result of an item: name another folder")
-    found = collect_results(batch, allow_mixed=allow_mixed)
+    rows, notes, remarks = collect_results(batch, allow_mixed=allow_mixed)
     require_writable(target, overwrite=overwrite, option="-o")
     console = Console(quiet=False, log=None)
-    for text in found.remarks:
+    for text in remarks:
         console.warning(text)
-    write_rows(target, found.rows, found.notes, overwrite=overwrite)
-    click.echo(f"{len(found.rows)} of {len(batch.items)} items -> {printable(table)}")
+    write_rows(target, rows, notes, overwrite=overwrite)
+    click.echo(f"{len(rows)} of {len(batch.items)} items -> {printable(table)}")

@@ -1,21 +1,38 @@
-"""Array jobs: in which order, and by which shard, items are computed; and what is asked of any scheduler.
+"""What items cost, in which order and by which shard they are computed, and what is asked of a scheduler.
 
-Large items first, so that none of them is alone at the end. Items are taken in buckets of a factor of two in cost, and
-within a bucket those of one composition together: what is prepared for a shape is used while it is warm. Shards are
-filled largest first, each item to the shard with the least so far.
+The functions of a molecule are the sum over its atoms, so one look into the basis sets per element serves any number
+of molecules. Costs are the forecast of the plan (`dfmp2.planning.time`) at fixed rates: the same on every host, so that
+the shards of a batch agree on who computes what. Large items come first, so that none of them is alone at the end.
+Shards are filled largest first, each item to the shard with the least so far.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any, NamedTuple
 
-from dfmp2.errors import InputError
+from dfmp2.errors import Dfmp2Error, InputError
+from dfmp2.execution.manifest import Batch
+from dfmp2.execution.state import Input, read_inputs
+from dfmp2.host import resources
+from dfmp2.molecule.basis_library import resolve_orbital
+from dfmp2.molecule.frozen_core import frozen_core_count
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.pyscf_shield import import_pyscf
+from dfmp2.mp2.identity import FREE
+from dfmp2.options import Options
+from dfmp2.planning import rates as calibration
+from dfmp2.planning import time
+from dfmp2.planning.rates import Rates
+from dfmp2.planning.sizes import Spin, Workload
+from dfmp2.scf.fitting_sets import resolve_fitting
+from dfmp2.scf.hartree_fock import reference_kind, uses_single
 
-LEAST = 1e-3  # s; cheaper items are all alike
+PER_ITEM = 0.1  # s beside the calculation itself: reading, planning, writing
 MOST_SHARDS = 100_000
 SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 LONGEST = 366 * 86400  # s
@@ -23,32 +40,215 @@ SCHEDULERS = (  # variables: index, first index (or None), count
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_COUNT"),
     ("AWS_BATCH_JOB_ARRAY_INDEX", None, "AWS_BATCH_JOB_ARRAY_SIZE"),
 )
+COMPILED = ("nki", "nki-xla")  # backends that launch compiled programs
+
+Inputs = Sequence[Input | InputError]  # of all items, by their places; an error for a molecule that cannot be read
+
+
+class ElementSize(NamedTuple):
+    """Spherical functions of one element in the three sets of a calculation, and electrons of its core potential.
+
+    `scf_fitting` is 0 for a conventional SCF.
+    """
+
+    orbital: int
+    scf_fitting: int
+    mp2_fitting: int
+    core: int
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """An item as the scheduler sees it.
+    """An item as a scheduler sees it.
 
     Attributes
     ----------
     place : its place in the manifest
-    cost : s
-    shape : items of the same shape have the same one
+    cost : s, the same for items of the same sizes
     series : items of one series may start from each other's orbitals
     """
 
     place: int
     cost: float
-    shape: str
     series: str
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Items that one worker computes one after the other; places in the manifest."""
+# --- costs ------------------------------------------------------------------------------------------------------------
 
-    places: tuple[int, ...]
-    cost: float
+
+def foresee(batch: Batch, count: int, *, chained: bool = False) -> dict[str, Any]:
+    """What `batch plan --json` prints: sizes and times of all items in `count` shards, whatever is complete already.
+
+    `nao` and `naux` are None for an item that will be refused, `error` says why its molecule cannot be read, and
+    `measured` whether the times rest on rates of this machine.
+
+    Raises
+    ------
+    InputError : PySCF is missing
+    """
+    inputs = read_inputs(batch)
+    loads = look_ahead(batch, inputs)
+    common = batch.items[0].options
+    backend = "cpu" if common.backend == "auto" else common.backend
+    rates = calibration.load(backend, common.threads or resources.usable_cores())
+    cut = shards(works(batch, inputs, loads), count, chained=chained)
+    shard_of = {work.place: k for k, members in enumerate(cut) for work in members}
+    seconds = [cost(load, rates) for load in loads]
+    sums = [sum(seconds[work.place] for work in members) for members in cut]
+    return {
+        "total": len(loads),
+        "seconds": sum(sums),
+        "measured": rates is not None,
+        "shards": [{"shard": f"{k}/{count}", "items": len(cut[k]), "seconds": spent} for k, spent in enumerate(sums)],
+        "items": [
+            {
+                "name": item.name,
+                "molecule": item.molecule,
+                "shard": shard_of[place],
+                "nao": load and load.nao,
+                "naux": load and load.naux,
+                "seconds": seconds[place],
+                "error": str(given) if isinstance(given, InputError) else "",
+            }
+            for place, (item, given, load) in enumerate(zip(batch.items, inputs, loads, strict=True))
+        ],
+    }
+
+
+def look_ahead(batch: Batch, inputs: Inputs) -> list[Workload | None]:
+    """Sizes of all items; None for one that will be refused.
+
+    Raises
+    ------
+    InputError : PySCF is missing
+    """
+    import_pyscf()
+    return [
+        workload(given.molecule, item.options) if isinstance(given, Input) else None
+        for item, given in zip(batch.items, inputs, strict=True)
+    ]
+
+
+@cache
+def element_size(basis: str, scf: str, scf_auxbasis: str | None, auxbasis: str | None, symbol: str) -> ElementSize:
+    """Look an element up in the basis sets of a calculation. Imports PySCF.
+
+    Raises
+    ------
+    Dfmp2Error : a set lacks it
+    """
+    orbital = resolve_orbital(basis, (symbol,))
+    jk = resolve_fitting("jk", scf_auxbasis, orbital, (symbol,)) if scf == "df" else None
+    ri = resolve_fitting("ri", auxbasis, orbital, (symbol,))
+    return ElementSize(
+        _functions(orbital.elements[symbol].shells),
+        0 if jk is None else _functions(jk.elements[symbol].shells),
+        _functions(ri.elements[symbol].shells),
+        orbital.elements[symbol].ecp_electrons,
+    )
+
+
+def workload(molecule: Molecule, options: Options) -> Workload | None:
+    """Sizes of a run, None for one that will be refused."""
+    bases = options.basis, options.scf, options.scf_auxbasis, options.auxbasis
+    try:
+        atoms = [element_size(*bases, symbol) for symbol in molecule.symbols]
+        ecp = {symbol: element_size(*bases, symbol).core for symbol in molecule.elements}
+        electrons = molecule.check_electrons(ecp)
+        core = frozen_core_count(molecule, options.frozen_core, ecp, *electrons).orbitals
+        kind = reference_kind(options, molecule.multiplicity)
+    except Dfmp2Error:  # the item itself will say what is wrong
+        return None
+    nao = sum(atom.orbital for atom in atoms)
+    return Workload(
+        nao=nao,
+        naux_scf=sum(atom.scf_fitting for atom in atoms),
+        naux=sum(atom.mp2_fitting for atom in atoms),
+        spins=tuple(
+            Spin(n, max(0, n - core), max(0, nao - n - options.frozen_virtual))
+            for n in (electrons if kind == "uhf" else electrons[:1])
+        ),
+        precision=options.precision,
+        block_functions=1,
+        single_exchange=uses_single(options.precision, nao),
+        starts=options.scf_starts,
+        examined=options.settled(molecule.multiplicity).stability in ("full", "follow"),
+    )
+
+
+def works(batch: Batch, inputs: Inputs, loads: Iterable[Workload | None]) -> list[Work]:
+    """All items with their costs and the series of items that may start from each other's orbitals."""
+    found = []
+    for place, (item, given, load) in enumerate(zip(batch.items, inputs, loads, strict=True)):
+        if load is None or not isinstance(given, Input):
+            found.append(Work(place, 0.0, f"alone {place}"))
+            continue
+        molecule = given.molecule
+        options = {name: value for name, value in asdict(item.options).items() if name not in FREE}
+        state = (molecule.charge, molecule.multiplicity, sorted(options.items()))
+        found.append(Work(place, cost(load), repr((molecule.labels, *state))))
+    return found
+
+
+def cost(load: Workload | None, rates: Rates | None = None) -> float:
+    """Seconds an item will take at the given rates, those of all hosts by default; 0 for one that will be refused."""
+    if load is None:
+        return 0.0
+    rates = rates or Rates()
+    return PER_ITEM + time.seconds(load, rates).total - rates.start  # a warm worker has its libraries loaded
+
+
+def memory_needed(load: Workload, threads: int) -> tuple[int, int]:
+    """About how many bytes a worker needs for an item: with large arrays on disk, and with everything in memory."""
+    from dfmp2.backends.registry import select
+    from dfmp2.planning.plan import memory_plan
+
+    limits = select("cpu", "fp64", threads)[0].limits
+    found = memory_plan(load, limits, threads, program=resources.resident_memory(), budget=0)
+    return found.least, found.comfortable
+
+
+def _functions(shells: Sequence[Any]) -> int:
+    """Spherical functions: 2 l + 1 per contraction; a shell is (l, (exponent, c1, c2, ...), ...)."""
+    return sum((2 * shell[0] + 1) * (len(shell[-1]) - 1) for shell in shells)
+
+
+# --- order and shards -------------------------------------------------------------------------------------------------
+
+
+def arrange(items: Sequence[Work], *, parts: int, chained: bool) -> list[list[Work]]:
+    """Items that one worker computes one after the other, in the order in which they should begin.
+
+    Parameters
+    ----------
+    parts : pieces that a series is cut into when items are chained, so that as many can work on it
+    """
+    series: dict[str | int, list[Work]] = {}
+    for item in sorted(items, key=lambda item: item.place):
+        series.setdefault(item.series if chained else item.place, []).append(item)
+    pieces = []
+    for members in series.values():
+        length = -(-len(members) // parts)
+        pieces += [members[first : first + length] for first in range(0, len(members), length)]
+    return sorted(pieces, key=lambda piece: (-_cost(piece), piece[0].place))
+
+
+def shards(items: Sequence[Work], count: int, *, chained: bool = False) -> list[list[Work]]:
+    """The items of each shard, in the manifest's order; every host finds the same."""
+    filled: list[list[Work]] = [[] for _ in range(count)]
+    loads = [0.0] * count
+    for piece in arrange(items, parts=count, chained=chained):
+        least = min(range(count), key=lambda k: (loads[k], len(filled[k]), k))
+        filled[least] += piece
+        loads[least] += _cost(piece)
+    return [sorted(members, key=lambda item: item.place) for members in filled]
+
+
+def _cost(piece: Sequence[Work]) -> float:
+    return sum(item.cost for item in piece)
+
+
+# --- array jobs -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,37 +276,6 @@ class Request:
     memory: int | None
     seconds: int | None
     chained: bool
-
-
-def arrange(items: Sequence[Work], *, parts: int, chained: bool) -> list[Run]:
-    """Runs in the order in which they should begin.
-
-    Parameters
-    ----------
-    parts : pieces that a series is cut into when items are chained, so that as many can work on it
-    """
-    if not chained:
-        return [Run((item.place,), item.cost) for item in sorted(items, key=_rank)]
-    by_place = {item.place: item for item in items}
-    runs = [
-        Run(piece, sum(by_place[place].cost for place in piece))
-        for series in _series(items)
-        for piece in _pieces(series, parts)
-    ]
-    return sorted(runs, key=lambda run: (-run.cost, run.places))
-
-
-def shards(items: Sequence[Work], count: int, *, chained: bool = False) -> list[list[Work]]:
-    """The items of each shard, in the manifest's order; every host finds the same."""
-    by_place = {item.place: item for item in items}
-    runs = sorted(arrange(items, parts=count, chained=chained), key=lambda run: (-run.cost, run.places))
-    filled: list[list[int]] = [[] for _ in range(count)]
-    loads = [0.0] * count
-    for run in runs:
-        least = min(range(count), key=lambda k: (loads[k], len(filled[k]), k))
-        filled[least].extend(run.places)
-        loads[least] += run.cost
-    return [[by_place[place] for place in sorted(places)] for places in filled]
 
 
 def read_shard(text: str) -> tuple[int, int]:
@@ -173,20 +342,28 @@ def parse_walltime(text: str) -> int:
     return round(seconds)
 
 
-def _rank(item: Work) -> tuple[float, str, float, int]:
-    bucket = math.floor(math.log2(max(item.cost, LEAST)))
-    return -bucket, item.shape, -item.cost, item.place
+# --- what a warm-up compiles for the Trainium backends ----------------------------------------------------------------
 
 
-def _series(items: Sequence[Work]) -> list[list[int]]:
-    """Places of the items of each series, in the manifest's order."""
-    found: dict[str, list[int]] = {}
-    for item in sorted(items, key=lambda item: item.place):
-        found.setdefault(item.series, []).append(item.place)
-    return list(found.values())
+def compiled_backend(batch: Batch) -> str | None:
+    """The backend whose programs the batch launches, None where nothing is compiled."""
+    names = {item.options.backend for item in batch.items}
+    return next((name for name in COMPILED if name in names), None)
 
 
-def _pieces(series: Sequence[int], parts: int) -> list[tuple[int, ...]]:
-    """Cut into at most `parts` pieces of about equal length."""
-    length = -(-len(series) // parts)
-    return [tuple(series[start : start + length]) for start in range(0, len(series), length)]
+def warm_ups(batch: Batch) -> tuple[tuple[str, ...], ...]:
+    """Options of `dfmp2 kernels warmup`, for each bucket of sizes (virtuals to 32, fitting functions to 256).
+
+    Molecules that cannot be read are left out; the batch itself says why.
+    """
+    from dfmp2.backends.registry import accelerator
+    from dfmp2.planning.plan import trainium_shapes
+
+    buckets: dict[tuple[tuple[int, int], ...], tuple[str, ...]] = {}
+    for item, load in zip(batch.items, look_ahead(batch, read_inputs(batch)), strict=True):
+        spins = () if load is None or item.options.backend not in COMPILED else trainium_shapes(load)
+        if spins:
+            beta = ("--beta", f"{spins[1].nocc},{spins[1].nvir}") if len(spins) > 1 else ()
+            shape = ("--shape", f"{spins[0].nocc},{spins[0].nvir},{spins[0].naux}")
+            buckets.setdefault(accelerator().bucket(spins), (*shape, *beta))
+    return tuple(buckets[key] for key in sorted(buckets))

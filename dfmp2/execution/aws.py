@@ -20,8 +20,7 @@ from typing import Any
 
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import Dfmp2Error, InputError, Interrupted, ResourceError
-from dfmp2.execution.arrays import Request
-from dfmp2.execution.costs import compiled_backend
+from dfmp2.execution.arrays import Request, compiled_backend
 from dfmp2.execution.devices import CORES_PER_CHIP
 from dfmp2.execution.manifest import Batch
 from dfmp2.execution.package import Package, pack

@@ -17,10 +17,11 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from dfmp2.backends.registry import names as backend_names
 from dfmp2.errors import InputError
+from dfmp2.execution.worker import TASKS
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
 from dfmp2.options import Options
@@ -31,16 +32,21 @@ LONGEST_NAME = 100
 LONGEST_SHOWN = 60
 
 # What a manifest may say beside the options of a calculation, with types.
-OF_THE_MOLECULE: dict[str, Any] = {
+OF_THE_ITEM: dict[str, type] = {
     **{"charge": int, "multiplicity": int, "units": str},
-    **{"point_charges": str, "point_charge_units": str},
+    **{"point_charges": str, "point_charge_units": str, "task": str},
 }
-TYPES = {**{field.name: get_type_hints(Options)[field.name] for field in fields(Options)}, **OF_THE_MOLECULE}
+CHOICES = {
+    "units": ("angstrom", "bohr"),
+    "point_charge_units": ("angstrom", "bohr"),
+    "task": tuple(TASKS),
+    "backend": tuple(backend_names()),
+}
+KNOWN = (*(field.name for field in fields(Options)), *OF_THE_ITEM)
+FLOATS = {field.name for field in fields(Options) if str(field.type).startswith("float")}
 OF_THE_BATCH = ("memory", "threads", "scratch")  # they divide one machine among workers, so an item has none of its own
 PATHS = ("scf_from", "scratch", "point_charges")
-EXPECTED = {str: "text in quotes", int: "a whole number", float: "a number", bool: "true or false"}
-# What an option may be beside its own type: `frozen_core = 2` and `memory = "8GB"` say what they mean.
-ALSO: dict[str, tuple[type, ...]] = {"frozen_core": (int,), "memory": (str,)}
+EXPECTED = {str: "text in quotes", int: "a whole number"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,7 @@ class Item:
     charge, multiplicity : None for what the file says
     units : of the file
     point_charges, point_charge_units : file of charges around it, None for none, and the unit of their positions
+    task : what is computed, one of `dfmp2.execution.worker.TASKS`
     """
 
     name: str
@@ -69,6 +76,7 @@ class Item:
     units: str = "angstrom"
     point_charges: str | None = None
     point_charge_units: str = "angstrom"
+    task: str = "energy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +100,8 @@ class Batch:
         """Where the result of an item goes."""
         return self.output / f"{item.name}.h5"
 
-    def failure(self, item: Item) -> Path:
-        """Where the error of an item goes."""
-        return self.output / f"{item.name}.error.json"
 
-
-def read_manifest(path: str | Path, *, root: Path | None = None, output: Path | None = None) -> Batch:
+def read_manifest(path: str | Path, *, root: str | Path | None = None, output: str | Path | None = None) -> Batch:
     """The batch a manifest describes; nothing but the manifest is read.
 
     Parameters
@@ -114,23 +118,22 @@ def read_manifest(path: str | Path, *, root: Path | None = None, output: Path | 
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # not TOML, or a number of thousands of digits
         raise InputError(f"not TOML ({error}): correct the manifest", file=file) from error
-    if root is not None and not root.is_dir():
+    root = Path(path).parent if root is None else Path(root)
+    if not root.is_dir():
         raise InputError(f"--root {root}: there is no such folder")
-    root = Path(path).parent if root is None else root
     common = read_values(table, ("output", "item"), file)
     tables = table.get("item")
     if not isinstance(tables, list) or not tables or not all(isinstance(one, dict) for one in tables):
         raise InputError('no [[item]]: expected one table [[item]] with molecule = "FILE" per molecule', file=file)
     if output is None:
-        given = table.get("output")
-        if not isinstance(given, str):
+        if "output" not in table:
             raise InputError('no output: add output = "FOLDER", or pass --output FOLDER', file=file)
-        output = _confined(root, given, f"{file}: output")
+        output = _confined(root, table["output"], f"{file}: output")
     items = [_read_item(one, common, root, f"{file}, item {number}") for number, one in enumerate(tables, start=1)]
-    return _make_batch(file, root, output, items)
+    return _make_batch(file, root, Path(output), items)
 
 
-def make_batch(files: Sequence[str], values: Mapping[str, Any], output: Path, root: Path | None = None) -> Batch:
+def make_batch(files: Sequence[str], values: Mapping[str, Any], output: Path, root: str | Path | None = None) -> Batch:
     """The batch of files named on the command line, all computed alike.
 
     Parameters
@@ -142,9 +145,9 @@ def make_batch(files: Sequence[str], values: Mapping[str, Any], output: Path, ro
     ------
     InputError : a bad value, or two files of the same name
     """
-    root = Path.cwd() if root is None else root
-    if "point_charges" in values:  # found again from another folder, as the molecules are
-        values = {**values, "point_charges": str(root / values["point_charges"])}
+    root = Path.cwd() if root is None else Path(root)
+    files_of_all = {name: str(root / values[name]) for name in ("point_charges", "scf_from") if name in values}
+    values = {**values, **files_of_all}  # found again from another folder, as the molecules are
     own = _read_settings(values, "command line")
     items = [Item(slug(Path(file).stem), file, root / file, given=dict(values), **own) for file in files]
     return _make_batch("", root, output, items)
@@ -160,20 +163,20 @@ def read_values(table: Mapping[str, Any], other: tuple[str, ...], where: str) ->
 
     Raises
     ------
-    InputError : an unknown key, one that is given twice, or a value of another type
+    InputError : an unknown key, or one that is given twice
     """
     values: dict[str, Any] = {}
     for key, value in table.items():
         name = key.replace("-", "_")
         if name in other:
             continue
-        if name not in TYPES:
-            close = difflib.get_close_matches(name, [*TYPES, *other], n=1)
+        if name not in KNOWN:
+            close = difflib.get_close_matches(name, [*KNOWN, *other], n=1)
             advice = f"did you mean {close[0]}?" if close else "expected the long name of an option of dfmp2 run"
             raise InputError(f"{where}: unknown key {key!r}: {advice}")
         if name in values:
             raise InputError(f"{where}: {key!r} is given twice, with _ and with -: keep one")
-        values[name] = _checked(name, value, f"{where}: {key}")
+        values[name] = value
     return values
 
 
@@ -183,13 +186,10 @@ def slug(text: str) -> str:
 
 
 def _read_item(table: Mapping[str, Any], common: Mapping[str, Any], root: Path, where: str) -> Item:
-    molecule = table.get("molecule")
+    own, molecule = read_values(table, ("molecule", "name"), where), table.get("molecule")
     if not isinstance(molecule, str):
-        close = difflib.get_close_matches("molecule", list(table), n=1)
-        meant = f" (is {close[0]!r} meant?)" if close and close[0] != "molecule" else ""
-        raise InputError(f'{where}: no molecule{meant}: expected molecule = "FILE"')
+        raise InputError(f'{where}: no molecule: expected molecule = "FILE"')
     where = f"{where} ({molecule[:LONGEST_SHOWN]})"
-    own = read_values(table, ("molecule", "name"), where)
     for name in OF_THE_BATCH:
         if name in own:
             raise InputError(f"{where}: {name} belongs to the batch as a whole: move it above the first [[item]]")
@@ -205,7 +205,7 @@ def _read_item(table: Mapping[str, Any], common: Mapping[str, Any], root: Path, 
 
 
 def _read_settings(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Fields of an item, from values that `read_values` has checked.
+    """Fields of an item from what was said about it.
 
     Raises
     ------
@@ -213,52 +213,40 @@ def _read_settings(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """
     if "basis" not in values:
         raise InputError(f'{where}: no basis: name an orbital basis, e.g. basis = "cc-pvdz"')
-    own = {name: values[name] for name in OF_THE_MOLECULE if name in values}
-    for name in ("units", "point_charge_units"):
-        if own.get(name, "angstrom") not in ("angstrom", "bohr"):
-            raise InputError(f"{where}: {name} {own[name]!r}: expected angstrom or bohr")
+    own = {name: values[name] for name in OF_THE_ITEM if name in values}
+    for name, value in own.items():
+        kind = OF_THE_ITEM[name]
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise InputError(f"{where}: {name} = {value!r}: expected {EXPECTED[kind]}")
+    for name, allowed in CHOICES.items():
+        if name in values and values[name] not in allowed:
+            raise InputError(f"{where}: {name} {values[name]!r}: expected one of {', '.join(allowed)}")
     if own.get("multiplicity", 1) < 1:
         raise InputError(f"{where}: multiplicity {own['multiplicity']}: expected 2S + 1, so 1 (singlet) or more")
+    rest = {name: value for name, value in values.items() if name not in own}
     try:
-        options = Options(**{name: value for name, value in values.items() if name not in OF_THE_MOLECULE})
-    except InputError as error:
+        for name in FLOATS & rest.keys():
+            if type(rest[name]) is int:
+                rest[name] = float(rest[name])
+        options = Options(**rest)
+        if not options.frozen_core.isdigit():
+            count_core("H", options.frozen_core, 0)
+    except (InputError, TypeError, OverflowError) as error:
         raise InputError(f"{where}: {error}") from error
-    if options.backend not in backend_names():
-        raise InputError(f"{where}: backend {options.backend!r}: expected one of {', '.join(backend_names())}")
     return {"options": options, **own}
 
 
-def _checked(name: str, value: Any, where: str) -> Any:
-    """The value of an option, if it is of the option's type."""
-    kinds = [kind for kind in EXPECTED if TYPES[name] is kind or str(TYPES[name]).startswith(f"{kind.__name__} |")]
-    allowed = (*kinds, *ALSO.get(name, ()), *((int,) if float in kinds else ()))
-    if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, allowed):
-        raise InputError(f"{where} = {value!r}: expected {EXPECTED[kinds[0]]}")
-    if name == "frozen_core":
-        text = str(value).strip().lower()
-        if not text.isdigit():
-            try:
-                count_core("H", text, 0)
-            except InputError as error:
-                raise InputError(f"{where}: {error}") from error
-        return text
-    try:
-        return float(value) if float in kinds else value
-    except OverflowError as error:
-        raise InputError(f"{where}: {EXPECTED[float]} below 1e308 is expected") from error
-
-
-def _confined(root: Path, given: str, where: str) -> Path:
+def _confined(root: Path, given: Any, where: str) -> Path:
     """The file or folder that a manifest names, which must lie under `root` also when links are followed.
 
     Raises
     ------
     InputError : it lies elsewhere
     """
+    base = root.resolve()
     try:
-        base = root.resolve()
-        found = (base / given).resolve()
-    except (OSError, ValueError, RuntimeError) as error:  # a NUL, or links in a circle
+        found: Path = (base / given).resolve()
+    except (OSError, ValueError, RuntimeError, TypeError) as error:  # a NUL, links in a circle, no text
         raise InputError(f"{where}: {given!r} is no usable path ({error})") from error
     if not given or not found.is_relative_to(base):
         raise InputError(

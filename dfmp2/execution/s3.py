@@ -28,7 +28,7 @@ from typing import Any
 
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import BackendUnavailable, Dfmp2Error, InputError, Interrupted, ResourceError
-from dfmp2.execution.costs import compiled_backend, warm_ups
+from dfmp2.execution.arrays import compiled_backend, warm_ups
 from dfmp2.execution.manifest import Batch, read_manifest
 from dfmp2.execution.package import OUTPUT, unpack
 from dfmp2.execution.state import stamp

@@ -19,8 +19,7 @@ from typing import Any
 
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import BackendUnavailable, InputError, ResourceError
-from dfmp2.execution.arrays import SECONDS, Request
-from dfmp2.execution.costs import compiled_backend, warm_ups
+from dfmp2.execution.arrays import SECONDS, Request, compiled_backend, warm_ups
 from dfmp2.execution.devices import CORES_PER_CHIP
 from dfmp2.execution.manifest import Batch, slug
 from dfmp2.host.files import write_atomically

@@ -1,0 +1,147 @@
+"""A batch on a Dask cluster: a real scheduler and real workers on loopback, found by a scheduler file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dfmp2
+from dfmp2.execution import dask
+from tests.conftest import MOLECULES, Runner
+from tests.test_batch import chain, results, start, wait_for, worker_of
+
+COMMON = ("--precision", "fp64", "--threads", "1")
+LONG = 16  # waters, which take some ten seconds
+
+
+class Cluster:
+    """A scheduler and its workers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file, self._folder = folder / "scheduler.json", folder
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self.scheduler = self._start("scheduler", "--host", "127.0.0.1", "--port", "0")
+        wait_for(self.file.exists)
+
+    def add(self, count: int) -> None:
+        """Start workers; without nannies, so that a dead one stays dead."""
+        options = ("--nthreads", "1", "--no-nanny", "--memory-limit", "2GB")
+        self.workers += [self._start("worker", *options) for _ in range(count)]
+
+    def close(self) -> None:
+        """End all processes."""
+        for process in [*self.workers, self.scheduler]:
+            process.kill()
+            process.wait(30)
+
+    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        command = [sys.executable, "-m", "dask", *arguments, "--no-dashboard", "--scheduler-file", self.file.name]
+        return subprocess.Popen(command, cwd=self._folder, **quiet)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two workers; the last test ends them."""
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
+    made.add(2)
+    yield made
+    made.close()
+
+
+def test_items_are_those_of_this_host_and_a_bad_one_fails_alone(cluster: Cluster, folder: Path, call: Runner) -> None:
+    (folder / "w.xyz").write_text(MOLECULES["h2o"].replace("0.7572", "0.76"))
+    (folder / "cut.xyz").write_text("3\n\nO 0 0 0\n")
+    batch = ("batch", "run", "h2o.xyz", "w.xyz", "h2-far.xyz", "cut.xyz", "--basis", "sto-3g", *COMMON)
+    done = call(*batch, "--output", "out", "--engine", str(cluster.file))
+    assert done.code == 9 and "3 of 4 items complete (0 of them before), 1 failed" in done.out
+    assert call(*batch, "--output", "here").code == 9
+    for name in ("h2o", "w", "h2-far"):
+        far, near = (dfmp2.read(folder / where / f"{name}.h5") for where in ("out", "here"))
+        assert far.mp2_total_energy == near.mp2_total_energy
+        assert far.provenance.threads == 1 and far.options.memory == int(0.8 * 2 * 10**9)
+    before = results(folder / "out")
+    assert "(3 of them before)" in call(*batch, "--output", "out", "--engine", str(cluster.file)).out
+    assert results(folder / "out") == before and not list((folder / "out").glob(".*"))
+
+
+def test_workers_with_other_versions_or_another_disk_are_refused(
+    cluster: Cluster, folder: Path, call: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "out", "--engine", str(cluster.file))
+    with monkeypatch.context() as patch:
+        patch.setattr(dask.provenance, "versions", lambda: {"dfmp2": "9.9", "PySCF": "1.0", "NumPy": "0.1"})
+        done = call(*command)
+    assert done.code == 3 and "dfmp2 9.9, PySCF 1.0, NumPy 0.1: install the same" in done.message
+    assert f"has dfmp2 {dask.provenance.version()}, PySCF" in done.message
+
+    grow = dask.DaskPool.grow
+
+    def elsewhere(pool: Any, size: int) -> None:
+        pool.token.unlink()
+        grow(pool, size)
+
+    monkeypatch.setattr(dask.DaskPool, "grow", elsewhere)
+    done = call(*command)
+    assert done.code == 3 and f"does not see {folder / 'out'}: name an --output that all workers share" in done.message
+    assert not results(folder / "out")
+
+
+def test_an_engine_that_cannot_be_used_is_refused(folder: Path, call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dask, "ANSWER", 0.5)
+    (folder / "open.json").write_text('{"address": "tcp://10.0.0.7:8786"}')
+    (folder / "odd.json").write_text("[]")
+    for engine, code, text in (
+        ("open.json", 3, "tcp://10.0.0.7:8786 is not encrypted"),
+        ("tcp://node7:8786", 3, "start scheduler and workers with TLS"),
+        ("odd.json", 3, "expected the file of dask scheduler --scheduler-file"),
+        ("missing.json", 3, "expected the file of"),
+        ("http://127.0.0.1:80", 3, "expected the file of"),
+        ("tcp://127.0.0.1:9", 7, "the Dask scheduler tcp://127.0.0.1:9 does not answer"),
+    ):
+        done = call("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "out", "--engine", engine)
+        assert done.code == code and text in done.message, engine
+    assert not results(folder / "out")
+
+
+def test_stopped_killed_and_left_without_a_scheduler(cluster: Cluster, folder: Path) -> None:
+    """One item after the other, on a cluster that becomes smaller."""
+    (folder / "chain.xyz").write_text(chain(LONG))
+    command = ("run", "chain.xyz", "h2.xyz", "--basis", "cc-pvdz", *COMMON, "--engine", str(cluster.file))
+
+    def begun(output: str) -> tuple[subprocess.Popen[str], int]:
+        running = start(folder, *command, "--output", output)
+        wait_for((folder / output / "h2.h5").exists)
+        return running, worker_of(folder / output / "chain.h5")
+
+    running, _ = begun("stopped")
+    running.send_signal(signal.SIGTERM)
+    out, err = running.communicate(timeout=30)
+    assert running.returncode == 75 and "1 of 2 items complete (0 of them before), 1 pending" in out, err
+    assert not list((folder / "stopped").glob(".dask*"))
+
+    running, worker = begun("killed")
+    os.kill(worker, signal.SIGKILL)
+    out, err = running.communicate(timeout=30)
+    assert running.returncode == 9 and "1 of 2 items complete (0 of them before), 1 failed" in out, err
+    error = json.loads((folder / "killed" / "chain.error.json").read_text())
+    assert error["code"] == 7 and "its Dask worker tcp://127.0.0.1:" in error["message"]
+    assert "was lost" in error["message"] and "per worker would fit" in error["message"]
+
+    cluster.add(1)  # while the batch runs
+    running, _ = begun("alone")
+    before = results(folder / "alone")
+    cluster.scheduler.kill()
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == 7, err
+    assert "does not answer (the connection was lost): start it" in err.splitlines()[-1]
+    assert "finished items are kept, and the same command goes on" in err.splitlines()[-1]
+    assert results(folder / "alone") == before and not list((folder / "alone").glob("*.error.json"))
