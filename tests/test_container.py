@@ -138,7 +138,7 @@ def test_cluster() -> None:
     types = {one["InstanceType"] for resource in queue["ComputeResources"] for one in resource["Instances"]}
     assert types <= set(INSTANCES)
     workers = re.search(r"--workers (\d+)", head)
-    assert workers is not None and all(int(workers[1]) <= INSTANCES[name].cores for name in types)
+    assert workers is not None and all(int(workers[1]) <= 2 * INSTANCES[name].chips for name in types)
     mounted = {one["MountDir"] for one in found["SharedStorage"]}
     for path in re.findall(r"(?:submit|--cache|--prefix) (/\S+)", head):
         assert any(Path(path.rstrip(").,")).is_relative_to(place) for place in mounted), path

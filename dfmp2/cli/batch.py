@@ -69,7 +69,7 @@ command.add_command(submit)
 @click.option("--check", is_flag=True, help="Also run PySCF's own DF-MP2; an item that differs fails.")
 @click.option("--copy-every", type=click.FloatRange(1, 3600), default=60.0, hidden=True)
 @click.option("--programs", hidden=True)
-@click.option("--warm-up", hidden=True)
+@click.option("--warm-up", is_flag=True, hidden=True)
 @calculation_options
 @click.pass_context
 def run(
@@ -86,7 +86,7 @@ def run(
     log: str | None,
     copy_every: float,
     programs: str | None,
-    warm_up: str | None,
+    warm_up: bool,
     **options: Any,
 ) -> int:
     """Compute every item of MANIFEST.toml, or every FILE.xyz with the same options, that is not complete.
@@ -108,14 +108,13 @@ def run(
         if sources[0].startswith("s3://"):  # in a container of AWS Batch: its job is that of `batch submit --aws-batch`
             from dfmp2.execution.s3 import unpacked
 
-            label = "warm-up" if warm_up else "{}-of-{}".format(*(part or (0, 1)))
-            batch, copies = stack.enter_context(unpacked(sources[0], programs, label, copy_every))
+            batch, copies = stack.enter_context(unpacked(sources[0], programs, copy_every))
         else:
             batch = load(sources, given, output, root)
-        if warm_up is not None:
-            from dfmp2.execution.s3 import compile_programs
+        if warm_up:
+            from dfmp2.execution.warm_up import compile_programs
 
-            return compile_programs(batch, warm_up, copies, display.stop_asked)
+            return compile_programs(batch, copies, display.stop_asked)
         orders = _make_orders(batch, workers, part, scf_chain, given)
         from dfmp2.execution.batch import run_batch
 
@@ -128,10 +127,7 @@ def run(
             console.warning(f"more shards ({part[1]}) than items: some of them have nothing to do")
         outcome = run_batch(batch, orders, display, copies)
         _report(batch, outcome, as_json=as_json, quiet=quiet)
-        code = _conclude(batch, outcome)
-        if copies is not None:
-            copies.exit_code = code
-    return code
+        return _conclude(batch, outcome)
 
 
 for _parameter in run.params:

@@ -264,32 +264,3 @@ def _element_size(key: Key, symbol: str) -> ElementSize:
 def _functions(shells: Sequence[Any]) -> int:
     """Spherical functions: 2 l + 1 per contraction; a shell is (l, (exponent, c1, c2, ...), ...)."""
     return sum((2 * shell[0] + 1) * (len(shell[-1]) - 1) for shell in shells)
-
-
-# --- what a warm-up compiles for the Trainium backends ----------------------------------------------------------------
-
-COMPILED = ("nki", "nki-xla")  # backends that launch compiled programs
-
-
-def compiled_backend(batch: Batch) -> str | None:
-    """The backend whose programs the batch launches, None where nothing is compiled."""
-    names = {item.options.backend for item in batch.items}
-    return next((name for name in COMPILED if name in names), None)
-
-
-def warm_ups(batch: Batch) -> tuple[tuple[str, ...], ...]:
-    """Options of `dfmp2 kernels warmup`, for each bucket of sizes (virtuals to 32, fitting functions to 256).
-
-    Molecules that cannot be read are left out; the batch itself says why.
-    """
-    from dfmp2.backends.registry import accelerator
-    from dfmp2.planning.plan import trainium_shapes
-
-    buckets: dict[tuple[tuple[int, int], ...], tuple[str, ...]] = {}
-    for item, load in zip(batch.items, look_ahead(batch, read_inputs(batch)), strict=True):
-        spins = () if load is None or item.options.backend not in COMPILED else trainium_shapes(load)
-        if spins:
-            beta = ("--beta", f"{spins[1].nocc},{spins[1].nvir}") if len(spins) > 1 else ()
-            shape = ("--shape", f"{spins[0].nocc},{spins[0].nvir},{spins[0].naux}")
-            buckets.setdefault(accelerator().bucket(spins), (*shape, *beta))
-    return tuple(buckets[key] for key in sorted(buckets))
