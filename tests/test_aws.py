@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from dfmp2.errors import BackendUnavailable, InputError, Interrupted, ResourceError
 from dfmp2.execution.aws import INSTANCES, RETRY_RULES
 from dfmp2.execution.manifest import read_manifest
-from dfmp2.execution.s3 import MANIFEST, S3Copies, Store, pack, unpacked
+from dfmp2.execution.s3 import MANIFEST, S3Copies, Store, asking, pack, unpacked
 from dfmp2.execution.state import read_input
 from dfmp2.execution.warm_up import compile_programs
 from dfmp2.trainium.launch.environment import LIBRARIES, TOOLS
@@ -90,11 +91,9 @@ def test_a_container_gets_all_of_its_instance(batch: Path, call: Runner, name: s
     assert {"type": "VCPU", "value": vcpus} in told["resourceRequirements"]
     given = variables(told["environment"])
     assert given["PATH"].split(":")[0] == "/opt/dfmp2/bin"
-    assert {TOOLS, "/usr/bin", "/bin"} <= set(given["PATH"].split(":"))
-    assert given["LD_LIBRARY_PATH"] == LIBRARIES
+    assert {TOOLS, "/usr/bin", "/bin"} <= set(given["PATH"].split(":")) and given["LD_LIBRARY_PATH"] == LIBRARIES
     assert given["NEURON_PLATFORM_TARGET_OVERRIDE"] == "trn1"
-    assert "--auto-cast=none" in given["NEURON_CC_FLAGS"]
-    assert "--retry_failed_compilation" in given["NEURON_CC_FLAGS"]
+    assert all(flag in given["NEURON_CC_FLAGS"] for flag in ("--auto-cast=none", "--retry_failed_compilation"))
     assert "NEURON_RT_VISIBLE_CORES" not in given  # each worker gets its own
     assert told["readonlyRootFilesystem"] and not told["privileged"] and told["linuxParameters"]["initProcessEnabled"]
     written = [point["containerPath"] for point in told["mountPoints"]]
@@ -102,32 +101,24 @@ def test_a_container_gets_all_of_its_instance(batch: Path, call: Runner, name: s
         assert any(Path(given[variable]).is_relative_to(place) for place in written), variable
 
 
-def decide(reason: str = "", status: str = "Essential container in task exited", code: int | None = None) -> str:
-    """What AWS Batch does: the first rule of which all patterns match, else another attempt (EvaluateOnExit)."""
-    seen = {"onReason": reason, "onStatusReason": status, "onExitCode": "" if code is None else str(code)}
-    for rule in RETRY_RULES:
-        patterns = {key: text for key, text in rule.items() if key != "action"}
-        if all(seen[key].startswith(p[:-1]) if p.endswith("*") else seen[key] == p for key, p in patterns.items()):
-            return str(rule["action"])
-    return "RETRY"
-
-
 @pytest.mark.parametrize(
     ("expected", "seen"),
     [
-        ("RETRY", {"code": 75}),
-        ("RETRY", {"status": "Host EC2 (instance i-0123456789abcdef0) terminated."}),
-        ("RETRY", {"status": "Task failed to start", "reason": "CannotPullContainerError: timeout"}),
-        ("EXIT", {"code": 9}),  # some molecules failed: they would fail again
-        *(("EXIT", {"code": code}) for code in (1, 2, 3, 6, 7, 130)),
-        ("EXIT", {"code": 137, "reason": "OutOfMemoryError: Container killed due to memory usage"}),
-        ("EXIT", {"status": "Job attempt duration exceeded timeout"}),
+        ("RETRY", {"onExitCode": "75"}),
+        ("RETRY", {"onStatusReason": "Host EC2 (instance i-0123456789abcdef0) terminated."}),
+        ("RETRY", {"onStatusReason": "Task failed to start", "onReason": "CannotPullContainerError: timeout"}),
+        *(("EXIT", {"onExitCode": str(code)}) for code in (1, 2, 3, 6, 7, 9, 130)),  # it would end the same way
+        ("EXIT", {"onExitCode": "137", "onReason": "OutOfMemoryError: Container killed due to memory usage"}),
+        ("EXIT", {"onStatusReason": "Job attempt duration exceeded timeout"}),
     ],
 )
-def test_what_is_tried_again(expected: str, seen: dict) -> None:
-    """What was stopped or lost its host; everything else would end the same way."""
-    assert len(RETRY_RULES) <= 5
-    assert decide(**seen) == expected
+def test_what_is_tried_again(expected: str, seen: dict[str, str]) -> None:
+    """The first rule of which all patterns match, else another attempt (EvaluateOnExit)."""
+    seen = {"onReason": "", "onStatusReason": "Essential container in task exited", "onExitCode": "", **seen}
+    for rule in RETRY_RULES:
+        if all(fnmatchcase(seen[key], pattern) for key, pattern in rule.items() if key != "action"):
+            break
+    assert rule["action"] == expected and len(RETRY_RULES) <= 5
 
 
 def test_definitions_are_named_by_what_is_in_them(batch: Path, call: Runner) -> None:
@@ -200,15 +191,18 @@ def test_mounted_file_system(batch: Path, call: Runner) -> None:
 # --- what is sent ---------------------------------------------------------------------------------------------------
 
 
-def test_dry_run_needs_neither_boto3_nor_credentials(
-    batch: Path, call: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What would be sent is shown and written, in the form that `aws batch ... --cli-input-json` reads."""
-    monkeypatch.setitem(sys.modules, "boto3", None)
+def test_dry_run_needs_neither_boto3_nor_credentials(batch: Path, call: Runner, monkeypatch) -> None:
+    """What would be sent is written as `aws batch ... --cli-input-json` reads it; --submit says what is missing."""
     for name in CREDENTIALS:
         monkeypatch.delenv(name, raising=False)
+    for name, value in (("EC2_METADATA_DISABLED", "true"), ("SHARED_CREDENTIALS_FILE", "-"), ("CONFIG_FILE", "-")):
+        monkeypatch.setenv(f"AWS_{name}", value)
     arguments = (*BASE, *S3, "3", "--write", "sent")
-    assert "Nothing was submitted" in succeed(call(*arguments)).out
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "boto3", None)
+        assert "Nothing was submitted" in succeed(call(*arguments)).out
+        done = call(*arguments, "--submit")
+        assert done.code == 6 and "pip install 'dfmp2[aws]'" in done.message
     written = {path.name: json.loads(path.read_text()) for path in (batch / "sent").glob("*.json")}
     assert set(written) == {"job-definition.json", "array.json"}
     inputs = next((batch / "sent").glob("*.tar"))
@@ -216,24 +210,12 @@ def test_dry_run_needs_neither_boto3_nor_credentials(
     assert written["array.json"]["jobDefinition"] == written["job-definition.json"]["jobDefinitionName"]
     found = succeed(call(*arguments, "--json")).json
     assert found["submitted"] is None and found["requests"]["array"] == written["array.json"]
-    done = call(*arguments, "--submit")
-    assert done.code == 6 and "pip install 'dfmp2[aws]'" in done.message
-
-
-def test_without_credentials_or_region(batch: Path, call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code 6, and where to get them."""
     pytest.importorskip("boto3")
-    for name in CREDENTIALS:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(batch / "none"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(batch / "none"))
-    done = call(*BASE, *S3, "2", "--submit")
-    assert done.code == 6 and "aws configure" in done.message
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    done = call(*BASE, *S3, "2", "--submit")
-    assert done.code == 6 and "--region" in done.message
+    for advice in ("aws configure", "--region"):
+        done = call(*arguments, "--submit")
+        assert done.code == 6 and advice in done.message
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
 
 
 def test_submission(aws: Cloud, batch: Path, call: Runner) -> None:
@@ -283,19 +265,11 @@ def test_warm_up_comes_before_the_array(aws: Cloud, batch: Path, call: Runner) -
         ("SlowDown", ResourceError),
     ],
 )
-def test_what_s3_answers_becomes_an_error_with_its_code(aws: Cloud, code: str, kind: type[Exception]) -> None:
+def test_what_aws_answers_becomes_an_error_with_its_code(code: str, kind: type[Exception]) -> None:
     """By what the user does next."""
-    from botocore.exceptions import ClientError
-
-    def answer(**_: object) -> None:
-        raise ClientError({"Error": {"Code": code, "Message": "told"}}, "PutObject")
-
-    aws.s3.meta.events.register("before-call.s3.PutObject", answer)
-    try:
-        with pytest.raises(kind, match=code):
-            Store(aws.s3).put(b"", f"{PLACE}/x")
-    finally:
-        aws.s3.meta.events.unregister("before-call.s3.PutObject", answer)
+    exceptions = pytest.importorskip("botocore.exceptions")
+    with pytest.raises(kind, match=f"writing x: {code}: told"), asking("writing x"):
+        raise exceptions.ClientError({"Error": {"Code": code, "Message": "told"}}, "PutObject")
 
 
 def test_inputs_mean_the_same_elsewhere(aws: Cloud, batch: Path) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from dfmp2.cli.batch_submit import duration, submit
+from dfmp2.cli.batch_submit import submit
 from dfmp2.cli.console import Console, open_log
 from dfmp2.cli.options import calculation_options
 from dfmp2.errors import DeviceFault, InputError, Interrupted, SomeFailed
@@ -285,6 +285,13 @@ def _conclude(batch: Batch, outcome: Outcome) -> int:
             f"tries them again"
         )
     return os.EX_OK
+
+
+def duration(seconds: float) -> str:
+    """Time as people say it."""
+    if seconds < 90:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _count(number: int, what: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,6 @@ from dfmp2.errors import InputError, ResourceError
 from dfmp2.molecule.text import printable
 
 if TYPE_CHECKING:
-    from dfmp2.execution.arrays import Request
     from dfmp2.execution.manifest import Batch
 
 SLURM, AWS = "--slurm", "--aws-batch"
@@ -66,8 +66,6 @@ OPTIONS = (
     click.option("--profile", metavar="NAME", help="AWS: profile of ~/.aws.  [default: that of the environment]"),
 )
 
-Shown = tuple[dict[str, Any], Mapping[Path, str], str]  # JSON, files, and the last line for people
-
 
 @click.command("submit", short_help="Show, or submit, an array job of Slurm or AWS Batch.")
 @click.argument("source", metavar="MANIFEST.toml | PREPARED.h5")
@@ -101,26 +99,30 @@ def submit(ctx: click.Context, /, scheduler: str | None, as_json: bool, **given:
         on_the_line = ctx.get_parameter_source(option.name or "") == ParameterSource.COMMANDLINE
         if on_the_line and isinstance(option, click.Option) and (option.help or "").startswith(prefix):
             raise click.UsageError(f"{option.opts[0]} belongs to {other}, and this is {scheduler}: leave it out")
-    value, files, last = (_slurm if scheduler == SLURM else _aws)(*_read(given), given)
+    batch = _read_batch(given)
+    show = _slurm(batch, given) if scheduler == SLURM else _aws(batch, given)
     if as_json:
-        click.echo(json.dumps({"scheduler": scheduler.lstrip("-"), "shards": given["shards"], **value}, indent=2))
+        click.echo(json.dumps({"scheduler": scheduler.lstrip("-"), "shards": given["shards"], **show.json}, indent=2))
         return
-    if not given["submit_now"]:
-        for path, text in files.items():
-            click.echo(f"==> {path} <==\n{text}")
-    click.echo(printable(last))
+    for path, text in () if given["submit_now"] else show.texts.items():
+        click.echo(f"==> {path} <==\n{text}")
+    said = ", ".join(f"{name} {number}" for name, number in show.jobs.items() if number)
+    click.echo(printable(f"submitted: {said}; {show.last}" if said else "Nothing was submitted: --submit does that"))
 
 
-def duration(seconds: float) -> str:
-    """Time as people say it."""
-    if seconds < 90:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is shown: the texts of files, the numbers of jobs that were submitted, where to look, and all as JSON."""
+
+    texts: Mapping[Path, str]
+    jobs: Mapping[str, str]
+    last: str
+    json: Mapping[str, Any]
 
 
-def _read(given: Mapping[str, Any]) -> tuple[Batch | None, Request]:
-    """The batch, None for a prepared file, and what is asked of any scheduler."""
-    from dfmp2.execution.arrays import Request, parse_walltime
+def _read_batch(given: dict[str, Any]) -> Batch | None:
+    """The batch, None for a prepared file; sizes and times in `given` become numbers."""
+    from dfmp2.execution.arrays import parse_walltime
     from dfmp2.execution.manifest import read_manifest
     from dfmp2.options import Options, parse_bytes
     from dfmp2.output.prepared import is_prepared
@@ -129,78 +131,52 @@ def _read(given: Mapping[str, Any]) -> tuple[Batch | None, Request]:
     if not is_prepared(given["source"]):
         root, output = (None if given[name] is None else Path(given[name]) for name in ("root", "output"))
         batch = read_manifest(given["source"], root=root, output=output)
-        common = batch.items[0].options
-        if given["shards"] > len(batch.items):
-            raise InputError(
-                f"--shards {given['shards']}: the batch has {len(batch.items)} items: use at most that many shards"
-            )
-    return batch, Request(
-        manifest=given["source"],
-        root=given["root"],
-        output=given["output"],
-        shards=given["shards"],
-        workers=given["workers"],
-        threads=given["threads"] or common.threads or 1,
-        memory=common.memory if given["memory"] is None else parse_bytes(given["memory"]),
-        seconds=None if given["time"] is None else parse_walltime(given["time"]),
-        chained=given["scf_chain"],
-    )
+        common, count = batch.items[0].options, len(batch.items)
+        if given["shards"] > count:
+            raise InputError(f"--shards {given['shards']}: the batch has {count} items: use at most that many shards")
+    given["threads"] = given["threads"] or common.threads or 1
+    given["memory"] = common.memory if given["memory"] is None else parse_bytes(given["memory"])
+    given["seconds"] = None if given["time"] is None else parse_walltime(given["time"])
+    return batch
 
 
-def _slurm(batch: Batch | None, request: Request, given: Mapping[str, Any]) -> Shown:
+def _slurm(batch: Batch | None, given: Mapping[str, Any]) -> Shown:
     """Make the scripts; write and submit them where that is asked for."""
     from dfmp2.execution import slurm
-    from dfmp2.host.files import require_writable
 
     of_one = {"root": None, "workers": 1, "scf_chain": False, "collect": None} if batch is None else {"backend": None}
     for name, default in of_one.items():
         if given[name] != default:
             option, kinds = name.replace("_", "-"), ("manifest", "prepared file")[:: 1 if batch is None else -1]
             raise InputError(f"--{option} belongs to a {kinds[0]}, and {given['source']} is a {kinds[1]}: leave it out")
-    if batch is None:
-        result = Path(request.output or request.manifest.removesuffix(".h5").removesuffix(".prepared") + ".dfmp2.h5")
-        require_writable(result, overwrite=False)
-        work = slurm.prepared_work(request, result, given["backend"])
-    else:
-        work = slurm.batch_work(batch, request, given["collect"])
+    work = slurm.prepared_work(given) if batch is None else slurm.batch_work(batch, given)
     folder = Path(os.path.abspath(given["write"] or work.folder))
-    files = slurm.scripts(work, request, folder, given)
+    texts, jobs = slurm.scripts(work, folder, given), {}
     if given["submit_now"]:
         slurm.require_slurm()
     if given["submit_now"] or given["write"]:
-        _write({path: text.encode() for path, text in files.items()})
-    jobs = slurm.submit(folder) if given["submit_now"] else {}
-    value = {"submitted": given["submit_now"], "jobs": jobs, "files": {str(path): text for path, text in files.items()}}
-    if jobs:
-        said = ", ".join(f"{name} {number}" for name, number in jobs.items())
-        return (
-            value,
-            files,
-            f"submitted: {said}; logs go to {folder / 'logs'}; scancel {' '.join(jobs.values())} ends it",
-        )
-    written = f"written; bash {folder / slurm.SUBMIT} submits it. " if given["write"] else ""
-    return value, files, f"{written}Nothing was submitted: --submit does that"
+        _write({path: text.encode() for path, text in texts.items()})
+    if given["submit_now"]:
+        jobs = slurm.submit(folder)
+    value = {"submitted": bool(jobs), "jobs": jobs, "files": {str(path): text for path, text in texts.items()}}
+    return Shown(texts, jobs, f"logs go to {folder / 'logs'}; scancel {' '.join(jobs.values())} takes it back", value)
 
 
-def _aws(batch: Batch | None, request: Request, given: Mapping[str, Any]) -> Shown:
+def _aws(batch: Batch | None, given: Mapping[str, Any]) -> Shown:
     """Make the requests; write and send them where that is asked for."""
     from dfmp2.execution import aws
 
     if batch is None:
-        raise InputError(f"{request.manifest} is a prepared file: its pair energies are shared out with {SLURM} only")
-    requests, inputs = aws.make_requests(batch, request, given)
-    files = {Path(f"{name}.json"): json.dumps(value, indent=2) + "\n" for name, value in requests.items()}
+        raise InputError(f"{given['source']} is a prepared file: its pair energies are shared out with {SLURM} only")
+    requests, inputs = aws.make_requests(batch, given)
+    texts = {Path(f"{name}.json"): json.dumps(value, indent=2) + "\n" for name, value in requests.items()}
     if given["write"]:
-        folder = Path(given["write"])
-        _write({folder / name: text.encode() for name, text in files.items()})
-        _write({folder / Path(place).name: content for place, content in inputs.items()})
-    done = aws.submit(requests, inputs, given["region"], given["profile"]) if given["submit_now"] else None
-    last = "".join(f"; inputs: {len(content)} bytes to {place}" for place, content in inputs.items())
-    if done is None:
-        return {"submitted": None, "requests": requests}, files, f"Nothing was submitted: --submit does that{last}"
-    last = f"; results: aws s3 sync {given['s3'].rstrip('/')}/results FOLDER" if given["s3"] else ""
-    said = ", ".join(f"{name} {number}" for name, number in done.items() if number)
-    return {"submitted": done, "requests": requests}, files, f"submitted: {said}{last}"
+        contents = {name: text.encode() for name, text in texts.items()}
+        contents |= {Path(Path(place).name): content for place, content in inputs.items()}
+        _write({Path(given["write"]) / name: content for name, content in contents.items()})
+    jobs = aws.submit(requests, inputs, given["region"], given["profile"]) if given["submit_now"] else {}
+    results = f"results: aws s3 sync {given['s3']}/results FOLDER" if given["s3"] else f"results: {batch.output}"
+    return Shown(texts, jobs, results, {"submitted": jobs or None, "requests": requests})
 
 
 def _write(files: Mapping[Path, bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Array jobs: in which order, and by which shard, items are computed; and what is asked of any scheduler.
+"""Array jobs: in which order, and by which shard, items are computed; and times as schedulers are told them.
 
 Large items first, so that none of them is alone at the end. Items are taken in buckets of a factor of two in cost, and
 within a bucket those of one composition together: what is prepared for a shape is used while it is warm. Shards are
@@ -49,33 +49,6 @@ class Run:
 
     places: tuple[int, ...]
     cost: float
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is asked of a scheduler, whichever it is: a batch cut into shards, and each task's share of a machine.
-
-    Attributes
-    ----------
-    manifest : as it was given
-    root, output : as given, None for the manifest's
-    shards : tasks of the array
-    workers : processes of a task
-    threads : of each worker
-    memory : of a task, bytes; None for the default of the scheduler
-    seconds : limit on the wall time of a task, s; None for the default of the scheduler
-    chained : start the SCF from the item before, of the same atoms
-    """
-
-    manifest: str
-    root: str | None
-    output: str | None
-    shards: int
-    workers: int
-    threads: int
-    memory: int | None
-    seconds: int | None
-    chained: bool
 
 
 def arrange(items: Sequence[Work], *, parts: int, chained: bool) -> list[Run]:

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import InputError, Interrupted
-from dfmp2.execution.arrays import Request
 from dfmp2.execution.devices import CORES_PER_CHIP
 from dfmp2.execution.manifest import Batch
 from dfmp2.execution.s3 import INPUTS, PROGRAMS, Store, asking, connect, pack
@@ -61,45 +60,31 @@ Requests = dict[str, dict[str, Any]]  # by the names of files for `aws batch ...
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def make_requests(batch: Batch, request: Request, own: Mapping[str, Any]) -> tuple[Requests, dict[str, bytes]]:
+def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dict[str, bytes]]:
     """What AWS Batch is asked, and the inputs by their place in S3, none where they are on a mounted file system.
 
     Parameters
     ----------
-    own : options of `dfmp2 batch submit --aws-batch`
+    given : options of `dfmp2 batch submit --aws-batch`
 
     Raises
     ------
     InputError : an option is missing, or what is asked does not fit together
     """
     for option, what in (("queue", "job queue"), ("image", "container image")):
-        if not own[option]:
+        if not given[option]:
             raise InputError(f"--{option} is missing: expected the name of a {what}")
-    if request.shards > MOST_SHARDS:
-        raise InputError(f"--shards {request.shards}: an array of AWS Batch has at most {MOST_SHARDS} jobs")
-    mounts, place = _mounts(own), None if own["s3"] is None else own["s3"].rstrip("/")
-    if place is not None and re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/[^/\s]+)*", place) is None:
-        raise InputError(f"--s3 {own['s3']!r}: expected s3://BUCKET/PREFIX with the lower-case name of a bucket")
+    if given["shards"] > MOST_SHARDS:
+        raise InputError(f"--shards {given['shards']}: an array of AWS Batch has at most {MOST_SHARDS} jobs")
+    mounts = _mounts(given)
+    source, inputs, programs = _sources(batch, given, mounts)
     lane = compiled_backend(batch)
-    kind = own["instance"] or ("trn1.2xlarge" if lane else "cpu")
-    definition, memory = _definition(request, own, kind, lane, mounts)
-    if place is None:
-        source, inputs = _mounted(batch, request, mounts), {}
-        programs = own["programs"] or str(Path(batch.source).resolve().parent / f"dfmp2-{PROGRAMS}")
-    else:
-        if request.output is not None:
-            raise InputError(f"--output {request.output}: results go to {place}/results: leave it out")
-        content = pack(batch)
-        source = [f"{place}/{INPUTS}/{hashlib.sha256(content).hexdigest()[:32]}.tar"]
-        inputs = {source[0]: content}
-        programs = own["programs"] or f"{place}/{PROGRAMS}"
-    run = ["dfmp2", "batch", "run", *source]
-    variables: dict[str, str] = {}
-    if lane is None and own["programs"]:
-        raise InputError("--programs: the manifest names neither backend nki nor nki-xla, so no kernel is compiled")
+    kind = given["instance"] or ("trn1.2xlarge" if lane else "cpu")
+    definition, memory = _definition(given, kind, lane, mounts)
+    run, variables = ["dfmp2", "batch", "run", *source], {}
     if lane is not None:
         variables["NEURON_COMPILE_CACHE_URL"] = f"{programs}/xla"
-        if place is not None and programs.startswith("s3://"):
+        if given["s3"] and programs.startswith("s3://"):
             run += ["--programs", programs]
         elif _is_mounted(Path(programs), mounts):
             variables["DFMP2_NEFF_CACHE"] = programs
@@ -107,19 +92,23 @@ def make_requests(batch: Batch, request: Request, own: Mapping[str, Any]) -> tup
             raise InputError(
                 f"--programs {programs}: expected a folder below --mount or --efs, or s3://BUCKET/PREFIX beside --s3"
             )
-    common = {"jobQueue": own["queue"], "jobDefinition": definition["jobDefinitionName"], **TAGS}
+    elif given["programs"]:
+        raise InputError("--programs: the manifest names neither backend nki nor nki-xla, so no kernel is compiled")
     name = f"dfmp2-{re.sub(r'[^A-Za-z0-9_-]+', '-', Path(batch.source).stem)[:80].strip('-') or 'batch'}"
-    share = ["--workers", str(request.workers), "--threads", str(request.threads), "--memory", f"{memory}MiB"]
-    share += ["--copy-every", f"{own['copy_every']:g}"] if place else []
+
+    def job(name: str, command: list[str]) -> dict[str, Any]:
+        overrides = {"command": command, "environment": _pairs(variables)}
+        common = {"jobQueue": given["queue"], "jobDefinition": definition["jobDefinitionName"], **TAGS}
+        return {"jobName": name, "containerOverrides": overrides, **common}
+
+    share = ["--workers", str(given["workers"]), "--threads", str(given["threads"]), "--memory", f"{memory}MiB"]
+    share += ["--copy-every", f"{given['copy_every']:g}", *["--scf-chain"] * given["scf_chain"]]
     requests = {"job-definition": definition}
-    if lane is not None and own["warm_up"]:
-        overrides = {"command": [*run, "--warm-up"], "environment": _pairs(variables)}
-        requests["warm-up"] = {"jobName": f"{name}-warm-up", "containerOverrides": overrides, **common}
-    command = [*run, *share, *["--scf-chain"] * request.chained]
-    overrides = {"command": command, "environment": _pairs(variables)}
-    requests["array"] = {"jobName": name, "containerOverrides": overrides, **common}
-    if request.shards > 1:
-        requests["array"]["arrayProperties"] = {"size": request.shards}
+    if lane is not None and given["warm_up"]:
+        requests["warm-up"] = job(f"{name}-warm-up", [*run, "--warm-up"])
+    requests["array"] = job(name, [*run, *share])
+    if given["shards"] > 1:
+        requests["array"]["arrayProperties"] = {"size": given["shards"]}
     return requests, inputs
 
 
@@ -140,22 +129,22 @@ def environment(instance: Instance | None) -> dict[str, str]:
 
 
 def _definition(
-    request: Request, own: Mapping[str, Any], kind: str, lane: str | None, mounts: Mapping[str, Any]
+    given: Mapping[str, Any], kind: str, lane: str | None, mounts: Mapping[str, Any]
 ) -> tuple[dict[str, Any], int]:
     """The request RegisterJobDefinition, and the memory that its workers share, MiB."""
-    cores, instance = request.workers * request.threads, INSTANCES.get(kind)
+    workers, threads, instance = given["workers"], given["threads"], INSTANCES.get(kind)
+    cores = workers * threads
     vcpus, most, chips = instance or (cores, None, 0)
     memory = most or MEMORY_PER_CPU * vcpus
-    if request.memory is not None:
-        memory = -(-request.memory // MEBIBYTE)
+    if given["memory"] is not None:
+        memory = -(-given["memory"] // MEBIBYTE)
     if cores > vcpus:
         raise InputError(
-            f"{request.workers} workers of {request.threads} threads need {cores} virtual CPUs, and {kind} has "
-            f"{vcpus}: use fewer"
+            f"{workers} workers of {threads} threads need {cores} virtual CPUs, and {kind} has {vcpus}: use fewer"
         )
-    if lane is not None and request.workers > CORES_PER_CHIP * chips:
+    if lane is not None and workers > CORES_PER_CHIP * chips:
         raise InputError(
-            f"--workers {request.workers}: {kind} has {CORES_PER_CHIP * chips} NeuronCores and a core serves one "
+            f"--workers {workers}: {kind} has {CORES_PER_CHIP * chips} NeuronCores and a core serves one "
             f"process: use at most {CORES_PER_CHIP * chips}"
         )
     if memory < LEAST_MEMORY or (most is not None and memory > most):
@@ -169,7 +158,7 @@ def _definition(
         "type": "container",
         "platformCapabilities": ["EC2"],
         "containerProperties": {
-            "image": own["image"],
+            "image": given["image"],
             "command": ["dfmp2", "doctor"],
             "resourceRequirements": [
                 {"type": "VCPU", "value": str(vcpus)},
@@ -185,14 +174,14 @@ def _definition(
             "readonlyRootFilesystem": True,
             "volumes": [{"name": name, **volume} for name, (_, volume) in volumes.items()],
             "mountPoints": [{"sourceVolume": name, "containerPath": path} for name, (path, _) in volumes.items()],
-            **({"jobRoleArn": own["job_role"]} if own["job_role"] else {}),
-            **({"executionRoleArn": own["execution_role"]} if own["execution_role"] else {}),
+            **({"jobRoleArn": given["job_role"]} if given["job_role"] else {}),
+            **({"executionRoleArn": given["execution_role"]} if given["execution_role"] else {}),
         },
-        "retryStrategy": {"attempts": own["attempts"], "evaluateOnExit": [dict(rule) for rule in RETRY_RULES]},
+        "retryStrategy": {"attempts": given["attempts"], "evaluateOnExit": [dict(rule) for rule in RETRY_RULES]},
         **TAGS,
     }
-    if request.seconds is not None:  # of one attempt; one that reaches it is not repeated
-        definition["timeout"] = {"attemptDurationSeconds": request.seconds}
+    if given["seconds"] is not None:  # of one attempt; one that reaches it is not repeated
+        definition["timeout"] = {"attemptDurationSeconds": given["seconds"]}
     digest = hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:16]
     name = f"dfmp2-{kind.replace('.', '-')}-{digest}"
     return {"jobDefinitionName": name, **definition}, memory - max(RESERVED, memory // 10)
@@ -203,19 +192,19 @@ def _pairs(variables: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in variables.items()]
 
 
-# --- mounted file systems ---------------------------------------------------------------------------------------------
+# --- where things are -------------------------------------------------------------------------------------------------
 
 
-def _mounts(own: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _mounts(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Volumes by their places in the container; the working folder is one that the host makes, unless one is named."""
-    if own["s3"] is None and not own["mount"] and not own["efs"]:
+    if given["s3"] is None and not given["mount"] and not given["efs"]:
         raise InputError("name where inputs and results are: --s3 s3://BUCKET/PREFIX, --mount HOST, --efs ID:CONTAINER")
     found: dict[str, dict[str, Any]] = {WORK: {"host": {}}}
     for option, pattern, expected in (
         ("mount", r"(/[^:]+)(?::(/[^:]+))?", "HOST or HOST:CONTAINER, both absolute paths such as /fsx"),
         ("efs", r"(fs-[0-9a-f]+):(/[^:]+)", "ID:CONTAINER such as fs-0123456789abcdef0:/efs"),
     ):
-        for text in own[option]:
+        for text in given[option]:
             match = re.fullmatch(pattern, text)
             if match is None:
                 raise InputError(f"--{option} {text!r}: expected {expected}")
@@ -224,18 +213,28 @@ def _mounts(own: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _mounted(batch: Batch, request: Request, mounts: Mapping[str, Any]) -> list[str]:
-    """Manifest and folders of a batch on a file system that has the same path here and in the containers."""
-    paths = {"": Path(batch.source), "--output": batch.output, "--root": batch.root}
-    for path in paths.values():
+def _sources(
+    batch: Batch, given: Mapping[str, Any], mounts: Mapping[str, Any]
+) -> tuple[list[str], dict[str, bytes], str]:
+    """Arguments that name the batch in a container, its inputs by their place in S3, and where programs are kept."""
+    if given["s3"] is not None:
+        place = given["s3"].rstrip("/")
+        if re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/[^/\s]+)*", place) is None:
+            raise InputError(f"--s3 {given['s3']!r}: expected s3://BUCKET/PREFIX with the lower-case name of a bucket")
+        if given["output"] is not None:
+            raise InputError(f"--output {given['output']}: results go to {place}/results: leave it out")
+        content = pack(batch)
+        archive = f"{place}/{INPUTS}/{hashlib.sha256(content).hexdigest()[:32]}.tar"
+        return [archive], {archive: content}, given["programs"] or f"{place}/{PROGRAMS}"
+    manifest, output, root = (path.resolve() for path in (Path(batch.source), batch.output, batch.root))
+    for path in (manifest, output, root):
         if not _is_mounted(path, mounts):
             raise InputError(
-                f"{path.resolve()} is on nothing that the containers mount: name its file system with --mount "
-                "HOST:CONTAINER or --efs ID:CONTAINER (CONTAINER is its path here), or let everything go through S3 "
-                "with --s3"
+                f"{path} is on nothing that the containers mount: name its file system with --mount HOST:CONTAINER or "
+                "--efs ID:CONTAINER (CONTAINER is its path here), or let everything go through S3 with --s3"
             )
-    root = [] if request.root is None else ["--root", str(batch.root.resolve())]
-    return [str(Path(batch.source).resolve()), "--output", str(batch.output.resolve()), *root]
+    arguments = [str(manifest), "--output", str(output), *(["--root", str(root)] if given["root"] else [])]
+    return arguments, {}, given["programs"] or f"{manifest.parent}/dfmp2-{PROGRAMS}"
 
 
 def _is_mounted(path: Path, mounts: Mapping[str, Any]) -> bool:

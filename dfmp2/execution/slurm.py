@@ -19,10 +19,10 @@ from typing import Any
 
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import BackendUnavailable, InputError
-from dfmp2.execution.arrays import Request
 from dfmp2.execution.devices import CORES_PER_CHIP
 from dfmp2.execution.manifest import Batch, slug
 from dfmp2.execution.warm_up import COMPILED, compiled_backend
+from dfmp2.host.files import require_writable
 from dfmp2.molecule.text import printable
 
 SUBMIT = "submit.sh"
@@ -51,15 +51,15 @@ class Work:
     commands: Mapping[str, Sequence[str]]
 
 
-def batch_work(batch: Batch, request: Request, table: str | None) -> Work:
+def batch_work(batch: Batch, given: Mapping[str, Any]) -> Work:
     """The items of a batch, then a table of their energies where one is asked for."""
-    source = [os.path.abspath(request.manifest)]
-    for option, path in (("--root", request.root), ("--output", request.output)):
-        source += [] if path is None else [option, os.path.abspath(path)]
+    source, table = [os.path.abspath(given["source"])], given["collect"]
+    for option in ("root", "output"):
+        source += [] if given[option] is None else [f"--{option}", os.path.abspath(given[option])]
     backend = compiled_backend(batch) or ("cuda" if any(i.options.backend == "cuda" for i in batch.items) else "cpu")
     commands = {"warm-up": ["batch", "run", *source, "--warm-up"]} if backend in COMPILED else {}
-    chain = ["--scf-chain"] if request.chained else []
-    commands["array"] = ["batch", "run", *source, "--workers", str(request.workers), *chain]
+    chain = ["--scf-chain"] if given["scf_chain"] else []
+    commands["array"] = ["batch", "run", *source, "--workers", str(given["workers"]), *chain]
     if table is not None:
         if Path(table).suffix not in ENDINGS:
             raise InputError(f"--collect {table}: expected a name ending in {', '.join(ENDINGS)}")
@@ -67,15 +67,23 @@ def batch_work(batch: Batch, request: Request, table: str | None) -> Work:
     return Work(slug(f"dfmp2-{batch.output.resolve().name}"), batch.output / "slurm", backend, commands)
 
 
-def prepared_work(request: Request, result: Path, backend: str | None) -> Work:
-    """The pair energies of a file that dfmp2 prepare has written, then the result that they make."""
-    energy = ["energy", "--from", os.path.abspath(request.manifest), "--output", os.path.abspath(result)]
+def prepared_work(given: Mapping[str, Any]) -> Work:
+    """The pair energies of a file that dfmp2 prepare has written, then the result that they make.
+
+    Raises
+    ------
+    ResultExists : the result is there already
+    """
+    backend = given["backend"]
+    result = Path(given["output"] or given["source"].removesuffix(".h5").removesuffix(".prepared") + ".dfmp2.h5")
+    require_writable(result, overwrite=False)
+    energy = ["energy", "--from", os.path.abspath(given["source"]), "--output", os.path.abspath(result)]
     energy += ["--backend", backend] if backend else []
     commands = {"array": energy, "collect": [*energy, "--collect"]}
     return Work(slug(f"dfmp2-{result.stem}"), result.with_suffix(".slurm"), backend or "cpu", commands)
 
 
-def scripts(work: Work, request: Request, folder: Path, given: Mapping[str, Any]) -> dict[Path, str]:
+def scripts(work: Work, folder: Path, given: Mapping[str, Any]) -> dict[Path, str]:
     """The script of each job, and the one that submits them.
 
     Parameters
@@ -97,8 +105,8 @@ def scripts(work: Work, request: Request, folder: Path, given: Mapping[str, Any]
         keep_trailing_newline=True,
     )
     environment.filters |= {"quote": shlex.quote, "words": shlex.join, "absolute": os.path.abspath}
-    values = _values(work, request, folder, given)
-    values |= {"work": work, "request": request, "folder": folder, "given": given, "cores_per_chip": CORES_PER_CHIP}
+    values = _values(work, folder, given)
+    values |= {"work": work, "folder": folder, "given": given, "cores_per_chip": CORES_PER_CHIP}
     template, python, found = environment.get_template("slurm.sh.j2"), os.path.abspath(sys.executable), {}
     lines = [
         "#!/bin/bash",
@@ -120,7 +128,7 @@ def scripts(work: Work, request: Request, folder: Path, given: Mapping[str, Any]
     return found
 
 
-def _values(work: Work, request: Request, folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+def _values(work: Work, folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """What follows from the options, after checking them."""
     names = {name: given[name] for name in ("partition", "account", "qos", "constraint", "gres") if given[name]}
     for name, value in names.items():
@@ -131,27 +139,23 @@ def _values(work: Work, request: Request, folder: Path, given: Mapping[str, Any]
             f"{printable(str(folder))}: Slurm reads no folder with double quotes, backslashes or control characters in "
             "its name: put the scripts elsewhere with --write DIR"
         )
-    needed, margin = request.workers * request.threads, given["signal_before"]
-    cpus = given["cpus_per_task"] or needed
-    if cpus < needed:
+    seconds, margin, workers = given["seconds"], given["signal_before"], given["workers"]
+    if seconds is not None and seconds <= margin + SLOW_SIGNAL:
         raise InputError(
-            f"--cpus-per-task {cpus}: {request.workers} workers of {request.threads} threads need {needed} cores"
-        )
-    if request.seconds is not None and request.seconds <= margin + SLOW_SIGNAL:
-        raise InputError(
-            f"--time {request.seconds} s: tasks are told to stop {margin} s before, which Slurm may do {SLOW_SIGNAL} s "
-            f"early: allow more than {margin + SLOW_SIGNAL} s, or a smaller --signal-before"
+            f"--time {seconds} s: tasks are told to stop {margin} s before, which Slurm may do {SLOW_SIGNAL} s early: "
+            f"allow more than {margin + SLOW_SIGNAL} s, or a smaller --signal-before"
         )
     gres, variables = names.pop("gres", None), {}
     if work.backend in COMPILED:
         cache = os.path.abspath(given["cache"] or accelerator().cache_folder())
         variables = {"DFMP2_NEFF_CACHE": cache, "NEURON_COMPILE_CACHE_URL": f"{cache}/xla"}
         variables |= {name: os.environ[name] for name in CARRIED if name in os.environ}
-        gres = gres or f"gpu:{-(-request.workers // CORES_PER_CHIP)}"  # a core of a chip for each worker
+        gres = gres or f"gpu:{-(-workers // CORES_PER_CHIP)}"  # a core of a chip for each worker
     elif given["cache"] is not None:
         raise InputError("--cache: no item asks for the backend nki or nki-xla, so no kernel is compiled")
     elif work.backend == "cuda":
-        gres = gres or f"gpu:{request.workers}"
+        gres = gres or f"gpu:{workers}"
+    cpus = given["cpus_per_task"] or workers * given["threads"]
     return {"places": names, "cpus": cpus, "gres": gres, "variables": variables}
 
 
