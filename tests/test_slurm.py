@@ -142,7 +142,7 @@ def test_other_times_are_refused(text: str) -> None:
 DFMP2 = """#!/bin/bash
 printf '%s\\n' "$@" >"$SEEN/arguments"
 env >"$SEEN/environment"
-trap 'sleep 0.2; echo saved >>"$SEEN/scontrol"; exit 75' TERM
+trap 'sleep 0.2; echo saved >>"$SEEN/scontrol"; kill -TERM $PPID; exit 75' TERM
 touch "$SEEN/started"
 for _ in {1..100}; do [[ -e $SEEN/go ]] && exit "$(cat "$SEEN/go")"; sleep 0.1; done
 """
