@@ -447,17 +447,6 @@ def test_a_stopped_container_goes_on_elsewhere(aws: Cloud, long: tuple[str, floa
     assert found["mp2_total_energy"] == energy
 
 
-@pytest.mark.slow
-def test_stopped_before_it_began(aws: Cloud, batch: Path, call: Runner, tmp_path: Path) -> None:
-    """SIGTERM as soon as inputs are there: code 75 and no results in S3."""
-    job = succeed(call(*BASE, *S3, "1", "--submit", "--json")).json["submitted"]["array"]
-    first = aws.container(job, None, tmp_path / "first")
-    wait_for(lambda: list((tmp_path / "first").glob("dfmp2-batch-*")))
-    first.send_signal(signal.SIGTERM)
-    assert end(first).code == 75
-    assert not list((tmp_path / "first").glob("dfmp2-batch-*"))
-
-
 def test_a_role_that_may_not_write_is_found_first(aws: Cloud, batch: Path, call: Runner, tmp_path: Path) -> None:
     """Before anything is computed: the bucket is gone, code 3."""
     job = succeed(call(*BASE, *S3, "1", "--submit", "--json")).json["submitted"]["array"]

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ ODD = "it's a folder of 100% $HOME ${HOME} `id` #1; rm"  # a script's folder may
 HOSTILE = f'{ODD} "x"'  # and everything else so
 SHELLCHECK = shutil.which("shellcheck") or shutil.which("shellcheck", path=str(Path(sys.executable).parent))
 SUBMIT = ("batch", "submit", "m.toml", "--slurm", "--shards")
+JOBS = ("array", "collect")
 FULL = {
     **{"--partition": "long", "--account": "chem", "--qos": "high", "--constraint": "[a|b]&c", "--gres": "gpu:a100:2"},
     **{"--parallel": "2", "--setup": 'export A="b c"', "--cpus-per-task": "8", "--memory": "2GB", "--time": "25h"},
@@ -110,7 +112,10 @@ def test_pair_energies_of_a_prepared_file(call: Runner, folder: Path) -> None:
     array = files[f"{folder}/h2.dfmp2.slurm/array.sbatch"]
     assert f"{energy})\n" in array and '--shard "$SLURM_ARRAY_TASK_ID/3"' in array
     assert {"--array=0-2", "--cpus-per-task=4"} <= set(directives(array))
-    assert f"{energy} --collect)\n" in files[f"{folder}/h2.dfmp2.slurm/collect.sbatch"]
+    collect = files[f"{folder}/h2.dfmp2.slurm/collect.sbatch"]
+    assert f"{energy} --collect)\n" in collect and "--cpus-per-task=4" in directives(collect)  # it may repeat all pairs
+    files = succeed(call(*told, "--slurm", "--backend", "cuda")).json["files"]
+    assert all("--gres=gpu:1" in directives(files[f"{folder}/h2.dfmp2.slurm/{job}.sbatch"]) for job in JOBS)
     (folder / "h2.dfmp2.h5").touch()
     for arguments, text in (
         (["--slurm"], "h2.dfmp2.h5"),
@@ -123,17 +128,20 @@ def test_pair_energies_of_a_prepared_file(call: Runner, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("90min", 5400), ("1.5h", 5400), ("2 d", 172800), ("45s", 45), ("02:03:04", 7384), ("1-12:00:00", 129600)],
+    ("seconds", "texts"),
+    [
+        (5400, ("90min", "1.5h")),
+        (172800, ("2 d",)),
+        (45, ("45s",)),
+        (7384, ("02:03:04",)),
+        (129600, ("1-12:00:00",)),
+        (None, ("", "90", "1:30", "2 weeks", "0s", "-1h", "1e3s", "9999d", "1h\nx", "00:90:00")),
+    ],
 )
-def test_time_limits(text: str, seconds: int) -> None:
-    assert parse_walltime(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "90", "1:30", "2 weeks", "0s", "-1h", "1e3s", "9999d", "1h\nx", "00:90:00"])
-def test_other_times_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match="--time"):
-        parse_walltime(text)
+def test_time_limits(seconds: int | None, texts: tuple[str, ...]) -> None:
+    for text in texts:
+        with nullcontext() if seconds else pytest.raises(InputError, match="--time"):
+            assert parse_walltime(text) == seconds
 
 
 # What a script does, with stand-ins for Slurm and dfmp2
@@ -303,16 +311,13 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "seen"
 
 
-def test_nothing_happens_without_submit(call: Runner, manifest: Path, slurm: Path) -> None:
-    done = succeed(call(*SUBMIT, "2", "--threads", "2"))
-    assert "#SBATCH --array=0-1\n" in done.out and "#SBATCH --cpus-per-task=2\n" in done.out
-    assert f"\npython={sys.executable}\n" in done.out and f'"$python" -P -m dfmp2 batch run {manifest}' in done.out
-    assert "job=$(sbatch --parsable array.sbatch)" in done.out and "Nothing was submitted" in done.out
+def test_shown_and_then_submitted(call: Runner, manifest: Path, slurm: Path) -> None:
+    arguments = (*SUBMIT, "3", "--collect", "t.csv")
+    shown = succeed(call(*arguments)).out
+    assert f"\npython={sys.executable}\n" in shown and "Nothing was submitted" in shown
     assert not slurm.exists() and not (manifest.parent / ODD).exists()
-
-
-def test_written_and_submitted(call: Runner, manifest: Path, slurm: Path) -> None:
-    value = succeed(call(*SUBMIT, "3", "--collect", "t.csv", "--submit", "--json")).json
+    value = succeed(call(*arguments, "--submit", "--json")).json
+    assert all(text in shown for text in value["files"].values())
     target = manifest.parent / ODD / "slurm"
     assert value["jobs"] == {"array": "1", "collect": "2"}
     assert slurm.read_text().splitlines() == [

@@ -40,7 +40,8 @@ class Work:
     ----------
     name : of the jobs
     folder : of their scripts, unless another one is asked for
-    backend : whose devices the tasks need
+    backend : whose devices are needed
+    devices : jobs that need them
     commands : arguments of dfmp2 by job, in the order of the jobs; those of the array lack the shard, and the threads
         and memory that Slurm gives it
     """
@@ -48,6 +49,7 @@ class Work:
     name: str
     folder: Path
     backend: str
+    devices: Sequence[str]
     commands: Mapping[str, Sequence[str]]
 
 
@@ -64,7 +66,8 @@ def batch_work(batch: Batch, given: Mapping[str, Any]) -> Work:
         if Path(table).suffix not in ENDINGS:
             raise InputError(f"--collect {table}: expected a name ending in {', '.join(ENDINGS)}")
         commands["collect"] = ["batch", "collect", *source, "-o", os.path.abspath(table), "--overwrite"]
-    return Work(slug(f"dfmp2-{batch.output.resolve().name}"), batch.output / "slurm", backend, commands)
+    devices = ("array",) if backend == "nki" else ("array", "warm-up")  # only nki compiles without one
+    return Work(slug(f"dfmp2-{batch.output.resolve().name}"), batch.output / "slurm", backend, devices, commands)
 
 
 def prepared_work(given: Mapping[str, Any]) -> Work:
@@ -80,7 +83,7 @@ def prepared_work(given: Mapping[str, Any]) -> Work:
     energy = ["energy", "--from", os.path.abspath(given["source"]), "--output", os.path.abspath(result)]
     energy += ["--backend", backend] if backend else []
     commands = {"array": energy, "collect": [*energy, "--collect"]}
-    return Work(slug(f"dfmp2-{result.stem}"), result.with_suffix(".slurm"), backend or "cpu", commands)
+    return Work(slug(f"dfmp2-{result.stem}"), result.with_suffix(".slurm"), backend or "cpu", tuple(commands), commands)
 
 
 def scripts(work: Work, folder: Path, given: Mapping[str, Any]) -> dict[Path, str]:
@@ -118,9 +121,7 @@ def scripts(work: Work, folder: Path, given: Mapping[str, Any]) -> dict[Path, st
         """trap '((! ${#jobs[@]})) || { scancel "${jobs[@]}" && echo "job ${jobs[*]} was cancelled" >&2; }' ERR""",
     ]
     for number, job in enumerate(work.commands):
-        # The lane `nki` compiles without a device, `nki-xla` with one.
-        devices = job == "array" or (job == "warm-up" and work.backend != "nki")
-        found[folder / f"{job}.sbatch"] = template.render(kind=job, python=python, devices=devices, **values)
+        found[folder / f"{job}.sbatch"] = template.render(kind=job, python=python, **values)
         wait = f'--dependency={AFTER[job]}:"${{jobs[-1]}}" --kill-on-invalid-dep=yes ' if number else ""
         lines += [f"job=$(sbatch --parsable {wait}{job}.sbatch)", 'jobs+=("${job%%;*}")']
     numbers = ", ".join(f"{job} ${{jobs[{number}]}}" for number, job in enumerate(work.commands))
