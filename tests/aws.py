@@ -32,32 +32,23 @@ class Cloud:
         _post(f"{self.address}/moto-api/reset", b"")
         self.s3.create_bucket(Bucket=BUCKET)
 
-    def queue(self, name: str = "queue", *, types: tuple[str, ...] = ("trn1.2xlarge",), **other: Any) -> str:
-        """A job queue with one compute environment."""
+    def queue(self) -> None:
+        """The job queue "queue" with one compute environment."""
         import boto3
 
         network = boto3.client("ec2", endpoint_url=self.address)
         subnet = network.describe_subnets()["Subnets"][0]["SubnetId"]
         group = network.describe_security_groups()["SecurityGroups"][0]["GroupId"]
         rights = boto3.client("iam", endpoint_url=self.address)
-        role = rights.create_role(RoleName=f"{name}-role", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
-        resources: dict[str, Any] = {"type": "EC2", "maxvCpus": 64, "subnets": [subnet], "securityGroupIds": [group]}
-        if other.get("type", "").startswith("FARGATE"):
-            resources |= other
-        else:
-            rights.create_instance_profile(InstanceProfileName=f"{name}-profile")
-            profile = rights.get_instance_profile(InstanceProfileName=f"{name}-profile")["InstanceProfile"]["Arn"]
-            resources |= {"minvCpus": 0, "instanceTypes": list(types), "instanceRole": profile, **other}
+        role = rights.create_role(RoleName="role", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+        profile = rights.create_instance_profile(InstanceProfileName="profile")["InstanceProfile"]["Arn"]
+        resources = {"type": "EC2", "maxvCpus": 64, "subnets": [subnet], "securityGroupIds": [group]}
+        resources |= {"minvCpus": 0, "instanceTypes": ["trn1.2xlarge"], "instanceRole": profile}
         environment = self.batch.create_compute_environment(
-            computeEnvironmentName=f"{name}-machines", type="MANAGED", computeResources=resources, serviceRole=role
+            computeEnvironmentName="machines", type="MANAGED", computeResources=resources, serviceRole=role
         )["computeEnvironmentArn"]
-        self.batch.create_job_queue(
-            jobQueueName=name,
-            state="ENABLED",
-            priority=1,
-            computeEnvironmentOrder=[{"order": 1, "computeEnvironment": environment}],
-        )
-        return name
+        order = [{"order": 1, "computeEnvironment": environment}]
+        self.batch.create_job_queue(jobQueueName="queue", state="ENABLED", priority=1, computeEnvironmentOrder=order)
 
     def names(self) -> set[str]:
         """Names of all objects below the prefix."""

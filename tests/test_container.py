@@ -16,22 +16,7 @@ from dfmp2.execution.aws import INSTANCES, PREFIX, WORK, environment
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "scripts" / "container"
-RECIPES = ("cpu", "neuron")
-SCRIPTS = ("install", "entrypoint", "test_cpu")
 CLUSTER = ROOT / "scripts" / "parallelcluster" / "cluster.yaml"
-
-
-def steps(name: str) -> list[tuple[str, str]]:
-    """Instruction and arguments of each line of a recipe."""
-    lines = (FOLDER / f"{name}.Dockerfile").read_text().splitlines()
-    told = [line for line in lines if line and not line.startswith("#")]
-    assert not any(line.endswith("\\") for line in told)  # one step, one line: the test script reads them so
-    return [(line.split()[0], line.split(maxsplit=1)[1]) for line in told]
-
-
-def values(name: str, instruction: str) -> list[str]:
-    """Arguments of all steps of one kind."""
-    return [arguments for found, arguments in steps(name) if found == instruction]
 
 
 def script(name: str, *arguments: str, **settings) -> subprocess.CompletedProcess[str]:
@@ -39,49 +24,45 @@ def script(name: str, *arguments: str, **settings) -> subprocess.CompletedProces
     return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, **settings)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_shell_scripts_are_sound(name: str) -> None:
-    path = FOLDER / f"{name}.sh"
-    assert subprocess.run(["bash", "-n", path], capture_output=True, check=False).returncode == 0
-    checker = shutil.which("shellcheck")
-    if checker:
-        found = subprocess.run([checker, path], capture_output=True, text=True, check=False)
-        assert found.returncode == 0, found.stdout
+@pytest.mark.parametrize("path", [*sorted(FOLDER.iterdir()), CLUSTER], ids=lambda path: path.name)
+def test_files_are_sound_and_name_no_account(path: Path) -> None:
+    assert not re.search(r"\b[0-9]{12}\b|\.dkr\.ecr\.|ami-[0-9a-f]{8}|AKIA", path.read_text())
+    if path.suffix == ".sh":
+        for checker in (["bash", "-n"], *([["shellcheck"]] if shutil.which("shellcheck") else [])):
+            found = subprocess.run([*checker, path], capture_output=True, text=True, check=False)
+            assert found.returncode == 0, found.stdout + found.stderr
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", ["cpu", "neuron"])
 def test_recipe(name: str) -> None:
     """No base image of ours, no rights, no steps beside the script's, and variables that a job definition repeats."""
-    instructions = [instruction for instruction, _ in steps(name)]
-    assert steps(name)[:2] == [("ARG", "BASE_IMAGE"), ("FROM", "${BASE_IMAGE}")]
-    assert instructions.count("FROM") == 1
-    for call in values(name, "RUN"):
-        assert call.startswith("bash /build/scripts/container/install.sh --prefix /opt/")
-        assert re.fullmatch(r"[^;&|]*( && rm -rf /build)?", call)
-    assert values(name, "RUN")[-1].endswith("rm -rf /build")
-    user = dict(argument.split("=") for argument in values(name, "ARG") if "=" in argument)["USER_ID"]
-    assert int(user) >= 1000 and values(name, "USER") == ["${USER_ID}:${USER_ID}"] == [steps(name)[-3][1]]
-    assert values(name, "ENTRYPOINT") == [f'["{PREFIX}/bin/dfmp2-entrypoint"]']
-    assert values(name, "WORKDIR") == values(name, "VOLUME") == [WORK]
-    told = dict(word.split("=", 1) for line in values(name, "ENV") for word in shlex.split(line))
+    lines = (FOLDER / f"{name}.Dockerfile").read_text().splitlines()
+    steps = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
+    assert not any(step[-1].endswith("\\") for step in steps)  # one step, one line: the test script reads them so
+
+    def values(instruction: str) -> list[str]:
+        return [arguments for found, arguments in steps if found == instruction]
+
+    assert steps[:2] == [["ARG", "BASE_IMAGE"], ["FROM", "${BASE_IMAGE}"]] and len(values("FROM")) == 1
+    for call in values("RUN"):
+        assert re.fullmatch(
+            r"bash /build/scripts/container/install\.sh --prefix /opt/[^;&|]*( && rm -rf /build)?", call
+        )
+    assert values("RUN")[-1].endswith("rm -rf /build")
+    user = dict(argument.split("=") for argument in values("ARG") if "=" in argument)["USER_ID"]
+    assert int(user) >= 1000 and values("USER") == ["${USER_ID}:${USER_ID}"] == [steps[-3][1]]
+    assert values("ENTRYPOINT") == [f'["{PREFIX}/bin/dfmp2-entrypoint"]']
+    assert values("WORKDIR") == values("VOLUME") == [WORK]
+    told = dict(word.split("=", 1) for line in values("ENV") for word in shlex.split(line))
     given = environment(INSTANCES["trn1.2xlarge"] if name == "neuron" else None)
     assert set(given["PATH"].split(":")) == set(told["PATH"].split(":"))
     for variable in told.keys() - {"PATH", "DFMP2_NKI_PYTHON"}:
         assert told[variable] == given[variable], variable
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_copied_files_are_there_and_suffice(name: str) -> None:
-    """What pyproject.toml names must be copied too, else pip fails in the image only."""
-    copied = [word for line in values(name, "COPY") for word in line.split()[:-1]]
+    copied = [
+        word for line in values("COPY") for word in line.split()[:-1]
+    ]  # what pyproject.toml names, else pip fails
     assert all((ROOT / source).exists() for source in copied)
     assert {"pyproject.toml", "README.md", "LICENSE", "dfmp2", "scripts/container"} == set(copied)
-
-
-@pytest.mark.parametrize("path", [*sorted(FOLDER.iterdir()), CLUSTER], ids=lambda path: path.name)
-def test_no_account_is_named(path: Path) -> None:
-    text = path.read_text()
-    assert not re.search(r"\b[0-9]{12}\b|\.dkr\.ecr\.|ami-[0-9a-f]{8}|AKIA", text)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +80,6 @@ def test_no_account_is_named(path: Path) -> None:
 def test_install_refuses(arguments: tuple[str, ...], said: str) -> None:
     done = script("install", *arguments)
     assert done.returncode == 2 and said in done.stderr
-    assert "--prefix DIR" in script("install", "--help").stdout
 
 
 def test_entrypoint(tmp_path: Path) -> None:
@@ -124,21 +104,15 @@ def test_cluster() -> None:
     """The template names all its variables, and fits the scripts that `dfmp2 batch submit --slurm` makes."""
     yaml = pytest.importorskip("yaml")
     text = CLUSTER.read_text()
-    assert "Not run by us" in text
     head, _, body = text.partition("\nRegion:")
     wanted = set(re.findall(r"\$\{([A-Z_]+)\}", body))
     assert wanted | {"REGION"} == set(re.findall(r"\b([A-Z_]+)=", head))
     found = yaml.safe_load(re.sub(r"\$\{([A-Z_]+)\}", r"value-of-\1", text))
-    assert found["Scheduling"]["Scheduler"] == "slurm"
-    queues = {queue["Name"]: queue for queue in found["Scheduling"]["SlurmQueues"]}
-    partition = re.search(r"--partition (\S+)", head)
-    assert partition is not None and partition[1] in queues
-    queue = queues[partition[1]]
+    partition, workers = re.findall(r"--partition (\S+)|--workers (\d+)", head)
+    queue = next(queue for queue in found["Scheduling"]["SlurmQueues"] if queue["Name"] == partition[0])
     assert queue["JobExclusiveAllocation"]  # --gres none: the node whole
     types = {one["InstanceType"] for resource in queue["ComputeResources"] for one in resource["Instances"]}
-    assert types <= set(INSTANCES)
-    workers = re.search(r"--workers (\d+)", head)
-    assert workers is not None and all(int(workers[1]) <= INSTANCES[name].cores for name in types)
+    assert all(int(workers[1]) <= 2 * INSTANCES[name].chips for name in types)
     mounted = {one["MountDir"] for one in found["SharedStorage"]}
     for path in re.findall(r"(?:submit|--cache|--prefix) (/\S+)", head):
         assert any(Path(path.rstrip(").,")).is_relative_to(place) for place in mounted), path

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from dfmp2.cli.batch_submit import duration, submit
+from dfmp2.cli.batch_submit import submit
 from dfmp2.cli.console import Console, open_log
 from dfmp2.cli.options import calculation_options
 from dfmp2.errors import DeviceFault, InputError, Interrupted, SomeFailed
@@ -96,7 +96,7 @@ def _of_a_batch(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--check", is_flag=True, help="Also run PySCF's own DF-MP2; an item that differs fails.")
 @click.option("--copy-every", type=click.FloatRange(1, 3600), default=60.0, hidden=True)
 @click.option("--programs", hidden=True)
-@click.option("--warm-up", hidden=True)
+@click.option("--warm-up", is_flag=True, hidden=True)
 @calculation_options
 @click.pass_context
 def run(
@@ -114,7 +114,7 @@ def run(
     log: str | None,
     copy_every: float,
     programs: str | None,
-    warm_up: str | None,
+    warm_up: bool,
     **options: Any,
 ) -> int:
     """Compute every item of MANIFEST.toml, or every FILE.xyz with the same options, that is not complete.
@@ -138,14 +138,13 @@ def run(
         if sources[0].startswith("s3://"):  # in a container of AWS Batch: its job is that of `batch submit --aws-batch`
             from dfmp2.execution.s3 import unpacked
 
-            label = "warm-up" if warm_up else "{}-of-{}".format(*(part or (0, 1)))
-            batch, copies = stack.enter_context(unpacked(sources[0], programs, label, copy_every))
+            batch, copies = stack.enter_context(unpacked(sources[0], programs, copy_every))
         else:
             batch = load(sources, given, output, root)
-        if warm_up is not None:
-            from dfmp2.execution.s3 import compile_programs
+        if warm_up:
+            from dfmp2.execution.warm_up import compile_programs
 
-            return compile_programs(batch, warm_up, copies, display.stop_asked)
+            return compile_programs(batch, copies, display.stop_asked)
         from dfmp2.execution.batch import BatchRun
         from dfmp2.execution.state import status as status_of
         from dfmp2.execution.state import to_json
@@ -163,10 +162,7 @@ def run(
             click.echo(to_json(status_of(done.rows)), nl=False)
         else:
             _report(batch, done, display.stop_asked(), quiet=quiet)
-        code = _conclude(batch, done, display.stop_asked())
-        if copies is not None:
-            copies.exit_code = code
-    return code
+        return _conclude(batch, done, display.stop_asked())
 
 
 for _parameter in run.params:
@@ -290,6 +286,13 @@ def _conclude(batch: Batch, done: BatchRun, stopped: int) -> int:
             f"tries them again"
         )
     return os.EX_OK
+
+
+def duration(seconds: float) -> str:
+    """Time as people say it."""
+    if seconds < 90:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _count(number: int, what: str) -> str:

@@ -1,4 +1,4 @@
-"""What items cost, in which order and by which shard they are computed, and what is asked of a scheduler.
+"""What items cost, in which order and by which shard they are computed, and times as schedulers are told them.
 
 The functions of a molecule are the sum over its atoms, so one look into the basis sets per element serves any number
 of molecules. Costs are the forecast of the plan (`dfmp2.planning.time`) at fixed rates: the same on every host, so that
@@ -40,7 +40,6 @@ SCHEDULERS = (  # variables: index, first index (or None), count
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_COUNT"),
     ("AWS_BATCH_JOB_ARRAY_INDEX", None, "AWS_BATCH_JOB_ARRAY_SIZE"),
 )
-COMPILED = ("nki", "nki-xla")  # backends that launch compiled programs
 
 Inputs = Sequence[Input | InputError]  # of all items, by their places; an error for a molecule that cannot be read
 
@@ -251,33 +250,6 @@ def _cost(piece: Sequence[Work]) -> float:
 # --- array jobs -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is asked of a scheduler, whichever it is: a batch cut into shards, and each task's share of a machine.
-
-    Attributes
-    ----------
-    manifest : as it was given
-    root, output : as given, None for the manifest's
-    shards : tasks of the array
-    workers : processes of a task
-    threads : of each worker
-    memory : of a task, bytes; None for the default of the scheduler
-    seconds : limit on the wall time of a task, s; None for the default of the scheduler
-    chained : start the SCF from the item before, of the same atoms
-    """
-
-    manifest: str
-    root: str | None
-    output: str | None
-    shards: int
-    workers: int
-    threads: int
-    memory: int | None
-    seconds: int | None
-    chained: bool
-
-
 def read_shard(text: str) -> tuple[int, int]:
     """(I, N) from "I/N", I from 0 to N - 1.
 
@@ -340,30 +312,3 @@ def parse_walltime(text: str) -> int:
     if not 1 <= seconds <= LONGEST:
         raise InputError(f"--time {text[:40]!r}: expected 1 s to {LONGEST // 86400} days; {expected}")
     return round(seconds)
-
-
-# --- what a warm-up compiles for the Trainium backends ----------------------------------------------------------------
-
-
-def compiled_backend(batch: Batch) -> str | None:
-    """The backend whose programs the batch launches, None where nothing is compiled."""
-    names = {item.options.backend for item in batch.items}
-    return next((name for name in COMPILED if name in names), None)
-
-
-def warm_ups(batch: Batch) -> tuple[tuple[str, ...], ...]:
-    """Options of `dfmp2 kernels warmup`, for each bucket of sizes (virtuals to 32, fitting functions to 256).
-
-    Molecules that cannot be read are left out; the batch itself says why.
-    """
-    from dfmp2.backends.registry import accelerator
-    from dfmp2.planning.plan import trainium_shapes
-
-    buckets: dict[tuple[tuple[int, int], ...], tuple[str, ...]] = {}
-    for item, load in zip(batch.items, look_ahead(batch, read_inputs(batch)), strict=True):
-        spins = () if load is None or item.options.backend not in COMPILED else trainium_shapes(load)
-        if spins:
-            beta = ("--beta", f"{spins[1].nocc},{spins[1].nvir}") if len(spins) > 1 else ()
-            shape = ("--shape", f"{spins[0].nocc},{spins[0].nvir},{spins[0].naux}")
-            buckets.setdefault(accelerator().bucket(spins), (*shape, *beta))
-    return tuple(buckets[key] for key in sorted(buckets))

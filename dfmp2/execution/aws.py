@@ -1,4 +1,4 @@
-"""A batch as jobs of AWS Batch: an array of shards, and a warm-up before it where kernels are compiled.
+"""A batch as jobs of AWS Batch: one job definition, one array job of shards, a warm-up before it to compile kernels.
 
 Inputs and results are in S3 (`dfmp2.execution.s3`) or on a file system that the containers mount; a container runs
 `dfmp2 batch run`. The job definition is named after what is in it (SHA-256), so that one that is registered already can
@@ -12,34 +12,26 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from dfmp2.backends.registry import accelerator
-from dfmp2.errors import Dfmp2Error, InputError, Interrupted, ResourceError
-from dfmp2.execution.arrays import Request, compiled_backend
+from dfmp2.errors import InputError, Interrupted
 from dfmp2.execution.devices import CORES_PER_CHIP
 from dfmp2.execution.manifest import Batch
-from dfmp2.execution.package import Package, pack
-from dfmp2.execution.s3 import INPUTS, PROGRAMS, Location, Store, asking, read_location
-from dfmp2.host.files import write_atomically
+from dfmp2.execution.s3 import INPUTS, PROGRAMS, Store, asking, connect, pack
+from dfmp2.execution.warm_up import compiled_backend
 
 PREFIX = "/opt/dfmp2"  # of the image: the virtual environment (scripts/container/install.sh)
 WORK = "/work"  # of the image: scratch, caches and HOME; a volume of its own, so that the root can be read-only
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-MOST_SHARDS = 10_000  # an array has 2 to this many jobs; a single shard is a job without array
-LEAST_SECONDS = 60
+MOST_SHARDS = 10_000
 MEBIBYTE = 2**20
 MEMORY_PER_CPU = 1800  # MiB of a job without instance: what a compute-optimised instance has for one
 RESERVED = 512  # MiB of a container, or a tenth, for what is not a worker
 LEAST_MEMORY = 1024  # MiB of a container
-TAGS = {"application": "dfmp2"}
-ENDED = ("SUCCEEDED", "FAILED")
-ROLE = re.compile(r"arn:[a-z-]+:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]{1,512}")
-NAME = re.compile(r"[A-Za-z0-9:/_.@-]{1,512}")  # of queues and images, or their ARNs
+TAGS = {"propagateTags": True, "tags": {"application": "dfmp2"}}
 # In this order, five at most; the last one counts for all else, which would be tried again without it.
 RETRY_RULES = (
     {"onExitCode": str(Interrupted.exit_code), "action": "RETRY"},  # stopped, and goes on from its checkpoint
@@ -49,261 +41,75 @@ RETRY_RULES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """A type of instance; a job asks for all of its virtual CPUs, since AWS Batch does not count Neuron devices.
+class Instance(NamedTuple):
+    """A type of instance: virtual CPUs, MiB that a job may ask for, and chips (/dev/neuron0 and so on)."""
 
-    Attributes
-    ----------
-    name : of the type
-    vcpus : virtual CPUs
-    memory : MiB that a job may ask for, the instance's less what its system and the agent of Batch keep
-    chips : /dev/neuron0 and so on
-    target : of the compiler
-    """
-
-    name: str
     vcpus: int
-    memory: int
+    memory: int  # less than the instance has: the system and the agent of AWS Batch keep some
     chips: int
-    target: str = "trn1"
-
-    @property
-    def cores(self) -> int:
-        """NeuronCores: as many workers can have one of their own."""
-        return CORES_PER_CHIP * self.chips
 
 
-INSTANCES = {
-    instance.name: instance
-    for instance in (
-        Instance("trn1.2xlarge", 8, 30_000, 1),  # 32 GiB
-        Instance("trn1.32xlarge", 128, 490_000, 16),  # 512 GiB
-        Instance("trn1n.32xlarge", 128, 490_000, 16),  # 512 GiB
-    )
+INSTANCES = {  # a job asks for all virtual CPUs of its instance, since AWS Batch does not count Neuron devices
+    "trn1.2xlarge": Instance(8, 30_000, 1),  # 32 GiB
+    "trn1.32xlarge": Instance(128, 490_000, 16),  # 512 GiB
+    "trn1n.32xlarge": Instance(128, 490_000, 16),  # 512 GiB
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A folder of the container that outlives it.
-
-    Attributes
-    ----------
-    target : its place in the container
-    source : folder of the host; "" for an empty one that the host makes and removes
-    efs : identity of an EFS file system, "" for none
-    """
-
-    target: str
-    source: str = ""
-    efs: str = ""
-
-    def volume(self, name: str) -> dict[str, Any]:
-        """Entry of `volumes`."""
-        if self.efs:
-            return {"name": name, "efsVolumeConfiguration": {"fileSystemId": self.efs, "transitEncryption": "ENABLED"}}
-        return {"name": name, "host": {"sourcePath": self.source} if self.source else {}}
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What AWS Batch is asked beside the request.
-
-    Attributes
-    ----------
-    queue, image : names
-    place : of inputs and results in S3, None when they are on a mounted file system
-    mounts : folders of the containers
-    instance : type whose devices the containers get, None for the default of the backend
-    programs : where compiled programs are kept, None for the default
-    job_role, execution_role : ARNs of what its processes may do, and what the host may do to start it; "" for none
-    attempts : of a job, the first one included
-    every : s between two copies to S3
-    warm : whether a job of its own compiles first, where something is to be compiled
-    """
-
-    queue: str
-    image: str
-    place: Location | None
-    mounts: tuple[Mount, ...]
-    instance: Instance | None = None
-    programs: str | None = None
-    job_role: str = ""
-    execution_role: str = ""
-    attempts: int = 10
-    every: float = 60.0
-    warm: bool = True
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Jobs:
-    """What is sent.
-
-    Attributes
-    ----------
-    definition : the request RegisterJobDefinition
-    warm_up, array : requests SubmitJob, without the definition's ARN and what they wait for
-    package, place : inputs and where they go, None on a mounted file system
-    """
-
-    definition: dict[str, Any]
-    warm_up: dict[str, Any] | None
-    array: dict[str, Any]
-    package: Package | None
-    place: Location | None
-
-    def requests(self) -> dict[str, Any]:
-        """What AWS Batch is asked, by the names of the files that `--cli-input-json` reads."""
-        name = {"jobDefinition": self.definition["jobDefinitionName"]}
-        warm_up = {} if self.warm_up is None else {"warm-up": self.warm_up | name}
-        return {"job-definition": self.definition, **warm_up, "array": self.array | name}
-
-    def write(self, folder: Path) -> None:
-        """Write the requests as `--cli-input-json` reads them, and the inputs that they name.
-
-        Raises
-        ------
-        ResourceError : they cannot be written
-        """
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ResourceError(f"cannot make the folder {folder}: {error.strerror}: use another --write") from error
-        for name, value in self.requests().items():
-            write_atomically(folder / f"{name}.json", (json.dumps(value, indent=2) + "\n").encode(), overwrite=True)
-        if self.package is not None:
-            write_atomically(folder / self.package.name, self.package.content, overwrite=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """What AWS has taken.
-
-    Attributes
-    ----------
-    definition : ARN
-    registered : whether that is new
-    warm_up, array : numbers of the jobs, "" for no warm-up
-    """
-
-    definition: str
-    registered: bool
-    warm_up: str
-    array: str
-
-
-# --- options ----------------------------------------------------------------------------------------------------------
-
-
-def read_settings(given: Mapping[str, Any]) -> Settings:
-    """The options of `dfmp2 batch submit --aws-batch`.
-
-    Raises
-    ------
-    InputError : one is missing or not of its form
-    """
-    if given["s3"] is None and not given["mount"] and not given["efs"]:
-        raise InputError("name where inputs and results are: --s3 s3://BUCKET/PREFIX, --mount HOST, --efs ID:CONTAINER")
-    found: dict[str, str] = {}
-    for name, pattern, expected in (
-        ("queue", NAME, "the name of a job queue"),
-        ("image", NAME, "the name of an image in a registry"),
-        ("job_role", ROLE, "arn:aws:iam::ACCOUNT:role/NAME"),
-        ("execution_role", ROLE, "arn:aws:iam::ACCOUNT:role/NAME"),
-    ):
-        value = given[name]
-        if value is None and pattern is ROLE:
-            value = ""
-        elif value is None or pattern.fullmatch(value) is None:
-            wrong = "is missing" if value is None else repr(value)
-            raise InputError(f"--{name.replace('_', '-')} {wrong}: expected {expected}")
-        found[name] = value
-    return Settings(
-        **found,
-        place=None if given["s3"] is None else read_location(given["s3"], "--s3"),
-        mounts=read_mounts(given["mount"], given["efs"]),
-        instance=None if given["instance"] is None else INSTANCES[given["instance"]],
-        programs=None if given["programs"] is None else given["programs"].rstrip("/"),
-        attempts=given["attempts"],
-        every=given["copy_every"],
-        warm=given["warm_up"],
-    )
-
-
-def read_mounts(hosts: Sequence[str], systems: Sequence[str]) -> tuple[Mount, ...]:
-    """What --mount HOST[:CONTAINER] and --efs ID:CONTAINER name, and the working folder where neither gives one.
-
-    Raises
-    ------
-    InputError : not of that form, or two for one place
-    """
-    found = []
-    for text in hosts:
-        source, _, target = text.partition(":")
-        if not all(map(_is_absolute, filter(None, (source, target)))) or not source:
-            raise InputError(f"--mount {text!r}: expected HOST or HOST:CONTAINER, both absolute paths such as /fsx")
-        found.append(Mount(target or source, source=source))
-    for text in systems:
-        identity, _, target = text.partition(":")
-        if re.fullmatch(r"fs-[0-9a-f]{8,40}", identity) is None or not _is_absolute(target):
-            raise InputError(f"--efs {text!r}: expected ID:CONTAINER such as fs-0123456789abcdef0:/efs")
-        found.append(Mount(target, efs=identity))
-    if all(mount.target != WORK for mount in found):
-        found.insert(0, Mount(WORK))
-    places = [mount.target for mount in found]
-    if len(set(places)) < len(places):
-        raise InputError(f"--mount and --efs name one place twice: {', '.join(places)}")
-    return tuple(found)
-
-
-def _is_absolute(text: str) -> bool:
-    path = PurePosixPath(text)
-    return str(path) == text and path.is_absolute() and text != "/" and ".." not in path.parts and text.isprintable()
+Requests = dict[str, dict[str, Any]]  # by the names of files for `aws batch ... --cli-input-json`
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def make_jobs(batch: Batch, request: Request, own: Settings) -> Jobs:
-    """The requests for a batch.
+def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dict[str, bytes]]:
+    """What AWS Batch is asked, and the inputs by their place in S3, none where they are on a mounted file system.
+
+    Parameters
+    ----------
+    given : options of `dfmp2 batch submit --aws-batch`
 
     Raises
     ------
-    InputError : what is asked does not fit together
+    InputError : an option is missing, or what is asked does not fit together
     """
+    for option, what in (("queue", "job queue"), ("image", "container image")):
+        if not given[option]:
+            raise InputError(f"--{option} is missing: expected the name of a {what}")
+    if given["shards"] > MOST_SHARDS:
+        raise InputError(f"--shards {given['shards']}: an array of AWS Batch has at most {MOST_SHARDS} jobs")
+    mounts = _mounts(given)
+    source, inputs, programs = _sources(batch, given, mounts)
     lane = compiled_backend(batch)
-    instance = own.instance or (INSTANCES["trn1.2xlarge"] if lane else None)
-    _require_fitting(request, instance, lane)
-    if own.programs is not None and lane is None:
+    kind = given["instance"] or ("trn1.2xlarge" if lane else "cpu")
+    definition, memory = _definition(given, kind, lane, mounts)
+    run, variables = ["dfmp2", "batch", "run", *source], {}
+    if lane is not None:
+        variables["NEURON_COMPILE_CACHE_URL"] = f"{programs}/xla"
+        if given["s3"] and programs.startswith("s3://"):
+            run += ["--programs", programs]
+        elif _is_mounted(Path(programs), mounts):
+            variables["DFMP2_NEFF_CACHE"] = programs
+        else:
+            raise InputError(
+                f"--programs {programs}: expected a folder below --mount or --efs, or s3://BUCKET/PREFIX beside --s3"
+            )
+    elif given["programs"]:
         raise InputError("--programs: the manifest names neither backend nki nor nki-xla, so no kernel is compiled")
-    definition, memory = _definition(request, own, instance)
-    if own.place is None:
-        package, source = None, _mounted(batch, request, own)
-        places = [mount for mount in own.mounts if _absolute(batch.output).is_relative_to(mount.target)]
-        programs = own.programs or f"{places[0].target}/dfmp2-{PROGRAMS}"
-        identity = "\0".join(source)
-    else:
-        if request.output is not None:
-            raise InputError(f"--output {request.output}: results go to {own.place}/results: leave it out")
-        package = pack(batch)
-        programs = own.programs or str(own.place / PROGRAMS)
-        source = [str(own.place / INPUTS / package.name), "--copy-every", f"{own.every:g}"]
-        source += ["--programs", programs] if lane and programs.startswith("s3:") else []
-        identity = "\0".join([str(own.place), package.name])
-    run = ["dfmp2", "batch", "run", *source]
-    share = ["--workers", str(request.workers), "--threads", str(request.threads), "--memory", f"{memory}MiB"]
-    variables = {} if lane is None else _cache(programs, own)
-    label = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(batch.source).stem)[:80].strip("-") or "batch"
-    name = f"dfmp2-{label}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
-    array = _job(name, own.queue, [*run, *share, *["--scf-chain"] * request.chained], variables)
-    if request.shards > 1:
-        array["arrayProperties"] = {"size": request.shards}
-    first = None
-    if lane is not None and own.warm:
-        target = "trn1" if instance is None else instance.target
-        first = _job(f"{name}-warm-up", own.queue, [*run, "--warm-up", target], variables)
-    return Jobs(definition, first, array, package, own.place)
+    name = f"dfmp2-{re.sub(r'[^A-Za-z0-9_-]+', '-', Path(batch.source).stem)[:80].strip('-') or 'batch'}"
+
+    def job(name: str, command: list[str]) -> dict[str, Any]:
+        overrides = {"command": command, "environment": _pairs(variables)}
+        common = {"jobQueue": given["queue"], "jobDefinition": definition["jobDefinitionName"], **TAGS}
+        return {"jobName": name, "containerOverrides": overrides, **common}
+
+    share = ["--workers", str(given["workers"]), "--threads", str(given["threads"]), "--memory", f"{memory}MiB"]
+    share += ["--copy-every", f"{given['copy_every']:g}", *["--scf-chain"] * given["scf_chain"]]
+    requests = {"job-definition": definition}
+    if lane is not None and given["warm_up"]:
+        requests["warm-up"] = job(f"{name}-warm-up", [*run, "--warm-up"])
+    requests["array"] = job(name, [*run, *share])
+    if given["shards"] > 1:
+        requests["array"]["arrayProperties"] = {"size": given["shards"]}
+    return requests, inputs
 
 
 def environment(instance: Instance | None) -> dict[str, str]:
@@ -319,68 +125,66 @@ def environment(instance: Instance | None) -> dict[str, str]:
         "XDG_CACHE_HOME": f"{WORK}/.cache",
         "DFMP2_NEFF_CACHE": f"{WORK}/{PROGRAMS}",
     }
-    if instance is None:
-        return own
-    return {**own, **accelerator().container_variables(instance.target, own, PREFIX)}
+    return own if instance is None else {**own, **accelerator().container_variables("trn1", own, PREFIX)}
 
 
-def _definition(request: Request, own: Settings, instance: Instance | None) -> tuple[dict[str, Any], int]:
+def _definition(
+    given: Mapping[str, Any], kind: str, lane: str | None, mounts: Mapping[str, Any]
+) -> tuple[dict[str, Any], int]:
     """The request RegisterJobDefinition, and the memory that its workers share, MiB."""
-    vcpus = request.workers * request.threads if instance is None else instance.vcpus
-    memory = MEMORY_PER_CPU * vcpus if instance is None else instance.memory
-    if request.memory is not None:
-        memory = -(-request.memory // MEBIBYTE)
-    if memory < LEAST_MEMORY:
-        raise InputError(f"--memory: {memory} MiB are too few for a container: expected {LEAST_MEMORY} MiB or more")
-    mounts = {"work" if mount.target == WORK else f"mount{n}": mount for n, mount in enumerate(own.mounts)}
-    properties: dict[str, Any] = {
-        "image": own.image,
-        "command": ["dfmp2", "doctor"],
-        "resourceRequirements": [
-            {"type": "VCPU", "value": str(vcpus)},
-            {"type": "MEMORY", "value": str(memory)},
-        ],
-        "environment": _pairs(environment(instance)),
-        "linuxParameters": {"initProcessEnabled": True},  # so that SIGTERM arrives and ended workers do not stay
-        "privileged": False,
-        "readonlyRootFilesystem": True,
-        "volumes": [mount.volume(name) for name, mount in mounts.items()],
-        "mountPoints": [{"containerPath": mount.target, "sourceVolume": name} for name, mount in mounts.items()],
-    }
-    if instance is not None:
-        devices = [f"/dev/neuron{number}" for number in range(instance.chips)]
-        properties["linuxParameters"]["devices"] = [
-            {"hostPath": device, "containerPath": device, "permissions": ["READ", "WRITE"]} for device in devices
-        ]
-    for key, role in (("jobRoleArn", own.job_role), ("executionRoleArn", own.execution_role)):
-        if role:
-            properties[key] = role
+    workers, threads, instance = given["workers"], given["threads"], INSTANCES.get(kind)
+    cores = workers * threads
+    vcpus, most, chips = instance or (cores, None, 0)
+    memory = most or MEMORY_PER_CPU * vcpus
+    if given["memory"] is not None:
+        memory = -(-given["memory"] // MEBIBYTE)
+    if cores > vcpus:
+        raise InputError(
+            f"{workers} workers of {threads} threads need {cores} virtual CPUs, and {kind} has {vcpus}: use fewer"
+        )
+    if lane is not None and workers > CORES_PER_CHIP * chips:
+        raise InputError(
+            f"--workers {workers}: {kind} has {CORES_PER_CHIP * chips} NeuronCores and a core serves one "
+            f"process: use at most {CORES_PER_CHIP * chips}"
+        )
+    if memory < LEAST_MEMORY or (most is not None and memory > most):
+        raise InputError(
+            f"--memory: {memory} MiB for a container, expected {LEAST_MEMORY} MiB or more"
+            + (f", and on {kind} at most {most} MiB" if most else "")
+        )
+    devices = [{"hostPath": f"/dev/neuron{k}", "containerPath": f"/dev/neuron{k}"} for k in range(chips)]
+    volumes = {f"volume{k}": (path, volume) for k, (path, volume) in enumerate(mounts.items())}
     definition: dict[str, Any] = {
         "type": "container",
         "platformCapabilities": ["EC2"],
-        "containerProperties": properties,
-        "retryStrategy": {"attempts": own.attempts, "evaluateOnExit": [dict(rule) for rule in RETRY_RULES]},
-        "propagateTags": True,
-        "tags": dict(TAGS),
+        "containerProperties": {
+            "image": given["image"],
+            "command": ["dfmp2", "doctor"],
+            "resourceRequirements": [
+                {"type": "VCPU", "value": str(vcpus)},
+                {"type": "MEMORY", "value": str(memory)},
+            ],
+            "environment": _pairs(environment(instance)),
+            # A first process that passes SIGTERM on and takes in ended workers.
+            "linuxParameters": {
+                "initProcessEnabled": True,
+                "devices": [{**device, "permissions": ["READ", "WRITE"]} for device in devices],
+            },
+            "privileged": False,
+            "readonlyRootFilesystem": True,
+            "volumes": [{"name": name, **volume} for name, (_, volume) in volumes.items()],
+            "mountPoints": [{"sourceVolume": name, "containerPath": path} for name, (path, _) in volumes.items()],
+            **({"jobRoleArn": given["job_role"]} if given["job_role"] else {}),
+            **({"executionRoleArn": given["execution_role"]} if given["execution_role"] else {}),
+        },
+        "retryStrategy": {"attempts": given["attempts"], "evaluateOnExit": [dict(rule) for rule in RETRY_RULES]},
+        **TAGS,
     }
-    if request.seconds is not None:  # of one attempt; one that reaches it is not repeated
-        definition["timeout"] = {"attemptDurationSeconds": request.seconds}
+    if given["seconds"] is not None:  # of one attempt; one that reaches it is not repeated
+        definition["timeout"] = {"attemptDurationSeconds": given["seconds"]}
     digest = hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()[:16]
-    kind = "cpu" if instance is None else instance.name.replace(".", "-")
-    return {"jobDefinitionName": f"dfmp2-{kind}-{digest}", **definition}, memory - max(RESERVED, memory // 10)
-
-
-def _job(name: str, queue: str, command: Sequence[str], variables: Mapping[str, str]) -> dict[str, Any]:
-    overrides: dict[str, Any] = {"command": list(command)}
-    if variables:
-        overrides["environment"] = _pairs(variables)
-    return {
-        "jobName": name,
-        "jobQueue": queue,
-        "containerOverrides": overrides,
-        "propagateTags": True,
-        "tags": dict(TAGS),
-    }
+    name = f"dfmp2-{kind.replace('.', '-')}-{digest}"
+    return {"jobDefinitionName": name, **definition}, memory - max(RESERVED, memory // 10)
 
 
 def _pairs(variables: Mapping[str, str]) -> list[dict[str, str]]:
@@ -388,163 +192,82 @@ def _pairs(variables: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in variables.items()]
 
 
-def _require_fitting(request: Request, instance: Instance | None, lane: str | None) -> None:
-    """Refuse what AWS Batch would refuse, or leave waiting for ever."""
-    if request.shards > MOST_SHARDS:
-        raise InputError(f"--shards {request.shards}: an array of AWS Batch has at most {MOST_SHARDS} jobs")
-    if request.seconds is not None and request.seconds < LEAST_SECONDS:
-        raise InputError(f"--time {request.seconds} s: AWS Batch has no limits below {LEAST_SECONDS} s")
-    if instance is None:
-        return
-    cores = request.workers * request.threads
-    if cores > instance.vcpus:
-        raise InputError(
-            f"{request.workers} workers of {request.threads} threads need {cores} virtual CPUs, and {instance.name} "
-            f"has {instance.vcpus}: use fewer"
-        )
-    if lane is not None and request.workers > instance.cores:
-        raise InputError(
-            f"--workers {request.workers}: {instance.name} has {instance.cores} NeuronCores and a core serves one "
-            f"process: use at most {instance.cores}"
-        )
-    if request.memory is not None and request.memory > instance.memory * MEBIBYTE:
-        raise InputError(
-            f"--memory: a job on {instance.name} can have {instance.memory} MiB, and {request.memory // MEBIBYTE} MiB "
-            "were asked for"
-        )
+# --- where things are -------------------------------------------------------------------------------------------------
 
 
-def _mounted(batch: Batch, request: Request, own: Settings) -> list[str]:
-    """Manifest and folders of a batch on a file system that has the same path here and in the containers."""
-    for path in (_absolute(batch.source), _absolute(batch.output), _absolute(batch.root)):
-        if not _on_a_mount(path, own):
+def _mounts(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Volumes by their places in the container; the working folder is one that the host makes, unless one is named."""
+    if given["s3"] is None and not given["mount"] and not given["efs"]:
+        raise InputError("name where inputs and results are: --s3 s3://BUCKET/PREFIX, --mount HOST, --efs ID:CONTAINER")
+    found: dict[str, dict[str, Any]] = {WORK: {"host": {}}}
+    for option, pattern, expected in (
+        ("mount", r"(/[^:]+)(?::(/[^:]+))?", "HOST or HOST:CONTAINER, both absolute paths such as /fsx"),
+        ("efs", r"(fs-[0-9a-f]+):(/[^:]+)", "ID:CONTAINER such as fs-0123456789abcdef0:/efs"),
+    ):
+        for text in given[option]:
+            match = re.fullmatch(pattern, text)
+            if match is None:
+                raise InputError(f"--{option} {text!r}: expected {expected}")
+            efs = {"efsVolumeConfiguration": {"fileSystemId": match[1], "transitEncryption": "ENABLED"}}
+            found[match[2] or match[1]] = {"host": {"sourcePath": match[1]}} if option == "mount" else efs
+    return found
+
+
+def _sources(
+    batch: Batch, given: Mapping[str, Any], mounts: Mapping[str, Any]
+) -> tuple[list[str], dict[str, bytes], str]:
+    """Arguments that name the batch in a container, its inputs by their place in S3, and where programs are kept."""
+    if given["s3"] is not None:
+        place = given["s3"].rstrip("/")
+        if re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/[^/\s]+)*", place) is None:
+            raise InputError(f"--s3 {given['s3']!r}: expected s3://BUCKET/PREFIX with the lower-case name of a bucket")
+        if given["output"] is not None:
+            raise InputError(f"--output {given['output']}: results go to {place}/results: leave it out")
+        content = pack(batch)
+        archive = f"{place}/{INPUTS}/{hashlib.sha256(content).hexdigest()[:32]}.tar"
+        return [archive], {archive: content}, given["programs"] or f"{place}/{PROGRAMS}"
+    manifest, output, root = (path.resolve() for path in (Path(batch.source), batch.output, batch.root))
+    for path in (manifest, output, root):
+        if not _is_mounted(path, mounts):
             raise InputError(
                 f"{path} is on nothing that the containers mount: name its file system with --mount HOST:CONTAINER or "
                 "--efs ID:CONTAINER (CONTAINER is its path here), or let everything go through S3 with --s3"
             )
-    root = [] if request.root is None else ["--root", str(_absolute(request.root))]
-    return [str(_absolute(batch.source)), "--output", str(_absolute(batch.output)), *root]
+    arguments = [str(manifest), "--output", str(output), *(["--root", str(root)] if given["root"] else [])]
+    return arguments, {}, given["programs"] or f"{manifest.parent}/dfmp2-{PROGRAMS}"
 
 
-def _cache(programs: str, own: Settings) -> dict[str, str]:
-    """Variables that say where compiled programs are kept."""
-    if programs.startswith("s3:"):
-        if own.place is None:
-            raise InputError(f"--programs {programs}: without --s3 expected a folder below --mount or --efs")
-        return {"NEURON_COMPILE_CACHE_URL": f"{read_location(programs, '--programs')}-xla"}
-    if not PurePosixPath(programs).is_absolute() or not _on_a_mount(PurePosixPath(programs), own):
-        raise InputError(f"--programs {programs}: expected s3://BUCKET/PREFIX, or a folder below --mount or --efs")
-    return {"DFMP2_NEFF_CACHE": programs, "NEURON_COMPILE_CACHE_URL": f"{programs}/xla"}
-
-
-def _on_a_mount(path: PurePosixPath, own: Settings) -> bool:
+def _is_mounted(path: Path, mounts: Mapping[str, Any]) -> bool:
     """Whether a path is on something that outlives the containers."""
-    return any(path.is_relative_to(mount.target) for mount in own.mounts if mount.source or mount.efs)
-
-
-def _absolute(path: str | Path) -> PurePosixPath:
-    return PurePosixPath(Path(path).resolve())
+    return any(path.resolve().is_relative_to(place) for place, volume in mounts.items() if volume != {"host": {}})
 
 
 # --- submitting -------------------------------------------------------------------------------------------------------
 
 
-def submit(jobs: Jobs, client: Any, store: Store | None) -> Submitted:
-    """Send a batch to its queue, which is asked first; nothing is left behind where a job is refused.
-
-    Parameters
-    ----------
-    client : of AWS Batch
-    store : S3, None for a batch on a mounted file system
+def submit(requests: Requests, inputs: Mapping[str, bytes], region: str | None, profile: str | None) -> dict[str, str]:
+    """Send a batch to its queue; the ARN of the job definition and the numbers of the jobs.
 
     Raises
     ------
-    InputError : the queue is missing, closed, or has no instances that could run the jobs; or they are there already
-    Dfmp2Error : AWS refuses, or does not answer; no job is left
+    Dfmp2Error : AWS refuses, or does not answer
     """
-    _require_queue(jobs, client)
-    if store is not None and jobs.package is not None and jobs.place is not None:
-        _require_alone(jobs.array, client)
-        inputs = jobs.place / INPUTS / jobs.package.name
-        if "" not in store.names(inputs):
-            store.write(jobs.package.content, inputs)
-    name = jobs.definition["jobDefinitionName"]
+    client = connect("batch", region, profile)
+    queue, definition = requests["array"]["jobQueue"], requests["job-definition"]
+    with asking(f"looking at the job queue {queue}"):
+        found = client.describe_job_queues(jobQueues=[queue])["jobQueues"]
+    if not found or found[0].get("state") == "DISABLED":
+        what = "is DISABLED" if found else f"is no job queue in {client.meta.region_name}"
+        raise InputError(f"--queue {queue} {what}: check the name, or pass --region")
+    for place, content in inputs.items():
+        Store(connect("s3", region, profile)).put(content, place)
+    name = definition["jobDefinitionName"]
     with asking(f"registering the job definition {name}"):
         found = client.describe_job_definitions(jobDefinitionName=name, status="ACTIVE")["jobDefinitions"]
-        last = (
-            max(found, key=lambda one: one["revision"]) if found else client.register_job_definition(**jobs.definition)
-        )
-    definition = str(last["jobDefinitionArn"])
-    first = "" if jobs.warm_up is None else _send(client, jobs.warm_up, definition, "")
-    try:
-        return Submitted(definition, not found, first, _send(client, jobs.array, definition, first))
-    except Dfmp2Error:
-        if first:
-            with suppress(Dfmp2Error), asking("taking the warm-up back"):
-                client.terminate_job(jobId=first, reason="the array job after it was refused")
-        raise
-
-
-def _send(client: Any, job: Mapping[str, Any], definition: str, after: str) -> str:
-    """Number of a job; it waits for `after`."""
-    wait = {"dependsOn": [{"jobId": after}]} if after else {}
-    with asking(f"submitting {job['jobName']}"):
-        return str(client.submit_job(**job, jobDefinition=definition, **wait)["jobId"])
-
-
-def _require_queue(jobs: Jobs, client: Any) -> None:
-    """Refuse a queue that would refuse the jobs, or let them wait for ever."""
-    name = jobs.array["jobQueue"]
-    with asking(f"looking at the job queue {name}"):
-        found = client.describe_job_queues(jobQueues=[name])["jobQueues"]
-    if not found:
-        region = client.meta.region_name
-        raise InputError(f"--queue {name}: there is no such job queue in {region}: check the name, or pass --region")
-    state = found[0].get("state", "ENABLED"), found[0].get("status", "VALID")
-    if state != ("ENABLED", "VALID"):
-        why = found[0].get("statusReason", "")
-        raise InputError(f"--queue {name} is {' and '.join(state)} {why}: it must be ENABLED and VALID")
-    places = [entry["computeEnvironment"] for entry in found[0].get("computeEnvironmentOrder", ())]
-    with asking(f"looking at the compute environments of {name}"):
-        environments = client.describe_compute_environments(computeEnvironments=places)["computeEnvironments"]
-    against = [_objection(one, jobs.definition["containerProperties"]) for one in environments]
-    if all(against):
-        raise InputError(f"--queue {name} cannot run these jobs: {'; '.join(against) or 'no compute environment'}")
-
-
-def _objection(compute: Mapping[str, Any], properties: Mapping[str, Any]) -> str:
-    """Why a compute environment cannot run a job, "" if it can."""
-    name = compute["computeEnvironmentName"]
-    state = compute.get("state", "ENABLED"), compute.get("status", "VALID")
-    if state != ("ENABLED", "VALID"):
-        return f"{name} is {' and '.join(state)}"
-    resources = compute.get("computeResources") or {}
-    if resources.get("type", "").startswith("FARGATE"):
-        return f"{name} is of Fargate, which has no read-write volumes of a host and no Neuron devices"
-    vcpus = next(int(one["value"]) for one in properties["resourceRequirements"] if one["type"] == "VCPU")
-    if resources.get("maxvCpus", vcpus) < vcpus:
-        return f"{name} has at most {resources['maxvCpus']} virtual CPUs and a job needs {vcpus}"
-    types, devices = resources.get("instanceTypes", ()), len(properties["linuxParameters"].get("devices", ()))
-    if devices and types and not any(_has_neuron(kind, devices) for kind in types):
-        return f"{name} has {', '.join(types)} and a job needs {devices} Neuron devices of a trn1 instance"
-    return ""
-
-
-def _has_neuron(kind: str, devices: int) -> bool:
-    """Whether instances of a type or family have as many Neuron devices."""
-    if kind in INSTANCES:
-        return INSTANCES[kind].chips == devices
-    return kind in ("trn1", "trn1n")
-
-
-def _require_alone(array: Mapping[str, Any], client: Any) -> None:
-    """Refuse a job that is there already: both would compute the same, since S3 has no locks."""
-    filters = [{"name": "JOB_NAME", "values": [array["jobName"]]}]
-    with asking("looking for the same jobs"):
-        found = client.list_jobs(jobQueue=array["jobQueue"], filters=filters)["jobSummaryList"]
-    active = [job for job in found if job["jobName"] == array["jobName"] and job.get("status") not in ENDED]
-    if active:
-        raise InputError(
-            f"job {active[0]['jobId']} ({active[0].get('status')}) computes the same inputs into the same place: wait "
-            f"for it, or end it with: aws batch terminate-job --job-id {active[0]['jobId']} --reason again"
-        )
+        done = {"job": (found or [client.register_job_definition(**definition)])[0]["jobDefinitionArn"], "warm_up": ""}
+    for key, job in (("warm_up", requests.get("warm-up")), ("array", requests["array"])):
+        if job is not None:
+            wait = {"dependsOn": [{"jobId": done["warm_up"]}]} if done["warm_up"] else {}
+            with asking(f"submitting {job['jobName']}"):
+                done[key] = client.submit_job(**job, **wait)["jobId"]
+    return done

@@ -1,8 +1,7 @@
-"""Files of a batch in S3, and `dfmp2 batch run s3://...`, which a container of AWS Batch runs.
+"""Files of a batch in S3, and what a container of AWS Batch does with them before and after `dfmp2 batch run`.
 
-    s3://BUCKET/PREFIX/inputs/SHA256.tar    manifest and molecules; never changes
+    s3://BUCKET/PREFIX/inputs/SHA256.tar    manifest, molecules, orbitals to start from; never changes
                        results/NAME.h5      and errors and checkpoints, as in the output folder of a batch
-                       shards/I-of-N.json   when which attempt began, and how it ended
                        programs/...         compiled ones
 
 Any host can go on with any shard, since all that is on a host is a copy. An object appears whole or not at all, and the
@@ -12,56 +11,83 @@ and region come from where boto3 looks for them: environment, ~/.aws, the role o
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
-import subprocess
-import sys
+import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from dfmp2.backends.registry import accelerator
-from dfmp2.errors import BackendUnavailable, Dfmp2Error, InputError, Interrupted, ResourceError
-from dfmp2.execution.arrays import compiled_backend, warm_ups
-from dfmp2.execution.manifest import Batch, read_manifest
-from dfmp2.execution.package import OUTPUT, unpack
+from dfmp2.errors import BackendUnavailable, InputError, ResourceError
+from dfmp2.execution.manifest import OF_THE_BATCH, Batch, read_manifest
 from dfmp2.execution.state import stamp
 from dfmp2.execution.worker import DAMAGED
 from dfmp2.host.scratch import VARIABLE
 from dfmp2.output.checkpoint import SUFFIX
 
-INPUTS, RESULTS, SHARDS, PROGRAMS = "inputs", "results", "shards", "programs"  # below the location of a batch
-LONGEST_KEY = 900  # bytes of a prefix; S3 allows 1024 for a whole key
+INPUTS, RESULTS, PROGRAMS = "inputs", "results", "programs"  # below the location of a batch
+MANIFEST = "dfmp2-batch.toml"  # in the inputs
 RETRIES = 6  # of one request, by botocore, with growing pauses
-JOB = {"job": "AWS_BATCH_JOB_ID", "attempt": "AWS_BATCH_JOB_ATTEMPT", "queue": "AWS_BATCH_JQ_NAME"}
-
-# Files of an item. The result comes first: it is copied before a checkpoint or an error goes.
-RESULT, KEPT = ".h5", (".h5", f".h5{DAMAGED}")  # KEPT stay in S3 when the host has none
-FETCHED = (RESULT, f".h5{SUFFIX}", ".error.json")
+# Files of an item. The result comes last: it is written before a checkpoint or an error goes.
+PASSING, KEPT = (f".h5{SUFFIX}", ".error.json"), (f".h5{DAMAGED}", ".h5")  # KEPT stay in S3 when the host has none
 NOTHING = (0, 0)
 # Whole entries of the cache of compiled programs; none is ever changed, so hosts may copy at any time.
 PROGRAM = re.compile(r"[0-9a-f]{8,64}/[A-Za-z0-9.+_-]+\.(neff|json)")
 
-INSTALL = "pip install 'dfmp2[aws]'"
-CREDENTIALS = "run `aws configure`, set AWS_PROFILE, or give the instance or the job a role"
-REGION = "pass --region, set AWS_REGION, or write it into ~/.aws/config"
-# Codes in the answers of Batch and S3 (AWS documentation, "Common error types" and "S3 error responses").
-NOT_KNOWN = {
-    *("AuthFailure", "ExpiredToken", "ExpiredTokenException", "InvalidAccessKeyId", "InvalidClientTokenId"),
-    *("SignatureDoesNotMatch", "UnrecognizedClientException"),
-}
-NOT_ALLOWED = {"403", "AccessDenied", "AccessDeniedException", "AllAccessDisabled", "UnauthorizedOperation"}
-NOT_THERE = {"404", "NoSuchBucket", "NoSuchKey", "NotFound"}
-WRONG = {"301", "400", "ClientException", "InvalidBucketName", "PermanentRedirect", "ValidationException"}
+# Error, advice, and what calls for them: codes in the answers of Batch and S3 (AWS documentation, "Common error types"
+# and "S3 error responses") and names of boto3's errors. Anything else may pass.
+ANSWERS = (
+    (BackendUnavailable, "pass --region, set AWS_REGION, or write it into ~/.aws/config", "NoRegionError"),
+    (
+        BackendUnavailable,
+        "run `aws configure`, set AWS_PROFILE, or give the instance or the job a role",
+        "AuthFailure ExpiredToken ExpiredTokenException InvalidAccessKeyId InvalidClientTokenId SignatureDoesNotMatch "
+        "UnrecognizedClientException CredentialRetrievalError NoCredentialsError PartialCredentialsError "
+        "ProfileNotFound SSOTokenLoadError TokenRetrievalError UnauthorizedSSOTokenError",
+    ),
+    (
+        ResourceError,
+        "allow it in the policy of the user or role",
+        "403 AccessDenied AccessDeniedException AllAccessDisabled UnauthorizedOperation",
+    ),
+    (
+        InputError,
+        "check names, region and values",
+        "301 400 404 ClientException InvalidBucketName NoSuchBucket NoSuchKey NotFound ParamValidationError "
+        "PermanentRedirect ValidationException",
+    ),
+)
 
 
-# --- AWS --------------------------------------------------------------------------------------------------------------
+@contextmanager
+def asking(what: str) -> Iterator[None]:
+    """Translate what goes wrong in the block into an error that says what to do.
+
+    Raises
+    ------
+    BackendUnavailable : no credentials that AWS knows, or no region
+    InputError : something named does not exist, or is not as AWS wants it
+    ResourceError : it is not allowed, AWS cannot be reached, or the disk is full
+    """
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except (BotoCoreError, Boto3Error, ClientError, OSError) as error:
+        code, message = type(error).__name__, str(error)
+        if isinstance(error, ClientError):
+            answer = error.response.get("Error", {})
+            code, message = str(answer.get("Code", "")), answer.get("Message", "")
+        found = ((kind, advice) for kind, advice, codes in ANSWERS if code in codes.split())
+        kind, advice = next(found, (ResourceError, "try again later"))
+        raise kind(f"{what}: {code}: {' '.join(message.split())}: {advice}") from error
 
 
 def connect(service: str, region: str | None = None, profile: str | None = None) -> Any:
@@ -78,101 +104,14 @@ def connect(service: str, region: str | None = None, profile: str | None = None)
     try:
         import boto3
         from botocore.config import Config
+        from botocore.exceptions import NoCredentialsError
     except ImportError as error:
-        raise BackendUnavailable(f"AWS needs the boto3 package ({error}): {INSTALL}") from error
+        raise BackendUnavailable(f"AWS needs the boto3 package ({error}): pip install 'dfmp2[aws]'") from error
     with asking(f"connecting to {service}"):
         session = boto3.Session(region_name=region, profile_name=profile)
-        client = session.client(service, config=Config(retries={"mode": "standard", "max_attempts": RETRIES}))
         if session.get_credentials() is None:
-            raise BackendUnavailable(f"there are no AWS credentials: {CREDENTIALS}")
-    return client
-
-
-@contextmanager
-def asking(what: str) -> Iterator[None]:
-    """Translate what goes wrong in the block into an error that says what to do.
-
-    Raises
-    ------
-    BackendUnavailable : no credentials that AWS knows, or no region
-    InputError : something named does not exist, or is not as AWS wants it
-    ResourceError : it is not allowed, or AWS cannot be reached
-    """
-    from boto3.exceptions import Boto3Error
-    from botocore import exceptions
-
-    missing = (
-        exceptions.CredentialRetrievalError,
-        exceptions.NoCredentialsError,
-        exceptions.PartialCredentialsError,
-        exceptions.ProfileNotFound,
-        exceptions.SSOError,
-        exceptions.TokenRetrievalError,
-    )
-    try:
-        yield
-    except exceptions.ClientError as error:
-        raise _refused(what, error.response.get("Error", {})) from error
-    except exceptions.NoRegionError as error:
-        raise BackendUnavailable(f"{what}: no AWS region is known: {REGION}") from error
-    except missing as error:
-        raise BackendUnavailable(f"{what}: no AWS credentials ({error}): {CREDENTIALS}") from error
-    except exceptions.ParamValidationError as error:
-        raise InputError(f"{what}: AWS does not take this: {_one_line(error)}") from error
-    except (exceptions.BotoCoreError, Boto3Error) as error:
-        raise ResourceError(f"{what}: AWS did not answer as expected ({_one_line(error)}): try again later") from error
-
-
-def _refused(what: str, answer: Any) -> Dfmp2Error:
-    """The error for an answer other than success."""
-    code, message = str(answer.get("Code", "")), _one_line(answer.get("Message", ""))
-    if code in NOT_KNOWN:
-        return BackendUnavailable(f"{what}: AWS does not accept the credentials ({code}: {message}): {CREDENTIALS}")
-    if code in NOT_ALLOWED:
-        return ResourceError(
-            f"{what}: these credentials may not do that ({code}: {message}): allow it in the policy of the user or role"
-        )
-    if code in NOT_THERE:
-        return InputError(f"{what}: there is no such thing ({code}: {message}): check the name and the region")
-    if code in WRONG:
-        return InputError(f"{what}: AWS refuses ({code}: {message}): check names, region and values")
-    return ResourceError(f"{what}: AWS answered {code}: {message}: try again later")
-
-
-def _one_line(text: object) -> str:
-    return " ".join(str(text).split())
-
-
-# --- S3 ---------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """A bucket and a key or prefix in it, without a slash at either end."""
-
-    bucket: str
-    key: str
-
-    def __truediv__(self, name: str) -> Location:
-        return Location(self.bucket, f"{self.key}/{name}" if self.key else name)
-
-    def __str__(self) -> str:
-        return f"s3://{self.bucket}/{self.key}"
-
-
-def read_location(text: str, option: str) -> Location:
-    """The location that an option names.
-
-    Raises
-    ------
-    InputError : it is none
-    """
-    match = re.fullmatch(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?", text)
-    key = "" if match is None else (match[2] or "").strip("/")
-    bad = any(step in ("", ".", "..") or not step.isprintable() for step in (key.split("/") if key else []))
-    if match is None or bad or len(key.encode()) > LONGEST_KEY:
-        raise InputError(f"{option} {text!r}: expected s3://BUCKET/PREFIX with the lower-case name of a bucket")
-    return Location(match[1], key)
+            raise NoCredentialsError
+        return session.client(service, config=Config(retries={"mode": "standard", "max_attempts": RETRIES}))
 
 
 class Store:
@@ -186,45 +125,118 @@ class Store:
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    def names(self, prefix: Location) -> list[str]:
-        """Keys that begin with that of `prefix`, without it."""
+    def names(self, prefix: str) -> list[str]:
+        """What follows `prefix` in the names of all objects that begin with it."""
+        bucket, key = _parts(prefix)
         with asking(f"listing {prefix}*"):
-            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=prefix.bucket, Prefix=prefix.key)
-            return [entry["Key"][len(prefix.key) :] for page in pages for entry in page.get("Contents", ())]
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=key)
+            return [entry["Key"][len(key) :] for page in pages for entry in page.get("Contents", ())]
 
-    def get(self, place: Location, path: Path) -> None:
+    def get(self, place: str, path: Path) -> None:
         """Put an object into a file, all or nothing."""
-        part = path.with_name(f".{path.name}.s3-{os.getpid()}")
-        try:
+        with asking(f"copying {place} to {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with open(part, "wb") as stream, asking(f"reading {place}"):
-                self._client.download_fileobj(place.bucket, place.key, stream)
-            os.replace(part, path)
-        except OSError as error:
-            raise ResourceError(f"cannot write {path}: {error.strerror}: free some space in {path.parent}") from error
-        finally:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
+            self._client.download_file(*_parts(place), str(path))
 
-    def put(self, path: Path, place: Location) -> None:
-        """Put a file into an object; of a file that is replaced meanwhile, one whole version.
+    def put(self, content: Path | bytes, place: str) -> None:
+        """Put a file or bytes into an object; of a file that is replaced meanwhile, one whole version.
 
         Raises
         ------
         FileNotFoundError : the file is gone
         """
-        with open(path, "rb") as stream, asking(f"writing {place}"):
-            self._client.upload_fileobj(stream, place.bucket, place.key)
+        with (
+            io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb") as stream,
+            asking(f"writing {place}"),
+        ):
+            self._client.upload_fileobj(stream, *_parts(place))
 
-    def write(self, content: bytes, place: Location) -> None:
-        """Put bytes into an object."""
-        with asking(f"writing {place}"):
-            self._client.put_object(Bucket=place.bucket, Key=place.key, Body=content)
-
-    def delete(self, place: Location) -> None:
+    def delete(self, place: str) -> None:
         """Remove an object, if there is one."""
+        bucket, key = _parts(place)
         with asking(f"removing {place}"):
-            self._client.delete_object(Bucket=place.bucket, Key=place.key)
+            self._client.delete_object(Bucket=bucket, Key=key)
+
+
+def _parts(place: str) -> tuple[str, str]:
+    """Bucket and key of s3://BUCKET/KEY."""
+    bucket, _, key = place.removeprefix("s3://").partition("/")
+    return bucket, key
+
+
+# --- inputs -----------------------------------------------------------------------------------------------------------
+
+
+def pack(batch: Batch) -> bytes:
+    """The inputs of a batch as a tar archive: the same inputs, the same bytes.
+
+    The manifest is written anew, so that no path leads anywhere but into the archive.
+
+    Raises
+    ------
+    InputError : a file cannot be read
+    """
+    files: dict[str, bytes] = {}
+
+    def add(path: Path, item: str) -> str:
+        name = f"files/{path.resolve().relative_to(batch.root.resolve()).as_posix()}"
+        if name not in files:
+            try:
+                files[name] = path.read_bytes()
+            except OSError as error:
+                raise InputError(f"item {item}: {path} cannot be read ({error.strerror})") from error
+        return name
+
+    shared = batch.items[0].given
+    lines = [_assignment(name, shared[name]) for name in ("memory", "threads") if name in shared]
+    for item in batch.items:
+        values = {name: value for name, value in item.given.items() if name not in OF_THE_BATCH}
+        values |= {name: add(Path(values[name]), item.name) for name in ("scf_from", "point_charges") if name in values}
+        values |= {"name": item.name, "molecule": add(item.path, item.name)}
+        lines += ["[[item]]", *(_assignment(name, value) for name, value in values.items())]
+    files[MANIFEST] = "\n".join([*lines, ""]).encode()
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for name in sorted(files):
+            entry = tarfile.TarInfo(name)  # of no owner and no time
+            entry.size = len(files[name])
+            archive.addfile(entry, io.BytesIO(files[name]))
+    return stream.getvalue()
+
+
+def _assignment(name: str, value: Any) -> str:
+    """A line of TOML, whose strings, numbers and truth values look as in JSON; but DEL must be escaped."""
+    return f"{name} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+
+
+@contextmanager
+def unpacked(source: str, programs: str | None, every: float) -> Iterator[tuple[Batch, S3Copies]]:
+    """A batch whose inputs are in S3, in a folder that goes with the block, and the copies of its files.
+
+    Parameters
+    ----------
+    source : s3://BUCKET/PREFIX/inputs/NAME.tar
+    programs : place of compiled programs in S3, None where they are on a file system or not needed
+    every : s between two copies
+
+    Raises
+    ------
+    Dfmp2Error : S3 cannot be read or written
+    """
+    store, results = Store(connect("s3")), f"{source.rpartition(f'/{INPUTS}/')[0]}/{RESULTS}"
+    probe = f"{results}/.{os.environ.get('AWS_BATCH_JOB_ID', '')}"
+    store.put(b"", probe)  # here a role that may not write is found, not after hours
+    store.delete(probe)
+    with tempfile.TemporaryDirectory(prefix="dfmp2-batch-", dir=os.environ.get(VARIABLE)) as made:
+        folder = Path(made)
+        store.get(source, folder / "inputs.tar")
+        try:
+            with tarfile.open(folder / "inputs.tar") as archive:
+                archive.extractall(folder, filter="data")
+        except tarfile.TarError as error:
+            raise InputError(f"{source} is no archive of inputs ({error}): submit the batch again") from error
+        batch = read_manifest(folder / MANIFEST, output=folder / RESULTS)
+        yield batch, S3Copies(store, results, batch.output, programs, every)
 
 
 class S3Copies:
@@ -234,42 +246,31 @@ class S3Copies:
 
     Parameters
     ----------
-    place : of the batch in S3
-    folder : output of the batch
-    programs, cache : of compiled programs in S3 and here; None where nothing is copied
+    results : place in S3 of what is in `folder`, the output of the batch
+    programs : place of compiled programs, which are fetched; None where nothing is copied
     every : s between two copies
     """
 
-    def __init__(
-        self, store: Store, place: Location, folder: Path, programs: Location | None, cache: Path, every: float
-    ) -> None:
-        self._store, self._place, self._folder = store, place / RESULTS, folder
-        self._programs, self._cache, self._every = programs, cache, every
+    def __init__(self, store: Store, results: str, folder: Path, programs: str | None, every: float) -> None:
+        self._store, self._results, self._folder, self._every = store, results, folder, every
+        self._programs, self._cache = programs, accelerator().cache_folder()
         self._names: Sequence[str] = ()
         self._known: dict[str, tuple[int, int]] = {}  # what S3 holds: the file's stamp when it was copied
         self._known_programs: set[str] = set()
         self._due = time.monotonic() + every
-        self.exit_code = 0  # of the run
+        if programs is not None:
+            self._known_programs = {name for name in store.names(f"{programs}/") if PROGRAM.fullmatch(name)}
+            for name in self._known_programs - self._compiled():
+                store.get(f"{programs}/{name}", self._cache / name)
 
     def fetch(self, names: Sequence[str]) -> int:
         """Get what S3 has of these items; how many files that were."""
-        self._names = names
-        for name in names:
-            there = set(self._store.names(self._place / f"{name}."))
-            for file in (self._folder / f"{name}{suffix}" for suffix in FETCHED if suffix[1:] in there):
-                self._store.get(self._place / file.name, file)
-                self._known[file.name] = stamp(file)
+        self._names, there = names, set(self._store.names(f"{self._results}/"))
+        for file in (f"{name}{suffix}" for name in names for suffix in (*PASSING, ".h5")):
+            if file in there:
+                self._store.get(f"{self._results}/{file}", self._folder / file)
+                self._known[file] = stamp(self._folder / file)
         return len(self._known)
-
-    def fetch_programs(self) -> None:
-        """Get the compiled programs that are not here."""
-        if self._programs is None:
-            return
-        prefix = Location(self._programs.bucket, f"{self._programs.key}/")
-        self._known_programs = {name for name in self._store.names(prefix) if PROGRAM.fullmatch(name)}
-        for name in _records_last(self._known_programs):
-            if not (self._cache / name).exists():
-                self._store.get(self._programs / name, self._cache / name)
 
     def save(self, *, now: bool) -> None:
         """Bring S3 to what the host holds, at once or when it is due."""
@@ -277,112 +278,27 @@ class S3Copies:
             return
         self._due = time.monotonic() + self._every
         for name in self._names:
-            for suffix in (*KEPT, *FETCHED[1:]):
-                self._bring(name, suffix)
-        if self._programs is None:
-            return
-        here = {path.relative_to(self._cache).as_posix() for path in self._cache.glob("*/*")}
-        for name in _records_last(name for name in here - self._known_programs if PROGRAM.fullmatch(name)):
-            with suppress(FileNotFoundError):
-                self._store.put(self._cache / name, self._programs / name)
+            seen = {f"{name}{suffix}": stamp(self._folder / f"{name}{suffix}") for suffix in (*PASSING, *KEPT)}
+            for file in reversed(seen):  # what was looked at last is copied first
+                self._bring(file, seen[file])
+        if self._programs is not None:
+            for name in sorted(self._compiled() - self._known_programs, reverse=True):  # .neff before its .json
+                self._store.put(self._cache / name, f"{self._programs}/{name}")
                 self._known_programs.add(name)
 
-    def _bring(self, name: str, suffix: str) -> None:
-        file = self._folder / f"{name}{suffix}"
-        now, known = stamp(file), self._known.get(file.name, NOTHING)
-        if now == known:
+    def _bring(self, file: str, seen: tuple[int, int]) -> None:
+        """Copy a file that has changed, or remove the copy of one that is gone."""
+        if seen == self._known.get(file, NOTHING):
             return
-        if now != NOTHING:
+        if seen != NOTHING:
             with suppress(FileNotFoundError):  # it went since; the next look will see that
-                self._store.put(file, self._place / file.name)
-                self._known[file.name] = now
-        elif suffix not in KEPT:
-            self._bring(name, RESULT)  # it may have come since it was looked at, and is why this file is gone
-            self._store.delete(self._place / file.name)
-            del self._known[file.name]
+                self._store.put(self._folder / file, f"{self._results}/{file}")
+                self._known[file] = seen
+        elif not file.endswith(KEPT):
+            self._store.delete(f"{self._results}/{file}")
+            del self._known[file]
 
-
-def _records_last(names: Any) -> list[str]:
-    """Programs before the records that describe them."""
-    return sorted(names, key=lambda name: (name.endswith(".json"), name))
-
-
-# --- what a container runs --------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def unpacked(source: str, programs: str | None, label: str, every: float) -> Iterator[tuple[Batch, S3Copies]]:
-    """A batch whose inputs are in S3, in a folder that goes with the block, and the copies of its files.
-
-    Parameters
-    ----------
-    source : s3://BUCKET/PREFIX/inputs/NAME.tar
-    programs : place of compiled programs in S3, None where they are on a file system or not needed
-    label : of the note in S3, such as "0-of-8"
-    every : s between two copies
-
-    Raises
-    ------
-    Dfmp2Error : S3 cannot be read or written
-    """
-    inputs = read_location(source, "the inputs")
-    prefix, _, name = inputs.key.rpartition("/")
-    place = Location(inputs.bucket, prefix.removesuffix(INPUTS).rstrip("/"))
-    shared = None if programs is None else read_location(programs, "--programs")
-    store = Store(connect("s3"))
-    note: dict[str, Any] = {"shard": label.replace("-of-", "/")}
-    note |= {key: os.environ[variable] for key, variable in JOB.items() if variable in os.environ}
-
-    def write_note(status: str, **more: Any) -> None:
-        note.update(more, status=status, **{f"{status}_at": datetime.now(UTC).isoformat(timespec="seconds")})
-        store.write(json.dumps(note, indent=1).encode() + b"\n", place / SHARDS / f"{label}.json")
-
-    write_note("running")  # here a role that may not write is found, not after hours
-    with tempfile.TemporaryDirectory(prefix="dfmp2-batch-", dir=os.environ.get(VARIABLE)) as given:
-        archive = Path(given) / name
-        store.get(inputs, archive)
-        batch = read_manifest(unpack(archive, Path(given) / "batch"), output=Path(given) / OUTPUT)
-        copies = S3Copies(store, place, batch.output, shared, accelerator().cache_folder(), every)
-        copies.fetch_programs()
-        try:
-            yield batch, copies
-        except Dfmp2Error as error:
-            copies.exit_code = error.exit_code
-            raise
-        finally:
-            write_note("ended", exit_code=copies.exit_code)
-
-
-def compile_programs(batch: Batch, target: str, copies: S3Copies | None, stop_asked: Callable[[], int]) -> int:
-    """Compile what a batch will launch, in a job of its own before the array: else every task compiles the same.
-
-    Parameters
-    ----------
-    target : chip, such as "trn1"
-    copies : of compiled programs, None where they are on a file system
-
-    Returns
-    -------
-    The exit code of the first `dfmp2 kernels warmup` that fails, else 0
-
-    Raises
-    ------
-    Interrupted : stopped; what was compiled is kept
-    """
-    lane = compiled_backend(batch)
-    for arguments in () if lane is None else warm_ups(batch):
-        command = ["dfmp2", "kernels", "warmup", "--lane", str(lane), "--target", target, *arguments]
-        # A session of its own: a signal reaches it once, from here.
-        child = subprocess.Popen([sys.executable, "-P", "-m", *command], start_new_session=True)
-        while child.poll() is None and not stop_asked():
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(0.2)
-        child.terminate()
-        child.wait()
-        if copies is not None:
-            copies.save(now=True)
-        if stop_asked():
-            raise Interrupted("terminated (SIGTERM): the next attempt goes on")
-        if child.returncode:
-            return child.returncode
-    return 0
+    def _compiled(self) -> set[str]:
+        """Programs on this host."""
+        found = (path.relative_to(self._cache).as_posix() for path in self._cache.glob("*/*"))
+        return {name for name in found if PROGRAM.fullmatch(name)}

@@ -1,7 +1,7 @@
-"""A batch as Slurm jobs: an array of shards, a warm-up before it where kernels are compiled, a collection after it.
+"""Slurm jobs: an array of shards, a warm-up before it where kernels are compiled, a collection after it.
 
-The text of the jobs is `slurm.sh.j2`. Text of the user on its way into scripts is quoted for the shell and for #SBATCH
-lines, and refused where neither helps.
+The text of the jobs is `slurm.sh.j2`. What they run is quoted for the shell there; what Slurm itself reads, in #SBATCH
+lines, stands in double quotes and is refused where that does not suffice.
 """
 
 from __future__ import annotations
@@ -13,148 +13,91 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dfmp2.backends.registry import accelerator
-from dfmp2.errors import BackendUnavailable, InputError, ResourceError
-from dfmp2.execution.arrays import SECONDS, Request, compiled_backend, warm_ups
+from dfmp2.errors import BackendUnavailable, InputError
 from dfmp2.execution.devices import CORES_PER_CHIP
 from dfmp2.execution.manifest import Batch, slug
-from dfmp2.host.files import write_atomically
+from dfmp2.execution.warm_up import COMPILED, compiled_backend
+from dfmp2.host.files import require_writable
 from dfmp2.molecule.text import printable
 
-WARM_UP, ARRAY, COLLECT = "warm-up", "array", "collect"
-FOLDER, LOGS, SUBMIT = "slurm", "logs", "submit.sh"  # in the folder of the results, and in that of the scripts
-NO_GRES = "none"
+SUBMIT = "submit.sh"
 ENDINGS = (".h5", ".csv", ".json")
 CARRIED = ("DFMP2_NKI_PYTHON",)  # variables that the tasks need as they are here
 SLOW_SIGNAL = 60  # s by which Slurm may send a signal earlier than told (sbatch, --signal)
-PATIENCE = 120.0  # s that Slurm has for an answer
-LONGEST_MESSAGE = 500
+AFTER = {"array": "afterok", "collect": "afterany"}  # how the job before must have ended
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
-    """A job.
+class Work:
+    """What the jobs compute: the items of a batch, or the pair energies of a prepared file.
 
     Attributes
     ----------
-    path : its file
-    name : "array", "warm-up" or "collect"
-    after : how the job before it must have ended, "" where it waits for none
+    name : of the jobs
+    folder : of their scripts, unless another one is asked for
+    backend : whose devices are needed
+    devices : jobs that need them
+    commands : arguments of dfmp2 by job, in the order of the jobs; those of the array lack the shard, and the threads
+        and memory that Slurm gives it
     """
 
-    path: Path
     name: str
-    text: str
-    after: str = ""
-
-    def command(self, before: str) -> list[str]:
-        """The call of sbatch; `before` is the number of the job before it."""
-        wait = [f"--dependency={self.after}:{before}", "--kill-on-invalid-dep=yes"] if self.after else []
-        return ["sbatch", "--parsable", *wait, str(self.path)]
+    folder: Path
+    backend: str
+    devices: Sequence[str]
+    commands: Mapping[str, Sequence[str]]
 
 
-# --- scripts ----------------------------------------------------------------------------------------------------------
+def batch_work(batch: Batch, given: Mapping[str, Any]) -> Work:
+    """The items of a batch, then a table of their energies where one is asked for."""
+    source, table = [os.path.abspath(given["source"])], given["collect"]
+    for option in ("root", "output"):
+        source += [] if given[option] is None else [f"--{option}", os.path.abspath(given[option])]
+    backend = compiled_backend(batch) or ("cuda" if any(i.options.backend == "cuda" for i in batch.items) else "cpu")
+    commands = {"warm-up": ["batch", "run", *source, "--warm-up"]} if backend in COMPILED else {}
+    chain = ["--scf-chain"] if given["scf_chain"] else []
+    commands["array"] = ["batch", "run", *source, "--workers", str(given["workers"]), *chain]
+    if table is not None:
+        if Path(table).suffix not in ENDINGS:
+            raise InputError(f"--collect {table}: expected a name ending in {', '.join(ENDINGS)}")
+        commands["collect"] = ["batch", "collect", *source, "-o", os.path.abspath(table), "--overwrite"]
+    devices = ("array",) if backend == "nki" else ("array", "warm-up")  # only nki compiles without one
+    return Work(slug(f"dfmp2-{batch.output.resolve().name}"), batch.output / "slurm", backend, devices, commands)
 
 
-def prepare(batch: Batch, request: Request, folder: Path | None, given: Mapping[str, Any]) -> list[Script]:
-    """The jobs of a batch, in the order in which they are submitted.
+def prepared_work(given: Mapping[str, Any]) -> Work:
+    """The pair energies of a file that dfmp2 prepare has written, then the result that they make.
+
+    Raises
+    ------
+    ResultExists : the result is there already
+    """
+    backend = given["backend"]
+    result = Path(given["output"] or given["source"].removesuffix(".h5").removesuffix(".prepared") + ".dfmp2.h5")
+    require_writable(result, overwrite=False)
+    energy = ["energy", "--from", os.path.abspath(given["source"]), "--output", os.path.abspath(result)]
+    energy += ["--backend", backend] if backend else []
+    commands = {"array": energy, "collect": [*energy, "--collect"]}
+    return Work(slug(f"dfmp2-{result.stem}"), result.with_suffix(".slurm"), backend or "cpu", tuple(commands), commands)
+
+
+def scripts(work: Work, folder: Path, given: Mapping[str, Any]) -> dict[Path, str]:
+    """The script of each job, and the one that submits them.
 
     Parameters
     ----------
-    folder : of the scripts, None for one in the folder of the results
+    folder : of the scripts
     given : options of `dfmp2 batch submit --slurm`
 
     Raises
     ------
-    InputError : what is asked does not fit together, or cannot be written into a script
+    InputError : what is asked does not fit together, or cannot stand in an #SBATCH line
     """
-    where = Path(_path(folder or batch.output / FOLDER, "--write" if folder else "the output folder"))
-    values = _values(batch, request, given) | {"folder": str(where)}
-    jobs = [Script(where / "array.sbatch", ARRAY, _render(ARRAY, values))]
-    if values["warm_ups"]:
-        jobs = [Script(where / "warm-up.sbatch", WARM_UP, _render(WARM_UP, values)), replace(jobs[0], after="afterok")]
-    if values["table"] is not None:
-        jobs.append(Script(where / "collect.sbatch", COLLECT, _render(COLLECT, values), "afterany"))
-    return jobs
-
-
-def submission(jobs: Sequence[Script]) -> str:
-    """A script that submits them; the last line of its output says under which numbers."""
-    lines = ["#!/bin/bash", "set -euo pipefail", f"mkdir -p -- {shlex.quote(str(jobs[0].path.parent / LOGS))}"]
-    before = ""
-    for job in jobs:
-        call = shlex.join(job.command("JOB")).replace(":JOB ", f':"{before}" ', 1)
-        variable = job.name.replace("-", "_")
-        lines.append(f"{variable}=$({call})")
-        before = f"${{{variable}%%;*}}"
-    numbers = ", ".join(f"{job.name} ${{{job.name.replace('-', '_')}%%;*}}" for job in jobs)
-    return "\n".join([*lines, f'echo "submitted: {numbers}"']) + "\n"
-
-
-def _values(batch: Batch, request: Request, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the template needs, checked; None leaves something to the cluster."""
-    names = {
-        option: None if given[option] is None else _require_word(given[option], f"--{option}")
-        for option in ("partition", "account", "qos", "constraint", "gres")
-    }
-    needed = request.workers * request.threads
-    cpus, margin, table = given["cpus_per_task"] or needed, given["signal_before"], given["collect"]
-    if cpus < needed:
-        raise InputError(
-            f"--cpus-per-task {cpus}: {request.workers} workers of {request.threads} threads need {needed} cores"
-        )
-    if request.seconds is not None and request.seconds <= margin + SLOW_SIGNAL:
-        raise InputError(
-            f"--time {request.seconds} s: tasks are told to stop {margin} s before, which Slurm may do {SLOW_SIGNAL} s "
-            f"early: allow more than {margin + SLOW_SIGNAL} s, or a smaller --signal-before"
-        )
-    if table is not None and Path(table).suffix not in ENDINGS:
-        raise InputError(f"--collect {table}: expected a name ending in {', '.join(ENDINGS)}")
-    lane, variables = compiled_backend(batch), {}
-    gres = names.pop("gres")
-    if lane is not None:
-        cache = _path(given["cache"] or accelerator().cache_folder(), "--cache")
-        variables = {"DFMP2_NEFF_CACHE": cache, "NEURON_COMPILE_CACHE_URL": f"{cache}/xla"}
-        variables |= {name: os.environ[name] for name in CARRIED if name in os.environ}
-        gres = gres or f"gpu:{-(-request.workers // CORES_PER_CHIP)}"  # a core of a chip for each worker
-    elif given["cache"] is not None:
-        raise InputError("--cache: the manifest names neither backend nki nor nki-xla, so no kernel is compiled")
-    elif any(item.options.backend == "cuda" for item in batch.items):
-        gres = gres or f"gpu:{request.workers}"
-    source = [_path(request.manifest, "the manifest")]
-    for option, path in (("--root", request.root), ("--output", request.output)):
-        source += [] if path is None else [option, _path(path, option)]
-    return {
-        "name": slug(f"dfmp2-{batch.output.resolve().name}"),
-        "places": [(option, value) for option, value in names.items() if value is not None],
-        "cpus": cpus,
-        "mebibytes": None if request.memory is None else -(-request.memory // 2**20),
-        "time": None if request.seconds is None else slurm_time(request.seconds),
-        "gres": None if gres == NO_GRES else gres,
-        "exclusive": gres == NO_GRES,
-        "shards": request.shards,
-        "workers": request.workers,
-        "chained": request.chained,
-        "parallel": given["parallel"],
-        "restarts": given["restarts"],
-        "margin": margin,
-        "setup": [_require_line(line, "--setup") for line in given["setup"]],
-        "scratch": None if given["node_scratch"] is None else _path(given["node_scratch"], "--node-scratch"),
-        "python": _path(sys.executable, "the interpreter"),
-        "variables": list(variables.items()),
-        "batch": source,
-        "lane": lane,
-        "warm_ups": () if lane is None else warm_ups(batch),
-        "table": None if table is None else _path(table, "--collect"),
-    }
-
-
-def _render(kind: str, values: Mapping[str, Any]) -> str:
-    """Text of a job."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -164,143 +107,84 @@ def _render(kind: str, values: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"quote": shlex.quote, "words": shlex.join}
-    # The lane `nki` compiles without a device, `nki-xla` with one.
-    devices = kind == ARRAY or (kind == WARM_UP and values["lane"] != "nki")
-    return environment.get_template("slurm.sh.j2").render(
-        kind=kind, devices=devices, cores_per_chip=CORES_PER_CHIP, directive=directive, log_name=log_name, **values
-    )
+    environment.filters |= {"quote": shlex.quote, "words": shlex.join, "absolute": os.path.abspath}
+    values = _values(work, folder, given)
+    values |= {"work": work, "folder": folder, "given": given, "cores_per_chip": CORES_PER_CHIP}
+    template, python, found = environment.get_template("slurm.sh.j2"), os.path.abspath(sys.executable), {}
+    lines = [
+        "#!/bin/bash",
+        "# Submits the jobs, each to run after the one before it; where Slurm refuses one, takes back those before it.",
+        "set -euo pipefail",
+        f"cd -- {shlex.quote(str(folder))}",
+        "mkdir -p logs",
+        "jobs=()",
+        """trap '((! ${#jobs[@]})) || { scancel "${jobs[@]}" && echo "job ${jobs[*]} was cancelled" >&2; }' ERR""",
+    ]
+    for number, job in enumerate(work.commands):
+        found[folder / f"{job}.sbatch"] = template.render(kind=job, python=python, **values)
+        wait = f'--dependency={AFTER[job]}:"${{jobs[-1]}}" --kill-on-invalid-dep=yes ' if number else ""
+        lines += [f"job=$(sbatch --parsable {wait}{job}.sbatch)", 'jobs+=("${job%%;*}")']
+    numbers = ", ".join(f"{job} ${{jobs[{number}]}}" for number, job in enumerate(work.commands))
+    found[folder / SUBMIT] = "\n".join([*lines, f'echo "submitted: {numbers}"', ""])
+    return found
 
 
-def slurm_time(seconds: int) -> str:
-    """Seconds as D-HH:MM:SS."""
-    days, rest = divmod(seconds, SECONDS["d"])
-    hours, rest = divmod(rest, SECONDS["h"])
-    return f"{days}-{hours:02d}:{rest // 60:02d}:{rest % 60:02d}"
-
-
-# --- quoting ----------------------------------------------------------------------------------------------------------
-
-
-def directive(option: str, value: str | None = None) -> str:
-    """One #SBATCH line. Spaces and # need quotes there; in them a backslash stands before quotes and backslashes."""
-    if value is None or re.fullmatch(r"[A-Za-z0-9_./:=,@%+-]+", value):
-        return f"#SBATCH --{option}" + ("" if value is None else f"={value}")
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'#SBATCH --{option}="{escaped}"'
-
-
-def log_name(folder: str, pattern: str) -> str:
-    """Name of a log for Slurm: % in the folder's name is doubled, that of `pattern` is Slurm's.
-
-    Raises
-    ------
-    InputError : the folder's name holds a backslash, with which Slurm replaces no pattern
-    """
-    if "\\" in folder:
-        raise InputError(f"{folder}: Slurm cannot write logs below a folder with a backslash in its name: use --write")
-    return f"{folder.replace('%', '%%')}/{LOGS}/{pattern}"
-
-
-def _path(path: str | Path, what: str) -> str:
-    """A path that means the same on every node."""
-    return _require_line(os.path.abspath(path), what)
-
-
-def _require_line(text: str, what: str) -> str:
-    if not text.strip() or not text.isprintable():
-        raise InputError(f"{what} {printable(text)!r}: expected one line without control characters")
-    return text
-
-
-def _require_word(text: str, what: str) -> str:
-    """Letters, digits and what Slurm's names and lists are made of."""
-    if re.fullmatch(r"[A-Za-z0-9_.,:=@+&|*()\[\]/-]{1,256}", text) is None or text.startswith("-"):
-        raise InputError(f"{what} {printable(text)!r}: expected a name of letters, digits and _.,:=@+&|*()[]/-")
-    return text
-
-
-# --- submitting -------------------------------------------------------------------------------------------------------
-
-
-def require_slurm(shards: int) -> None:
-    """Refuse, before anything is written, where there is no Slurm or it has no arrays that large.
-
-    Raises
-    ------
-    BackendUnavailable : sbatch or scontrol is missing, or the controller does not answer
-    InputError : more shards than MaxArraySize
-    """
-    missing = [program for program in ("sbatch", "scontrol", "squeue") if shutil.which(program) is None]
-    if missing:
-        raise BackendUnavailable(
-            f"--submit: there is no {', no '.join(missing)} on PATH: log in to a machine of the Slurm cluster, or use "
-            "--write DIR and submit from there"
+def _values(work: Work, folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What follows from the options, after checking them."""
+    names = {name: given[name] for name in ("partition", "account", "qos", "constraint", "gres") if given[name]}
+    for name, value in names.items():
+        if re.fullmatch(r"[A-Za-z0-9_.,:=@+&|*()\[\]/-]+", value) is None:
+            raise InputError(f"--{name} {value!r}: expected a name of letters, digits and _.,:=@+&|*()[]/-")
+    if re.search(r'["\\]', str(folder)) or not str(folder).isprintable():
+        raise InputError(
+            f"{printable(str(folder))}: Slurm reads no folder with double quotes, backslashes or control characters in "
+            "its name: put the scripts elsewhere with --write DIR"
         )
-    code, out, errors = _run(["scontrol", "show", "config"])
-    if code:
-        raise BackendUnavailable(f"--submit: Slurm does not answer: {errors or f'scontrol ended with {code}'}")
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", out, re.MULTILINE)
-    if found is not None and shards > int(found[1]):
-        raise InputError(f"--shards {shards}: this cluster has arrays of at most {found[1]} tasks (MaxArraySize)")
+    seconds, margin, workers = given["seconds"], given["signal_before"], given["workers"]
+    if seconds is not None and seconds <= margin + SLOW_SIGNAL:
+        raise InputError(
+            f"--time {seconds} s: tasks are told to stop {margin} s before, which Slurm may do {SLOW_SIGNAL} s early: "
+            f"allow more than {margin + SLOW_SIGNAL} s, or a smaller --signal-before"
+        )
+    gres, variables = names.pop("gres", None), {}
+    if work.backend in COMPILED:
+        cache = os.path.abspath(given["cache"] or accelerator().cache_folder())
+        variables = {"DFMP2_NEFF_CACHE": cache, "NEURON_COMPILE_CACHE_URL": f"{cache}/xla"}
+        variables |= {name: os.environ[name] for name in CARRIED if name in os.environ}
+        gres = gres or f"gpu:{-(-workers // CORES_PER_CHIP)}"  # a core of a chip for each worker
+    elif given["cache"] is not None:
+        raise InputError("--cache: no item asks for the backend nki or nki-xla, so no kernel is compiled")
+    elif work.backend == "cuda":
+        gres = gres or f"gpu:{workers}"
+    cpus = given["cpus_per_task"] or workers * given["threads"]
+    return {"places": names, "cpus": cpus, "gres": gres, "variables": variables}
 
 
-def write(jobs: Sequence[Script]) -> None:
-    """Scripts, the script that submits them, and a folder for the logs, which Slurm does not make.
+def require_slurm() -> None:
+    """Refuse, before anything is written, where there is no Slurm that answers.
 
     Raises
     ------
-    ResourceError : they cannot be written
+    BackendUnavailable
     """
-    logs = jobs[0].path.parent / LOGS
-    try:
-        logs.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ResourceError(f"cannot make the folder {logs}: {error.strerror}: use another --write") from error
-    for path, text in files(jobs).items():
-        write_atomically(path, text.encode(), overwrite=True)
+    if shutil.which("sbatch") is None:
+        raise BackendUnavailable(
+            "--submit: there is no sbatch on PATH: log in to a machine of the Slurm cluster, or use --write DIR and "
+            "submit from there"
+        )
+    done = subprocess.run(["scontrol", "ping"], capture_output=True, text=True)
+    if done.returncode:
+        raise BackendUnavailable(f"--submit: Slurm does not answer: {printable(done.stdout + done.stderr)}")
 
 
-def files(jobs: Sequence[Script]) -> dict[Path, str]:
-    """What is written."""
-    return {job.path: job.text for job in jobs} | {jobs[0].path.parent / SUBMIT: submission(jobs)}
-
-
-def submit(jobs: Sequence[Script]) -> dict[str, str]:
-    """Job numbers by name.
+def submit(folder: Path) -> dict[str, str]:
+    """Numbers, by name, of the jobs whose scripts are in a folder.
 
     Raises
     ------
     InputError : Slurm refuses a job; those before it are cancelled
     """
-    numbers: dict[str, str] = {}
-    for job in jobs:
-        code, out, errors = _run(job.command(next(reversed(numbers.values()), "")))
-        number = out.strip().partition(";")[0]
-        if code or not number.isdigit():
-            cancelled = ""
-            if numbers:
-                failed, _, why = _run(["scancel", *numbers.values()])
-                cancelled = f"; job {', '.join(numbers.values())} "
-                cancelled += f"could not be cancelled: {why}" if failed else "was cancelled"
-            raise InputError(f"Slurm refuses {job.path}: {errors or out.strip()[:LONGEST_MESSAGE]}{cancelled}")
-        numbers[job.name] = number
-    return numbers
-
-
-def _run(command: Sequence[str]) -> tuple[int, str, str]:
-    """Exit code, output, and the message in one line.
-
-    Raises
-    ------
-    BackendUnavailable : it cannot be run, or does not end
-    """
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=PATIENCE
-        )
-    except subprocess.TimeoutExpired as error:
-        raise BackendUnavailable(f"{command[0]} did not answer within {PATIENCE:.0f} s: ask squeue --me") from error
-    except OSError as error:
-        raise BackendUnavailable(f"{command[0]} cannot be run: {error.strerror}") from error
-    return done.returncode, done.stdout, printable(" ".join(done.stderr.split()))[:LONGEST_MESSAGE]
+    done = subprocess.run(["bash", str(folder / SUBMIT)], capture_output=True, text=True)
+    if done.returncode:
+        raise InputError(f"Slurm refuses a job of {folder}: {printable('; '.join(done.stderr.splitlines()))}")
+    return dict(job.split() for job in done.stdout.removeprefix("submitted: ").strip().split(", "))
