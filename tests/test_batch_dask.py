@@ -16,6 +16,7 @@ import pytest
 import dfmp2
 from dfmp2.execution import dask
 from tests.conftest import MOLECULES, Runner
+from tests.faults import numbers
 from tests.test_batch import chain, results, start, wait_for, worker_of
 
 COMMON = ("--precision", "fp64", "--threads", "1")
@@ -110,6 +111,17 @@ def test_an_engine_that_cannot_be_used_is_refused(folder: Path, call: Runner, mo
         done = call("batch", "run", "h2.xyz", "--basis", "sto-3g", "--output", "out", "--engine", engine)
         assert done.code == code and text in done.message, engine
     assert not results(folder / "out")
+
+
+def test_tiles_of_one_molecule(cluster: Cluster, folder: Path, call: Runner) -> None:
+    """`energy --engine` gives the bits of one process."""
+    assert call("prepare", "nh2.xyz", "--basis", "cc-pvdz", "--threads", "1").code == 0
+    energy = ("energy", "--from", "nh2.prepared.h5", *COMMON, "--output")
+    assert call(*energy, "far.h5", "--engine", str(cluster.file)).code == 0
+    assert call(*energy, "near.h5").code == 0
+    assert numbers(folder / "far.h5") == numbers(folder / "near.h5")
+    done = call(*energy, "x.h5", "--engine", str(cluster.file), "--shard", "0/2")
+    assert done.code == 3 and "--engine and --shard were given: expected one of them" in done.message
 
 
 def test_stopped_killed_and_left_without_a_scheduler(cluster: Cluster, folder: Path) -> None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from dfmp2.output.prepared import OpenedFile
 
 OF_THE_JOB = "of the array job"  # --shard without a value
+MOST_WORKERS = 4096
 SHARE_OF_FREE = 0.9  # of the memory that is free
 
 
@@ -102,10 +103,11 @@ def prepare(given: Given, display: Display) -> None:
 @refused(["transform"], "is no choice here: dfmp2 prepare has made B on the host")
 @click.option(
     "--workers",
-    type=click.IntRange(1, 4096),
+    type=click.IntRange(1, MOST_WORKERS),
     metavar="N",
-    help="Processes that share the work; --threads are those of each, --memory is shared.",
+    help="Processes that share the work; --threads are those of each, --memory is shared.  [default: all of --engine]",
 )
+@click.option("--engine", metavar="FILE|ADDRESS", help="Dask: scheduler file, tcp://HOST:PORT or tls://HOST:PORT.")
 @click.option(
     "--shard",
     metavar="[I/N]",
@@ -116,7 +118,13 @@ def prepare(given: Given, display: Display) -> None:
 @click.option("--collect", is_flag=True, help="Add the tiles of all shards beside OUTPUT.")
 @output_options("Result file", "STEM.dfmp2.h5")
 def energy(
-    prepared: str, display: Display, workers: int | None, shard: str | None, collect: bool, **options: Any
+    prepared: str,
+    display: Display,
+    workers: int | None,
+    engine: str | None,
+    shard: str | None,
+    collect: bool,
+    **options: Any,
 ) -> None:
     """Compute the pair energies of a prepared file: no SCF, no integrals, on any backend.
 
@@ -124,7 +132,7 @@ def energy(
     --workers or shards to the last bit that of one process. A shard goes on from what it has left in
     OUTPUT.shard-I-of-N.checkpoint, where --collect finds it.
     """
-    ways = {"--workers": workers, "--shard": shard, "--collect": collect}
+    ways = {("--engine" if engine else "--workers"): engine or workers, "--shard": shard, "--collect": collect}
     if len(chosen_ways := [name for name, value in ways.items() if value]) > 1:
         raise InputError(f"{' and '.join(chosen_ways)} were given: expected one of them, for one way to share the work")
     part = None if shard is None else _part_of(shard)
@@ -148,8 +156,8 @@ def energy(
 
         def compute(console: Console, checkpoint: Any) -> MP2Result:
             given = {"listener": console, "command": command_line(), "checkpoint": checkpoint}
-            if workers is not None:
-                return _by_workers(workers, source, chosen, given)
+            if workers or engine:
+                return _by_workers(workers, engine, target.parent, source, chosen, given)
             if collect:
                 from dfmp2.execution.pairs import collected
 
@@ -207,26 +215,34 @@ def _compute_shard(
     print_report(display, log, "", text, lambda: json.dumps({**facts, "file": kept.path}) + "\n")
 
 
-def _by_workers(workers: int, source: OpenedFile, chosen: Options, given: dict[str, Any]) -> MP2Result:
-    """The result, its tiles by processes of this host."""
+def _by_workers(
+    workers: int | None, engine: str | None, folder: Path, source: OpenedFile, chosen: Options, given: dict[str, Any]
+) -> MP2Result:
+    """The result, its tiles by processes of this host or by a Dask cluster."""
     from dfmp2.execution.devices import pinning
     from dfmp2.execution.pairs import by_workers
     from dfmp2.execution.pool import Pool
     from dfmp2.host.resources import available_memory, usable_cores
     from dfmp2.output import prepared as two_parts
 
-    threads = chosen.threads or max(1, usable_cores() // workers)
-    memory = (chosen.memory or int(SHARE_OF_FREE * available_memory())) // (workers + 1)  # this process adds
-    devices = [pinning(chosen.backend, number, workers) for number in range(workers)]
+    pool: Pool
+    if engine is not None:
+        from dfmp2.execution.dask import DaskPool
+
+        share, count = chosen, workers or MOST_WORKERS
+        pool = DaskPool(engine, folder, chosen.threads or 0, chosen.memory or 0)
+    else:
+        count = workers or 1
+        threads = chosen.threads or max(1, usable_cores() // count)
+        memory = (chosen.memory or int(SHARE_OF_FREE * available_memory())) // (count + 1)  # this process adds
+        share = replace(chosen, threads=threads, memory=memory)
+        pool = Pool([pinning(chosen.backend, number, count) for number in range(count)], threads, memory)
     try:
-        with Pool(devices, threads, memory) as pool:
-            pool.grow(workers)
-            share = replace(chosen, threads=threads, memory=memory)
+        with pool:
+            pool.grow(count)
             result = two_parts.energy(source, share, **given, elsewhere=partial(by_workers, pool, source.path))
     except ResourceError as error:
-        if "--memory" in str(error):
-            raise type(error)(
-                f"{error}; {workers} workers and this process share the --memory that is given"
-            ) from error
+        if engine is None and "--memory" in str(error):
+            raise type(error)(f"{error}; {count} workers and this process share the --memory that is given") from error
         raise
     return replace(result, options=chosen)
