@@ -21,11 +21,12 @@ from typing import Any
 
 from dfmp2.backends.registry import names as backend_names
 from dfmp2.errors import InputError
-from dfmp2.execution.worker import TASKS
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
 from dfmp2.options import Options
 
+# Functions of (molecule, options), as `dfmp2.mp2.energy.mp2_energy`, that a manifest may name with `task`.
+TASKS = {"energy": "dfmp2.mp2.energy:mp2_energy"}
 MAX_BYTES = 64 * 10**6
 MAX_ITEMS = 100_000
 LONGEST_NAME = 100
@@ -63,7 +64,7 @@ class Item:
     charge, multiplicity : None for what the file says
     units : of the file
     point_charges, point_charge_units : file of charges around it, None for none, and the unit of their positions
-    task : what is computed, one of `dfmp2.execution.worker.TASKS`
+    task : what is computed, one of TASKS
     """
 
     name: str
