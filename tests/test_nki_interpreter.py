@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from dfmp2.trainium.interpreter.arithmetic import FLOAT32, drop_bits
+from dfmp2.trainium.interpreter.arithmetic import DTYPES, drop_bits
 from dfmp2.trainium.interpreter.memory import Core, Tensor, whole
 from dfmp2.trainium.interpreter.rules import RELEASES, Violation
 from dfmp2.trainium.interpreter.run import Settings, Shape, run_kernel
@@ -292,7 +292,7 @@ def numbered(shape: tuple[int, ...], space: str = "sbuf") -> tuple[Tensor, np.nd
     """A tensor whose elements are numbered in C order, and the same as a NumPy array."""
     core = Core(Settings())
     values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-    return whole(core, core.declare("t", REGIONS[space], FLOAT32, shape, values)), values
+    return whole(core, core.declare("t", REGIONS[space], DTYPES["float32"], shape, values)), values
 
 
 @st.composite

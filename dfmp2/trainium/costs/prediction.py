@@ -54,11 +54,6 @@ class Dispatch:
     compile: float
     flagged: str
 
-    @property
-    def total(self) -> float:
-        """All of it, ms."""
-        return self.calls + self.link + self.compile
-
 
 def dispatch(
     lane: str, calls: int, resident: int, per_call: int, output: int, recompile: float = RECOMPILE

@@ -17,15 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-_HELD: dict[str, np.dtype[Any]] = {
-    "float32": np.dtype(np.float32),
-    "tfloat32": np.dtype(np.float32),
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(np.float32),
-    "int32": np.dtype(np.int32),
-    "uint8": np.dtype(np.uint8),
-}
-_DROPPED_BITS = {"tfloat32": 13, "bfloat16": 16}
 BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "add": np.add,
     "subtract": np.subtract,
@@ -46,28 +37,35 @@ SPLIT_BITS = 12
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """A number format: name, bytes per element on the device, float or integer."""
+    """A number format: name, bytes per element on the device, the NumPy type that holds it, mantissa bits dropped."""
 
     name: str
     itemsize: int
-    floating: bool
+    held: type[Any]
+    dropped: int = 0
+
+    @property
+    def floating(self) -> bool:
+        return issubclass(self.held, np.floating)
 
     def __repr__(self) -> str:
         return f"nl.{self.name}"
 
 
-FLOAT32 = DType("float32", 4, True)
-TFLOAT32 = DType("tfloat32", 4, True)
-FLOAT16 = DType("float16", 2, True)
-BFLOAT16 = DType("bfloat16", 2, True)
-INT32 = DType("int32", 4, False)
-UINT8 = DType("uint8", 1, False)
-DTYPES = {dtype.name: dtype for dtype in (FLOAT32, TFLOAT32, FLOAT16, BFLOAT16, INT32, UINT8)}
+FORMATS = (
+    DType("float32", 4, np.float32),
+    DType("tfloat32", 4, np.float32, 13),
+    DType("float16", 2, np.float16),
+    DType("bfloat16", 2, np.float32, 16),
+    DType("int32", 4, np.int32),
+    DType("uint8", 1, np.uint8),
+)
+DTYPES = {dtype.name: dtype for dtype in FORMATS}
 
 
 def held_as(dtype: DType, storage: str) -> np.dtype[Any]:
     """NumPy dtype that holds `dtype` under the storage model."""
-    return np.dtype(np.float64) if storage == "float64" and dtype.floating else _HELD[dtype.name]
+    return np.dtype(np.float64 if storage == "float64" and dtype.floating else dtype.held)
 
 
 def drop_bits(values: Array, bits: int) -> Array:
@@ -81,12 +79,11 @@ def drop_bits(values: Array, bits: int) -> Array:
 def cast(values: Array, dtype: DType, storage: str) -> Array:
     """Engine results (float32, or float64 under float64 storage) as the format `dtype` holds them."""
     if not dtype.floating:
-        info = np.iinfo(_HELD[dtype.name])
-        return np.clip(np.rint(values), info.min, info.max).astype(_HELD[dtype.name])
+        info = np.iinfo(dtype.held)
+        return np.clip(np.rint(values), info.min, info.max).astype(dtype.held)
     if storage == "float64":
         return values.astype(np.float64, copy=False)
-    bits = _DROPPED_BITS.get(dtype.name)
-    return drop_bits(values, bits) if bits else values.astype(_HELD[dtype.name], copy=False)
+    return drop_bits(values, dtype.dropped) if dtype.dropped else values.astype(dtype.held, copy=False)
 
 
 def working(values: Array, double: bool) -> Array:
