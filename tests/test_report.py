@@ -91,6 +91,7 @@ def test_printed_energies_are_the_stored_ones_to_the_last_digit(which, call, req
         "SCF iterations": str(said["scf_iterations"]),
         "same spin": f"{check['same_spin']:.10f} Eh",
         "opposite spin difference": f"{check['opposite_spin_difference']:+.2e} Eh",
+        "correlation difference": f"{check['correlation_difference']:+.2e} Eh",
         "HOMO-LUMO gap": f"{diagnostics['homo_lumo_gap']:.4f} Eh",
         "smallest MP2 denominator": f"{diagnostics['smallest_denominator']:.4f} Eh",
         "backend": f"{said['backend']}: {said['backend_reason']}",
@@ -145,7 +146,7 @@ def test_what_went_wrong_is_said_at_the_top_and_in_its_section(result):
     text = parse(page_of(failed)).text
     assert "PySCF check failed, 1 warning" in text and "Warning: the moon is full" in text
     assert "Failed: PySCF" in text and "differs: largest difference 1.0e-03 Eh" in text
-    assert "predicted3.00 GBscratch: written2.00 GBscratch: read4.00 GB" in text and "/scratch/<x>" in text
+    assert "predicted3.00 GBstorage: written2.00 GBstorage: read4.00 GB" in text and "/scratch/<x>" in text
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1.0, 0.0, 1e300])

@@ -451,10 +451,12 @@ def _trust(result: MP2Result) -> Section:
     else:
         verdict = f"{'agrees' if check.passed else 'differs'}: largest difference {size(check.largest_difference)} Eh"
         shared = "check, same orbitals and fitting set (whose errors it cannot see)"
-        blocks += [
-            Note("ok" if check.passed else "failure", f"{check.program} {verdict}"),
-            Facts([(shared, "passed" if check.passed else "FAILED"), *record_facts(check, leave=SCF_OF_CHECK)]),
+        facts = [
+            (shared, "passed" if check.passed else "FAILED"),
+            *record_facts(check, leave=SCF_OF_CHECK),
+            ("correlation difference", f"{difference(check.correlation_difference)} Eh"),
         ]
+        blocks += [Note("ok" if check.passed else "failure", f"{check.program} {verdict}"), Facts(facts)]
     return Section("trust", "Precision and backend", blocks)
 
 
@@ -480,7 +482,7 @@ def _cost(result: MP2Result) -> Section:
     heads = ("stage", "#time / s", "#predicted / s", "#10^9 operations", "#GFLOP/s", "#% of a matrix product")
     shown = len(heads) if any(row[-1] for row in rows) else -1  # of the columns
     facts = [("threads", str(result.provenance.threads)), *record_facts(result.memory)]
-    for record, start in ((result.storage, "scratch: "), (result.ranks, "ranks: "), (result.preparation, "prepared: ")):
+    for record, start in ((result.storage, "storage: "), (result.ranks, "ranks: "), (result.preparation, "prepared: ")):
         facts += [] if record is None else record_facts(record, start)
     blocks: list[Block] = [
         Figure(partial(bars, "Wall time per stage", drawn), "Wall time per stage."),
