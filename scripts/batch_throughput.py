@@ -1,6 +1,7 @@
 """Throughput of `dfmp2 batch run` against a shell loop over a PySCF script, on many small molecules.
 
     python scripts/batch_throughput.py [--count 100] [--basis cc-pvdz] [--workers 2] [--rounds 1]
+    python scripts/batch_throughput.py --overhead 1000   what a batch costs beside its calculations, and its memory
 
 Each molecule is a water with slightly moved atoms. The script is what one writes in five minutes: xyz file in, DF-RHF
 and DF-MP2 energy out, a process per molecule. It is timed one molecule after the other with all cores and with one
@@ -44,7 +45,11 @@ def main() -> None:
     parser.add_argument("--basis", default="cc-pvdz")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--overhead", type=int, metavar="N", help="only time N hydrogen molecules with one worker")
     given = parser.parse_args()
+    if given.overhead:
+        overhead(given.overhead)
+        return
     spent: dict[str, float] = {}
     worst = 0.0
     rng = random.Random(1)
@@ -66,6 +71,42 @@ def main() -> None:
     print(f"largest difference of the energies: {worst:.0e} Eh; load average now {os.getloadavg()[0]:.1f}")
     if worst > AGREEMENT:
         raise SystemExit("the energies differ")
+
+
+def overhead(count: int) -> None:
+    """Print the time per item beside its calculation, and the resident memory of the parent as the batch goes on."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for number in range(count):
+            (folder / f"h2-{number}.xyz").write_text(f"2\n\nH 0 0 0\nH 0 0 {0.7 + 0.1 * number / count:.6f}\n")
+        files = sorted(path.name for path in folder.glob("*.xyz"))
+        command = [str(Path(sys.executable).with_name("dfmp2")), "batch", "run", *files, "--basis", "sto-3g"]
+        command += ["--output", "out", "--quiet", "--threads", "1"]
+        begun, seen = time.perf_counter(), {}
+        running = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
+        while running.poll() is None:
+            time.sleep(0.2)
+            done = len(list((folder / "out").glob("*.h5")))
+            resident = [line for line in _status(running.pid).splitlines() if line.startswith("VmRSS:")]
+            if done and resident:
+                seen[10 * done // count] = int(resident[0].split()[1]) / 1000
+        wall = time.perf_counter() - begun
+        items = json.loads((folder / "out" / "batch.json").read_text())["items"]
+    computed = sum(item["seconds"] for item in items if item["status"] == "complete")
+    beside = (wall - computed) / count * 1000
+    print(
+        f"{count} items in {wall:.1f} s, {computed:.1f} s of them in calculations: {beside:.1f} ms per item beside them"
+    )
+    print(
+        "resident memory of the parent, MB: " + ", ".join(f"{10 * k} % {size:.0f}" for k, size in sorted(seen.items()))
+    )
+
+
+def _status(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return ""
 
 
 def ways(folder: Path, basis: str, workers: int) -> dict[str, tuple[list[str], dict[str, str]]]:

@@ -121,7 +121,7 @@ def run(
             from dfmp2.execution.s3 import compile_programs
 
             return compile_programs(batch, warm_up, copies, display.stop_asked)
-        from dfmp2.execution.batch import Orders, run_batch
+        from dfmp2.execution.batch import BatchRun
 
         pool, who = _workers(batch, engine, workers, given)
         shown = "" if part is None else f", shard {part[0]} of {part[1]}"
@@ -130,7 +130,8 @@ def run(
             console.warning(f"more shards ({part[1]}) than items: some of them have nothing to do")
         line = printable(shlex.join(["dfmp2", *sys.argv[1:]]))[:4000]
         scratch = given.get("scratch") or batch.items[0].options.scratch
-        done = run_batch(batch, Orders(workers, scratch, part, scf_chain, line), pool, display, copies)
+        done = BatchRun(batch, display, shard=part, chained=scf_chain, scratch=scratch, command=line, copies=copies)
+        done.compute(pool, workers)
         _report(batch, done, display.stop_asked(), as_json=as_json, quiet=quiet)
         code = _conclude(batch, done, display.stop_asked())
         if copies is not None:
@@ -363,17 +364,17 @@ def plan(manifest: str, root: str | None, output: str | None, shards: int, scf_c
 
     outlook = foresee(_look_up(manifest, root, output), shards, chained=scf_chain)
     if as_json:
-        click.echo(to_json(outlook.to_dict()), nl=False)
+        click.echo(to_json(outlook), nl=False)
         return
-    for row in outlook.items:
-        sizes = "will be refused" if row.nao is None else f"{row.nao} functions, {duration(row.seconds)}"
-        error = f": {row.error}" if row.error else ""
-        click.echo(printable(f"shard {row.shard:<5d} {row.name:24s} {sizes}{error}"))
-    loads = outlook.loads
+    for row in outlook["items"]:
+        sizes = "will be refused" if row["nao"] is None else f"{row['nao']} functions, {duration(row['seconds'])}"
+        error = f": {row['error']}" if row["error"] else ""
+        click.echo(printable(f"shard {row['shard']:<5d} {row['name']:24s} {sizes}{error}"))
+    loads = [shard["seconds"] for shard in outlook["shards"]]
     click.echo(
-        f"{len(outlook.items)} items in {shards} shard{'s' * (shards != 1)}: {duration(sum(loads))} in all, the "
-        f"longest shard {duration(max(loads))}, the shortest {duration(min(loads))}"
-        f"{'' if outlook.measured else ' (at built-in rates; dfmp2 plan MOLECULE measures those of this machine)'}"
+        f"{_count(outlook['total'], 'item')} in {_count(shards, 'shard')}: {duration(sum(loads))} in all, the longest "
+        f"shard {duration(max(loads))}, the shortest {duration(min(loads))}"
+        f"{'' if outlook['measured'] else ' (at built-in rates; dfmp2 plan MOLECULE measures those of this machine)'}"
     )
 
 

@@ -190,13 +190,14 @@ def _announce(batch: Batch, request: Request, console: Console) -> None:
     from dfmp2.execution.arrays import foresee
 
     outlook = foresee(batch, request.shards, chained=request.chained)
-    bad = [item for item in outlook.items if item.nao is None]
+    bad = [item for item in outlook["items"] if item["nao"] is None]
     if bad:
-        why = bad[0].error or "its basis, charge or multiplicity does not fit"
-        console.warning(f"{len(bad)} of {len(batch.items)} items will be refused, the first is {bad[0].name}: {why}")
+        why = bad[0]["error"] or "its basis, charge or multiplicity does not fit"
+        console.warning(f"{len(bad)} of {len(batch.items)} items will be refused, the first is {bad[0]['name']}: {why}")
     # No item is computed by several workers.
-    longest = max(*(load / request.workers for load in outlook.loads), *(item.seconds for item in outlook.items))
-    rates = "rates of this machine" if outlook.measured else "built-in rates"
+    longest = max(part["seconds"] / request.workers for part in outlook["shards"])
+    longest = max(longest, *(item["seconds"] for item in outlook["items"]))
+    rates = "rates of this machine" if outlook["measured"] else "built-in rates"
     console.note(
         f"{len(batch.items)} items in {request.shards} shards, {request.workers} x {request.threads} cores each: the "
         f"longest is predicted to take {duration(longest)} ({rates})"

@@ -81,58 +81,14 @@ class Work:
     series: str
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """One item.
-
-    Attributes
-    ----------
-    name, molecule : of the item
-    shard : that computes it, from 0
-    nao, naux : functions of the orbital and of the MP2 fitting set, None when it will be refused
-    seconds : predicted, in a warm worker
-    error : why its molecule cannot be read, "" if it can
-    """
-
-    name: str
-    molecule: str
-    shard: int
-    nao: int | None
-    naux: int | None
-    seconds: float
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """All items, in the manifest's order; `loads` are the seconds of each shard.
-
-    `measured` : whether the times rest on rates of this machine.
-    """
-
-    items: tuple[Forecast, ...]
-    loads: tuple[float, ...]
-    measured: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """What `batch plan --json` prints."""
-        return {
-            "total": len(self.items),
-            "seconds": sum(self.loads),
-            "measured": self.measured,
-            "shards": [
-                {"shard": f"{k}/{len(self.loads)}", "items": sum(i.shard == k for i in self.items), "seconds": load}
-                for k, load in enumerate(self.loads)
-            ],
-            "items": [asdict(item) for item in self.items],
-        }
-
-
 # --- costs ------------------------------------------------------------------------------------------------------------
 
 
-def foresee(batch: Batch, count: int, *, chained: bool = False) -> Outlook:
-    """Sizes, times and `count` shards; results that are there make no difference.
+def foresee(batch: Batch, count: int, *, chained: bool = False) -> dict[str, Any]:
+    """What `batch plan --json` prints: sizes and times of all items in `count` shards, whatever is complete already.
+
+    `nao` and `naux` are None for an item that will be refused, `error` says why its molecule cannot be read, and
+    `measured` whether the times rest on rates of this machine.
 
     Raises
     ------
@@ -145,20 +101,26 @@ def foresee(batch: Batch, count: int, *, chained: bool = False) -> Outlook:
     rates = calibration.load(backend, common.threads or resources.usable_cores())
     cut = shards(works(batch, inputs, loads), count, chained=chained)
     shard_of = {work.place: k for k, members in enumerate(cut) for work in members}
-    items = tuple(
-        Forecast(
-            item.name,
-            item.molecule,
-            shard_of[place],
-            None if load is None else load.nao,
-            None if load is None else load.naux,
-            cost(load, rates),
-            str(given) if isinstance(given, InputError) else "",
-        )
-        for place, (item, given, load) in enumerate(zip(batch.items, inputs, loads, strict=True))
-    )
-    totals = tuple(sum(item.seconds for item in items if item.shard == k) for k in range(count))
-    return Outlook(items, totals, rates is not None)
+    seconds = [cost(load, rates) for load in loads]
+    sums = [sum(seconds[work.place] for work in members) for members in cut]
+    return {
+        "total": len(loads),
+        "seconds": sum(sums),
+        "measured": rates is not None,
+        "shards": [{"shard": f"{k}/{count}", "items": len(cut[k]), "seconds": spent} for k, spent in enumerate(sums)],
+        "items": [
+            {
+                "name": item.name,
+                "molecule": item.molecule,
+                "shard": shard_of[place],
+                "nao": load and load.nao,
+                "naux": load and load.naux,
+                "seconds": seconds[place],
+                "error": str(given) if isinstance(given, InputError) else "",
+            }
+            for place, (item, given, load) in enumerate(zip(batch.items, inputs, loads, strict=True))
+        ],
+    }
 
 
 def look_ahead(batch: Batch, inputs: Inputs) -> list[Workload | None]:

@@ -8,7 +8,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -38,26 +38,6 @@ from dfmp2.planning.sizes import Workload
 PATIENCE = 8.0  # s that workers have to stop
 GRACE = 15.0  # s that items of other processes are waited for: the workers of a batch that was killed end within that
 INDEX_EVERY = 5.0  # s between two versions of batch.json
-
-
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """How a batch is run.
-
-    Attributes
-    ----------
-    workers : most items at a time
-    scratch : folder for what does not fit, None for the default
-    shard : (I, N), None for everything
-    chained : start the SCF from the orbitals of the item before, of the same atoms
-    command : for the provenance
-    """
-
-    workers: int
-    scratch: str | None = None
-    shard: tuple[int, int] | None = None
-    chained: bool = False
-    command: str = "dfmp2 batch run"
 
 
 class Observer(Protocol):
@@ -90,40 +70,16 @@ def local_pool(batch: Batch, workers: int, threads: int, memory: int) -> Pool:
     return Pool([pinning(backend, number, workers) for number in range(workers)], threads, memory)
 
 
-def run_batch(batch: Batch, orders: Orders, pool: Pool, observer: Observer, copies: Copies | None = None) -> BatchRun:
-    """Compute what is not complete, with the workers of `pool`.
-
-    Raises
-    ------
-    Interrupted : before anything was computed
-    Dfmp2Error : nothing could be computed at all; the failure of an item is in its row
-    """
-    try:
-        batch.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ResourceError(
-            f"cannot make the folder {batch.output}: {error.strerror}: choose another --output"
-        ) from error
-    require_writable(batch.output / INDEX, overwrite=True, expected_bytes=10**6)
-    remove_leftovers(batch.output)
-    run = BatchRun(batch, orders, observer, copies)
-    if orders.shard is not None or copies is not None or any(row.status != "complete" for row in run.rows):
-        with pool:
-            unfinished = run.work(pool)
-        for place in unfinished:
-            discard(batch.result(batch.items[place]))
-    run.look_again()
-    write_index(batch, run.rows)
-    if copies is not None:
-        try:
-            copies.save(now=True)
-        except ResourceError as error:
-            raise Interrupted(f"{error}; what did not arrive is computed again by the next attempt") from error
-    return run
-
-
 class BatchRun:
     """Which slot computes what next, and what became of it.
+
+    Parameters
+    ----------
+    shard : (I, N), None for everything
+    chained : start the SCF from the orbitals of the item before, of the same atoms
+    scratch : folder for what does not fit, None for the default
+    command : for the provenance
+    copies : where the files of the items are kept, None for their folder
 
     Attributes
     ----------
@@ -131,10 +87,25 @@ class BatchRun:
     mine : places of those that are this run's to compute
     found : how many of them were complete before
     barred : devices that reported a fault of the hardware and were used no more
+
+    Raises
+    ------
+    Interrupted : the user asked to stop before anything was computed
     """
 
-    def __init__(self, batch: Batch, orders: Orders, observer: Observer, copies: Copies | None) -> None:
-        self.batch, self._orders, self._observer, self._copies = batch, orders, observer, copies
+    def __init__(
+        self,
+        batch: Batch,
+        observer: Observer,
+        *,
+        shard: tuple[int, int] | None = None,
+        chained: bool = False,
+        scratch: str | None = None,
+        command: str = "dfmp2 batch run",
+        copies: Copies | None = None,
+    ) -> None:
+        self.batch, self._observer, self._copies = batch, observer, copies
+        self._shard, self._chained, self._scratch, self._command = shard, chained, scratch, command
         known = read_index(batch)
         self._inputs = read_inputs(batch, observer.stop_asked)
         self.rows = [
@@ -161,9 +132,38 @@ class BatchRun:
         """Rows of this run in a state."""
         return [self.rows[place] for place in self.mine if self.rows[place].status == status]
 
-    def work(self, pool: Pool) -> list[int]:
+    def compute(self, pool: Pool, workers: int) -> None:
+        """Compute what is not complete, with up to `workers` workers of `pool`.
+
+        Raises
+        ------
+        Dfmp2Error : nothing could be computed at all; the failure of an item is in its row
+        """
+        try:
+            self.batch.output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ResourceError(
+                f"cannot make the folder {self.batch.output}: {error.strerror}: choose another --output"
+            ) from error
+        require_writable(self.batch.output / INDEX, overwrite=True, expected_bytes=10**6)
+        remove_leftovers(self.batch.output)
+        left = sum(row.status != "complete" for row in self.rows)
+        if left or self._shard is not None or self._copies is not None:
+            with pool:
+                pool.grow(min(workers, left or 1))
+                unfinished = self._work(pool)
+            for place in unfinished:
+                discard(self.batch.result(self.batch.items[place]))
+        self._look_again()
+        write_index(self.batch, self.rows)
+        if self._copies is not None:
+            try:
+                self._copies.save(now=True)
+            except ResourceError as error:
+                raise Interrupted(f"{error}; what did not arrive is computed again by the next attempt") from error
+
+    def _work(self, pool: Pool) -> list[int]:
         """Until everything is done or the user wants to stop; places of the items that had not stopped by then."""
-        pool.grow(min(self._orders.workers, sum(row.status != "complete" for row in self.rows) or 1))
         deadline = None
         while pool.slots:
             stops = self._observer.stop_asked()
@@ -182,7 +182,7 @@ class BatchRun:
             self._save_now_and_then()
         return [slot.task for slot in pool.busy if slot.function is compute_item]
 
-    def look_again(self) -> None:
+    def _look_again(self) -> None:
         """At what others have done, and at what was interrupted at its very end."""
         mine = set(self.mine)
         for place, row in enumerate(self.rows):
@@ -199,9 +199,9 @@ class BatchRun:
         self._loads = loads
         chosen = works(self.batch, self._inputs, loads)
         self._costs = {work.place: work.cost for work in chosen}
-        if self._orders.shard is not None:
-            index, count = self._orders.shard
-            chosen = shards(chosen, count, chained=self._orders.chained)[index]
+        if self._shard is not None:
+            index, count = self._shard
+            chosen = shards(chosen, count, chained=self._chained)[index]
         self.mine = [work.place for work in chosen]
         if self._copies is not None:
             count = self._copies.fetch([self.batch.items[place].name for place in self.mine])
@@ -220,7 +220,7 @@ class BatchRun:
                 if os.path.lexists(target):  # of a molecule that could still be read
                     os.replace(target, f"{target}{PREVIOUS}")
                 self._fail(place, given.exit_code, str(given), "".join(traceback.format_exception(given)))
-        for piece in arrange(chosen, parts=workers, chained=self._orders.chained):
+        for piece in arrange(chosen, parts=workers, chained=self._chained):
             places = [work.place for work in piece]
             self._after |= pairwise(places)
             self._before |= pairwise(reversed(places))
@@ -257,11 +257,11 @@ class BatchRun:
             row=Row(item.name, item.molecule),
             kind=item.task,
             molecule=given.molecule,
-            options=replace(item.options, memory=slot.memory, threads=slot.threads, scratch=self._orders.scratch),
+            options=replace(item.options, memory=slot.memory, threads=slot.threads, scratch=self._scratch),
             output=self.batch.output.absolute(),  # a worker may have another working directory
             start=None if start is None else self.batch.result(start).absolute(),
             fingerprint=given.fingerprint,
-            command=f"{self._orders.command}  # item {item.name}{begun}",
+            command=f"{self._command}  # item {item.name}{begun}",
             token=slot.token,
         )
 

@@ -8,6 +8,7 @@ that a worker may be killed at any time.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import multiprocessing
 import os
 import signal
@@ -122,6 +123,7 @@ def load_libraries() -> None:
     import_pyscf()
     for name in ("dfmp2.interop.python", "dfmp2.planning.plan", "dfmp2.execution.state", "pyscf.scf", "pyscf.df"):
         import_module(name)
+    gc.freeze()  # what is loaded stays: it is spared by the collections of every item, most of whose time it takes
 
 
 def _end_with_parent() -> None:
