@@ -99,9 +99,8 @@ def test_files_on_the_command_line(folder, call):
         make_batch(["a/h2o.xyz", "b/H2O.xyz"], {"basis": "sto-3g"}, Path("out"))
     for arguments, text in {
         ("h2o.xyz", "--basis", "sto-3g"): "no --output",
-        ("h2o.xyz", "--output", "out"): "no --basis",
+        ("h2o.xyz", "--output", "out"): "no basis: name an orbital basis",
         (".", "--basis", "sto-3g", "--output", "out"): ". is a folder: name its files, for example ./*.xyz",
-        ("h2o.xyz", "--basis", "sto-3g", "--output", "out", "--root", "."): "--root belongs to a manifest",
         ("m.toml", "h2o.xyz"): "expected one manifest, or xyz files",
         ("m.toml", "--basis", "sto-3g"): "--basis beside a manifest: write basis = ...",
         ("h2o.xyz", "--basis", "sto-3g", "--output", "out", "--shard", "3/3"): "--shard '3/3'",

@@ -55,13 +55,24 @@ def command() -> None:
 command.add_command(submit)
 
 
+def _folders(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --output and --root."""
+    output = click.option("--output", metavar="DIR", help="Folder of the results.  [default: that of the manifest]")
+    root = click.option("--root", metavar="DIR", help="Folder that paths are relative to; a manifest's stay inside it.")
+    return output(root(function))
+
+
+def _of_a_batch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command MANIFEST, --output and --root."""
+    return _folders(click.argument("manifest", metavar="MANIFEST.toml | OUTPUT")(function))
+
+
 # --- run --------------------------------------------------------------------------------------------------------------
 
 
 @command.command("run", short_help="Compute what is not complete.")
 @click.argument("sources", nargs=-1, required=True, metavar="MANIFEST.toml | FILE.xyz...")
-@click.option("--output", metavar="DIR", help="Folder of the results.  [default: that of the manifest]")
-@click.option("--root", metavar="DIR", help="Folder that the manifest's paths are relative to, and confined to.")
+@_folders
 @click.option("--workers", type=click.IntRange(1, MOST_WORKERS), help="Processes.  [default: 1; all of --engine]")
 @click.option("--engine", metavar="FILE|ADDRESS", help="Dask: scheduler file, tcp://HOST:PORT or tls://HOST:PORT.")
 @click.option("--shard", metavar="I/N", help="Part I (from 0) of N.  [default: of the Slurm or AWS Batch array job]")
@@ -96,9 +107,9 @@ def run(
     """Compute every item of MANIFEST.toml, or every FILE.xyz with the same options, that is not complete.
 
     Results are OUTPUT/NAME.h5, errors OUTPUT/NAME.error.json, the overview OUTPUT/batch.json and batch.csv. --threads
-    are those of each worker, --memory is shared by all of them. Ctrl-C or SIGTERM stops within 10 s; the same command
-    goes on. Exit code 0 when all is complete, 9 when items failed, 75 when it was stopped, 7 when
-    a device failed and none is left.
+    are those of each worker, --memory is shared by all of them (on --engine: of each). Ctrl-C or SIGTERM stops within
+    10 s; the same command goes on. Exit code 0 when all is complete, 9 when items failed, 75 when it was stopped, 7
+    when a device failed and none is left, or --engine does not answer.
     """
     given = {name: value for name, value in options.items() if _from_command_line(ctx, name)}
     from dfmp2.execution.arrays import read_shard, shard_of_job
@@ -108,7 +119,7 @@ def run(
     with contextlib.ExitStack() as stack:
         handle = open_log(log)
         console = Console(quiet=quiet or as_json, log=stack.enter_context(handle) if handle else None)
-        display = stack.enter_context(Display(console))
+        display = Display(console)
         copies = None
         if sources[0].startswith("s3://"):  # in a container of AWS Batch: its job is that of `batch submit --aws-batch`
             from dfmp2.execution.s3 import unpacked
@@ -122,6 +133,8 @@ def run(
 
             return compile_programs(batch, warm_up, copies, display.stop_asked)
         from dfmp2.execution.batch import BatchRun
+        from dfmp2.execution.state import status as status_of
+        from dfmp2.execution.state import to_json
 
         pool, who = _workers(batch, engine, workers, given)
         shown = "" if part is None else f", shard {part[0]} of {part[1]}"
@@ -132,7 +145,10 @@ def run(
         scratch = given.get("scratch") or batch.items[0].options.scratch
         done = BatchRun(batch, display, shard=part, chained=scf_chain, scratch=scratch, command=line, copies=copies)
         done.compute(pool, workers)
-        _report(batch, done, display.stop_asked(), as_json=as_json, quiet=quiet)
+        if as_json:
+            click.echo(to_json(status_of(done.rows)), nl=False)
+        else:
+            _report(batch, done, display.stop_asked(), quiet=quiet)
         code = _conclude(batch, done, display.stop_asked())
         if copies is not None:
             copies.exit_code = code
@@ -152,16 +168,8 @@ class Display:
         self._signals = 0
         self._signalled = -math.inf
         self._last = 0.0
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Display:
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._count)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, self._count)
 
     def stop_asked(self) -> int:
         """Number of signals so far."""
@@ -202,19 +210,14 @@ def load(sources: Sequence[str], given: Mapping[str, Any], output: str | None, r
     """
     from dfmp2.execution.manifest import make_batch, read_manifest
 
-    target = None if output is None else Path(output)
     manifests = [source for source in sources if source.endswith(".toml")]
     if not manifests:
-        if target is None:
+        if output is None:
             raise InputError("no --output: name the folder of the results")
-        if root is not None:
-            raise InputError("--root belongs to a manifest: leave it out, files are named as they are")
-        if "basis" not in given:
-            raise InputError("no --basis: name an orbital basis such as cc-pvdz")
         folders = [source for source in sources if os.path.isdir(source)]
         if folders:
             raise InputError(f"{folders[0]} is a folder: name its files, for example {folders[0].rstrip('/')}/*.xyz")
-        return make_batch(sources, given, target)
+        return make_batch(sources, given, Path(output), root)
     if len(sources) > 1:
         raise InputError(
             f"{len(sources)} arguments with {manifests[0]} among them: expected one manifest, or xyz files"
@@ -223,7 +226,7 @@ def load(sources: Sequence[str], given: Mapping[str, Any], output: str | None, r
     if foreign:
         option = foreign[0].replace("_", "-")
         raise InputError(f"--{option} beside a manifest: write {foreign[0]} = ... into {manifests[0]}")
-    return read_manifest(manifests[0], root=None if root is None else Path(root), output=target)
+    return read_manifest(manifests[0], root=root, output=output)
 
 
 def _from_command_line(ctx: click.Context, name: str) -> bool:
@@ -247,18 +250,12 @@ def _workers(batch: Batch, engine: str | None, workers: int, given: Mapping[str,
     return local_pool(batch, workers, threads, memory), who
 
 
-def _report(batch: Batch, done: BatchRun, stopped: int, *, as_json: bool, quiet: bool) -> None:
-    from dfmp2.execution.state import status, to_json
-
-    if as_json:
-        click.echo(to_json(status(done.rows)), nl=False)
-        return
+def _report(batch: Batch, done: BatchRun, stopped: int, *, quiet: bool) -> None:
     failed = done.own("failed")
-    if not quiet:
-        for row in failed[:MOST_SHOWN]:
-            click.echo(printable(f"failed ({row.exit_code}) {row.name}: {(row.error or '')[:200]}"))
-        if len(failed) > MOST_SHOWN:
-            click.echo(f"... and {len(failed) - MOST_SHOWN} more; see {printable(str(batch.output / 'batch.csv'))}")
+    for row in () if quiet else failed[:MOST_SHOWN]:
+        click.echo(printable(f"failed ({row.exit_code}) {row.name}: {(row.error or '')[:200]}"))
+    if len(failed) > MOST_SHOWN and not quiet:
+        click.echo(f"... and {len(failed) - MOST_SHOWN} more; see {printable(str(batch.output / 'batch.csv'))}")
     parts = [f"{len(done.own('complete'))} of {len(done.mine)} items complete ({done.found} of them before)"]
     parts += [f"{len(done.own(state))} {state}" for state in ("failed", "running", "pending") if done.own(state)]
     state = f"{'stopped' if stopped else 'finished'}: {', '.join(parts)}"
@@ -268,22 +265,20 @@ def _report(batch: Batch, done: BatchRun, stopped: int, *, as_json: bool, quiet:
 def _conclude(batch: Batch, done: BatchRun, stopped: int) -> int:
     """The exit code, or the error that stands for it."""
     failed, running, left = (len(done.own(state)) for state in ("failed", "running", "pending"))
+    again, missing = "the same command goes on", f"{_count(left + running, 'item')} not complete"
     if stopped > 1:
-        click.echo(f"dfmp2: stopped at once: {_items(left)} not complete; the same command goes on", err=True)
+        click.echo(f"dfmp2: stopped at once: {missing}; {again}", err=True)
         return STOPPED_TWICE
     if done.barred and left and not stopped:
         raise DeviceFault(
-            f"{_items(left)} not begun: {', '.join(done.barred)} of host {socket.gethostname()} reported a hardware "
-            "fault, and no other device was left: take this host out of use; the same command on another one goes on"
+            f"{missing}: {', '.join(done.barred)} of host {socket.gethostname()} reported a hardware fault, and no "
+            "other device was left: take this host out of use; the same command on another one goes on"
         )
     if (stopped and running) or left:
-        raise Interrupted(f"stopped: {_items(left + running)} not complete; the same command goes on")
+        raise Interrupted(f"stopped: {missing}; {again}")
     if running:
         first = done.own("running")[0]
-        raise Interrupted(
-            f"{_items(running)} being computed by another process ({first.name}: {first.remark}); the same command "
-            "says later what became of that"
-        )
+        raise Interrupted(f"{missing}: {first.name}: {first.remark}; {again} when that has ended")
     if failed:
         raise SomeFailed(
             f"{failed} of {len(done.mine)} items failed: see NAME.error.json in {batch.output}; the same command "
@@ -296,22 +291,7 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def _items(number: int) -> str:
-    return f"{number} item{'s are' if number != 1 else ' is'}"
-
-
 # --- status, plan, collect --------------------------------------------------------------------------------------------
-
-
-def manifest_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command --output, --root and MANIFEST."""
-    for option in (
-        click.option("--output", metavar="DIR", help="Folder of the results.  [default: that of the manifest]"),
-        click.option("--root", metavar="DIR", help="Folder that the manifest's paths are relative to."),
-        click.argument("manifest", metavar="MANIFEST.toml | OUTPUT"),
-    ):
-        function = option(function)
-    return function
 
 
 def _look_up(manifest: str, root: str | None, output: str | None) -> Batch:
@@ -323,12 +303,11 @@ def _look_up(manifest: str, root: str | None, output: str | None) -> Batch:
         if root is not None or output is not None:
             raise InputError(f"--root and --output belong to a manifest, and {manifest} is a folder: leave them out")
         return read_recorded(Path(manifest))
-    folder = None if root is None else Path(root)
-    return read_manifest(manifest, root=folder, output=None if output is None else Path(output))
+    return read_manifest(manifest, root=root, output=output)
 
 
 @command.command("status", short_help="Where every item stands.")
-@manifest_arguments
+@_of_a_batch
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(manifest: str, root: str | None, output: str | None, as_json: bool) -> None:
     """Say which items are complete, failed, pending or running, at any time, also while the batch runs."""
@@ -349,7 +328,7 @@ def status(manifest: str, root: str | None, output: str | None, as_json: bool) -
 
 
 @command.command("plan", short_help="Predict the time of every item and of every shard.")
-@manifest_arguments
+@_of_a_batch
 @click.option("--shards", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Parts of the batch.")
 @click.option("--scf-chain", is_flag=True, help="Keep pieces of a series together, as batch run --scf-chain does.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -379,7 +358,7 @@ def plan(manifest: str, root: str | None, output: str | None, shards: int, scf_c
 
 
 @command.command("collect", short_help="One table of all complete results.")
-@manifest_arguments
+@_of_a_batch
 @click.option("-o", "table", required=True, metavar="TABLE.h5|.csv|.json", help="File to write.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 @click.option("--allow-mixed", is_flag=True, help="Also when the results were computed with different methods.")
@@ -399,10 +378,10 @@ def collect(
         raise InputError(f"-o {table}: expected a name ending in .h5, .csv or .json")
     if target.suffix == ".h5" and target.parent.resolve() == batch.output.resolve():
         raise InputError(f"-o {table}: every .h5 in {batch.output} is the result of an item: name another folder")
-    found = collect_results(batch, allow_mixed=allow_mixed)
+    rows, notes, remarks = collect_results(batch, allow_mixed=allow_mixed)
     require_writable(target, overwrite=overwrite, option="-o")
     console = Console(quiet=False, log=None)
-    for text in found.remarks:
+    for text in remarks:
         console.warning(text)
-    write_rows(target, found.rows, found.notes, overwrite=overwrite)
-    click.echo(f"{len(found.rows)} of {len(batch.items)} items -> {printable(table)}")
+    write_rows(target, rows, notes, overwrite=overwrite)
+    click.echo(f"{len(rows)} of {len(batch.items)} items -> {printable(table)}")

@@ -2,14 +2,12 @@
 
 The functions of a molecule are the sum over its atoms, so one look into the basis sets per element serves any number
 of molecules. Costs are the forecast of the plan (`dfmp2.planning.time`) at fixed rates: the same on every host, so that
-the shards of a batch agree on who computes what. Large items come first, so that none of them is alone at the end;
-within a factor of two in cost those of one shape come together, so that what is prepared for a shape is used while it
-is warm. Shards are filled largest first, each item to the shard with the least so far.
+the shards of a batch agree on who computes what. Large items come first, so that none of them is alone at the end.
+Shards are filled largest first, each item to the shard with the least so far.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +32,6 @@ from dfmp2.scf.hartree_fock import reference_kind, uses_single
 
 PER_ITEM = 0.1  # s beside the calculation itself: reading, planning, writing
 LIBRARIES = 10**8  # bytes of what a worker has loaded beside what its parent has
-LEAST = 1e-3  # s; cheaper items are all alike
 MOST_SHARDS = 100_000
 SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 LONGEST = 366 * 86400  # s
@@ -70,14 +67,12 @@ class Work:
     Attributes
     ----------
     place : its place in the manifest
-    cost : s
-    shape : items of the same shape have the same one
+    cost : s, the same for items of the same sizes
     series : items of one series may start from each other's orbitals
     """
 
     place: int
     cost: float
-    shape: str
     series: str
 
 
@@ -199,17 +194,16 @@ def workload(molecule: Molecule, options: Options, table: SizeTable) -> Workload
 
 
 def works(batch: Batch, inputs: Inputs, loads: Iterable[Workload | None]) -> list[Work]:
-    """All items with costs, shapes, and the series of items that may start from each other's orbitals."""
+    """All items with their costs and the series of items that may start from each other's orbitals."""
     found = []
     for place, (item, given, load) in enumerate(zip(batch.items, inputs, loads, strict=True)):
         if load is None or not isinstance(given, Input):
-            found.append(Work(place, 0.0, "", f"alone {place}"))
+            found.append(Work(place, 0.0, f"alone {place}"))
             continue
         molecule = given.molecule
         options = {name: value for name, value in asdict(item.options).items() if name not in FREE}
         state = (molecule.charge, molecule.multiplicity, sorted(options.items()))
-        shape = f"{load.nao} {load.naux} {[(spin.nocc, spin.nvir) for spin in load.spins]}"
-        found.append(Work(place, cost(load), shape, repr((molecule.labels, *state))))
+        found.append(Work(place, cost(load), repr((molecule.labels, *state))))
     return found
 
 
@@ -250,36 +244,29 @@ def arrange(items: Sequence[Work], *, parts: int, chained: bool) -> list[list[Wo
     ----------
     parts : pieces that a series is cut into when items are chained, so that as many can work on it
     """
-    if not chained:
-        return [[item] for item in sorted(items, key=_rank)]
-    series: dict[str, list[Work]] = {}
+    series: dict[str | int, list[Work]] = {}
     for item in sorted(items, key=lambda item: item.place):
-        series.setdefault(item.series, []).append(item)
+        series.setdefault(item.series if chained else item.place, []).append(item)
     pieces = []
     for members in series.values():
         length = -(-len(members) // parts)
         pieces += [members[first : first + length] for first in range(0, len(members), length)]
-    return sorted(pieces, key=_largest)
+    return sorted(pieces, key=lambda piece: (-_cost(piece), piece[0].place))
 
 
 def shards(items: Sequence[Work], count: int, *, chained: bool = False) -> list[list[Work]]:
     """The items of each shard, in the manifest's order; every host finds the same."""
     filled: list[list[Work]] = [[] for _ in range(count)]
     loads = [0.0] * count
-    for piece in sorted(arrange(items, parts=count, chained=chained), key=_largest):
+    for piece in arrange(items, parts=count, chained=chained):
         least = min(range(count), key=lambda k: (loads[k], len(filled[k]), k))
         filled[least] += piece
-        loads[least] += sum(item.cost for item in piece)
+        loads[least] += _cost(piece)
     return [sorted(members, key=lambda item: item.place) for members in filled]
 
 
-def _rank(item: Work) -> tuple[float, str, float, int]:
-    bucket = math.floor(math.log2(max(item.cost, LEAST)))
-    return -bucket, item.shape, -item.cost, item.place
-
-
-def _largest(piece: Sequence[Work]) -> tuple[float, int]:
-    return -sum(item.cost for item in piece), piece[0].place
+def _cost(piece: Sequence[Work]) -> float:
+    return sum(item.cost for item in piece)
 
 
 # --- array jobs -------------------------------------------------------------------------------------------------------

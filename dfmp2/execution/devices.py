@@ -24,7 +24,6 @@ def pinning(
     *,
     nvidia: Path = NVIDIA,
     devices: Path = DEVICES,
-    option: str = "--workers",
 ) -> dict[str, str]:
     """Variables that give a worker its device; empty for a backend without one.
 
@@ -33,21 +32,24 @@ def pinning(
     backend : name as asked for
     worker : from 0
     nvidia, devices : folders that list the machine's devices
-    option : how the number of workers was given
 
     Raises
     ------
     InputError : fewer Trainium cores than workers; a core belongs to one process
     """
     if backend in ("cuda", "auto"):
-        cards = _split(environment[CUDA]) if CUDA in environment else _count(nvidia)
+        cards = _split(environment[CUDA]) if CUDA in environment else _numbered(nvidia, ".*")
         return {CUDA: cards[worker % len(cards)]} if cards else {}
     if backend in ("nki", "nki-xla"):
-        cores = _ranges(environment[NEURON]) if environment.get(NEURON) else _neuron_cores(devices)
+        cores = (
+            _ranges(environment[NEURON])
+            if environment.get(NEURON)
+            else _numbered(devices, r"neuron\d+", CORES_PER_CHIP)
+        )
         if cores and len(cores) < workers:
             raise InputError(
-                f"{option} {workers}: there are {len(cores)} NeuronCores and a core serves one process: use at most "
-                f"{option} {len(cores)}"
+                f"--workers {workers}: there are {len(cores)} NeuronCores and a core serves one process: use at most "
+                f"--workers {len(cores)}"
             )
         return {NEURON: cores[worker]} if cores else {}
     return {}
@@ -59,19 +61,13 @@ def _split(text: str) -> list[str]:
     return names[: names.index("-1")] if "-1" in names else names
 
 
-def _count(folder: Path) -> list[str]:
+def _numbered(folder: Path, pattern: str, each: int = 1) -> list[str]:
+    """Numbers of the devices of a folder, `each` for each file that is named so."""
     try:
-        return [str(number) for number, _ in enumerate(sorted(folder.iterdir()))]
+        found = sum(re.fullmatch(pattern, path.name) is not None for path in folder.iterdir())
     except OSError:
         return []
-
-
-def _neuron_cores(devices: Path) -> list[str]:
-    try:
-        chips = sum(re.fullmatch(r"neuron\d+", path.name) is not None for path in devices.iterdir())
-    except OSError:
-        return []
-    return [str(core) for core in range(CORES_PER_CHIP * chips)]
+    return [str(number) for number in range(each * found)]
 
 
 def _ranges(text: str) -> list[str]:

@@ -101,7 +101,7 @@ class Batch:
         return self.output / f"{item.name}.h5"
 
 
-def read_manifest(path: str | Path, *, root: Path | None = None, output: Path | None = None) -> Batch:
+def read_manifest(path: str | Path, *, root: str | Path | None = None, output: str | Path | None = None) -> Batch:
     """The batch a manifest describes; nothing but the manifest is read.
 
     Parameters
@@ -118,9 +118,9 @@ def read_manifest(path: str | Path, *, root: Path | None = None, output: Path | 
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # not TOML, or a number of thousands of digits
         raise InputError(f"not TOML ({error}): correct the manifest", file=file) from error
-    if root is not None and not root.is_dir():
+    root = Path(path).parent if root is None else Path(root)
+    if not root.is_dir():
         raise InputError(f"--root {root}: there is no such folder")
-    root = Path(path).parent if root is None else root
     common = read_values(table, ("output", "item"), file)
     tables = table.get("item")
     if not isinstance(tables, list) or not tables or not all(isinstance(one, dict) for one in tables):
@@ -130,10 +130,10 @@ def read_manifest(path: str | Path, *, root: Path | None = None, output: Path | 
             raise InputError('no output: add output = "FOLDER", or pass --output FOLDER', file=file)
         output = _confined(root, table["output"], f"{file}: output")
     items = [_read_item(one, common, root, f"{file}, item {number}") for number, one in enumerate(tables, start=1)]
-    return _make_batch(file, root, output, items)
+    return _make_batch(file, root, Path(output), items)
 
 
-def make_batch(files: Sequence[str], values: Mapping[str, Any], output: Path, root: Path | None = None) -> Batch:
+def make_batch(files: Sequence[str], values: Mapping[str, Any], output: Path, root: str | Path | None = None) -> Batch:
     """The batch of files named on the command line, all computed alike.
 
     Parameters
@@ -145,7 +145,7 @@ def make_batch(files: Sequence[str], values: Mapping[str, Any], output: Path, ro
     ------
     InputError : a bad value, or two files of the same name
     """
-    root = Path.cwd() if root is None else root
+    root = Path.cwd() if root is None else Path(root)
     files_of_all = {name: str(root / values[name]) for name in ("point_charges", "scf_from") if name in values}
     values = {**values, **files_of_all}  # found again from another folder, as the molecules are
     own = _read_settings(values, "command line")

@@ -57,6 +57,7 @@ NUMBERS: dict[str, tuple[str, str | None]] = {  # in tables: attribute of a resu
 UNITS = {"exit_code": "", "seconds": "s"} | {name: unit for name, (_, unit) in NUMBERS.items() if unit is not None}
 STATES = ("complete", "failed", "pending", "running")
 STATUS_KEYS = ("name", "molecule", "status", "exit_code", "error", "output", "seconds")
+KEPT_KEYS = ("numbers", "fingerprint", "stamp")  # of complete items, in batch.json
 START = "start orbitals sha256:"  # in the command that a result was made with
 LARGEST_START = 4 * 10**9  # bytes of a file with start orbitals
 LARGEST_ERROR = 10**6  # bytes of an error file
@@ -244,12 +245,10 @@ def stamp(path: Path) -> tuple[int, int]:
 def _failed(row: Row, path: Path, known: Row | None) -> Row:
     """The row as failed, if there is an error file beside `path`."""
     value = _read_json(error_file(path), LARGEST_ERROR)
-    try:
-        code, message = int(value["code"]), str(value["message"])
-    except (ValueError, LookupError, TypeError):
+    if not isinstance(value.get("code"), int):
         return row
     seconds = known.seconds if known is not None and known.status == "failed" else None
-    return replace(row, status="failed", exit_code=code, error=message, seconds=seconds)
+    return replace(row, status="failed", exit_code=value["code"], error=str(value.get("message")), seconds=seconds)
 
 
 # --- files of a batch -------------------------------------------------------------------------------------------------
@@ -287,7 +286,7 @@ def write_index(batch: Batch, rows: Sequence[Row]) -> None:
     value = status(rows)
     for item, row in zip(value["items"], rows, strict=True):
         if row.numbers:
-            item |= {"numbers": row.numbers, "fingerprint": row.fingerprint, "stamp": row.stamp}
+            item |= {key: getattr(row, key) for key in KEPT_KEYS}
     recorded: dict[str, Any] = {"manifest": batch.source}
     if not batch.source:  # so that `batch status OUTPUT` knows what the batch is
         files = [item.molecule for item in batch.items]
@@ -310,20 +309,10 @@ def read_index(batch: Batch) -> Known:
     if value.get("dfmp2_batch_version") == VERSION:
         for item in value.get("items") or []:
             try:
-                numbers, made, seconds = item.get("numbers", {}), item.get("stamp", (0, 0)), item["seconds"]
-                row = Row(
-                    str(item["name"]),
-                    str(item["molecule"]),
-                    str(item["status"]),
-                    exit_code=item["exit_code"],
-                    seconds=None if seconds is None else float(seconds),
-                    numbers=numbers if set(NUMBERS) <= set(numbers) else {},
-                    fingerprint=str(item.get("fingerprint", "")),
-                    stamp=(int(made[0]), int(made[1])),
-                )
-            except (AttributeError, LookupError, TypeError, ValueError, OverflowError):
+                row = Row(**{key: item[key] for key in (*STATUS_KEYS, *KEPT_KEYS) if key in item})
+                found[row.name] = replace(row, stamp=tuple(row.stamp))
+            except (TypeError, LookupError):
                 continue
-            found[row.name] = row
     return found
 
 
@@ -392,17 +381,10 @@ def _plain(value: Any) -> Any:
 # --- one table of all results -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Collection:
-    """Rows of complete results, what holds for all of them, and what there is to remark."""
+def collect_results(batch: Batch, *, allow_mixed: bool) -> tuple[list[dict[str, Any]], dict[str, str], list[str]]:
+    """Rows of all complete results, their hashes checked; what holds for all of them; and what there is to remark.
 
-    rows: list[dict[str, Any]]
-    notes: dict[str, str]
-    remarks: list[str]
-
-
-def collect_results(batch: Batch, *, allow_mixed: bool) -> Collection:
-    """Read every complete result, its hash checked: energies of different methods do not belong beside each other.
+    Energies of different methods do not belong beside each other.
 
     Raises
     ------
@@ -438,7 +420,7 @@ def collect_results(batch: Batch, *, allow_mixed: bool) -> Collection:
     if missing:
         remarks.append(f"{missing} of {len(batch.items)} items are not complete and not in the table")
     notes = {field: ", ".join(dict.fromkeys(found[field] for found in methods.values())) for field in METHOD}
-    return Collection(rows, notes, remarks)
+    return rows, notes, remarks
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], notes: Mapping[str, str], *, overwrite: bool) -> None:
