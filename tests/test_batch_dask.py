@@ -142,5 +142,6 @@ def test_stopped_killed_and_left_without_a_scheduler(cluster: Cluster, folder: P
     cluster.scheduler.kill()
     _, err = running.communicate(timeout=30)
     assert running.returncode == 7, err
-    assert "does not answer (the connection was lost): start it; finished items are kept" in err.splitlines()[-1]
+    assert "does not answer (the connection was lost): start it" in err.splitlines()[-1]
+    assert "finished items are kept, and the same command goes on" in err.splitlines()[-1]
     assert results(folder / "alone") == before and not list((folder / "alone").glob("*.error.json"))

@@ -9,11 +9,10 @@ import pytest
 
 from dfmp2.errors import InputError
 from dfmp2.execution.arrays import (
-    ElementSize,
     Work,
     arrange,
     cost,
-    element_sizes,
+    element_size,
     read_shard,
     shard_of_job,
     shards,
@@ -97,22 +96,20 @@ def test_sizes_are_those_of_the_molecule(water, radical):
     for name, stored in (("h2o", water), ("nh2", radical)):
         molecule = parse_xyz(MOLECULES[name], file=name).molecule
         options = Options("sto-3g", frozen_core=str(stored.json["sizes"]["frozen_core"]))
-        bases = ("sto-3g", "df", "", "")
-        found = workload(molecule, options, element_sizes([(bases, symbol) for symbol in molecule.elements]))
+        found = workload(molecule, options)
         sizes = stored.json["sizes"]
         assert found is not None
         assert (found.nao, found.naux_scf, found.naux) == (sizes["nao"], sizes["naux_scf"], sizes["naux"])
         spins = 1 if name == "h2o" else 2
         assert [s.nocc for s in found.spins] == sizes["nocc"][:spins]
         assert [s.nvir for s in found.spins] == sizes["nvir"][:spins]
-    assert element_sizes([(("no-such-basis", "df", "", ""), "H")]) == {}
-    assert cost(None) == 0.0
+    assert workload(molecule, Options("no-such-basis")) is None and cost(None) == 0.0
 
 
 def test_core_potentials_count():
     """Iodine in def2-SVP: 28 electrons in the potential, [4s4p2d]: 4 + 12 + 10 functions (Weigend, Ahlrichs 2005)."""
-    (found,) = element_sizes([(("def2-svp", "conventional", "", "auto"), "I")]).values()
-    assert isinstance(found, ElementSize) and (found.core, found.scf_fitting, found.orbital) == (28, 0, 26)
+    found = element_size("def2-svp", "conventional", None, "auto", "I")
+    assert (found.core, found.scf_fitting, found.orbital) == (28, 0, 26)
 
 
 def test_a_killed_worker_says_what_would_fit():

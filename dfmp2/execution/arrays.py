@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 from dfmp2.errors import Dfmp2Error, InputError
@@ -31,7 +32,6 @@ from dfmp2.scf.fitting_sets import resolve_fitting
 from dfmp2.scf.hartree_fock import reference_kind, uses_single
 
 PER_ITEM = 0.1  # s beside the calculation itself: reading, planning, writing
-LIBRARIES = 10**8  # bytes of what a worker has loaded beside what its parent has
 MOST_SHARDS = 100_000
 SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 LONGEST = 366 * 86400  # s
@@ -41,7 +41,6 @@ SCHEDULERS = (  # variables: index, first index (or None), count
 )
 COMPILED = ("nki", "nki-xla")  # backends that launch compiled programs
 
-Bases = tuple[str, str, str, str]  # basis, scf, scf_auxbasis, auxbasis: what the numbers of functions depend on
 Inputs = Sequence[Input | InputError]  # of all items, by their places; an error for a molecule that cannot be read
 
 
@@ -55,9 +54,6 @@ class ElementSize(NamedTuple):
     scf_fitting: int
     mp2_fitting: int
     core: int
-
-
-SizeTable = Mapping[tuple[Bases, str], ElementSize]  # by bases and element symbol
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,62 +115,48 @@ def foresee(batch: Batch, count: int, *, chained: bool = False) -> dict[str, Any
 
 
 def look_ahead(batch: Batch, inputs: Inputs) -> list[Workload | None]:
-    """Sizes of all items, looked up in this process; None for one that will be refused.
+    """Sizes of all items; None for one that will be refused.
 
     Raises
     ------
     InputError : PySCF is missing
     """
     import_pyscf()
-    return workloads(batch, inputs, element_sizes(wanted(batch, inputs)))
-
-
-def wanted(batch: Batch, inputs: Inputs) -> list[tuple[Bases, str]]:
-    """The elements whose numbers of functions decide the sizes, in every set of bases."""
-    found: dict[tuple[Bases, str], None] = {}
-    for item, given in zip(batch.items, inputs, strict=True):
-        if isinstance(given, Input):
-            found |= dict.fromkeys((_bases(item.options), symbol) for symbol in given.molecule.elements)
-    return list(found)
-
-
-def element_sizes(looked_for: Iterable[tuple[Bases, str]]) -> dict[tuple[Bases, str], ElementSize]:
-    """Look elements up in the basis sets; those that a set lacks are left out. Imports PySCF."""
-    table = {}
-    for bases, symbol in looked_for:
-        basis, scf, scf_auxbasis, auxbasis = bases
-        try:
-            orbital = resolve_orbital(basis, (symbol,))
-            jk = resolve_fitting("jk", scf_auxbasis or None, orbital, (symbol,)) if scf == "df" else None
-            ri = resolve_fitting("ri", auxbasis or None, orbital, (symbol,))
-        except Dfmp2Error:
-            continue  # the item itself will say what is wrong
-        shells, fitting = orbital.elements[symbol], ri.elements[symbol].shells
-        scf_fitting = 0 if jk is None else _functions(jk.elements[symbol].shells)
-        table[bases, symbol] = ElementSize(
-            _functions(shells.shells), scf_fitting, _functions(fitting), shells.ecp_electrons
-        )
-    return table
-
-
-def workloads(batch: Batch, inputs: Inputs, table: SizeTable) -> list[Workload | None]:
-    """Sizes of all items; None for one that will be refused."""
     return [
-        workload(given.molecule, item.options, table) if isinstance(given, Input) else None
+        workload(given.molecule, item.options) if isinstance(given, Input) else None
         for item, given in zip(batch.items, inputs, strict=True)
     ]
 
 
-def workload(molecule: Molecule, options: Options, table: SizeTable) -> Workload | None:
+@cache
+def element_size(basis: str, scf: str, scf_auxbasis: str | None, auxbasis: str | None, symbol: str) -> ElementSize:
+    """Look an element up in the basis sets of a calculation. Imports PySCF.
+
+    Raises
+    ------
+    Dfmp2Error : a set lacks it
+    """
+    orbital = resolve_orbital(basis, (symbol,))
+    jk = resolve_fitting("jk", scf_auxbasis, orbital, (symbol,)) if scf == "df" else None
+    ri = resolve_fitting("ri", auxbasis, orbital, (symbol,))
+    return ElementSize(
+        _functions(orbital.elements[symbol].shells),
+        0 if jk is None else _functions(jk.elements[symbol].shells),
+        _functions(ri.elements[symbol].shells),
+        orbital.elements[symbol].ecp_electrons,
+    )
+
+
+def workload(molecule: Molecule, options: Options) -> Workload | None:
     """Sizes of a run, None for one that will be refused."""
-    bases = _bases(options)
+    bases = options.basis, options.scf, options.scf_auxbasis, options.auxbasis
     try:
-        atoms = [table[bases, symbol] for symbol in molecule.symbols]
-        ecp = {symbol: table[bases, symbol].core for symbol in molecule.elements}
+        atoms = [element_size(*bases, symbol) for symbol in molecule.symbols]
+        ecp = {symbol: element_size(*bases, symbol).core for symbol in molecule.elements}
         electrons = molecule.check_electrons(ecp)
         core = frozen_core_count(molecule, options.frozen_core, ecp, *electrons).orbitals
         kind = reference_kind(options, molecule.multiplicity)
-    except (KeyError, Dfmp2Error):
+    except Dfmp2Error:  # the item itself will say what is wrong
         return None
     nao = sum(atom.orbital for atom in atoms)
     return Workload(
@@ -221,12 +203,8 @@ def memory_needed(load: Workload, threads: int) -> tuple[int, int]:
     from dfmp2.planning.plan import memory_plan
 
     limits = select("cpu", "fp64", threads)[0].limits
-    found = memory_plan(load, limits, threads, program=resources.resident_memory() + LIBRARIES, budget=0)
+    found = memory_plan(load, limits, threads, program=resources.resident_memory(), budget=0)
     return found.least, found.comfortable
-
-
-def _bases(options: Options) -> Bases:
-    return options.basis, options.scf, options.scf_auxbasis or "", options.auxbasis or ""
 
 
 def _functions(shells: Sequence[Any]) -> int:

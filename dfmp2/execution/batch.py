@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from dfmp2.errors import Dfmp2Error, InputError, Interrupted, ResourceError
-from dfmp2.execution.arrays import arrange, element_sizes, memory_needed, shards, wanted, workloads, works
+from dfmp2.execution.arrays import arrange, look_ahead, memory_needed, shards, works
 from dfmp2.execution.devices import pinning
 from dfmp2.execution.manifest import Batch
 from dfmp2.execution.pool import FAULT, Pool
@@ -30,9 +30,9 @@ from dfmp2.execution.state import (
     write_failure,
     write_index,
 )
-from dfmp2.execution.worker import PREVIOUS, Task, compute_item
+from dfmp2.execution.worker import PREVIOUS, Task, compute_item, load_libraries
 from dfmp2.host.files import require_writable
-from dfmp2.host.locks import discard, holder
+from dfmp2.host.locks import discard
 from dfmp2.planning.sizes import Workload
 
 PATIENCE = 8.0  # s that workers have to stop
@@ -120,8 +120,7 @@ class BatchRun:
         self._queue: deque[int] = deque()  # places of items that may begin
         self._after: dict[int, int] = {}  # place of the item that may begin when one has ended, in a series
         self._before: dict[int, int] = {}
-        self._elsewhere: dict[int, float] = {}  # items that other processes compute, and until when they are waited for
-        self._mentioned: set[int] = set()  # of them
+        self._elsewhere: dict[int, float] = {}  # items that other processes compute, and since when that is known
         self._loads: list[Workload | None] = []
         self._costs: dict[int, float] = {}
         self._todo = self._done = 0
@@ -151,6 +150,7 @@ class BatchRun:
         if left or self._shard is not None or self._copies is not None:
             with pool:
                 pool.grow(min(workers, left or 1))
+                self._plan(len(pool.slots))
                 unfinished = self._work(pool)
             for place in unfinished:
                 discard(self.batch.result(self.batch.items[place]))
@@ -174,7 +174,6 @@ class BatchRun:
             if stops > 1 or (deadline is not None and (not pool.busy or time.monotonic() > deadline)):
                 break
             if deadline is None:
-                self._take_back()
                 for slot in pool.free:
                     self._next(pool, slot)
             for slot in pool.finished():
@@ -194,10 +193,10 @@ class BatchRun:
 
     # What comes next
 
-    def _plan(self, loads: list[Workload | None], workers: int) -> None:
-        """Decide what is this run's, and in which order."""
-        self._loads = loads
-        chosen = works(self.batch, self._inputs, loads)
+    def _plan(self, workers: int) -> None:
+        """Decide what is this run's, and in which order, while the workers load their libraries."""
+        self._loads = look_ahead(self.batch, self._inputs)
+        chosen = works(self.batch, self._inputs, self._loads)
         self._costs = {work.place: work.cost for work in chosen}
         if self._shard is not None:
             index, count = self._shard
@@ -229,16 +228,12 @@ class BatchRun:
 
     def _next(self, pool: Pool, slot: Any) -> None:
         """Give a free slot the next item, or let it go."""
-        if _device(slot) in self.barred or (self._loads and not self._queue and not self._elsewhere):
+        if _device(slot) in self.barred or not self._queue:
             pool.dismiss(slot)
             return
         if slot.dead:  # while it had nothing to do, so no item is to blame
             slot.death()
             slot.start()
-            return
-        if not self._loads:
-            if not any(other.function is element_sizes for other in pool.busy):
-                slot.submit(element_sizes, wanted(self.batch, self._inputs))
             return
         while self._queue:
             place = self._queue.popleft()
@@ -265,16 +260,6 @@ class BatchRun:
             token=slot.token,
         )
 
-    def _take_back(self) -> None:
-        """Queue items that other processes have let go of; give up on those they keep."""
-        for place, until in list(self._elsewhere.items()):
-            if holder(self.batch.result(self.batch.items[place])) is None:
-                del self._elsewhere[place]
-                self._queue.append(place)
-            elif not self._queue and time.monotonic() > until:
-                del self._elsewhere[place]
-                self._end(place, self.rows[place])
-
     # What became of it
 
     def _take(self, pool: Pool, slot: Any, *, stopping: bool) -> None:
@@ -288,11 +273,8 @@ class BatchRun:
         error = future.exception()
         if isinstance(error, BrokenExecutor):
             self._take_death(pool, slot, function, place, stopping=stopping)
-        elif function is not compute_item:
-            if error is not None:
-                raise error
-            if function is element_sizes:
-                self._plan(workloads(self.batch, self._inputs, future.result()), len(pool.slots))
+        elif function is load_libraries:
+            future.result()
         elif error is not None:  # a fault in dfmp2: what the process holds is not to be trusted any more
             text = "".join(traceback.format_exception(error))
             self._fail(place, FAULT, f"a fault in dfmp2: {type(error).__name__}: {error}", text)
@@ -309,11 +291,14 @@ class BatchRun:
         if row.status in ("complete", "failed"):
             self._end(place, row)
         elif row.status == "running":
-            self.rows[place] = row
-            self._elsewhere[place] = time.monotonic() + GRACE
-            if place not in self._mentioned:
-                self._mentioned.add(place)
+            if place not in self._elsewhere:
+                self._elsewhere[place] = time.monotonic()
                 self._observer.note(f"{row.name}: {row.remark}: left to it")
+            if self._queue or time.monotonic() - self._elsewhere[place] < GRACE:
+                self._queue.append(place)  # it may have ended when the others are done
+                self.rows[place] = row
+            else:
+                self._end(place, row)
         elif not stopping:  # somebody has terminated the worker, not the batch
             self._queue.appendleft(place)
         if row.device_fault and _device(slot) not in self.barred:  # the next item would fail on it as well, or be wrong

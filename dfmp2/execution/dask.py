@@ -28,7 +28,6 @@ LOOK_EVERY = 1.0  # s between two looks at the workers
 ANSWER = 5.0  # s that the scheduler has for an answer
 WAIT = 60.0  # s that a cluster may be without any worker
 SHARE_OF_LIMIT = 0.8  # of a worker's memory limit; at 0.95 its nanny ends it
-HINT = "see docs/clusters/dask.md"
 
 
 def read_engine(text: str) -> str:
@@ -52,7 +51,7 @@ def read_engine(text: str) -> str:
     if parts.scheme == "tcp" and not re.fullmatch(r"localhost|::1|127(\.\d+){3}", host):
         raise InputError(
             f"--engine {text}: {address} is not encrypted, and whoever reaches it can run any program as you: start "
-            f"scheduler and workers with TLS ({HINT})"
+            "scheduler and workers with TLS (docs/clusters/dask.md)"
         )
     return address
 
@@ -60,12 +59,7 @@ def read_engine(text: str) -> str:
 def run_task(versions: dict[str, str], token: Path, worker_id: str, count: int, function: Any, *given: Any) -> Any:
     """What a Dask worker executes: the identity of its process, and the result of `function`.
 
-    Parameters
-    ----------
-    versions : of the client
-    token : file in the output folder
-    worker_id : the process that the task is bound to, "" for the first task
-    count : threads
+    `worker_id` is the process that the task is bound to, "" for the first task; `count` are threads.
     """
     from distributed import get_worker
 
@@ -99,6 +93,7 @@ class DaskSlot:
         pool = self._pool
         pool.taken.discard(self.address)
         self.address, self._worker_id = next((one for one in pool.workers if one not in pool.taken), ""), ""
+        self.variables = {"Dask worker": self.address}  # what names its device
         if not self.address:
             return
         pool.taken.add(self.address)
@@ -133,11 +128,6 @@ class DaskSlot:
             self._worker_id, result = future.result()
             ended.set_result(result)
         return function, task, ended
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """What names its device."""
-        return {"Dask worker": self.address}
 
     @property
     def dead(self) -> bool:
@@ -191,7 +181,7 @@ class DaskPool(Pool):
             raise self._gone(error) from error
         with suppress(ValueError):  # of a scheduler that executes nothing itself
             if self.client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.worker_ttl) is None:
-                raise InputError(f"{self._address} never gives up a worker that hangs: set worker-ttl ({HINT})")
+                raise InputError(f"{self._address} never gives up a worker that hangs: set its worker-ttl")
         self.token.touch()
         return self
 
@@ -202,12 +192,7 @@ class DaskPool(Pool):
             self.client.close(timeout=2)
 
     def grow(self, size: int) -> None:
-        """Take up to `size` workers, now or when they come.
-
-        Raises
-        ------
-        ResourceError : no scheduler or no worker
-        """
+        """Take up to `size` workers, now or when they come; ResourceError without a scheduler or a worker."""
         self._size = size
         self._look()
         while not self.slots:
@@ -215,12 +200,7 @@ class DaskPool(Pool):
             self._look()
 
     def finished(self) -> list[Any]:
-        """Slots that have ended what they do within a moment.
-
-        Raises
-        ------
-        ResourceError : the scheduler is gone, or all workers
-        """
+        """Slots that have ended what they do within a moment; ResourceError without a scheduler or a worker."""
         self._look()
         for slot in [slot for slot in self.busy if slot.dead and not slot.future.done()]:
             slot.close()
@@ -249,6 +229,6 @@ class DaskPool(Pool):
 
     def _gone(self, error: Exception) -> ResourceError:
         return ResourceError(
-            f"the Dask scheduler {self._address} does not answer ({error}): start it; finished items are kept, and the "
-            "same command goes on"
+            f"the Dask scheduler {self._address} does not answer ({error}): start it, with TLS name the certificates; "
+            "finished items are kept, and the same command goes on"
         )

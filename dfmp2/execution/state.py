@@ -310,7 +310,7 @@ def read_index(batch: Batch) -> Known:
         for item in value.get("items") or []:
             try:
                 row = Row(**{key: item[key] for key in (*STATUS_KEYS, *KEPT_KEYS) if key in item})
-                found[row.name] = replace(row, stamp=tuple(row.stamp))
+                found[row.name] = replace(row, stamp=(row.stamp[0], row.stamp[1]))
             except (TypeError, LookupError):
                 continue
     return found
