@@ -147,13 +147,15 @@ class BatchRun:
         require_writable(self.batch.output / INDEX, overwrite=True, expected_bytes=10**6)
         remove_leftovers(self.batch.output)
         left = sum(row.status != "complete" for row in self.rows)
-        if left or self._shard is not None or self._copies is not None:
+        if left or self._copies is not None:
             with pool:
                 pool.grow(min(workers, left or 1))
-                self._plan(len(pool.slots))
+                self._plan(min(workers, pool.most))
                 unfinished = self._work(pool)
             for place in unfinished:
                 discard(self.batch.result(self.batch.items[place]))
+        elif self._shard is not None:
+            self._plan(workers)
         self._look_again()
         write_index(self.batch, self.rows)
         if self._copies is not None:

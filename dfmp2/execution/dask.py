@@ -191,6 +191,11 @@ class DaskPool(Pool):
         with suppress(OSError):
             self.client.close(timeout=2)
 
+    @property
+    def most(self) -> int:
+        """How many workers there are now."""
+        return len(self.workers)
+
     def grow(self, size: int) -> None:
         """Take up to `size` workers, now or when they come; ResourceError without a scheduler or a worker."""
         self._size = size

@@ -186,13 +186,10 @@ def slug(text: str) -> str:
 
 
 def _read_item(table: Mapping[str, Any], common: Mapping[str, Any], root: Path, where: str) -> Item:
-    molecule = table.get("molecule")
+    own, molecule = read_values(table, ("molecule", "name"), where), table.get("molecule")
     if not isinstance(molecule, str):
-        close = difflib.get_close_matches("molecule", list(table), n=1)
-        meant = f" (is {close[0]!r} meant?)" if close and close[0] != "molecule" else ""
-        raise InputError(f'{where}: no molecule{meant}: expected molecule = "FILE"')
+        raise InputError(f'{where}: no molecule: expected molecule = "FILE"')
     where = f"{where} ({molecule[:LONGEST_SHOWN]})"
-    own = read_values(table, ("molecule", "name"), where)
     for name in OF_THE_BATCH:
         if name in own:
             raise InputError(f"{where}: {name} belongs to the batch as a whole: move it above the first [[item]]")

@@ -182,6 +182,11 @@ class Pool:
             slot.close()
 
     @property
+    def most(self) -> int:
+        """How many slots there may be."""
+        return len(self._devices)
+
+    @property
     def busy(self) -> list[Any]:
         """Those with something to do."""
         return [slot for slot in self.slots if slot.future is not None]
