@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import shlex
@@ -63,8 +64,20 @@ def _folders(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_a_batch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command MANIFEST, --output and --root."""
-    return _folders(click.argument("manifest", metavar="MANIFEST.toml | OUTPUT")(function))
+    """Give a command MANIFEST, --output and --root, which it gets as one `batch`: also that recorded in a folder."""
+
+    @functools.wraps(function)
+    def found(manifest: str, root: str | None, output: str | None, **given: Any) -> Any:
+        from dfmp2.execution.manifest import read_manifest
+        from dfmp2.execution.state import read_recorded
+
+        if not Path(manifest).is_dir():
+            return function(batch=read_manifest(manifest, root=root, output=output), **given)
+        if root is not None or output is not None:
+            raise InputError(f"--root and --output belong to a manifest, and {manifest} is a folder: leave them out")
+        return function(batch=read_recorded(Path(manifest)), **given)
+
+    return _folders(click.argument("manifest", metavar="MANIFEST.toml | OUTPUT")(found))
 
 
 # --- run --------------------------------------------------------------------------------------------------------------
@@ -111,7 +124,8 @@ def run(
     10 s; the same command goes on. Exit code 0 when all is complete, 9 when items failed, 75 when it was stopped, 7
     when a device failed and none is left, or --engine does not answer.
     """
-    given = {name: value for name, value in options.items() if _from_command_line(ctx, name)}
+    said = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+    given = {name: value for name, value in options.items() if ctx.get_parameter_source(name) in said}
     from dfmp2.execution.arrays import read_shard, shard_of_job
 
     workers = workers or (1 if engine is None else MOST_WORKERS)
@@ -202,12 +216,7 @@ class Display:
 
 
 def load(sources: Sequence[str], given: Mapping[str, Any], output: str | None, root: str | None) -> Batch:
-    """The batch that the command line names.
-
-    Parameters
-    ----------
-    given : options of the calculation that were given there
-    """
+    """The batch that the command line names, with the options of the calculation that were given there."""
     from dfmp2.execution.manifest import make_batch, read_manifest
 
     manifests = [source for source in sources if source.endswith(".toml")]
@@ -227,10 +236,6 @@ def load(sources: Sequence[str], given: Mapping[str, Any], output: str | None, r
         option = foreign[0].replace("_", "-")
         raise InputError(f"--{option} beside a manifest: write {foreign[0]} = ... into {manifests[0]}")
     return read_manifest(manifests[0], root=root, output=output)
-
-
-def _from_command_line(ctx: click.Context, name: str) -> bool:
-    return ctx.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 def _workers(batch: Batch, engine: str | None, workers: int, given: Mapping[str, Any]) -> tuple[Pool, str]:
@@ -294,26 +299,13 @@ def _count(number: int, what: str) -> str:
 # --- status, plan, collect --------------------------------------------------------------------------------------------
 
 
-def _look_up(manifest: str, root: str | None, output: str | None) -> Batch:
-    """The batch of a manifest, or the one recorded in a folder of results."""
-    from dfmp2.execution.manifest import read_manifest
-    from dfmp2.execution.state import read_recorded
-
-    if Path(manifest).is_dir():
-        if root is not None or output is not None:
-            raise InputError(f"--root and --output belong to a manifest, and {manifest} is a folder: leave them out")
-        return read_recorded(Path(manifest))
-    return read_manifest(manifest, root=root, output=output)
-
-
 @command.command("status", short_help="Where every item stands.")
 @_of_a_batch
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def status(manifest: str, root: str | None, output: str | None, as_json: bool) -> None:
+def status(batch: Batch, as_json: bool) -> None:
     """Say which items are complete, failed, pending or running, at any time, also while the batch runs."""
     from dfmp2.execution import state
 
-    batch = _look_up(manifest, root, output)
     rows = state.look(batch, state.read_index(batch))
     if as_json:
         click.echo(state.to_json(state.status(rows)), nl=False)
@@ -332,7 +324,7 @@ def status(manifest: str, root: str | None, output: str | None, as_json: bool) -
 @click.option("--shards", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Parts of the batch.")
 @click.option("--scf-chain", is_flag=True, help="Keep pieces of a series together, as batch run --scf-chain does.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def plan(manifest: str, root: str | None, output: str | None, shards: int, scf_chain: bool, as_json: bool) -> None:
+def plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> None:
     """Predict what every item costs and show the shards that `batch run --shard I/N` computes.
 
     The shards depend on manifest and molecules only. Times are those of this machine when `dfmp2 plan` or `dfmp2 run`
@@ -341,7 +333,7 @@ def plan(manifest: str, root: str | None, output: str | None, shards: int, scf_c
     from dfmp2.execution.arrays import foresee
     from dfmp2.execution.state import to_json
 
-    outlook = foresee(_look_up(manifest, root, output), shards, chained=scf_chain)
+    outlook = foresee(batch, shards, chained=scf_chain)
     if as_json:
         click.echo(to_json(outlook), nl=False)
         return
@@ -362,9 +354,7 @@ def plan(manifest: str, root: str | None, output: str | None, shards: int, scf_c
 @click.option("-o", "table", required=True, metavar="TABLE.h5|.csv|.json", help="File to write.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 @click.option("--allow-mixed", is_flag=True, help="Also when the results were computed with different methods.")
-def collect(
-    manifest: str, root: str | None, output: str | None, table: str, overwrite: bool, allow_mixed: bool
-) -> None:
+def collect(batch: Batch, table: str, overwrite: bool, allow_mixed: bool) -> None:
     """Write energies and key numbers of all complete results into one table, after checking every file's hash.
 
     Results of different methods (basis, fitting sets, frozen core, precision, ...) are refused unless --allow-mixed is
@@ -373,7 +363,7 @@ def collect(
     from dfmp2.execution.state import collect_results, write_rows
     from dfmp2.host.files import require_writable
 
-    batch, target = _look_up(manifest, root, output), Path(table)
+    target = Path(table)
     if target.suffix not in (".h5", ".csv", ".json"):
         raise InputError(f"-o {table}: expected a name ending in .h5, .csv or .json")
     if target.suffix == ".h5" and target.parent.resolve() == batch.output.resolve():
