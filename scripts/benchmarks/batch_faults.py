@@ -190,9 +190,7 @@ def numbers(folder: Path) -> dict[str, Any]:
     return found
 
 
-def judge(
-    batch: Batch, truth: Truth, allowed: set[int], *, faults: int = 1, options: Sequence[str] = ()
-) -> Counter[str]:
+def judge(batch: Batch, truth: Truth, allowed: set[int], options: Sequence[str] = ()) -> Counter[str]:
     """Count what is wrong after a fault, and after the same command once more.
 
     Parameters
