@@ -21,7 +21,6 @@ from typing import Any
 
 from dfmp2.backends.registry import names as backend_names
 from dfmp2.errors import InputError
-from dfmp2.execution.worker import TASKS
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
 from dfmp2.options import Options
@@ -31,6 +30,8 @@ MAX_ITEMS = 100_000
 LONGEST_NAME = 100
 LONGEST_SHOWN = 60
 
+# What a manifest may ask for with `task`: function of (molecule, options), as `dfmp2.mp2.energy.mp2_energy`.
+TASKS = {"energy": "dfmp2.mp2.energy:mp2_energy"}
 # What a manifest may say beside the options of a calculation, with types.
 OF_THE_ITEM: dict[str, type] = {
     **{"charge": int, "multiplicity": int, "units": str},
@@ -63,7 +64,7 @@ class Item:
     charge, multiplicity : None for what the file says
     units : of the file
     point_charges, point_charge_units : file of charges around it, None for none, and the unit of their positions
-    task : what is computed, one of `dfmp2.execution.worker.TASKS`
+    task : what is computed, one of TASKS
     """
 
     name: str

@@ -46,9 +46,6 @@ LEAST_FREE = 10**6  # bytes of disk without which nothing is begun
 PATIENCE = 6.0  # s to come to the next safe point when the parent is gone
 LOOK_EVERY = 0.5  # s between two looks for the token
 
-# What a manifest may ask for with `task`: function of (molecule, options), as `dfmp2.mp2.energy.mp2_energy`.
-TASKS = {"energy": "dfmp2.mp2.energy:mp2_energy"}
-
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -57,7 +54,7 @@ class Task:
     Attributes
     ----------
     row : its name and molecule
-    kind : one of TASKS
+    kind : one of `dfmp2.execution.manifest.TASKS`
     molecule, options : what is computed; memory and threads are those of this worker
     output : folder of the results
     start : result whose orbitals the SCF starts from, None for the default
@@ -242,6 +239,7 @@ def _compute_and_write(task: Task, notes: list[str]) -> Row:
 
 def _compute(task: Task, stop: Stop) -> MP2Result:
     """The result of an item, not yet written."""
+    from dfmp2.execution.manifest import TASKS
     from dfmp2.output.hdf5 import read_start_orbitals
 
     origin = task.start or task.options.scf_from
