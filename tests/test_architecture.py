@@ -39,6 +39,7 @@ FOREIGN = {
     "qcengine": {"interop"},
     "boto3": {"execution"},
     "botocore": {"execution"},
+    "distributed": {"execution"},
 }
 
 

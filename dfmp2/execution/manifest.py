@@ -25,13 +25,13 @@ from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
 from dfmp2.options import Options
 
-# Functions of (molecule, options), as `dfmp2.mp2.energy.mp2_energy`, that a manifest may name with `task`.
-TASKS = {"energy": "dfmp2.mp2.energy:mp2_energy"}
 MAX_BYTES = 64 * 10**6
 MAX_ITEMS = 100_000
 LONGEST_NAME = 100
 LONGEST_SHOWN = 60
 
+# What a manifest may ask for with `task`: function of (molecule, options), as `dfmp2.mp2.energy.mp2_energy`.
+TASKS = {"energy": "dfmp2.mp2.energy:mp2_energy"}
 # What a manifest may say beside the options of a calculation, with types.
 OF_THE_ITEM: dict[str, type] = {
     **{"charge": int, "multiplicity": int, "units": str},

@@ -93,7 +93,7 @@ def pair_energies_to_tolerance(
         f"the estimated precision error {certificate.correlation_error:.1e} Eh exceeds the tolerance {tolerance:.1e} Eh"
     )
     if host is not backend:
-        route = "" if all(isinstance(tensor, np.ndarray | StoredTensor) for tensor in b) else "--transform host, "
+        route = "--transform host, " if _on_device(b) else ""
         raise NumericalError(
             f"{found}, and --backend {backend.name} has no float64: use {route}--backend cpu or a larger --tolerance"
         )
@@ -110,7 +110,7 @@ def operands(
     b: Sequence[Any], spaces: list[ActiveSpace], backend: Backend, precision: str, held: int, threads: int
 ) -> list[Source]:
     """B of each spin as the backend takes it in that precision, "fp64" or "mixed"; others as above."""
-    on_device = not all(isinstance(tensor, np.ndarray | StoredTensor) for tensor in b)
+    on_device = _on_device(b)
     order = None if on_device or precision == "fp64" else summation_order(b)
 
     def operand(tensor: Any, space: ActiveSpace) -> Source:
@@ -125,6 +125,10 @@ def operands(
         return backend.put(tensor if order is None else rounded(tensor, order, threads), *energies, precision)
 
     return [operand(tensor, space) for tensor, space in zip(b, spaces, strict=True)]
+
+
+def _on_device(b: Sequence[Any]) -> bool:
+    return not all(isinstance(tensor, np.ndarray | StoredTensor) for tensor in b)
 
 
 def summation_order(b: Sequence[Any]) -> NDArray[np.intp]:
