@@ -27,6 +27,7 @@ from dfmp2.errors import BackendUnavailable, ComparisonFailed, Dfmp2Error, Input
 from dfmp2.host import threads
 from dfmp2.host.resources import usable_cores
 from dfmp2.mp2.pairs import pair_energies
+from dfmp2.progress import Collector, Silent
 from dfmp2.trainium import entry
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.costs import catalogue, prediction
@@ -111,12 +112,13 @@ def predict(problem: shapes.Problem) -> Found:
 
 def measure(lane: str, names: Sequence[str], repeats: int, predictions: Found, *, with_torch: bool) -> Found:
     """All phases of all shapes."""
-    header = machine.watch()
+    doubts = Collector(Silent())
+    header = machine.watch(doubts)
     found: Found = {
         "lane": lane,
         "rehearsal": lane == REHEARSAL,
         "machine": header.lines(),
-        "warnings": header.warnings(),
+        "warnings": doubts.warnings,
         "shapes": {},
     }
     for name in names:

@@ -248,7 +248,7 @@ def test_placeholders_are_known_by_version(trainium, name, version):
     assert name.replace("-", "_") not in sys.modules
     fake = having(trainium, **{name.replace("-", "_"): version})
     [found] = neuron(replace(fake, root=trainium.root / "empty")).values()
-    check(found, f"no Neuron device; {name} {version}", "placeholder", fix=f"pip uninstall {name}; for the real one")
+    check(found, f"no Neuron device; {name} {version}", "placeholder", fix=f"pip uninstall {name} and install it from")
     check(neuron(fake)["packages"], f"{name} {version} from PyPI", fix="AWS's own package index")
 
 
@@ -259,7 +259,11 @@ def test_a_trainium_host(trainium):
     bare = replace(trainium, version={"torch-xla": "2.9.0"}.get)
     check(neuron(bare)["packages"], "neither nki (to compile) nor nrtpy (to run)", fix="AWS's own package index")
     check(neuron(having(trainium, nrtpy="0.2"))["packages"], "nki and nrtpy clash", fix="an environment")
-    check(neuron(having(trainium, torch="2.10.0"))["packages"], "but torch 2.10.0", fix="install torch 2.9.0")
+    check(
+        neuron(having(trainium, torch="2.10.0"))["packages"],
+        "torch 2.10.0 and torch-xla 2.9.0 do not belong together",
+        fix="install torch 2.9.0",
+    )
     path = trainium.environ["PATH"].split(":")
     last = having(trainium, {"PATH": ":".join(path[1:])})
     check(neuron(last)["PATH"], "libneuronpjrt-path, neuronx-cc", fix=f"export PATH={path[0]}:$PATH")
