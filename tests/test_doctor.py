@@ -261,7 +261,7 @@ def test_a_trainium_host(trainium):
     check(neuron(having(trainium, nrtpy="0.2"))["packages"], "nki and nrtpy clash", fix="an environment")
     check(
         neuron(having(trainium, torch="2.10.0"))["packages"],
-        "torch 2.10.0 and torch-xla 2.9.0 do not belong together",
+        "torch 2.10.0 and torch-xla 2.9.0 do not",
         fix="install torch 2.9.0",
     )
     path = trainium.environ["PATH"].split(":")
