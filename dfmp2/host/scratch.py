@@ -283,9 +283,9 @@ def remove_stale(root: Path) -> list[str]:
         entries = sorted(os.listdir(root))
     except OSError:
         return []
-    for name in entries:
-        match, folder = _NAME.fullmatch(name), root / name
-        if match is None or match["host"] != _host() or _alive(int(match["pid"])) or _is_kept(folder):
+    for match in filter(None, map(_NAME.fullmatch, entries)):
+        name, folder = match[0], root / match[0]
+        if match["host"] != _host() or _alive(int(match["pid"])) or _is_kept(folder):
             continue
         remove_kept(folder)
         if not os.path.lexists(folder):

@@ -37,10 +37,8 @@ def limited(threads: int, blas: int = 1) -> Iterator[None]:
     """Give OpenMP `threads` threads and every loaded OpenBLAS `blas`, for the time of the block."""
     undo: list[Callable[[], None]] = []
     try:
-        for library in _loaded("openblas"):
-            undo.append(_limit_openblas(library, blas))
-        for library in [path for name in _OPENMP_LIBRARIES for path in _loaded(name)]:
-            undo.append(_limit_openmp(library, threads))
+        undo += [_limit_openblas(library, blas) for library in _loaded("openblas")]
+        undo += [_limit_openmp(library, threads) for library in _loaded(*_OPENMP_LIBRARIES)]
         yield
     finally:
         for restore in undo:
@@ -81,14 +79,14 @@ def _limit_openmp(path: str, threads: int) -> Callable[[], None]:
     return lambda: library.omp_set_num_threads(ctypes.c_int(before))
 
 
-def _loaded(name: str) -> list[str]:
-    """Paths of the shared libraries of this process whose file name holds `name`."""
+def _loaded(*names: str) -> list[str]:
+    """Paths of the shared libraries of this process whose file name holds one of `names`."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return []
-    paths = {line.split(maxsplit=5)[5] for line in lines if len(line.split(maxsplit=5)) == 6}
-    return sorted(path for path in paths if name in Path(path).name and ".so" in path)
+    paths = {line[line.index("/") :] for line in lines if ".so" in line and "/" in line}
+    return sorted(path for path in paths if any(name in os.path.basename(path) for name in names))
 
 
 def each(count: int, work: Callable[[int], object], workers: int) -> None:
