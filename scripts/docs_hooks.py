@@ -80,7 +80,7 @@ class Descriptions(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Move the descriptions of one function or class."""
         kinds = griffe.DocstringSectionKind
-        for part in obj.docstring.parsed if obj.docstring else ():
+        for part in obj.docstring.parsed if obj.docstring and not obj.is_attribute else ():
             if part.kind not in (kinds.parameters, kinds.attributes, kinds.returns, kinds.raises):
                 continue
             for item in part.value:

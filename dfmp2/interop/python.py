@@ -181,9 +181,10 @@ def prepare(
 ) -> Prepared:
     """SCF, integrals and B of a molecule into a file, for `energy` to go on from, here or on another machine.
 
+    What is not listed is as of `run`.
+
     Parameters
     ----------
-    others : as of `run`
     output : the file; OUTPUT.checkpoint is kept beside it while it is made
     overwrite : replace a file that is there
     options : fields of `dfmp2.Options` that concern what comes before the pair energies

@@ -208,15 +208,13 @@ class Shape:
 
 
 class Violation(KernelError):
-    """A kernel broke a documented rule.
+    """A kernel broke a documented rule; `allowed` and `source` come from the table.
 
     Parameters
     ----------
     rule : key of `RULES`
     done : what the kernel did, with the numbers
     place : "file:line" of the kernel statement, with its caller where that is a helper function ("" : the call itself)
-
-    `allowed` and `source` come from the table.
     """
 
     def __init__(self, rule: str, done: str, place: str = "") -> None:
