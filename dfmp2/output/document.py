@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 from dfmp2.molecule.text import printable
@@ -98,15 +99,14 @@ def to_text(head: Iterable[str], sections: Iterable[Section]) -> str:
 def _lines(block: Block) -> list[str]:
     match block:
         case str():
-            return [block]
+            return wrap(block, WIDTH)
         case Facts():
             return [f"{name}: {value}" if name else str(value) for name, value in block.rows]
         case Note():
-            return [
-                block.text if block.mood == "ok" else f"{'note' if block.mood == 'info' else block.mood}: {block.text}"
-            ]
+            mood = {"ok": "", "info": "note: "}.get(block.mood, f"{block.mood}: ")
+            return wrap(mood + block.text, WIDTH)
         case Table() if not block.details:
-            return ["", *filter(None, [block.caption]), *aligned(block)]
+            return ["", *wrap(block.caption, WIDTH), *aligned(block)]
         case Code():
             return [f"{block.caption}:", *block.text.splitlines()]
     return []

@@ -144,7 +144,7 @@ def prepare(
     command: str = "dfmp2.prepare",
     checkpoint: Checkpoint = NOTHING,
 ) -> Prepared:
-    """SCF, integrals and B of one molecule, in a file that is still to be published; parameters are those of `mp2_energy`.
+    """SCF, integrals and B of one molecule, in a file still to be published; the parameters are those of `mp2_energy`.
 
     Raises
     ------

@@ -479,7 +479,7 @@ def _cost(result: MP2Result) -> Section:
     rows += [("total", fixed(spent["total"]), fixed(predicted["total"]), *[""] * 3)]
     times = [*(spent[name] for name in STAGES), other]
     drawn = [Bar(row[0], (seconds,), f"{row[1]} s") for row, seconds in zip(rows, times, strict=False)]
-    heads = ("stage", "#time / s", "#predicted / s", "#10^9 operations", "#GFLOP/s", "#% of a matrix product")
+    heads = ("stage", "#time / s", "#predicted / s", "#10^9 operations", "#GFLOP/s", "#% of a product")
     shown = len(heads) if any(row[-1] for row in rows) else -1  # of the columns
     facts = [("threads", str(result.provenance.threads)), *record_facts(result.memory)]
     for record, start in ((result.storage, "storage: "), (result.ranks, "ranks: "), (result.preparation, "prepared: ")):

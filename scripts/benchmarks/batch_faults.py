@@ -38,12 +38,12 @@ from tests.conftest import COMMAND  # noqa: E402
 from tests.control_group import limited_memory  # noqa: E402
 from tests.test_batch import chain  # noqa: E402
 
-SMALL, LARGE = 6, 3  # waters by themselves, waters in the molecule that comes first
+SMALL, LARGE = 8, 4  # waters by themselves, waters in the molecule that comes first
 BASIS = "cc-pvtz"
 OPTIONS = ("--basis", BASIS, "--precision", "fp64", "--threads", "1", "--workers", "2", "--quiet")
 OOM_LIMIT = 320 * 10**6  # bytes for the whole batch
 OOM_OPTIONS = ("--basis", "cc-pvtz", "--precision", "fp64", "--threads", "1", "--memory", "3GB", "--quiet")
-LONGEST = 3.0  # s from the first item to the fault; the batch takes about twice that
+LONGEST = 1.5  # s from the first item to the fault; the batch takes about twice that
 PAUSE = 3.0  # s a worker is stopped for
 TRIALS = 3  # of the rows that are not kill -9
 PATIENCE = 120.0  # s
