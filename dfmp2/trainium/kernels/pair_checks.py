@@ -13,7 +13,7 @@ Budget of pair_fused at medium: 96 products per pair, twice those of K3, which t
 
     mp2_energy: per pair, per row tile:  Y = transposed column tile;  sum X (2 X - Y) / D, added up over row tiles
     pair_fused: per row tile:  X = B_i[A]^t B_j;  Y = B_j[A]^t B_i;  J = rowsum X^2 R;  K = rowsum X Y R
-Twins: twins.py
+Twins: tests/twins.py
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ B_j comes in parts, a tile of B_i holds two row tiles and the next B_i replaces 
                     between them, for the previous pair, per 512 columns:
                         Y = transposes;  D = eu + neg;  R = 1/D
                         out = row sums of (X^2 R, Y^2 R), then of X R Y
-Twin: pair_energy_twin in twins.py
+Twin: pair_energy_twin in tests/twins.py
 """
 
 from __future__ import annotations

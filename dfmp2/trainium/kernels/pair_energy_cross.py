@@ -13,7 +13,7 @@ Limits: edge a multiple of `residents`; residents = 1 where n > 512.
 Budget per pair, medium: 48 Tensor, 8 Vector, 12 Scalar Engine statements, 31 us of Tensor Engine (trn1).
 
     as pair_energy.py, and per unit:  D = eu + neg;  R = 1/D;  X = B_i[A]^t B_j;  out = rowsum X^2 R
-Twins: twins.py
+Twins: tests/twins.py
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ Budget per pair, medium (g = 2): 51.5 Tensor, 15 Vector, 34.5 Scalar Engine stat
     later:      per pair, per 512 columns: emit_chunk
                 Y[m, A] = tlp[:, A]^t identity[:, m h : m h + h]; sums of (A, L) per pair
                 Y = bd^t (stacked identities); sums of (L, L), all pairs in one column
-Twin: pair_energy_twin in twins.py
+Twin: pair_energy_twin in tests/twins.py
 """
 
 from __future__ import annotations

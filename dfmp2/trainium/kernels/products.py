@@ -11,7 +11,7 @@ to four products in a row, one per PSUM bank. trsm takes L^t (n, n) and the tran
 Budget: gemm (K/128)(M/128) ceil(N/512) products, (M/128) ceil(N/512) copies; the copies run beside the products.
 
     for row tile m: for groups of four banks: for k: for bank: bank += A[k, m]^t B[k, bank];  store the banks
-Twins: twins.py
+Twins: tests/twins.py
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ copies per call: 2.3 and 2.0 ms of Tensor Engine in all (trn1). SBUF below 100 k
 
     K1: for nu_tile: for P: bank[P, i] = sum_mu_tile A_P^t C;  X[:, i, P] = bank;  store X
     K2: for i: for k: load X_i (128 P);  B[P, a] = sum_nu_tile X_i^t C;  store as slice k of row i
-Twins: twins.py
+Twins: tests/twins.py
 """
 
 from __future__ import annotations
