@@ -232,7 +232,10 @@ def unpacked(source: str, programs: str | None, every: float) -> Iterator[tuple[
         store.get(source, folder / "inputs.tar")
         try:
             with tarfile.open(folder / "inputs.tar") as archive:
-                archive.extractall(folder, filter="data")
+                for entry in archive:  # the filters of `tarfile` are missing before Python 3.11.4
+                    if not entry.isreg() or not (folder / entry.name).resolve().is_relative_to(folder.resolve()):
+                        raise tarfile.TarError(f"{entry.name} leads out of it")
+                    archive.extract(entry, folder)
         except tarfile.TarError as error:
             raise InputError(f"{source} is no archive of inputs ({error}): submit the batch again") from error
         batch = read_manifest(folder / MANIFEST, output=folder / RESULTS)

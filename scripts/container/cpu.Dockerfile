@@ -1,4 +1,4 @@
-# dfmp2 on CPUs. Any base image with Python 3.11.4 or newer, its module venv, and bash will do:
+# dfmp2 on CPUs. Any base image with Python 3.11 or newer, its module venv, and bash will do:
 #
 #   docker build -f scripts/container/cpu.Dockerfile --build-arg BASE_IMAGE=python:3.12-slim -t dfmp2:cpu .
 #

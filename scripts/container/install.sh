@@ -7,7 +7,7 @@
 #
 #   --prefix   folder to make; its bin folder holds dfmp2 and the entry point of the images
 #   --work     also make the folder for scratch, caches and HOME, owned by user --uid (as root)
-#   --python   interpreter, 3.11.4 or newer (default python3)
+#   --python   interpreter, 3.11 or newer (default python3)
 #   --inherit  packages of that interpreter stay visible, as those of an image with torch-neuronx
 #   --index    another package index, beside PyPI
 #   --add      packages to install beside dfmp2, within no constraints
@@ -45,7 +45,7 @@ read -ra packages <<<"$add$only"
 indices=()
 [[ -z "$index" ]] || indices=(--extra-index-url "$index")
 
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11, 4))' || fail "--python $python: expected Python 3.11.4 or newer"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "--python $python: expected Python 3.11 or newer"
 "$python" -m venv "${inherit[@]}" "$prefix"
 pip=("$prefix/bin/python" -m pip --disable-pip-version-check --no-input install --quiet --no-cache-dir)
 if [[ -n "$only" ]]; then

@@ -1,4 +1,4 @@
-# dfmp2 on Trainium. The base image brings the Neuron runtime and tools in /opt/aws/neuron, Python 3.11.4 or newer with
+# dfmp2 on Trainium. The base image brings the Neuron runtime and tools in /opt/aws/neuron, Python 3.11 or newer with
 # its module venv, and bash; the index is AWS's own (Neuron setup guide), versions are those of one SDK release:
 #
 #   docker build -f scripts/container/neuron.Dockerfile --build-arg BASE_IMAGE=... --build-arg NEURON_INDEX=... \

@@ -4,7 +4,7 @@
 #
 #   scripts/container/test_cpu.sh [--python PYTHON] [--keep]
 #
-#   --python   interpreter of the "base image" (default python3), 3.11.4 or newer
+#   --python   interpreter of the "base image" (default python3), 3.11 or newer
 #   --keep     leave the folder there and print its name
 # Exit codes: 0, 1 a step failed or the energy is wrong, 2 wrong usage.
 
