@@ -15,6 +15,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -131,6 +132,7 @@ def main() -> None:
         "SIGSTOP, SIGCONT of a worker": stopped_worker,
         "disk full under a worker": full_disk,
         "kill -9 of the parent": killed_parent,
+        "24 good and 3 bad items, worker and parent killed twice": killed_twice,
     }
     if importlib.util.find_spec("distributed"):
         rows |= {"kill -9 of a Dask worker": killed_dask_worker, "kill -9 of the scheduler": killed_scheduler}
@@ -289,6 +291,46 @@ def killed_parent(folder: Path, truth: Truth, rng: random.Random) -> Counter[str
     batch.finish()
     time.sleep(8.0)  # a worker that is not stopped at once may still finish its item: that is not doubled work
     return judge(batch, truth, set())
+
+
+def killed_twice(folder: Path, _truth: Truth, rng: random.Random) -> Counter[str]:
+    """SIGKILL to a worker and to the batch, twice; in the end the bad items have failed, and they alone."""
+    for path in folder.glob("*.xyz"):
+        path.unlink()
+    for number in range(24):
+        (folder / f"w{number}.xyz").write_text(chain(1).replace("0.7572", f"{0.74 + 0.001 * number:.4f}"))
+    bad = {"cut": "3\n\nO 0 0 0\n", "element": "1\n\nXx 0 0 0\n", "near": "2\n\nH 0 0 0\nH 0 0 0.001\n"}
+    for name, text in bad.items():
+        (folder / f"{name}.xyz").write_text(text)
+    plain = folder.with_name(f"{folder.name}-plain")
+    shutil.copytree(folder, plain)
+    Batch(plain).finish()
+    batch, doubled = Batch(folder), 0
+    for _ in range(2):
+        before = batch.results()
+        wait_for_work(batch, rng)
+        pid = batch.victim(rng)
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(rng.uniform(0.0, 0.5))
+        batch.process.kill()
+        batch.finish()
+        time.sleep(8.0)
+        doubled += sum(made != batch.results().get(name) for name, made in before.items())
+        batch.start()
+    before = batch.results()
+    batch.finish()
+    found, expected = numbers(folder), numbers(plain)
+    return Counter(
+        {
+            "faults": 4,
+            "hit an item": len(batch.hit),
+            "lost": len(expected.keys() - found.keys()),
+            "computed twice": doubled + sum(made != batch.results().get(name) for name, made in before.items()),
+            "different bits": sum(found[name] != expected[name] for name in found),
+            "wrongly blamed": len(batch.failed().keys() ^ bad.keys()),
+        }
+    )
 
 
 class Cluster:
