@@ -6,10 +6,8 @@ import contextlib
 import functools
 import math
 import os
-import shlex
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,9 +19,9 @@ from click.core import ParameterSource
 
 from dfmp2.cli.batch_submit import submit
 from dfmp2.cli.console import Console, open_log
-from dfmp2.cli.options import calculation_options
+from dfmp2.cli.options import MOST_WORKERS, calculation_options
+from dfmp2.cli.run import command_line
 from dfmp2.errors import DeviceFault, InputError, Interrupted, SomeFailed
-from dfmp2.host.resources import available_memory, usable_cores
 from dfmp2.molecule.text import printable
 from dfmp2.options import Options
 
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
     from dfmp2.execution.state import Row
 
 OF_THE_MACHINE = ("memory", "threads", "scratch")  # may be given beside a manifest
-MOST_WORKERS = 4096
-SHARE_OF_FREE = 0.9  # of the memory that is free
 STOPPED_TWICE = 130
 MOST_SHOWN = 20
 EVERY_LINE = 100  # items up to which each has its line
@@ -154,7 +150,7 @@ def run(
         console.note(f"{_count(len(batch.items), 'item')}{shown}, {who} -> {batch.output}")
         if part is not None and part[1] > len(batch.items):
             console.warning(f"more shards ({part[1]}) than items: some of them have nothing to do")
-        line = printable(shlex.join(["dfmp2", *sys.argv[1:]]))[:4000]
+        line = command_line()[:4000]
         scratch = given.get("scratch") or batch.items[0].options.scratch
         done = BatchRun(batch, display, shard=part, chained=scf_chain, scratch=scratch, command=line, copies=copies)
         done.compute(pool, workers)
@@ -243,12 +239,11 @@ def _workers(batch: Batch, engine: str | None, workers: int, given: Mapping[str,
         from dfmp2.execution.dask import DaskPool
 
         return DaskPool(engine, batch.output, threads or 0, memory or 0), f"the Dask cluster of {engine}"
-    from dfmp2.execution.batch import local_pool
+    from dfmp2.execution.batch import pinned_backend
+    from dfmp2.execution.pool import local_pool
 
-    threads = threads or max(1, usable_cores() // workers)
-    memory = (memory or int(SHARE_OF_FREE * available_memory())) // workers
-    who = f"{_count(workers, 'worker')} x {_count(threads, 'thread')}, {memory / 1e9:.1f} GB each"
-    return local_pool(batch, workers, threads, memory), who
+    pool = local_pool(pinned_backend(batch), workers, threads, memory)
+    return pool, f"{_count(workers, 'worker')} x {_count(pool.threads, 'thread')}, {pool.memory / 1e9:.1f} GB each"
 
 
 def _report(batch: Batch, done: BatchRun, stopped: int, *, quiet: bool) -> None:

@@ -13,6 +13,7 @@ import click
 
 from dfmp2.cli import signals
 from dfmp2.cli.options import (
+    MOST_WORKERS,
     OF_THE_MOLECULE,
     Display,
     Given,
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     from dfmp2.output.prepared import OpenedFile
 
 OF_THE_JOB = "of the array job"  # --shard without a value
-MOST_WORKERS = 4096
-SHARE_OF_FREE = 0.9  # of the memory that is free
 
 
 @click.command("prepare", short_help="SCF, integrals and B of a molecule into a file, without pair energies.")
@@ -219,10 +218,8 @@ def _by_workers(
     workers: int | None, engine: str | None, folder: Path, source: OpenedFile, chosen: Options, given: dict[str, Any]
 ) -> MP2Result:
     """The result, its tiles by processes of this host or by a Dask cluster."""
-    from dfmp2.execution.devices import pinning
     from dfmp2.execution.pairs import by_workers
-    from dfmp2.execution.pool import Pool
-    from dfmp2.host.resources import available_memory, usable_cores
+    from dfmp2.execution.pool import Pool, local_pool
     from dfmp2.output import prepared as two_parts
 
     pool: Pool
@@ -233,10 +230,8 @@ def _by_workers(
         pool = DaskPool(engine, folder, chosen.threads or 0, chosen.memory or 0)
     else:
         count = workers or 1
-        threads = chosen.threads or max(1, usable_cores() // count)
-        memory = (chosen.memory or int(SHARE_OF_FREE * available_memory())) // (count + 1)  # this process adds
-        share = replace(chosen, threads=threads, memory=memory)
-        pool = Pool([pinning(chosen.backend, number, count) for number in range(count)], threads, memory)
+        pool = local_pool(chosen.backend, count, chosen.threads, chosen.memory, others=1)  # this process adds
+        share = replace(chosen, threads=pool.threads, memory=pool.memory)
     try:
         with pool:
             pool.grow(count)

@@ -66,6 +66,7 @@ _MADE = {field.name: _made(field) for field in fields(Options)}
 OF_A_CALCULATION = {"basis": _MADE.pop("basis"), **OF_THE_MOLECULE, **_MADE}  # in the order of --help
 ALL = tuple(name for name in OF_A_CALCULATION if name != "check")
 
+MOST_WORKERS = 4096
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 QUIET = click.option("--quiet", is_flag=True, help="No progress.")

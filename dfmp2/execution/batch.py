@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 from dfmp2.errors import Dfmp2Error, InputError, Interrupted, ResourceError
 from dfmp2.execution.arrays import arrange, look_ahead, memory_needed, shards, works
-from dfmp2.execution.devices import pinning
 from dfmp2.execution.manifest import Batch
 from dfmp2.execution.pool import FAULT, Pool
 from dfmp2.execution.state import (
@@ -63,11 +62,10 @@ class Copies(Protocol):
         """Copy what has changed: at once, or when it is due."""
 
 
-def local_pool(batch: Batch, workers: int, threads: int, memory: int) -> Pool:
-    """Workers of this host, each with its device; memory of each, bytes."""
+def pinned_backend(batch: Batch) -> str:
+    """The backend that decides which device each worker gets."""
     names = [item.options.backend for item in batch.items]
-    backend = next((name for name in names if name not in ("cpu", "torch", "nki-interpreter")), "cpu")
-    return Pool([pinning(backend, number, workers) for number in range(workers)], threads, memory)
+    return next((name for name in names if name not in ("cpu", "torch", "nki-interpreter")), "cpu")
 
 
 class BatchRun:

@@ -31,7 +31,7 @@ from dfmp2.mp2.pairs import Results, TileKey, evaluate_keys, tile_keys
 from dfmp2.options import Options
 from dfmp2.output.checkpoint import SUFFIX, decode, remove
 from dfmp2.output.prepared import OpenedFile, opened, opened_calculation, read_b
-from dfmp2.progress import Listener
+from dfmp2.progress import Listener, Silent
 
 PARTS = 16  # for each worker, at least: they end at about the same time
 SECONDS = 5.0  # that a part takes about, at most: what is lost with a worker
@@ -179,13 +179,6 @@ class Job:
     identity: tuple[tuple[str, str], ...]
 
 
-class Quiet(Listener):
-    """The process that adds has said the warnings."""
-
-    def warning(self, text: str) -> None:
-        """Not repeated."""
-
-
 _jobs: dict[Job, tuple[ExitStack, Callable[[list[TileKey]], Results]]] = {}  # of this process: B is read once
 
 
@@ -203,7 +196,7 @@ def compute_tiles(job: Job, keys: list[TileKey]) -> list[tuple[TileKey, PairTerm
         _jobs.clear()
         with ExitStack() as stack:
             source = stack.enter_context(opened(job.path))
-            given = opened_calculation(source, job.options, Quiet(), "", NOTHING)
+            given = opened_calculation(source, job.options, Silent(), "", NOTHING)
             calculation = stack.enter_context(given)
             different = differences(calculation.identity, dict(job.identity))
             if different:

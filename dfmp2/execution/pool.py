@@ -24,12 +24,15 @@ from types import ModuleType
 from typing import Any
 
 from dfmp2.errors import Interrupted, ResourceError
+from dfmp2.execution.devices import pinning
 from dfmp2.execution.worker import begin, load_libraries
+from dfmp2.host.resources import available_memory, usable_cores
 from dfmp2.units import format_bytes
 
 TICK = 0.2  # s between two looks at what the user wants
 LAST_BYTES = 16_000  # of what a worker wrote on standard error
 FAULT = 1  # exit code of a fault in dfmp2
+SHARE_OF_FREE = 0.9  # of the memory that is free
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +217,21 @@ class Pool:
         else:
             time.sleep(TICK)
         return [slot for slot in busy if slot.future.done()]
+
+
+def local_pool(backend: str, count: int, threads: int | None, memory: int | None, *, others: int = 0) -> Pool:
+    """Workers of this host, among which it is divided, each with its device.
+
+    Parameters
+    ----------
+    backend : as asked for
+    threads : of each, None to divide the cores
+    memory : of all, bytes, None for most of what is free
+    others : processes beside them that share the memory
+    """
+    threads = threads or max(1, usable_cores() // count)
+    memory = (memory or int(SHARE_OF_FREE * available_memory())) // (count + others)
+    return Pool([pinning(backend, number, count) for number in range(count)], threads, memory)
 
 
 @contextmanager

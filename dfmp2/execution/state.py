@@ -32,7 +32,7 @@ from dfmp2.molecule.text import read_text
 from dfmp2.molecule.xyz import MAX_BYTES, TOO_LARGE, parse_xyz, read_point_charges
 from dfmp2.mp2.identity import changed, fingerprint, question
 from dfmp2.mp2.result import MP2Result
-from dfmp2.output.hdf5 import read_verified
+from dfmp2.output.hdf5 import printed, read_verified
 from dfmp2.output.series import METHOD, differences, method
 from dfmp2.output.study import Column, write_table
 
@@ -310,8 +310,9 @@ def read_index(batch: Batch) -> Known:
         for item in value.get("items") or []:
             try:
                 row = Row(**{key: item[key] for key in (*STATUS_KEYS, *KEPT_KEYS) if key in item})
-                found[row.name] = replace(row, stamp=(row.stamp[0], row.stamp[1]))
-            except (TypeError, LookupError):
+                numbers = row.numbers if row.numbers.keys() >= NUMBERS.keys() else {}  # of an earlier dfmp2: too few
+                found[row.name] = replace(row, numbers=numbers, stamp=(row.stamp[0], row.stamp[1]))
+            except (TypeError, LookupError, AttributeError):
                 continue
     return found
 
@@ -353,7 +354,7 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return _encodable(text.getvalue()).encode()
+    return printed(text.getvalue())
 
 
 def _read_json(path: Path, most: int) -> dict[str, Any]:
@@ -363,11 +364,6 @@ def _read_json(path: Path, most: int) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _encodable(text: str) -> str:
-    """Text as UTF-8 can hold it: a file name may have bytes that no encoding explains."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _plain(value: Any) -> Any:
@@ -448,4 +444,4 @@ def _column(name: str, values: list[Any]) -> Column:
     described = name.replace("_", " ")
     if name in UNITS:
         return Column([None if value is None else float(value) for value in values], UNITS[name], described)
-    return Column([_encodable(str(value)) for value in values], "", described)
+    return Column([printed(str(value)).decode() for value in values], "", described)
