@@ -16,9 +16,9 @@ in stratum h, d the weighted difference mixed - float64 of a pair, e its energy 
 
 The bound is the end farther from zero of the 95 % confidence interval. It is exact where every pair is redone, as in
 small molecules, and where all pairs are off by one factor. Sources: Cochran, Sampling Techniques, 3rd ed. (1977),
-sections 5.3 to 5.5 and, for the ratio R, 6.11 and 6.12; degrees of freedom: Satterthwaite, Biometrics Bull. 2, 110
-(1946). An error has one sign, and t_nu(0.95) would do for normal differences; 0.975 makes up for those that are not, in
-strata of a dozen pairs (docs/explanation/certificate.md has the coverage).
+chapter 5 (strata) and chapter 6 (the ratio R of all strata combined); degrees of freedom: Satterthwaite, Biometrics
+Bull. 2, 110 (1946). An error has one sign, and t_nu(0.95) would do for normal differences; 0.975 makes up for those
+that are not, in strata of a dozen pairs (docs/explanation/certificate.md has the coverage).
 
 Float32 adds up fitting functions in the order of growing weight:
 
