@@ -500,7 +500,7 @@ def trnblas_kernels() -> list[Item]:
             values[name][0],
             tolerance=values[name][1],
             tolerance_reason="digits of the published energy, computed there in float32",
-            tags=["slow"] if name == "large" else [],
+            tags=["float64", "slow"] if name == "large" else [],
         )
         for name, (nocc, nvir, naux) in shapes.items()
     ]

@@ -38,7 +38,7 @@ TAGS = {
     "ghost": "ghost atoms",
     "combination": "interaction energy or basis set extrapolation: several calculations",
     "kernel": "arrays with a known energy, no molecule",
-    "float64": "more digits than float32 has: computed with auto where mixed is asked for",
+    "float64": "float32 may be more than 1e-7 Eh off: computed with auto where mixed is asked for",
     "slow": "more than about 20 seconds on two cores, or more than 2 GB",
 }
 MODULES = {"basis_set_exchange": "pip install 'dfmp2[bse]'"}  # what an entry may need, and how to get it

@@ -1,10 +1,11 @@
 """Hold our energies against the entries, one after the other; each calculation is computed once.
 
 A difference passes within the entry's tolerance, to which MIXED is added where a pair step ran in mixed precision: what
-a run accepts as its error, and nothing that we measured ourselves. Entries that state more digits than float32 has
-(tag "float64") are computed with "auto" where "mixed" is asked for, and say whether they were repeated in float64. An
-entry is skipped, with the reason, when this installation or machine cannot do it; whatever else goes wrong in it is a
-failure of that entry, and the others go on.
+a run accepts as its error, and nothing that we measured ourselves. Entries that float32 may miss by more (tag
+"float64") are computed with "auto" where "mixed" is asked for, and say whether they were repeated in float64.
+
+An entry is skipped, with the reason, when this installation or machine cannot do it; whatever else goes wrong in it is
+a failure of that entry, and the others go on.
 
 Calculations that differ only in the frozen core or the MP2 fitting set start their SCF from the converged
 orbitals of the first. A kernel goes through the same put, pair terms and certificate as a molecule.
