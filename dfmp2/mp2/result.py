@@ -11,7 +11,7 @@ import hashlib
 import html
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from dfmp2.planning.sizes import Sizes
 from dfmp2.planning.time import Timings
 from dfmp2.scf.reference import Reference
 from dfmp2.units import quantity as _q
+
+if TYPE_CHECKING:
+    from dfmp2.mp2.error_budget import ErrorBudget
 
 Array = NDArray[np.float64]
 
@@ -273,6 +276,13 @@ class MP2Result:
         own = custom_scaling(self.options.os_scale, self.options.ss_scale)
         return None if own is None else self._scaled(own)
 
+    @property
+    def error_budget(self) -> ErrorBudget:
+        """How wrong E(SCF), E(corr) and E(MP2, total) may be, and how that is known."""
+        from dfmp2.mp2.error_budget import error_budget
+
+        return error_budget(self)
+
     def _scaled(self, factors: Scaling) -> float:
         return factors.apply(self.mp2_opposite_spin_correlation_energy, self.mp2_same_spin_correlation_energy)
 
@@ -303,6 +313,7 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "sos_mp2_correlation_energy": result.sos_mp2_correlation_energy,
         "scf_fitting_error": fitting_error(result.scf_fitting, molecule),
         "mp2_fitting_error": fitting_error(result.mp2_fitting, molecule),
+        "error_budget": result.error_budget.to_dict(),
         "backend": result.backend,
         "backend_reason": result.backend_reason,
         "precision": result.precision,

@@ -38,6 +38,7 @@ from dfmp2.scf.reference import Reference, Solutions
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE, format_bytes
 
 if TYPE_CHECKING:
+    from dfmp2.mp2.error_budget import ErrorBudget, Share
     from dfmp2.output.prepared import Prepared
     from dfmp2.output.study import Column, Study
 
@@ -137,6 +138,8 @@ FORMS = {  # end of a field's name -> form of its number; energies have ten digi
     "seconds": ".2f",
 }
 UNITS = {"hartree": " Eh", "s": " s"}
+FITTING = ("scf_fitting_error", "mp2_fitting_error")  # of the diagnostics; said of the bases
+OF_CERTIFICATE = ("sampled", "pairs", "repeated_in_fp64")  # said in other words
 SCF_OF_CHECK = ("scf_total_energy", "scf_difference")  # --check has no SCF of its own
 
 
@@ -380,7 +383,7 @@ def _reference(result: MP2Result | Prepared) -> Section:
     facts = dict(record_facts(reference)) | {"relativity": RELATIVITY[result.options.relativity]}
     facts["<S^2>"] += f" (pure spin state: {spin * (spin + 1):.2f})"
     examined = [("orbital stability", "not examined")] if stability is None else record_facts(stability)
-    blocks: list[Block] = [Facts([*facts.items(), *examined, *record_facts(result.diagnostics)])]
+    blocks: list[Block] = [Facts([*facts.items(), *examined, *record_facts(result.diagnostics, leave=FITTING)])]
     if stability is not None and stability.verdict.startswith("unstable"):
         blocks.insert(0, Note("warning", "A lower SCF solution exists."))
     blocks.append(_iterations(reference))
@@ -420,7 +423,36 @@ def _iterations(reference: Reference) -> Block:
     )
 
 
-# --- precision ----------------------------------------------------------------------------------------
+# --- how wrong the energies may be --------------------------------------------------------------------
+
+
+def budget_blocks(budget: ErrorBudget) -> list[Block]:
+    """How many digits are good, and the sources of error with what each adds, Eh."""
+    energies = ("scf", "correlation")
+    rows = [
+        (
+            source.name,
+            *(_share(getattr(source, energy)) for energy in energies),
+            source.kinds,
+            "; ".join(dict.fromkeys(share.how for share in source.shares)),
+        )
+        for source in budget.sources.values()
+    ]
+    sums = [ABSENT if value is None else size(value) for value in (budget.scf, budget.correlation)]
+    heads = ("source of error", "#in E(SCF) / Eh", "#in E(corr) / Eh", "kind", "~how it is known")
+    return [budget.summary, Table("", heads, [*rows, ("sum", *sums, "", "magnitudes added")])]
+
+
+def decimals(budget: ErrorBudget) -> str:
+    """How many decimals of E(MP2, total) are good, in a few words."""
+    if budget.decimals is None or budget.total is None:
+        return "not known"
+    return f"{counted(budget.decimals, 'decimal')}, +-{size(budget.total)} Eh"
+
+
+def _share(share: Share | None) -> str:
+    """Magnitude of an error; "" where the energy has no part in it, ABSENT where it is not known."""
+    return "" if share is None else ABSENT if share.value is None else size(share.value)
 
 
 def _trust(result: MP2Result) -> Section:
@@ -431,7 +463,7 @@ def _trust(result: MP2Result) -> Section:
         ("precision", f"{result.precision} (asked for: {result.options.precision})"),
     ]
     blocks: list[Block] = [Note("warning", text) for text in warnings] or [Note("ok", "The run gave no warning.")]
-    blocks.append(Facts(facts))
+    blocks += [*budget_blocks(result.error_budget), Facts(facts)]
     if certificate is None:
         reason = "nothing is computed in reduced precision" if result.precision == "fp64" else "not recorded"
         blocks.append(f"Precision certificate: none; {reason}.")
@@ -443,11 +475,10 @@ def _trust(result: MP2Result) -> Section:
         else:
             note = Note("failure", "The estimated precision error of E(corr) exceeds the tolerance.")
         sampled = ("certificate", f"{certificate.sampled} of {certificate.pairs} pairs redone in float64")
-        blocks += [note, Facts([sampled, *record_facts(certificate, leave=("sampled", "pairs"))])]
+        budgeted = () if certificate.repeated_in_fp64 else ("correlation_error",)
+        blocks += [note, Facts([sampled, *record_facts(certificate, leave=(*OF_CERTIFICATE, *budgeted))])]
     if check is None:
-        blocks.append(
-            "Not checked against PySCF's own DF-MP2 in this run (--check does it, dfmp2 compare does it now)."
-        )
+        blocks.append("Not checked against PySCF's own DF-MP2 (run --check, or now dfmp2 compare).")
     else:
         verdict = f"{'agrees' if check.passed else 'differs'}: largest difference {size(check.largest_difference)} Eh"
         shared = "check, same orbitals and fitting set (whose errors it cannot see)"
@@ -457,7 +488,7 @@ def _trust(result: MP2Result) -> Section:
             ("correlation difference", f"{difference(check.correlation_difference)} Eh"),
         ]
         blocks += [Note("ok" if check.passed else "failure", f"{check.program} {verdict}"), Facts(facts)]
-    return Section("trust", "Precision and backend", blocks)
+    return Section("trust", "Errors, precision and backend", blocks)
 
 
 # --- cost ---------------------------------------------------------------------------------------------
@@ -591,6 +622,8 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
         heads = [_heading(name, column) for name, column in study.table.items()]
         columns = ([_cell(value, column.units) for value in column.values] for column in study.table.values())
         blocks.append(Table("", heads, list(zip(*columns, strict=True)), sortable=True))
+    if study.error_budget is not None:
+        blocks += budget_blocks(study.error_budget)
     runs = Section("overview", "Runs (groups /runs/NAME of the file)", [overview(study.runs, anchors)])
     return [Section("study", "Results", blocks), runs]
 
