@@ -7,7 +7,7 @@ source of error has a magnitude for E(SCF) and for E(corr), Eh; magnitudes add, 
     precision              SCF_ROUNDING eps |E|     the certificate; in float64 naux eps (|E_OS| + |E_SS|)
     SCF convergence        SECOND_ORDER g^2         FIRST_ORDER g               g: norm of the last orbital gradient, Eh
     fitting metric                                  sqrt(condition) eps |E(corr)| + DROPPED |E(corr)| functions dropped
-    fitting of the SCF     sum_A |e_A| + between    between (its orbitals)      e_A: error of the set for one atom
+    fitting of the SCF     sum_A |e_A| + between    ORBITALS sum_A |e_A| + between      e_A: error for one atom
     fitting of MP2                                  sum_A |e_A| + between
     basis set              only a study of several basis sets can tell
 
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,12 +42,14 @@ if TYPE_CHECKING:
 EPSILON = float(np.finfo(np.float64).eps)
 SCF_ROUNDING = 50.0  # times eps |E(SCF)|
 SECOND_ORDER = 3.0  # 1/Eh
-FIRST_ORDER = 0.1  # dimensionless
+FIRST_ORDER = 0.12  # dimensionless
+GIVEN_TIMES = 4.5  # both, of an SCF done elsewhere, whose orbitals are those of the gradient, not one step better
+ORBITALS = 0.01  # of the errors that atoms show of the SCF's set: what comes into E(corr) with its orbitals
 DROPPED = 1e-6  # of E(corr), for each fitting function that the eigenvalue cut leaves out
 BETWEEN = {  # Eh for an atom: single, bonded
-    "scf": (2e-5, 1.8e-4),
-    "orbitals": (2e-5, 7e-5),
-    "mp2": (2e-5, 7e-5),
+    "scf": (2e-5, 2.2e-4),
+    "orbitals": (2e-5, 6e-5),
+    "mp2": (3e-5, 1e-4),
 }
 CANCELLING = 0.04  # of the fitting errors of all runs: what is left of them in an energy difference
 EXACT = "the value of this basis set without fitting"
@@ -157,11 +159,12 @@ class ErrorBudget:
             missing = [s.name for s in self._numerical() if any(share.value is None for share in s.shares)]
             return (
                 f"How many decimals of {self.energy} are good is not known: there is nothing on "
-                f"{' and '.join(missing)}. Most of what is known is {part}."
+                f"{' and '.join(missing)}. Largest part that is known: {part}."
             )
         good = f"{self.decimals} decimal{'s' * (self.decimals != 1)}" if self.decimals else "no decimal"
-        size = f"+-{self.total:.1e} Eh ({KJ_PER_MOL_PER_HARTREE * self.total:.1g} kJ/mol)"
-        return f"{self.energy} is good to {good}, about {size} from {self.exact}; most of it is {part}."
+        converted = KJ_PER_MOL_PER_HARTREE * self.total
+        size = f"+-{self.total:.1e} Eh ({converted:{'.1g' if converted < 10 else '.0f'}} kJ/mol)"
+        return f"{self.energy} is good to {good}, about {size} from {self.exact}. Largest part: {part}."
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it: shares by source and energy, sums in hartree."""
@@ -189,7 +192,11 @@ class ErrorBudget:
         return None if None in values else math.fsum(value for value in values if value is not None)
 
 
+UNMEASURED = "the set was not measured on these atoms"
 UNKNOWN_BASIS = Share(None, UNKNOWN, "one basis set cannot tell; dfmp2 cbs estimates it from two")
+
+
+NO_PAIRS = Share(0.0, BOUNDED, "there is no pair of electrons to correlate")
 
 
 def error_budget(result: MP2Result) -> ErrorBudget:
@@ -201,7 +208,13 @@ def error_budget(result: MP2Result) -> ErrorBudget:
         **_fitting(result),
         "basis_set": (UNKNOWN_BASIS, UNKNOWN_BASIS),
     }
-    return ErrorBudget({key: Source(name, *map(_finite, shares[key])) for key, name in SOURCES.items()})
+    sources = {key: Source(name, *map(_finite, shares[key])) for key, name in SOURCES.items()}
+    if result.mp2_correlation_energy == 0.0:
+        sources = {
+            key: source if source.correlation is None else replace(source, correlation=NO_PAIRS)
+            for key, source in sources.items()
+        }
+    return ErrorBudget(sources)
 
 
 def _finite(share: Share | None) -> Share | None:
@@ -233,7 +246,8 @@ def _pair_precision(result: MP2Result) -> Share:
 def _convergence(result: MP2Result) -> tuple[Share, Share]:
     """Shares of an SCF that ended with an orbital gradient, whose norm is in the history or below its tolerance."""
     reference, tolerance = result.reference, result.options.scf_gradient_tol
-    if reference.ladder == GIVEN:
+    given = reference.ladder == GIVEN
+    if given and reference.history is None:
         share = Share(None, UNKNOWN, "the SCF was done elsewhere and its gradient is not recorded")
         return share, share
     if reference.history is None:
@@ -243,9 +257,10 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
     else:
         gradient = float(reference.history[-1, 2])
         known = f"the last orbital gradient is {gradient:.1e} Eh"
+    second, first = (constant * (GIVEN_TIMES if given else 1.0) for constant in (SECOND_ORDER, FIRST_ORDER))
     return (
-        Share(SECOND_ORDER * gradient**2, ESTIMATED, f"{SECOND_ORDER:g} g^2; {known}"),
-        Share(FIRST_ORDER * gradient, ESTIMATED, f"{FIRST_ORDER:g} g; {known}"),
+        Share(second * gradient**2, ESTIMATED, f"{second:.3g} g^2; {known}"),
+        Share(first * gradient, ESTIMATED, f"{first:.3g} g; {known}"),
     )
 
 
@@ -265,9 +280,9 @@ def _fitting(result: MP2Result) -> dict[str, tuple[Share | None, Share | None]]:
     certificate, conventional = result.fitting_certificate, result.scf_fitting is None
     four_centre = Share(0.0, BOUNDED, "the SCF has four-centre integrals")
     if certificate is None:
-        orbitals = Share(_between(result.molecule, "orbitals"), ESTIMATED, "its orbitals: allowance between atoms")
-        scf = (four_centre, None) if conventional else (_of_atoms(result, "scf", result.scf_fitting), orbitals)
-        return {"scf_fitting": scf, "mp2_fitting": (None, _of_atoms(result, "mp2", result.mp2_fitting))}
+        scf = _of_atoms(result, "scf", result.scf_fitting), _of_orbitals(result, result.scf_fitting)
+        mp2 = None, _of_atoms(result, "mp2", result.mp2_fitting)
+        return {"scf_fitting": (four_centre, None) if conventional else scf, "mp2_fitting": mp2}
     error = abs(certificate.correlation_error) + certificate.correlation_uncertainty
     how = (
         f"four-centre integrals: {certificate.sampled_pairs} of {certificate.pairs} pairs, "
@@ -283,13 +298,29 @@ def _fitting(result: MP2Result) -> dict[str, tuple[Share | None, Share | None]]:
 
 
 def _of_atoms(result: MP2Result, role: str, basis: BasisSet | None) -> Share:
-    symbols = result.molecule.real_symbols
-    if basis is None or basis.error_of(symbols) is None:
-        return Share(None, UNKNOWN, "the set was not measured on these atoms")
-    atoms = math.fsum(abs(basis.errors[symbol]) for symbol in symbols)
-    between = _between(result.molecule, role)
+    """Share of a set in the energy that it fits."""
+    atoms, between = _atoms(result.molecule, basis), _between(result.molecule, role)
+    if atoms is None:
+        return Share(None, UNKNOWN, UNMEASURED)
     how = f"{atoms:.1e} Eh of the atoms one by one, and an allowance of {between:.1e} Eh for what lies between them"
     return Share(atoms + between, ESTIMATED, how)
+
+
+def _of_orbitals(result: MP2Result, basis: BasisSet | None) -> Share:
+    """Share of the SCF's set in E(corr), whose orbitals it makes."""
+    atoms, between = _atoms(result.molecule, basis), _between(result.molecule, "orbitals")
+    if atoms is None:
+        return Share(None, UNKNOWN, UNMEASURED)
+    how = f"through the orbitals: an allowance of {between:.1e} Eh, and {100 * ORBITALS:g} % of the atoms"
+    return Share(ORBITALS * atoms + between, ESTIMATED, how)
+
+
+def _atoms(molecule: Molecule, basis: BasisSet | None) -> float | None:
+    """Magnitudes of the errors of a set for the atoms one by one, Eh; None where one was not measured."""
+    symbols = molecule.real_symbols
+    if basis is None or basis.error_of(symbols) is None:
+        return None
+    return math.fsum(abs(basis.errors[symbol]) for symbol in symbols)
 
 
 def _between(molecule: Molecule, role: str) -> float:

@@ -34,7 +34,7 @@ from dfmp2.output.document import (
 from dfmp2.output.html.svg import Array, Bar, Curve, bars, curves, draw_molecule, pair_map
 from dfmp2.planning import rates
 from dfmp2.planning.sizes import Spin, Workload
-from dfmp2.scf.reference import Reference, Solutions
+from dfmp2.scf.reference import GIVEN, Reference, Solutions
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE, format_bytes
 
 if TYPE_CHECKING:
@@ -408,7 +408,7 @@ def _solutions(found: Solutions) -> Table:
 
 def _iterations(reference: Reference) -> Block:
     """How energy and gradient fell from one SCF iteration to the next."""
-    if reference.history is None or not len(reference.history):
+    if reference.history is None or not len(reference.history) or reference.ladder == GIVEN:
         return Note("info", "The iterations of this SCF are not recorded: it was done elsewhere, or needed none.")
     found = [(n, *row) for n, row in enumerate(reference.history.tolist(), start=1)]
     drawn = [
@@ -622,8 +622,8 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
         heads = [_heading(name, column) for name, column in study.table.items()]
         columns = ([_cell(value, column.units) for value in column.values] for column in study.table.values())
         blocks.append(Table("", heads, list(zip(*columns, strict=True)), sortable=True))
-    if study.error_budget is not None:
-        blocks += budget_blocks(study.error_budget)
+    budget = study.error_budget
+    blocks += [] if budget is None else budget_blocks(budget)
     runs = Section("overview", "Runs (groups /runs/NAME of the file)", [overview(study.runs, anchors)])
     return [Section("study", "Results", blocks), runs]
 

@@ -100,7 +100,7 @@ class Study:
             return None
         if self.kind == "interaction":
             parts = [((-1.0, -1.0), run) for name, run in self.runs.items() if name.endswith("-in-complex")]
-            return combined([((1.0, 1.0), runs[0]), *parts], "The cp-corrected interaction energy")
+            return combined([((1.0, 1.0), self.runs["complex"]), *parts], "The cp-corrected interaction energy")
         if self.kind == "scan":
             worst = sorted(runs, key=lambda run: run.error_budget.total or math.inf)[-2:]
             return combined([((1.0, 1.0), worst[1]), ((-1.0, -1.0), worst[0])], "The difference of two points")
