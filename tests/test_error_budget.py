@@ -61,13 +61,14 @@ def with_gradient(result: MP2Result, history: list[list[float]] | None, **change
 
 # --- sources ------------------------------------------------------------------------------------------
 
-SOME = Certificate(100, 40, 3e-9, 1e-9, 2e-9, 1e-9, 1e-7, repeated_in_fp64=False)
+SOME = Certificate(100, 40, 3e-9, 1e-9, 2e-9, 1e-9, 1e-7, repeated_in_fp64=False, seed=1)
 
 
 @pytest.mark.parametrize(
     ("precision", "certificate", "value", "kind", "how"),
     [
         ("mixed", SOME, 3e-9, "bounded", "95 % upper bound from 40 of 100 pairs"),
+        ("mixed", replace(SOME, seed=None), 3e-9, "estimated", "estimate from 40 of 100 pairs"),  # of dfmp2 0.1
         ("mixed", replace(SOME, sampled=100), 3e-9, "measured", "100 of 100 pairs"),
         ("mixed", None, None, "not measured", "without a certificate"),
         ("fp64", None, 84 * EPSILON * 0.2, "bounded", "float64"),

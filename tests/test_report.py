@@ -81,8 +81,8 @@ def test_printed_energies_are_the_stored_ones_to_the_last_digit(which, call, req
     found, check, diagnostics, sizes = (said[key] for key in ("precision_certificate", "check", "diagnostics", "sizes"))
     expected = {name: f"{said[key]:.10f}" for name, key in names.items()} | {
         "accepted up to": f"{found['tolerance']:.1e} Eh",
-        "estimated error of E(SS)": f"{found['same_spin_error']:.1e} Eh",
-        "estimated error of E(OS)": f"{found['opposite_spin_error']:.1e} Eh",
+        "95 % bound on the error of E(SS)": f"{found['same_spin_error']:.1e} Eh",
+        "95 % bound on the error of E(OS)": f"{found['opposite_spin_error']:.1e} Eh",
         "certificate": f"{found['sampled']} of {found['pairs']} pairs redone in float64",
         "formula": said["formula"],
         "explicit electrons": str(sizes["nelectron"]),

@@ -61,20 +61,24 @@ class PairEnergies:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What recomputing a sample of pairs in float64 found (`dfmp2.mp2.certificate`)."""
+    """What recomputing a sample of pairs in float64 found (`dfmp2.mp2.certificate`).
+
+    Where `seed` is None, in files of earlier versions, the errors are estimates from evenly spaced pairs.
+    """
 
     pairs: int = _q("", "pairs evaluated")
     sampled: int = _q("", "pairs recomputed in float64")
-    correlation_error: float = _q("hartree", "estimated precision error of the correlation energy")
-    same_spin_error: float = _q("hartree", "estimated precision error of the same-spin component")
-    opposite_spin_error: float = _q("hartree", "estimated precision error of the opposite-spin component")
+    correlation_error: float = _q("hartree", "95 % upper bound on the precision error of the correlation energy")
+    same_spin_error: float = _q("hartree", "95 % upper bound on the precision error of the same-spin component")
+    opposite_spin_error: float = _q("hartree", "95 % upper bound on the precision error of the opposite-spin component")
     largest_pair_error: float = _q("hartree", "largest difference found for one pair, both its orders counted")
-    tolerance: float = _q("hartree", "largest estimate accepted")
-    repeated_in_fp64: bool = _q("", "the estimate exceeded the tolerance and the step was repeated in float64")
+    tolerance: float = _q("hartree", "largest bound accepted")
+    repeated_in_fp64: bool = _q("", "the bound exceeded the tolerance and the step was repeated in float64")
+    seed: int | None = _q("", "seed of the random sample", None)
 
     @property
     def accepted(self) -> bool:
-        """Whether the estimate is within the tolerance."""
+        """Whether the bound is within the tolerance; false where it is no number."""
         return self.correlation_error <= self.tolerance
 
 

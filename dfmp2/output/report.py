@@ -121,10 +121,11 @@ LABELS = {  # of fields that are not called by their name
     "method": "rotations examined",
     "homo_lumo_gap": "HOMO-LUMO gap",
     "smallest_denominator": "smallest MP2 denominator",
-    "correlation_error": "estimated error of E(corr)",
-    "same_spin_error": "estimated error of E(SS)",
-    "opposite_spin_error": "estimated error of E(OS)",
+    "correlation_error": "95 % bound on the error of E(corr)",
+    "same_spin_error": "95 % bound on the error of E(SS)",
+    "opposite_spin_error": "95 % bound on the error of E(OS)",
     "largest_pair_error": "largest difference of one pair",
+    "seed": "seed of the sample",
     "tolerance": "accepted up to",
     "budget": "memory allowed",
     "measured_peak": "peak memory",
@@ -469,14 +470,17 @@ def _trust(result: MP2Result) -> Section:
         blocks.append(f"Precision certificate: none; {reason}.")
     else:
         if certificate.repeated_in_fp64:
-            note = Note("info", "The estimate exceeded the tolerance, so the pair energies were repeated in float64.")
+            note = Note("info", "The bound exceeded the tolerance, so the pair energies were repeated in float64.")
         elif certificate.accepted:
-            note = Note("ok", "The estimated precision error of E(corr) is within the tolerance.")
+            note = Note("ok", "The bound on the precision error of E(corr) is within the tolerance.")
         else:
-            note = Note("failure", "The estimated precision error of E(corr) exceeds the tolerance.")
+            note = Note("failure", "The bound on the precision error of E(corr) exceeds the tolerance.")
         sampled = ("certificate", f"{certificate.sampled} of {certificate.pairs} pairs redone in float64")
         budgeted = () if certificate.repeated_in_fp64 else ("correlation_error",)
-        blocks += [note, Facts([sampled, *record_facts(certificate, leave=(*OF_CERTIFICATE, *budgeted))])]
+        found = record_facts(certificate, leave=(*OF_CERTIFICATE, *budgeted))
+        if certificate.seed is None:  # estimates, from before the sample was drawn at random
+            found = [(name.replace("95 % bound on the error", "estimated error"), value) for name, value in found]
+        blocks += [note, Facts([sampled, *found])]
     if check is None:
         blocks.append("Not checked against PySCF's own DF-MP2 (run --check, or now dfmp2 compare).")
     else:

@@ -7,16 +7,22 @@ densities at the default convergence.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from dfmp2.units import quantity as _q
 
 LEAST_SAMPLED = 48  # pairs per channel that the certificate redoes; where there are fewer, all
-FRACTION = 0.02  # of the pairs of a channel: keeps the estimate's own error constant as molecules grow
+FRACTION = 0.02  # of the pairs of a channel: keeps the uncertainty of the certificate constant as molecules grow
 SAMPLED = 16  # occupied orbitals per spin that the weights of fitting functions are taken from
 CYCLES = 11
 EXAMINED_BUILDS = 50  # of J and K for the lowest eigenvector of one kind of rotation (dfmp2.scf.rotations)
 SINGLE_BUILDS = 7  # of these and the first one, in float32 where the SCF uses it (dfmp2.scf.jk)
+
+
+def sampled_pairs(count: int) -> int:
+    """Pairs that the certificate redoes in a channel of `count` pairs: known before any energy is."""
+    return min(count, max(LEAST_SAMPLED, math.ceil(FRACTION * count)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +131,7 @@ class Workload:
             per_build = 4 * len(self.spins) * self.pairs_of_functions**2
         amplitudes = [(self._pair_count(k), k) for k in range(3 if len(self.spins) == 2 else 1)]
         per_channel = [2 * count * self.naux * self._virtuals(k) for count, k in amplitudes]
-        sampled = [
-            2 * min(count, max(LEAST_SAMPLED, int(FRACTION * count))) * self.naux * self._virtuals(k)
-            for count, k in amplitudes
-        ]
+        sampled = [2 * sampled_pairs(count) * self.naux * self._virtuals(k) for count, k in amplitudes]
         exact = self.precision == "fp64"
         return {
             "exchange": (self.scf_builds - single) * per_build,

@@ -23,6 +23,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
 
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.molecule import basis_library as library
@@ -295,8 +299,11 @@ def _even_tempered(orbital: ElementBasis) -> ElementBasis:
     ------
     InputError : the recipe has no answer for these exponents
     """
-    from pyscf import df, gto
+    from pyscf import gto
 
+    recipe: Any = import_module("pyscf.df.autoaux")  # `pyscf.df.autoaux` itself is its function
+    if len(recipe.BETA_BIG) == 8:  # the table of PySCF 2.14 ends at l = 7, and functions with l = 6 need l = 8 and more
+        recipe.BETA_BIG = np.append(recipe.BETA_BIG, np.repeat(recipe.BETA_BIG[-1], 8))
     mole = gto.Mole()
     mole.verbose = 0
     mole.atom = [[orbital.symbol, (0.0, 0.0, 0.0)]]
@@ -304,7 +311,7 @@ def _even_tempered(orbital: ElementBasis) -> ElementBasis:
     mole.spin = None  # any: only the exponents count
     mole.build(dump_input=False, parse_arg=False)
     try:
-        shells = df.autoaux(mole)[orbital.symbol]
+        shells = recipe.autoaux(mole)[orbital.symbol]
     except IndexError as error:  # occupied shells that are missing below those of a core potential
         raise InputError(
             f"no even-tempered fitting set can be generated from {orbital.name} for {orbital.symbol} (AutoAux of PySCF "

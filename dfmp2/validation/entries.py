@@ -38,6 +38,7 @@ TAGS = {
     "ghost": "ghost atoms",
     "combination": "interaction energy or basis set extrapolation: several calculations",
     "kernel": "arrays with a known energy, no molecule",
+    "float64": "more digits than float32 has: computed with auto where mixed is asked for",
     "slow": "more than about 20 seconds on two cores, or more than 2 GB",
 }
 MODULES = {"basis_set_exchange": "pip install 'dfmp2[bse]'"}  # what an entry may need, and how to get it
@@ -122,8 +123,7 @@ class Entry:
     quantities : the numbers
     calculations : what we compute; () for a kernel
     kernel : arrays instead of a molecule, or None
-    tolerance : largest difference, Eh; in mixed precision the certificate's estimate is added
-    tolerance_mixed : replaces `tolerance` in mixed precision, or None
+    tolerance : largest difference, Eh; `validate.MIXED` is added in mixed precision
     tolerance_reason : why that much
     tags : keys of TAGS
     needs : keys of MODULES
@@ -142,7 +142,6 @@ class Entry:
     tags: frozenset[str]
     needs: tuple[str, ...]
     published: Published | None
-    tolerance_mixed: float | None = None
 
     def missing(self) -> str | None:
         """Why the entry cannot run in this installation, or None."""

@@ -1,8 +1,10 @@
 """Hold our energies against the entries, one after the other; each calculation is computed once.
 
-A difference passes within the entry's tolerance; in mixed precision the certificate's estimate is added to
-it. An entry is skipped, with the reason, when this installation or machine cannot do it; whatever else goes
-wrong in it is a failure of that entry, and the others go on.
+A difference passes within the entry's tolerance, to which MIXED is added where a pair step ran in mixed precision: what
+a run accepts as its error, and nothing that we measured ourselves. Entries that state more digits than float32 has
+(tag "float64") are computed with "auto" where "mixed" is asked for, and say whether they were repeated in float64. An
+entry is skipped, with the reason, when this installation or machine cannot do it; whatever else goes wrong in it is a
+failure of that entry, and the others go on.
 
 Calculations that differ only in the frozen core or the MP2 fitting set start their SCF from the converged
 orbitals of the first. A kernel goes through the same put, pair terms and certificate as a molecule.
@@ -14,13 +16,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from dfmp2.backends.registry import select
+from dfmp2.backends import registry
 from dfmp2.errors import BackendUnavailable, Dfmp2Error, InputError, Interrupted, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources, threads
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2 import energy
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
-from dfmp2.mp2.result import SCS, SOS, Certificate, MP2Result
+from dfmp2.mp2.result import SCS, Certificate, MP2Result
 from dfmp2.options import Options
 from dfmp2.output.hdf5 import ENERGIES
 from dfmp2.progress import Silent
@@ -29,22 +31,24 @@ from dfmp2.validation import synthetic
 from dfmp2.validation.compare import recompute
 from dfmp2.validation.entries import Calculation, Entry, Quantity
 from dfmp2.validation.psi4 import INSTALL, find_psi4
-from dfmp2.validation.synthetic import KERNEL_CERTIFICATE, Kernel
+from dfmp2.validation.synthetic import KERNEL_CERTIFICATE
 from dfmp2.validation.tables import FAIL, PASS, SKIPPED, Row
 
+MIXED = 1e-7  # Eh, the default of --tolerance
 AGAINST_TOLERANCE = 1e-8  # Eh; 2.5e-9 seen, with core potentials
 AGAINST_REASON = "recomputed from scratch with the same bases; two converged SCFs, E(corr) of first order in theirs"
 OF_ENTRIES = ("basis", "reference", "scf", "scf_auxbasis", "scf_conv_tol", "auxbasis", "frozen_core")  # options
+OF_SCF = ("scf_total_energy", "nuclear_repulsion_energy")  # quantities without pair energies
 NAMES = {"pyscf": "PySCF", "psi4": "Psi4"}
 
 Values = dict[str, float]
 
 
 class Found(NamedTuple):
-    """A program's energies of one calculation, and the certificate's estimate for each of ours, Eh."""
+    """A program's energies of one calculation, Eh, and whether its pair energies are of mixed precision."""
 
     values: Values
-    estimates: Values
+    mixed: bool = False
     program: str = "dfmp2"
 
 
@@ -72,7 +76,7 @@ class Session:
         checked = Options(basis="none", precision=precision, memory=memory, threads=count)
         self.precision, self.memory = checked.precision, checked.memory
         self.threads = checked.threads or resources.usable_cores()
-        self.backend, self.reason = select(backend, self.precision, self.threads)
+        self.backend, self.reason = registry.select(backend, self.precision, self.threads)
         self.repeated = 0
         self._results: dict[Calculation, MP2Result] = {}
 
@@ -101,25 +105,36 @@ class Session:
         values = {name: value for name in ENERGIES if (value := getattr(result, name)) is not None}
         values["nuclear_repulsion_energy"] = result.reference.nuclear_repulsion_energy
         values["scs_mp2_total_energy"] = result.scf_total_energy + result.scs_mp2_correlation_energy
-        return Found(values, _estimates(result.certificate, result.precision))
+        return Found(values, result.precision == "mixed")
 
-    def evaluate(self, kernel: Kernel, reference: float) -> tuple[float, float]:
-        """Our energy of a synthetic problem and the certificate's estimate, Eh; `reference` sets the scale.
+    def evaluate(self, entry: Entry) -> tuple[float, bool, str]:
+        """Our energy of a synthetic problem, Eh, whether it is of mixed precision, and what is to be said about it.
 
         Raises
         ------
         ResourceError : its arrays do not fit into the memory that may be used
+        UnsupportedByBackend : it needs float64, which the backend does not have
         """
-        synthetic.require_memory(kernel, (8 if self.precision == "fp64" else 12) * kernel.elements, self.memory)
+        [quantity], kernel = entry.quantities, entry.kernel
+        if kernel is None:
+            raise TypeError(f"{entry.id} is a molecule")
+        asked = "auto" if self.precision == "mixed" and "float64" in entry.tags else self.precision
+        single = asked != "fp64" and registry.exact(self.backend) is not self.backend  # it cannot repeat in float64
+        accepted = KERNEL_CERTIFICATE * abs(quantity.value) if single else MIXED
+        synthetic.require_memory(kernel, (8 if asked == "fp64" else 12) * kernel.elements, self.memory)
         with threads.limited(self.threads):
             b, space = synthetic.make(kernel, self.threads)
-            allowed = KERNEL_CERTIFICATE * abs(reference)
             pairs, precision, certificate = pair_energies_to_tolerance(
-                *([b], [space], self.backend, self.precision, allowed, Silent()), threads=self.threads
+                *([b], [space], self.backend, asked, accepted, Silent()), threads=self.threads
             )
         self._count(certificate)
-        estimates = _estimates(certificate, precision)
-        return pairs.same_spin_energy + pairs.opposite_spin_energy, estimates.get("mp2_correlation_energy", 0.0)
+        said = ""
+        if certificate is not None and certificate.correlation_error > MIXED:
+            said = f"float32 alone may be {certificate.correlation_error:.1e} Eh off"
+            if single:
+                raise UnsupportedByBackend(f"{said}, and --backend {self.backend.name} has no float64")
+            said += ": repeated in float64"
+        return pairs.same_spin_energy + pairs.opposite_spin_energy, precision == "mixed", said
 
     def _count(self, certificate: Certificate | None) -> None:
         self.repeated += certificate is not None and certificate.repeated_in_fp64
@@ -182,7 +197,7 @@ class Other:
                 "scs_mp2_correlation_energy": scs,
                 "scs_mp2_total_energy": scf + scs,
             }
-            self._found[calculation] = Found(values, {}, check.program)
+            self._found[calculation] = Found(values, program=check.program)
         return self._found[calculation]
 
 
@@ -215,20 +230,20 @@ def _rows(entry: Entry, session: Session, other: Other | None) -> list[Row]:
 
 def _judged(entry: Entry, session: Session, other: Other | None) -> list[Row]:
     if entry.kernel is not None:
-        pairs = [(quantity, *session.evaluate(entry.kernel, quantity.value)) for quantity in entry.quantities]
-        return [_compared(entry, q, value, q.value, _limit(entry, session, more)) for q, value, more in pairs]
+        [quantity], (value, mixed, said) = entry.quantities, session.evaluate(entry)
+        reason = "; ".join(text for text in (said, entry.tolerance_reason) if text)
+        return [_compared(entry, quantity, value, quantity.value, _limit(entry, mixed), reason)]
     ours = [session.calculate(calculation) for calculation in entry.calculations]
     theirs = [] if other is None else [other.calculate(calculation) for calculation in entry.calculations]
     rows = []
     for quantity in entry.quantities:
         value = combined([found.values for found in ours], quantity)
-        estimates = [found.estimates.get(quantity.of, 0.0) for found in ours]
-        estimate = sum(abs(factor) * error for factor, error in zip(quantity.factors, estimates, strict=True))
+        mixed = quantity.of not in OF_SCF and any(found.mixed for found in ours)
         if other is None:
-            rows.append(_compared(entry, quantity, value, quantity.value, _limit(entry, session, estimate)))
+            rows.append(_compared(entry, quantity, value, quantity.value, _limit(entry, mixed)))
         elif quantity.of in theirs[0].values:  # the nuclear repulsion it does not report
             maker, _, version = theirs[0].program.partition(" ")
-            limit = AGAINST_TOLERANCE * max(1.0, sum(map(abs, quantity.factors))) + estimate
+            limit = AGAINST_TOLERANCE * max(1.0, sum(map(abs, quantity.factors))) + MIXED * mixed
             limit = limit if entry.published is None else entry.tolerance
             row = _compared(
                 entry, quantity, value, combined([f.values for f in theirs], quantity), limit, AGAINST_REASON
@@ -245,11 +260,9 @@ def combined(values: list[Values], quantity: Quantity) -> float:
     return sum(factor * value[of] for factor, value in zip(factors, values, strict=True))
 
 
-def _limit(entry: Entry, session: Session, estimate: float) -> float:
+def _limit(entry: Entry, mixed: bool) -> float:
     """Largest difference allowed; a published one is to be undercut as it stands."""
-    if entry.published is not None or session.precision == "fp64" or estimate == 0.0:
-        return entry.tolerance
-    return (entry.tolerance if entry.tolerance_mixed is None else entry.tolerance_mixed) + estimate
+    return entry.tolerance + MIXED * (mixed and entry.published is None)
 
 
 def _compared(
@@ -279,20 +292,3 @@ def _row(entry: Entry, quantity: Quantity, *, status: str, reason: str) -> Row:
         source="; ".join(entry.source),
         published=entry.published,
     )
-
-
-def _estimates(certificate: Certificate | None, precision: str) -> Values:
-    """The certificate's estimate for every energy it bears on; nothing in float64."""
-    if certificate is None or precision == "fp64":
-        return {}
-    same, opposite = certificate.same_spin_error, certificate.opposite_spin_error
-    scs = SCS.apply(opposite, same)
-    return {
-        "mp2_same_spin_correlation_energy": same,
-        "mp2_opposite_spin_correlation_energy": opposite,
-        "mp2_correlation_energy": certificate.correlation_error,
-        "mp2_total_energy": certificate.correlation_error,
-        "scs_mp2_correlation_energy": scs,
-        "scs_mp2_total_energy": scs,
-        "sos_mp2_correlation_energy": SOS.apply(opposite, same),
-    }
