@@ -101,6 +101,13 @@ class Source:
         return math.fsum(share.value or 0.0 for share in self.shares)
 
     @property
+    def how(self) -> str:
+        """How its shares are known, each with its energy where there are two."""
+        if self.scf is None or self.correlation is None or self.scf.how == self.correlation.how:
+            return self.shares[0].how if self.shares else ""
+        return f"E(SCF): {self.scf.how}; E(corr): {self.correlation.how}"
+
+    @property
     def kinds(self) -> str:
         """The kinds of its shares, in words."""
         return ", ".join(dict.fromkeys(share.kind for share in self.shares))
@@ -253,16 +260,16 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
         share = Share(None, UNKNOWN, "the SCF was done elsewhere and its gradient is not recorded")
         return share, share
     if reference.history is None:
-        gradient, known = tolerance, f"the gradient is below its tolerance, {tolerance:.1e} Eh"
+        gradient, known = tolerance, f"{tolerance:.1e} Eh, the tolerance of the orbital gradient"
     elif not len(reference.history):
-        gradient, known = 0.0, "one diagonalisation solves this SCF"
+        gradient, known = 0.0, "0: one diagonalisation solves this SCF"
     else:
         gradient = float(reference.history[-1, 2])
-        known = f"the last orbital gradient is {gradient:.1e} Eh"
+        known = f"{gradient:.1e} Eh, the last orbital gradient"
     second, first = (constant * (GIVEN_TIMES if given else 1.0) for constant in (SECOND_ORDER, FIRST_ORDER))
     return (
-        Share(second * gradient**2, ESTIMATED, f"{second:.3g} g^2; {known}"),
-        Share(first * gradient, ESTIMATED, f"{first:.3g} g; {known}"),
+        Share(second * gradient**2, ESTIMATED, f"{second:.3g} g^2, g = {known}"),
+        Share(first * gradient, ESTIMATED, f"{first:.3g} g, g = {known}"),
     )
 
 

@@ -435,7 +435,7 @@ def budget_blocks(budget: ErrorBudget) -> list[Block]:
             source.name,
             *(_share(getattr(source, energy)) for energy in energies),
             source.kinds,
-            "; ".join(dict.fromkeys(share.how for share in source.shares)),
+            source.how,
         )
         for source in budget.sources.values()
     ]

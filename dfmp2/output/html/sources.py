@@ -72,7 +72,6 @@ def result_page(entry: Entry, title: str | None) -> str:
         ("E(MP2, total) / Eh", energy(r.mp2_total_energy)),
         ("E(MP2, correlation) / Eh", energy(r.mp2_correlation_energy)),
         ("good to", decimals(r.error_budget)),
-        ("orbital basis", r.orbital_basis.name),
         ("backend, precision", f"{r.backend}, {r.precision}"),
         ("checks", verdict(r)),
         ("wall time", f"{fixed(r.timings.total)} s"),
