@@ -11,7 +11,7 @@ import hashlib
 import html
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from dfmp2.planning.sizes import Sizes
 from dfmp2.planning.time import Timings
 from dfmp2.scf.reference import Reference
 from dfmp2.units import quantity as _q
+
+if TYPE_CHECKING:
+    from dfmp2.mp2.error_budget import ErrorBudget
 
 Array = NDArray[np.float64]
 
@@ -77,6 +80,24 @@ class Certificate:
     def accepted(self) -> bool:
         """Whether the bound is within the tolerance; false where it is no number."""
         return self.correlation_error <= self.tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class FittingCertificate:
+    """What four-centre integrals in this molecule say of the fitted ones (`dfmp2.mp2.fitting_certificate`).
+
+    Errors are fitted - exact; exact are a conventional SCF and four-centre MP2 on its orbitals.
+    """
+
+    correlation_error: float = _q("hartree", "fitting error of the correlation energy")
+    correlation_uncertainty: float = _q("hartree", "half the 95 % interval of that error")
+    orbitals: int = _q("", "correlated occupied orbitals, of both spins where they differ")
+    sampled_orbitals: int = _q("", "of them, those whose exact integrals were made")
+    pairs: int = _q("", "pairs of correlated orbitals")
+    sampled_pairs: int = _q("", "pairs with exact integrals")
+    seed: int = _q("", "of the random sample")
+    scf_error: float | None = _q("hartree", "fitting error of the SCF energy; none for a conventional SCF", None)
+    scf_uncertainty: float | None = _q("hartree", "largest deviation expected of that error", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +237,7 @@ class MP2Result:
     storage: Storage | None = None
     ranks: Ranks | None = None
     preparation: Preparation | None = None
+    fitting_certificate: FittingCertificate | None = None
 
     @property
     def scf_total_energy(self) -> float:
@@ -258,6 +280,13 @@ class MP2Result:
         own = custom_scaling(self.options.os_scale, self.options.ss_scale)
         return None if own is None else self._scaled(own)
 
+    @property
+    def error_budget(self) -> ErrorBudget:
+        """How wrong E(SCF), E(corr) and E(MP2, total) may be, and how that is known."""
+        from dfmp2.mp2.error_budget import error_budget
+
+        return error_budget(self)
+
     def _scaled(self, factors: Scaling) -> float:
         return factors.apply(self.mp2_opposite_spin_correlation_energy, self.mp2_same_spin_correlation_energy)
 
@@ -288,6 +317,7 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "sos_mp2_correlation_energy": result.sos_mp2_correlation_energy,
         "scf_fitting_error": fitting_error(result.scf_fitting, molecule),
         "mp2_fitting_error": fitting_error(result.mp2_fitting, molecule),
+        "error_budget": result.error_budget.to_dict(),
         "backend": result.backend,
         "backend_reason": result.backend_reason,
         "precision": result.precision,
@@ -302,6 +332,7 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "memory": asdict(result.memory),
         "storage": None if result.storage is None else asdict(result.storage),
         "check": None if check is None else _check(check),
+        "fitting_certificate": None if result.fitting_certificate is None else asdict(result.fitting_certificate),
         "provenance": asdict(result.provenance) | {"input_sha256": hashlib.sha256(molecule.text.encode()).hexdigest()},
     }
     if result.preparation is not None:

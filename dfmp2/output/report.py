@@ -34,10 +34,11 @@ from dfmp2.output.document import (
 from dfmp2.output.html.svg import Array, Bar, Curve, bars, curves, draw_molecule, pair_map
 from dfmp2.planning import rates
 from dfmp2.planning.sizes import Spin, Workload
-from dfmp2.scf.reference import Reference, Solutions
+from dfmp2.scf.reference import GIVEN, Reference, Solutions
 from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE, format_bytes
 
 if TYPE_CHECKING:
+    from dfmp2.mp2.error_budget import ErrorBudget, Share
     from dfmp2.output.prepared import Prepared
     from dfmp2.output.study import Column, Study
 
@@ -138,6 +139,8 @@ FORMS = {  # end of a field's name -> form of its number; energies have ten digi
     "seconds": ".2f",
 }
 UNITS = {"hartree": " Eh", "s": " s"}
+FITTING = ("scf_fitting_error", "mp2_fitting_error")  # of the diagnostics; said of the bases
+OF_CERTIFICATE = ("sampled", "pairs", "repeated_in_fp64")  # said in other words
 SCF_OF_CHECK = ("scf_total_energy", "scf_difference")  # --check has no SCF of its own
 
 
@@ -381,7 +384,7 @@ def _reference(result: MP2Result | Prepared) -> Section:
     facts = dict(record_facts(reference)) | {"relativity": RELATIVITY[result.options.relativity]}
     facts["<S^2>"] += f" (pure spin state: {spin * (spin + 1):.2f})"
     examined = [("orbital stability", "not examined")] if stability is None else record_facts(stability)
-    blocks: list[Block] = [Facts([*facts.items(), *examined, *record_facts(result.diagnostics)])]
+    blocks: list[Block] = [Facts([*facts.items(), *examined, *record_facts(result.diagnostics, leave=FITTING)])]
     if stability is not None and stability.verdict.startswith("unstable"):
         blocks.insert(0, Note("warning", "A lower SCF solution exists."))
     blocks.append(_iterations(reference))
@@ -406,7 +409,7 @@ def _solutions(found: Solutions) -> Table:
 
 def _iterations(reference: Reference) -> Block:
     """How energy and gradient fell from one SCF iteration to the next."""
-    if reference.history is None or not len(reference.history):
+    if reference.history is None or not len(reference.history) or reference.ladder == GIVEN:
         return Note("info", "The iterations of this SCF are not recorded: it was done elsewhere, or needed none.")
     found = [(n, *row) for n, row in enumerate(reference.history.tolist(), start=1)]
     drawn = [
@@ -421,7 +424,36 @@ def _iterations(reference: Reference) -> Block:
     )
 
 
-# --- precision ----------------------------------------------------------------------------------------
+# --- how wrong the energies may be --------------------------------------------------------------------
+
+
+def budget_blocks(budget: ErrorBudget) -> list[Block]:
+    """How many digits are good, and the sources of error with what each adds, Eh."""
+    energies = ("scf", "correlation")
+    rows = [
+        (
+            source.name,
+            *(_share(getattr(source, energy)) for energy in energies),
+            source.kinds,
+            source.how,
+        )
+        for source in budget.sources.values()
+    ]
+    sums = [ABSENT if value is None else size(value) for value in (budget.scf, budget.correlation)]
+    heads = ("source of error", "#in E(SCF) / Eh", "#in E(corr) / Eh", "kind", "~how it is known")
+    return [budget.summary, Table("", heads, [*rows, ("sum", *sums, "", "magnitudes added")])]
+
+
+def decimals(budget: ErrorBudget) -> str:
+    """How many decimals of E(MP2, total) are good, in a few words."""
+    if budget.decimals is None or budget.total is None:
+        return "not known"
+    return f"{counted(budget.decimals, 'decimal')}, +-{size(budget.total)} Eh"
+
+
+def _share(share: Share | None) -> str:
+    """Magnitude of an error; "" where the energy has no part in it, ABSENT where it is not known."""
+    return "" if share is None else ABSENT if share.value is None else size(share.value)
 
 
 def _trust(result: MP2Result) -> Section:
@@ -432,7 +464,7 @@ def _trust(result: MP2Result) -> Section:
         ("precision", f"{result.precision} (asked for: {result.options.precision})"),
     ]
     blocks: list[Block] = [Note("warning", text) for text in warnings] or [Note("ok", "The run gave no warning.")]
-    blocks.append(Facts(facts))
+    blocks += [*budget_blocks(result.error_budget), Facts(facts)]
     if certificate is None:
         reason = "nothing is computed in reduced precision" if result.precision == "fp64" else "not recorded"
         blocks.append(f"Precision certificate: none; {reason}.")
@@ -444,14 +476,13 @@ def _trust(result: MP2Result) -> Section:
         else:
             note = Note("failure", "The bound on the precision error of E(corr) exceeds the tolerance.")
         sampled = ("certificate", f"{certificate.sampled} of {certificate.pairs} pairs redone in float64")
-        found = record_facts(certificate, leave=("sampled", "pairs"))
+        budgeted = () if certificate.repeated_in_fp64 else ("correlation_error",)
+        found = record_facts(certificate, leave=(*OF_CERTIFICATE, *budgeted))
         if certificate.seed is None:  # estimates, from before the sample was drawn at random
             found = [(name.replace("95 % bound on the error", "estimated error"), value) for name, value in found]
         blocks += [note, Facts([sampled, *found])]
     if check is None:
-        blocks.append(
-            "Not checked against PySCF's own DF-MP2 in this run (--check does it, dfmp2 compare does it now)."
-        )
+        blocks.append("Not checked against PySCF's own DF-MP2 (run --check, or now dfmp2 compare).")
     else:
         verdict = f"{'agrees' if check.passed else 'differs'}: largest difference {size(check.largest_difference)} Eh"
         shared = "check, same orbitals and fitting set (whose errors it cannot see)"
@@ -461,7 +492,7 @@ def _trust(result: MP2Result) -> Section:
             ("correlation difference", f"{difference(check.correlation_difference)} Eh"),
         ]
         blocks += [Note("ok" if check.passed else "failure", f"{check.program} {verdict}"), Facts(facts)]
-    return Section("trust", "Precision and backend", blocks)
+    return Section("trust", "Errors, precision and backend", blocks)
 
 
 # --- cost ---------------------------------------------------------------------------------------------
@@ -595,6 +626,8 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
         heads = [_heading(name, column) for name, column in study.table.items()]
         columns = ([_cell(value, column.units) for value in column.values] for column in study.table.values())
         blocks.append(Table("", heads, list(zip(*columns, strict=True)), sortable=True))
+    budget = study.error_budget
+    blocks += [] if budget is None else budget_blocks(budget)
     runs = Section("overview", "Runs (groups /runs/NAME of the file)", [overview(study.runs, anchors)])
     return [Section("study", "Results", blocks), runs]
 
