@@ -76,6 +76,24 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True)
+class FittingCertificate:
+    """What four-centre integrals in this molecule say of the fitted ones (`dfmp2.mp2.fitting_certificate`).
+
+    Errors are fitted - exact. The exact energies are those of a conventional SCF and of four-centre MP2 on its orbitals.
+    """
+
+    correlation_error: float = _q("hartree", "fitting error of the correlation energy")
+    correlation_uncertainty: float = _q("hartree", "half the 95 % interval of that error")
+    orbitals: int = _q("", "correlated occupied orbitals, of both spins where they differ")
+    sampled_orbitals: int = _q("", "of them, those whose exact integrals were made")
+    pairs: int = _q("", "pairs of correlated orbitals")
+    sampled_pairs: int = _q("", "pairs with exact integrals")
+    seed: int = _q("", "of the random sample")
+    scf_error: float | None = _q("hartree", "fitting error of the SCF energy; none for a conventional SCF", None)
+    scf_uncertainty: float | None = _q("hartree", "largest deviation expected of that error", None)
+
+
+@dataclass(frozen=True, slots=True)
 class NativeEnergies:
     """What PySCF computes, Eh.
 
@@ -212,6 +230,7 @@ class MP2Result:
     storage: Storage | None = None
     ranks: Ranks | None = None
     preparation: Preparation | None = None
+    fitting_certificate: FittingCertificate | None = None
 
     @property
     def scf_total_energy(self) -> float:
@@ -298,6 +317,7 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "memory": asdict(result.memory),
         "storage": None if result.storage is None else asdict(result.storage),
         "check": None if check is None else _check(check),
+        "fitting_certificate": None if result.fitting_certificate is None else asdict(result.fitting_certificate),
         "provenance": asdict(result.provenance) | {"input_sha256": hashlib.sha256(molecule.text.encode()).hexdigest()},
     }
     if result.preparation is not None:
