@@ -79,7 +79,7 @@ class Certificate:
 class FittingCertificate:
     """What four-centre integrals in this molecule say of the fitted ones (`dfmp2.mp2.fitting_certificate`).
 
-    Errors are fitted - exact. The exact energies are those of a conventional SCF and of four-centre MP2 on its orbitals.
+    Errors are fitted - exact; exact are a conventional SCF and four-centre MP2 on its orbitals.
     """
 
     correlation_error: float = _q("hartree", "fitting error of the correlation energy")
