@@ -7,7 +7,10 @@ densities at the default convergence.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from dfmp2.units import quantity as _q
 
@@ -15,8 +18,25 @@ LEAST_SAMPLED = 48  # pairs per channel that the certificate redoes; where there
 FRACTION = 0.02  # of the pairs of a channel: keeps the estimate's own error constant as molecules grow
 SAMPLED = 16  # occupied orbitals per spin that the weights of fitting functions are taken from
 CYCLES = 11
+EXACT_ROWS = 24  # occupied orbitals whose integrals a fitting certificate makes exactly; where there are fewer, all
+EXACT_STRATA = 4  # of the occupied orbitals of each spin, by energy; two orbitals of each are drawn at least
+EXACT_BUILDS = 2  # of the exact Fock matrix on the way to the conventional SCF
 EXAMINED_BUILDS = 50  # of J and K for the lowest eigenvector of one kind of rotation (dfmp2.scf.rotations)
 SINGLE_BUILDS = 7  # of these and the first one, in float32 where the SCF uses it (dfmp2.scf.jk)
+
+
+def exact_row_shares(counts: Sequence[int]) -> list[list[int]]:
+    """Occupied orbitals of each spin and stratum whose integrals a fitting certificate makes exactly.
+
+    Parameters
+    ----------
+    counts : correlated occupied orbitals of each spin
+    """
+    total = sum(counts)
+    if total <= EXACT_ROWS:
+        return [[count] for count in counts]
+    sizes = [[len(part) for part in np.array_split(np.arange(count), EXACT_STRATA)] for count in counts]
+    return [[min(n, max(2, round(EXACT_ROWS * n / total))) for n in parts] for parts in sizes]
 
 
 @dataclass(frozen=True, slots=True)
