@@ -33,7 +33,7 @@ def chain(molecule: Molecule, count: int) -> Molecule:
     return replace(molecule, symbols=molecule.symbols * count, ghost=molecule.ghost * count, coordinates=places)
 
 
-TRIMER = chain(WATER, 3)
+DIMER = chain(WATER, 2)
 
 
 # --- against PySCF --------------------------------------------------------------------------------------
@@ -94,15 +94,14 @@ def test_a_fitting_set_that_is_wrong_is_found_out() -> None:
 
 @pytest.mark.parametrize("kind", ["rhf", "uhf"])
 def test_a_sample_finds_the_error_within_its_uncertainty(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A draw of 8 of 15 orbitals, and of 8 of 30, against all of them."""
-    options = {"basis": "6-31g", "reference": kind, **PLAIN}
-    everything = {"rhf": 15, "uhf": 30}[kind]
+    """A draw of 6 of 10 orbitals, and of 8 of 19, against all of them."""
+    molecule, everything, some = {"rhf": (DIMER, 10, 6), "uhf": (DIMER.with_state(1, 2), 19, 8)}[kind]
+    options = {"molecule": molecule, "basis": "6-31g", **PLAIN}
     monkeypatch.setattr(sizes, "EXACT_ROWS", everything)
-    truth = dfmp2.run(TRIMER, **options).fitting_certificate
-    monkeypatch.setattr(sizes, "EXACT_ROWS", 8)
+    truth = dfmp2.run(**options).fitting_certificate
+    monkeypatch.setattr(sizes, "EXACT_ROWS", some)
     monkeypatch.setattr(sizes, "EXACT_STRATA", 2)
-    result = dfmp2.run(TRIMER, **options)
-    found = result.fitting_certificate
+    found = dfmp2.run(**options).fitting_certificate
     assert truth.orbitals == truth.sampled_orbitals == found.orbitals == everything
     assert found.sampled_orbitals < everything and found.sampled_pairs < found.pairs == truth.pairs
     assert abs(found.correlation_error - truth.correlation_error) <= found.correlation_uncertainty
@@ -110,19 +109,24 @@ def test_a_sample_finds_the_error_within_its_uncertainty(kind: str, monkeypatch:
     assert found.scf_error == pytest.approx(truth.scf_error, abs=1e-9)
 
 
-def test_the_interval_covers_the_truth_in_19_of_20_draws() -> None:
-    """Errors of many orbitals with strata of their own means and spreads, drawn 2,000 times."""
+@pytest.mark.parametrize(("count", "strata"), [(24, 4), (8, 1)])
+def test_the_interval_covers_the_truth_in_19_of_20_draws(
+    count: int, strata: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors of many orbitals with strata of their own means and spreads, drawn 1,000 times."""
+    monkeypatch.setattr(sizes, "EXACT_ROWS", count)
+    monkeypatch.setattr(sizes, "EXACT_STRATA", strata)
     generator = np.random.default_rng(3)
     counts = [40, 37]
-    fitted = [generator.normal(-0.05, 0.02, count) for count in counts]
-    missed = [generator.normal(np.linspace(0, 3e-6, count), 1e-6) for count in counts]
+    fitted = [generator.normal(-0.05, 0.02, n) for n in counts]
+    missed = [generator.normal(np.linspace(0, 3e-6, n), 1e-6) for n in counts]
     exact = [f - d for f, d in zip(fitted, missed, strict=True)]
     truth = math.fsum(np.concatenate(exact))
-    found = np.array([estimate(fitted, exact, drawn(counts, seed)) for seed in range(2000)])
+    found = np.array([estimate(fitted, exact, drawn(counts, seed)) for seed in range(1000)])
     covered = np.abs(found[:, 0] - truth) <= found[:, 1]
-    assert 0.93 < covered.mean() < 0.97
+    assert 0.93 < covered.mean() < 0.975
     assert abs(found[:, 0].mean() - truth) < 4 * found[:, 0].std() / math.sqrt(len(found))
-    assert np.median(found[:, 1]) < 5e-5
+    assert np.median(found[:, 1]) < 1e-4
 
 
 def test_exact_integrals_are_those_of_pyscf(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,11 +154,11 @@ def test_memory_changes_passes_and_places_but_not_what_is_found(monkeypatch: pyt
     """Integrals of the SCF and B of both fits on disk, and a pass over the exact integrals for each orbital."""
     monkeypatch.setattr(sizes, "EXACT_ROWS", 6)
     monkeypatch.setattr(sizes, "EXACT_STRATA", 2)
-    free = dfmp2.run(TRIMER, "sto-3g", **PLAIN)
+    free = dfmp2.run(DIMER, "sto-3g", **PLAIN)
     for name in ("scf_fits_in_core", "mp2_fits_in_core"):
         monkeypatch.setattr(memory.MemoryPlan, name, property(lambda _: False))
     monkeypatch.setattr(memory.MemoryPlan, "row_bytes", property(lambda _: 1))
-    tight = dfmp2.run(TRIMER, "sto-3g", **PLAIN)
+    tight = dfmp2.run(DIMER, "sto-3g", **PLAIN)
     assert tight.storage.fitted_tensor == "disk"
     for name in ("scf_error", "correlation_error", "correlation_uncertainty"):
         wide, narrow = (getattr(result.fitting_certificate, name) for result in (free, tight))

@@ -92,6 +92,7 @@ def _half_transformed(
             inside = sig >= l0
             x[sig[inside] - l0, lam[inside]] = values[inside]
         _add(h, x, c_others, l0, l1, threads)
+        del x  # before the next one is made
     return h.reshape(nao, c_others.shape[1], len(chosen), space.nvir)
 
 
@@ -112,14 +113,16 @@ def _add(h: Array, x: Array, c_others: Array, l0: int, l1: int, threads: int) ->
 
 def _shells(mole: Any, block_bytes: int) -> Iterator[tuple[int, Iterator[tuple[Index, Index, Array]]]]:
     """Each shell with the integrals of its functions l and all s <= l that are not negligible: blocks of l, s and
-    (mn|ls), (count, npair) float64."""
+    (mn|ls), (count, npair) float64, valid until the next is taken."""
     with shielded():
         from pyscf.ao2mo import _ao2mo
 
         screen = _ao2mo.AO2MOpt(mole, "int2e_sph", "CVHFnr_schwarz_cond", "CVHFsetnr_direct_scf")
         ends = mole.ao_loc_nr().astype(np.intp)
         nao = int(ends[-1])
-        most = max(1, block_bytes // (8 * (nao * (nao + 1) // 2)))
+        npair = nao * (nao + 1) // 2
+        most = max(int(np.diff(ends).max()) ** 2, block_bytes // (8 * npair))
+        work = np.empty(min(most, nao * int(np.diff(ends).max())) * npair)
         kept = np.zeros((nao, nao), dtype=bool)
         kept[np.tril_indices(nao)] = significant(mole)
 
@@ -132,7 +135,7 @@ def _shells(mole: Any, block_bytes: int) -> Iterator[tuple[int, Iterator[tuple[I
                     packed = _ao2mo.nr_e1fill(
                         "int2e_sph",
                         (start + first, start + last, len(lam)),
-                        *(mole._atm, mole._bas, mole._env, "s4", 1, screen),
+                        *(mole._atm, mole._bas, mole._env, "s4", 1, screen, work),
                     )[0]
                 yield lam, sig, packed
 

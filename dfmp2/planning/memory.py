@@ -197,7 +197,8 @@ class MemoryPlan:
     @property
     def comfortable(self) -> int:
         """Smallest budget with which everything stays in memory, bytes."""
-        comfortable = self.program + SLACK + max(self.scf_in_core, self.mp2_in_core)
+        rows = 0 if self.exact_rows is None else self.exact_rows.fixed + self.exact_rows.most
+        comfortable = self.program + SLACK + max(self.scf_in_core, self.mp2_in_core, rows)
         return comfortable if self.certificate is None else max(comfortable, self.certificate.comfortable)
 
     @property
@@ -307,9 +308,11 @@ def exact_rows(work: Workload, workers: int, count: int) -> Stage:
     n, pairs, nvir = work.nao, work.pairs_of_functions, max(spin.nvir for spin in work.spins)
     occupied = sum(spin.nocc for spin in work.spins)
     one = FLOAT64 * n * nvir * (occupied + 2 * work.widest_shell)
-    block = min(EXACT_BLOCK, FLOAT64 * pairs * pairs)
-    work_space = workers * min(HALF_BYTES + EXACT_WORK, 2 * one)
-    fixed = block + work_space + FLOAT64 * (3 * nvir * nvir * occupied + 8 * n * n)
+    shell = FLOAT64 * pairs * work.widest_shell  # integrals of a shell and one function
+    block = min(max(EXACT_BLOCK, shell * work.widest_shell), shell * n)
+    work_space = workers * min(HALF_BYTES + EXACT_WORK, count * one)
+    matrices = 3 * nvir * nvir * occupied + n * n * (8 + workers * work.widest_shell**2)
+    fixed = block + work_space + FLOAT64 * matrices
     return Stage(fixed, one, count * one)
 
 

@@ -34,7 +34,7 @@ Array = NDArray[np.float64]
 
 COUPLED = 1e-6  # Eh, norm of F_ia up to which the orbitals are those of the conventional SCF
 MOST_BUILDS = 8  # of the exact Fock matrix
-CHANGE, GRADIENT = 1e-10, 1e-8  # Eh, convergence of the fitted SCF in between
+CHANGE, GRADIENT = 1e-10, 1e-7  # Eh, convergence of the fitted SCF in between
 SAME_OCCUPIED = 0.5  # smallest cosine between occupied spaces that still are one solution
 
 
