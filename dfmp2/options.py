@@ -21,7 +21,7 @@ BEFORE_PAIRS = (
     *("guess", "scf_from", "scf_starts", "stability"),
     *("auxbasis", "allow_poor_fit", "frozen_core", "frozen_virtual", "allow_small_gap"),
 )
-PAIRS = ("os_scale", "ss_scale", "backend", "tolerance", "check")
+PAIRS = ("os_scale", "ss_scale", "backend", "tolerance", "check", "certify_fit")
 BOTH_PARTS = ("precision", "memory", "scratch", "threads")
 
 
@@ -109,6 +109,7 @@ class Options:
     threads: int | None = _option("Threads of this process.", shown="usable cores", least=1)
     allow_small_gap: bool = _option("Go on with a HOMO-LUMO gap below 0.02 Eh.", False)
     allow_poor_fit: bool = _option("Take a named fitting set that is off by over 1 mEh an atom.", False)
+    certify_fit: bool = _option("Measure the fitting error in the molecule with four-centre integrals.", False)
     check: bool = _option("Also run PySCF's own DF-MP2 on the same orbitals and fitting set.", False)
 
     def __post_init__(self) -> None:

@@ -244,7 +244,7 @@ def test_what_makes_two_runs_the_same() -> None:
         **{"basis": "6-31g", "reference": "uhf", "relativity": "x2c", "scf": "conventional", "stability": "full"},
         **{"scf_auxbasis": "a", "guess": "core", "auxbasis": "a", "frozen_core": "auto", "backend": "torch"},
         **{"precision": "fp64", "transform": "host", "check": True, "scf_conv_tol": 1e-9, "tolerance": 1e-8},
-        **{"scf_starts": 2, "frozen_virtual": 1, "os_scale": 1.1, "ss_scale": 1.1},
+        **{"certify_fit": True, "scf_starts": 2, "frozen_virtual": 1, "os_scale": 1.1, "ss_scale": 1.1},
     }
     assert {field.name for field in fields(Options)} == {*different, *FREE}
     others += [(first, replace(SMALL, **{name: value}), "") for name, value in different.items()]

@@ -31,7 +31,7 @@ GIVEN: dict[str, tuple[str, Any]] = {  # field of Options: as it is written, as 
     }.items()},
     "frozen_core": ("PSI4", "psi4"),
     "memory": ("8GiB", 8 * 2**30),
-    **dict.fromkeys(("allow_small_gap", "allow_poor_fit", "check"), ("", True)),
+    **dict.fromkeys(("allow_small_gap", "allow_poor_fit", "certify_fit", "check"), ("", True)),
 }  # fmt: skip
 
 

@@ -259,7 +259,7 @@ def kept_b(calculation: Calculation, spaces: list[ActiveSpace]) -> FittedIntegra
 
 def timings_of(clock: Stopwatch) -> Timings:
     """Wall times so far, s."""
-    stages = ("scf", "integrals", "fit", "transform", "pair_energies")
+    stages = ("scf", "integrals", "fit", "transform", "pair_energies", "fitting_certificate")
     return Timings(**{name: clock.seconds.get(name, 0.0) for name in stages}, total=clock.total)
 
 

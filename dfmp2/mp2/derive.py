@@ -86,6 +86,8 @@ def derive(
             notes.append("certificate made for all pairs and widened by a limit on the error of those left out")
         if more and result.check is not None:
             notes.append("the check of the original does not apply and is gone")
+        if more and result.fitting_certificate is not None:
+            notes.append("the fitting certificate of the original holds for all its pairs and is gone")
         notes.append(core.note)
         if certificate is not None and derived.precision != "fp64" and not certificate.accepted:
             listener.warning(
@@ -185,5 +187,11 @@ def _cut(result: MP2Result, more: int) -> MP2Result:
         tuple(matrix[more:, more:].copy() for matrix in result.pairs.same_spin),
     )
     return replace(
-        result, pairs=pairs, sizes=cut, diagnostics=diagnostics, certificate=widened(result, more), check=None
+        result,
+        pairs=pairs,
+        sizes=cut,
+        diagnostics=diagnostics,
+        certificate=widened(result, more),
+        check=None,
+        fitting_certificate=None,
     )

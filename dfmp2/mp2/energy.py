@@ -201,7 +201,7 @@ def _transform_and_fit(
 def correlate(
     calculation: Calculation, reference: Reference, fitted: FittedIntegrals, elsewhere: Elsewhere | None = None
 ) -> MP2Result:
-    """Pair energies, Eqs. 4 and 5, their certificate and the check: the result. `fitted.b` is emptied.
+    """Pair energies, Eqs. 4 and 5, their certificates and the check: the result. `fitted.b` is emptied.
 
     Parameters
     ----------
@@ -231,6 +231,13 @@ def correlate(
         theirs = native_energies(system.mole, reference, data, calculation.core.orbitals, options.frozen_virtual)
         check = compare(reference, pairs, theirs, allowed_difference(certificate, precision))
 
+    fitting_certificate = None
+    if options.certify_fit:
+        from dfmp2.mp2.fitting_certificate import certify_fit
+
+        with calculation.clock("fitting_certificate"):
+            fitting_certificate = certify_fit(calculation, reference, pairs)
+
     made = {"transformation": "device: asked for with --transform device"} if options.transform == "device" else {}
     return MP2Result(
         molecule=system.molecule,
@@ -254,4 +261,5 @@ def correlate(
         check=check,
         mole_json=dump_mole(system.mole),
         storage=storage_of(calculation),
+        fitting_certificate=fitting_certificate,
     )

@@ -123,9 +123,10 @@ def to_text(outlook: Outlook) -> str:
         "transform": flops["transform"],
         "pair_energies": flops["pairs_fp64"] + flops["pairs_mixed"],
     }
+    seconds = {name: value for name, value in facts["seconds"].items() if value or name != "fitting_certificate"}
     stages = [
         (name.replace("_", " "), f"{value:.2f}", f"{operations[name]:.2e}" if name in operations else "")
-        for name, value in facts["seconds"].items()
+        for name, value in sorted(seconds.items(), key=lambda stage: stage[0] == "total")
     ]
     lines = [
         f"{molecule.name}: {molecule.formula}, {sizes['nelectron']} electrons, {sizes['nao']} functions, "

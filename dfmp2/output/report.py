@@ -15,7 +15,7 @@ import numpy as np
 
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import SCS, SOS, MP2Result, custom_scaling, say_field
+from dfmp2.mp2.result import SCS, SOS, FittingCertificate, MP2Result, custom_scaling, say_field
 from dfmp2.output.document import (
     ABSENT,
     Block,
@@ -57,6 +57,7 @@ STAGES = {
     "fit": "metric and fit",
     "pair_energies": "pair energies",
 }
+CERTIFYING = {"fitting_certificate": "fitting certificate"}  # a stage of the runs that have one
 SHORTEST = 0.01  # s; below, a rate would say more about the clock than about the machine
 LIBRARIES = {"cpu": "numpy", "torch": "torch"}  # backend -> library whose matrix products it uses
 
@@ -481,6 +482,8 @@ def _trust(result: MP2Result) -> Section:
         if certificate.seed is None:  # estimates, from before the sample was drawn at random
             found = [(name.replace("95 % bound on the error", "estimated error"), value) for name, value in found]
         blocks += [note, Facts([sampled, *found])]
+    if result.fitting_certificate is not None:
+        blocks.append(Facts(certified_fit(result.fitting_certificate)))
     if check is None:
         blocks.append("Not checked against PySCF's own DF-MP2 (run --check, or now dfmp2 compare).")
     else:
@@ -495,6 +498,22 @@ def _trust(result: MP2Result) -> Section:
     return Section("trust", "Errors, precision and backend", blocks)
 
 
+def certified_fit(found: FittingCertificate) -> list[tuple[str, str]]:
+    """The fitting errors that were measured in the molecule, and what they rest on."""
+    errors = {
+        "E(SCF)": (found.scf_error, found.scf_uncertainty),
+        "E(corr)": (found.correlation_error, found.correlation_uncertainty),
+    }
+    facts = [
+        (f"fitting error of {name}, measured", f"{difference(error)} Eh, sure to {size(uncertainty or 0.0)} Eh")
+        for name, (error, uncertainty) in errors.items()
+        if error is not None
+    ]
+    drawn = f", drawn at random (seed {found.seed})" if found.sampled_orbitals < found.orbitals else ""
+    rest = f"four-centre integrals of {found.sampled_orbitals} of {found.orbitals} occupied orbitals{drawn}"
+    return [*facts, ("", rest)]
+
+
 # --- cost ---------------------------------------------------------------------------------------------
 
 
@@ -503,16 +522,17 @@ def _cost(result: MP2Result) -> Section:
     derived = "derived from" in result.frozen_core_note  # a derived result keeps the times of its original run
     work = {} if derived else operations(result)
     rows: list[tuple[str, ...]] = []
-    for name, title in STAGES.items():
+    stages = STAGES | (CERTIFYING if spent["fitting_certificate"] else {})
+    for name, title in stages.items():
         count, seconds, best = work.get(name), spent[name], _product_rate(result, name)
         rate = None if count is None or not seconds >= SHORTEST else count / seconds / 1e9
         share = None if rate is None or best is None else 1e11 * rate / best
         done = "" if count is None else f"{count / 1e9:.3g}"
         rows.append((title, fixed(seconds), fixed(predicted[name]), done, fixed(rate, 1), fixed(share, 0)))
-    other = max(0.0, spent["total"] - sum(spent[name] for name in STAGES))
+    other = max(0.0, spent["total"] - sum(spent[name] for name in stages))
     rows += [("everything else", fixed(other), *[""] * 4)]
     rows += [("total", fixed(spent["total"]), fixed(predicted["total"]), *[""] * 3)]
-    times = [*(spent[name] for name in STAGES), other]
+    times = [*(spent[name] for name in stages), other]
     drawn = [Bar(row[0], (seconds,), f"{row[1]} s") for row, seconds in zip(rows, times, strict=False)]
     heads = ("stage", "#time / s", "#predicted / s", "#10^9 operations", "#GFLOP/s", "#% of a product")
     shown = len(heads) if any(row[-1] for row in rows) else -1  # of the columns

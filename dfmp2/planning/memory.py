@@ -29,6 +29,10 @@ PAIR_BLOCK_MOST = 64 * 10**6  # of SCF integrals made at a time; larger ones gai
 READ_MOST = 256 * 10**6  # of SCF integrals read at a time
 SOLVE_BYTES = 16 * 10**6  # of B a worker solves at a time (dfmp2.integrals.metric)
 DEVICE_TILE = 128  # rows of a tile on a device, and fitting functions that go up together
+EXACT_BLOCK, EXACT_WORK = (
+    32 * 10**6,
+    16 * 10**6,
+)  # of four-centre integrals, and of a worker (dfmp2.integrals.four_center)
 LEAST_FUNCTIONS = 16  # fitting functions in the smallest block of MP2 integrals: one shell
 
 
@@ -84,6 +88,8 @@ class MemoryPlan:
     scf_disk, mp2_disk : bytes on disk of the variants on disk
     integral_block : bytes of packed MP2 integrals per block where there is room
     budget : what the run may use
+    exact_rows : integrals of single orbitals from four centres, None where none are made
+    certificate : of the fitting certificate, which has an SCF and pair energies of its own; None without one
     """
 
     program: int
@@ -98,6 +104,8 @@ class MemoryPlan:
     mp2_disk: int
     integral_block: int
     budget: int
+    exact_rows: Stage | None = None
+    certificate: MemoryPlan | None = None
 
     @property
     def room(self) -> int:
@@ -158,25 +166,40 @@ class MemoryPlan:
         return self.mp2_pairs.blocks(self.room)
 
     @property
+    def rows(self) -> int:
+        """Bytes that exact integrals of single orbitals will hold."""
+        return 0 if self.exact_rows is None else self.exact_rows.fixed + self.row_bytes
+
+    @property
+    def row_bytes(self) -> int:
+        """Of them, for the orbitals of one pass."""
+        return 0 if self.exact_rows is None else self.exact_rows.blocks(self.room)
+
+    @property
     def disk(self) -> int:
-        """Bytes of scratch space: the SCF integrals are gone before B is written."""
-        scf = 0 if self.scf_fits_in_core else self.scf_disk
-        return max(scf, 0 if self.mp2_fits_in_core else self.mp2_disk)
+        """Bytes of scratch space: the SCF integrals are gone before B is written, which lasts to the end."""
+        scf, mp2 = 0 if self.scf_fits_in_core else self.scf_disk, 0 if self.mp2_fits_in_core else self.mp2_disk
+        return max(scf, mp2 + (0 if self.certificate is None else self.certificate.disk))
 
     @property
     def predicted_peak(self) -> int:
         """Expected peak resident memory, bytes."""
-        return self.program + SLACK + max(self.scf, self.mp2)
+        peak = self.program + SLACK + max(self.scf, self.mp2, self.rows)
+        return peak if self.certificate is None else max(peak, self.certificate.predicted_peak)
 
     @property
     def least(self) -> int:
         """Smallest budget that works, bytes."""
-        return self.program + SLACK + max(self.scf_least, self.mp2_least)
+        rows = 0 if self.exact_rows is None else self.exact_rows.needed
+        least = self.program + SLACK + max(self.scf_least, self.mp2_least, rows)
+        return least if self.certificate is None else max(least, self.certificate.least)
 
     @property
     def comfortable(self) -> int:
         """Smallest budget with which everything stays in memory, bytes."""
-        return self.program + SLACK + max(self.scf_in_core, self.mp2_in_core)
+        rows = 0 if self.exact_rows is None else self.exact_rows.fixed + self.exact_rows.most
+        comfortable = self.program + SLACK + max(self.scf_in_core, self.mp2_in_core, rows)
+        return comfortable if self.certificate is None else max(comfortable, self.certificate.comfortable)
 
     @property
     def fits(self) -> bool:
@@ -278,6 +301,19 @@ def _mp2(work: Workload, workers: int, limits: Limits, edge: int) -> tuple[int, 
     rounding = 0 if work.precision == "fp64" else row // 2
     streamed = Stage(left + tiles + row + rounding, 3 * edge * row, (rows + 2 * edge) * row)
     return in_core, integrals, solve, streamed, whole
+
+
+def exact_rows(work: Workload, workers: int, count: int) -> Stage:
+    """Bytes for exact integrals of `count` occupied orbitals of one spin, as many at once as there is room for."""
+    n, pairs, nvir = work.nao, work.pairs_of_functions, max(spin.nvir for spin in work.spins)
+    occupied = sum(spin.nocc for spin in work.spins)
+    one = FLOAT64 * n * nvir * (occupied + 2 * work.widest_shell)
+    shell = FLOAT64 * pairs * work.widest_shell  # integrals of a shell and one function
+    block = min(max(EXACT_BLOCK, shell * work.widest_shell), shell * n)
+    work_space = workers * min(HALF_BYTES + EXACT_WORK, count * one)
+    matrices = 3 * nvir * nvir * occupied + n * n * (8 + workers * work.widest_shell**2)
+    fixed = block + work_space + FLOAT64 * matrices
+    return Stage(fixed, one, count * one)
 
 
 def _tile_elements(limits: Limits, edge: int, pair: int) -> int:

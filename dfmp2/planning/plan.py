@@ -18,8 +18,8 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.planning import memory, rates, time
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
-from dfmp2.planning.sizes import Spin, Workload
-from dfmp2.planning.system import Setup, System, frozen_core, prepare, resolve
+from dfmp2.planning.sizes import Spin, Workload, exact_row_shares
+from dfmp2.planning.system import Setup, System, densely_fitted, frozen_core, prepare, resolve
 from dfmp2.planning.time import IN_MEMORY, Timings, Traffic
 from dfmp2.progress import Listener
 from dfmp2.scf.hamiltonian import uncontracted_functions
@@ -49,6 +49,24 @@ class Plan:
     tiles: int
     traffic: Traffic = IN_MEMORY
     disk: DiskRates | None = None
+    certificate: CertificatePlan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CertificatePlan:
+    """What a fitting certificate is expected to need.
+
+    Attributes
+    ----------
+    dense : sizes of the second fit, None where all orbitals have exact integrals
+    memory : bytes of the conventional SCF, of the second fit, and of the exact integrals
+    rows : orbitals with exact integrals; passes : over the four-centre integrals
+    """
+
+    dense: Workload | None
+    memory: memory.MemoryPlan
+    rows: int
+    passes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,12 +115,16 @@ def make_plan(system: System, setup: Setup, core: FrozenCore, kind: str, *, part
         work = replace(work, frontier_elements=0, block_functions=0)
     known, disk = rates.load(setup.backend.name, setup.threads), rates.load_disk(setup.scratch)
     held = _memory(work, setup, part)
+    certificate = None
+    if setup.options.certify_fit:
+        certificate = _certificate(system, setup, work)
+        held = replace(held, certificate=certificate.memory)
     moved = time.traffic(work, held, setup.backend.limits)
     tiles = sum(map(len, time.tiles_of(work, setup.backend.limits).values()))
-    timings = _seconds(setup, work, known, moved, disk)
+    timings = _seconds(setup, work, known, moved, disk, certificate)
     if part == "up to b":
         timings = replace(timings, pair_energies=0.0, total=timings.total - timings.pair_energies)
-    return Plan(work, held, timings, known is not None, tiles, moved, disk)
+    return Plan(work, held, timings, known is not None, tiles, moved, disk, certificate)
 
 
 def settle(
@@ -168,9 +190,19 @@ def require_device(backend: Backend, work: Workload, room: int) -> None:
         )
 
 
-def _seconds(setup: Setup, work: Workload, known: Rates | None, moved: Traffic, disk: DiskRates | None) -> Timings:
+def _seconds(
+    setup: Setup,
+    work: Workload,
+    known: Rates | None,
+    moved: Traffic,
+    disk: DiskRates | None,
+    certificate: CertificatePlan | None,
+) -> Timings:
     """Predicted times of a run; where the device makes B: more columns to fit, and K1 and K2 in place of products."""
     found = time.seconds(work, known or Rates(), moved, disk or BUILT_IN)
+    if certificate is not None:
+        more = time.certificate_seconds(work, certificate.dense, certificate.rows, certificate.passes, known or Rates())
+        found = replace(found, fitting_certificate=more, total=found.total + more)
     if setup.options.transform != "device":
         return found
     fit = found.fit * work.pairs_of_functions / work.elements
@@ -213,7 +245,7 @@ def foresee(molecule: Molecule, options: Options, listener: Listener, *, calibra
         if calibrate or (plan.memory.disk and disk is None):
             disk = _measured_disk(setup, listener)
         foreseen = predictions(setup.backend, trainium_shapes(plan.work))
-        timings = _seconds(setup, plan.work, known, plan.traffic, disk)
+        timings = _seconds(setup, plan.work, known, plan.traffic, disk, plan.certificate)
         plan = replace(plan, timings=timings, measured=True, disk=disk)
         # Neither a frozen core nor fewer virtuals lower what the SCF and one tile need: only memory does.
         change = "" if plan.memory.fits else f"--memory {-(-plan.memory.least // 10**6)}MB"
@@ -289,6 +321,26 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
     if setup.options.transform == "device":
         found = replace(found, mp2_in_core=memory.device_host_bytes(work))
     return replace(found, **NOT_HELD[part])
+
+
+def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePlan:
+    """What a fitting certificate needs: the SCF again, exact integrals, and a second fit where they are a sample."""
+    counts = [spin.nocc for spin in work.spins]
+    shares = [sum(parts) for parts in exact_row_shares(counts)]
+    work = work if work.scf_columns else _with_columns(work, system)
+    work = replace(work, frontier_elements=0, x2c_functions=0, starts=1, examined=False)
+    dense: Workload | None = None
+    unused: dict[str, Any] = {"mp2_in_core": 0, **dict.fromkeys(("mp2_integrals", "mp2_solve", "mp2_pairs"), NOTHING)}
+    if sum(shares) < sum(counts):
+        auxmole = densely_fitted(system).auxmole
+        functions = three_center.block_functions(auxmole, work.nao)
+        dense, unused = replace(work, naux=int(auxmole.nao), block_functions=functions), {}
+    fixed = {"program": resources.resident_memory(), "budget": setup.budget}
+    held = memory_plan(dense or work, setup.backend.limits, setup.threads, **fixed)
+    rows = memory.exact_rows(work, setup.threads, max(shares))
+    held = replace(held, **({} if work.naux_scf else NO_SCF), **unused, exact_rows=rows)
+    at_once = max(1, held.row_bytes // rows.least)
+    return CertificatePlan(dense, held, sum(shares), sum(-(-share // at_once) for share in shares))
 
 
 def memory_plan(work: Workload, limits: Limits, count: int, *, program: int, budget: int) -> memory.MemoryPlan:

@@ -8,7 +8,10 @@ densities at the default convergence.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from dfmp2.units import quantity as _q
 
@@ -16,6 +19,9 @@ LEAST_SAMPLED = 48  # pairs per channel that the certificate redoes; where there
 FRACTION = 0.02  # of the pairs of a channel: keeps the uncertainty of the certificate constant as molecules grow
 SAMPLED = 16  # occupied orbitals per spin that the weights of fitting functions are taken from
 CYCLES = 11
+EXACT_ROWS = 24  # occupied orbitals whose integrals a fitting certificate makes exactly; where there are fewer, all
+EXACT_STRATA = 4  # of the occupied orbitals of each spin, by energy; two orbitals of each are drawn at least
+EXACT_BUILDS = 2  # of the exact Fock matrix on the way to the conventional SCF
 EXAMINED_BUILDS = 50  # of J and K for the lowest eigenvector of one kind of rotation (dfmp2.scf.rotations)
 SINGLE_BUILDS = 7  # of these and the first one, in float32 where the SCF uses it (dfmp2.scf.jk)
 
@@ -23,6 +29,20 @@ SINGLE_BUILDS = 7  # of these and the first one, in float32 where the SCF uses i
 def sampled_pairs(count: int) -> int:
     """Pairs that the certificate redoes in a channel of `count` pairs: known before any energy is."""
     return min(count, max(LEAST_SAMPLED, math.ceil(FRACTION * count)))
+
+
+def exact_row_shares(counts: Sequence[int]) -> list[list[int]]:
+    """Occupied orbitals of each spin and stratum whose integrals a fitting certificate makes exactly.
+
+    Parameters
+    ----------
+    counts : correlated occupied orbitals of each spin
+    """
+    total = sum(counts)
+    if total <= EXACT_ROWS:
+        return [[count] for count in counts]
+    sizes = [[len(part) for part in np.array_split(np.arange(count), EXACT_STRATA)] for count in counts]
+    return [[min(n, max(2, round(EXACT_ROWS * n / total))) for n in parts] for parts in sizes]
 
 
 @dataclass(frozen=True, slots=True)

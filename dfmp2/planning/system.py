@@ -27,7 +27,7 @@ from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.options import Options
 from dfmp2.planning.sizes import Sizes
 from dfmp2.progress import Listener
-from dfmp2.scf.fitting_sets import resolve_fitting
+from dfmp2.scf.fitting_sets import dense_fitting, resolve_fitting
 from dfmp2.scf.reference import Reference
 from dfmp2.units import ANGSTROM_PER_BOHR
 
@@ -129,6 +129,12 @@ def assemble(molecule: Molecule, orbital: BasisSet, jk: BasisSet | None, setup: 
         )
     jk_auxmole = None if jk is None else build_auxiliary(mole, molecule, jk)
     return System(molecule, orbital, jk, ri, mole, build_auxiliary(mole, molecule, ri), jk_auxmole)
+
+
+def densely_fitted(system: System) -> System:
+    """The same system with a large, even-tempered MP2 fitting set."""
+    dense = dense_fitting(system.orbital_basis, system.mp2_fitting)
+    return replace(system, mp2_fitting=dense, auxmole=build_auxiliary(system.mole, system.molecule, dense))
 
 
 def _require_hamiltonian(molecule: Molecule, orbital: BasisSet, relativity: str, listener: Listener) -> None:

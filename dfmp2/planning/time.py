@@ -17,7 +17,7 @@ from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits, Tile
 from dfmp2.planning.memory import FLOAT32, FLOAT64, MemoryPlan
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
-from dfmp2.planning.sizes import CYCLES, Workload
+from dfmp2.planning.sizes import CYCLES, EXACT_BUILDS, Workload
 from dfmp2.units import quantity as _q
 
 
@@ -31,6 +31,7 @@ class Timings:
     transform: float = _q("s", "AO to MO transformation")
     pair_energies: float = _q("s", "pair energies, certificate included")
     total: float = _q("s", "whole calculation, start-up of the program excluded")
+    fitting_certificate: float = _q("s", "fitting certificate", 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,22 @@ class Traffic:
 
 
 IN_MEMORY = Traffic()
+
+
+def certificate_seconds(work: Workload, dense: Workload | None, rows: int, passes: int, rates: Rates) -> float:
+    """Predicted time of a fitting certificate, s.
+
+    Parameters
+    ----------
+    work : of the run; dense : of the second fit, None where all orbitals have exact integrals
+    rows, passes : orbitals with exact integrals, and passes over the four-centre integrals they take
+    """
+    pairs, nvir = work.pairs_of_functions, max(spin.nvir for spin in work.spins)
+    again = seconds(dense or work, rates)
+    fock = again.scf + EXACT_BUILDS * pairs * pairs / 2 / rates.four_centre if work.naux_scf else 0.0
+    halves = 2 * pairs * work.nao * (work.nao + nvir) * rows / rates.transform
+    second = 0.0 if dense is None else again.total - rates.start - again.scf
+    return fock + passes * pairs * pairs / rates.four_centre + halves + second
 
 
 def tiles_of(work: Workload, limits: Limits) -> dict[tuple[int, int], list[Tile]]:

@@ -26,7 +26,7 @@ class OwnHamiltonian:
 
     Attributes
     ----------
-    one_electron : (nao, nao) Eh
+    one_electron : (nao, nao), or of each spin (2, nao, nao), Eh
     nuclear : Eh
     """
 
@@ -52,7 +52,7 @@ def mean_field(mole: Any, kind: str, relativity: str, charges: Array | None, *, 
     charges : (n, 4) x, y, z in bohr and charge in e, None for none
     native : leave the potential of the charges to PySCF's own code
     """
-    from pyscf import lib, scf
+    from pyscf import scf
 
     mf = (scf.RHF if kind == "rhf" else scf.UHF)(mole)
     if relativity == "x2c":
@@ -63,8 +63,15 @@ def mean_field(mole: Any, kind: str, relativity: str, charges: Array | None, *, 
         from pyscf import qmmm
 
         return qmmm.mm_charge(mf, charges[:, :3], charges[:, 3], unit="Bohr")
-    one_electron, nuclear = mf.get_hcore() + potential(mole, charges), _nuclear(mole, charges)
-    mf = lib.set_class(mf, (OwnHamiltonian, type(mf)))
+    return with_one_electron(mf, mf.get_hcore() + potential(mole, charges), _nuclear(mole, charges))
+
+
+def with_one_electron(mf: Any, one_electron: Array, nuclear: float) -> Any:
+    """The mean field with this one-electron matrix, one or (2, nao, nao) for each spin, and nuclear energy, Eh."""
+    from pyscf import lib
+
+    if not isinstance(mf, OwnHamiltonian):
+        mf = lib.set_class(mf, (OwnHamiltonian, type(mf)))
     mf.one_electron, mf.nuclear = one_electron, nuclear
     return mf
 

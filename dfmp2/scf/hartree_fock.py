@@ -96,14 +96,8 @@ def run_scf(
 
     with shielded():
         mf = hamiltonian.mean_field(mole, kind, options.relativity, charges, native=integrals == "pyscf")
-        if auxmole is not None and integrals == "disk":
-            from dfmp2.scf.jk_on_disk import DiskIntegrals
-
-            mf = mf.density_fit(with_df=DiskIntegrals(mole, auxmole, threads, room))
-        elif auxmole is not None and integrals == "memory":
-            from dfmp2.scf.jk import FittedIntegrals
-
-            mf = mf.density_fit(with_df=FittedIntegrals(mole, auxmole, threads))
+        if auxmole is not None and integrals != "pyscf":
+            mf = mf.density_fit(with_df=fitted_integrals(mole, auxmole, integrals, threads, room))
         elif auxmole is not None:
             mf = mf.density_fit(auxbasis=auxmole.basis)
         else:
@@ -112,7 +106,7 @@ def run_scf(
         mf.chkfile = None
         mf.conv_tol = options.scf_conv_tol
         mf.conv_tol_grad = options.scf_gradient_tol
-        mf.conv_check = False  # `_climb` diagonalises the last Fock matrix without building another
+        mf.conv_check = False  # `climb` diagonalises the last Fock matrix without building another
         try:
             if start is None:
                 density, origin = guess_density(options.guess, mf, kind), ORIGINS[options.guess]
@@ -127,7 +121,7 @@ def run_scf(
                     density = _from_orbitals(resumed, mole, mf, kind)
                 try:
                     told = on_iteration if first else None
-                    return _climb(copy, density, options, listener, told, second_order=orbitals is not None)
+                    return climb(copy, density, options, listener, told, second_order=orbitals is not None)
                 finally:
                     mf._eri = copy._eri  # four-centre integrals in memory serve the next SCF too
 
@@ -140,6 +134,17 @@ def run_scf(
         history = np.array(found.history).reshape(-1, 3)
         reference = record(found.mf, kind, auxmole is not None, found.ladder, len(history), found.origin)
         return found.mf, replace(reference, history=history, stability=found.stability, solutions=solutions)
+
+
+def fitted_integrals(mole: Any, auxmole: Any, integrals: str, threads: int, room: Any) -> Any:
+    """Our builder of J and K with its integrals in "memory" or on "disk", where it needs a `Room`."""
+    if integrals == "disk":
+        from dfmp2.scf.jk_on_disk import DiskIntegrals
+
+        return DiskIntegrals(mole, auxmole, threads, room)
+    from dfmp2.scf.jk import FittedIntegrals
+
+    return FittedIntegrals(mole, auxmole, threads)
 
 
 def release(mf: Any) -> None:
@@ -173,7 +178,7 @@ def record(mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, sta
         )
 
 
-def _climb(
+def climb(
     mf: Any,
     density: Any,
     options: Options,

@@ -1,0 +1,262 @@
+"""The fitting error of E(SCF) and E(corr), measured in the molecule with four-centre integrals (`--certify-fit`).
+
+E(SCF): the conventional solution next to the fitted one (`dfmp2.scf.conventional`). E(corr): that of its orbitals with
+exact integrals, a sum over the correlated occupied orbitals of both spins,
+
+    E(corr) = sum_i x_i      x_i = sum_jab (ia|jb) [2 (ia|jb) - (ib|ja)] / D                                   RHF
+                             x_i = 1/2 sum_jab (ia|jb) [(ia|jb) - (ib|ja)] / D + 1/2 sum_JaB (ia|JB)^2 / D     UHF
+
+with j of the spin of i and J of the other. Up to EXACT_ROWS orbitals all x_i are made, and the error is exact. Where
+there are more, a sample is drawn. The energy is then fitted again, on the orbitals of the conventional SCF with a dense
+fitting set: all f_i, sums of its pair energies over j. The little that this set misses is estimated from the sample,
+
+    E(corr) = sum_i f_i - sum_h N_h mean_h(f - x)      variance = sum_h N_h^2 (1 - n_h/N_h) s_h^2 / n_h
+
+over strata h of N_h orbitals, neighbours in energy, n_h of them drawn. The uncertainty is half the 95 % interval of
+Student's t with the degrees of freedom that the variance has (Cochran, Sampling Techniques, 3rd ed. (1977), sections
+5.3 and 5.4), and what is left of the coupling of occupied and virtual orbitals and of the rounding of the f_i.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from dfmp2.errors import ConvergenceError
+from dfmp2.host import resources
+from dfmp2.host.scratch import Room, Space
+from dfmp2.integrals.four_center import exact_rows
+from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.mp2.calculation import NOTHING, Calculation
+from dfmp2.mp2.certificate import pair_energies_to_tolerance
+from dfmp2.mp2.result import FittingCertificate, PairEnergies
+from dfmp2.planning.memory import MemoryPlan
+from dfmp2.planning.sizes import exact_row_shares
+from dfmp2.planning.system import densely_fitted
+from dfmp2.progress import Collector, Listener, Silent, Stopwatch
+from dfmp2.scf.conventional import conventional_scf
+from dfmp2.scf.reference import Reference
+
+Array = NDArray[np.float64]
+
+SEED = 1
+CONFIDENCE = 0.95
+SCF_ROUNDING = 1e-9  # Eh; integrals left out of J and K, and rounding
+RESPONSE = 0.5  # of E(corr) to what is left of F_ia, Eh per Eh
+
+
+def certify_fit(calculation: Calculation, reference: Reference, pairs: PairEnergies) -> FittingCertificate | None:
+    """The fitting errors of a calculation; None, and a warning, where the conventional SCF is not found.
+
+    Parameters
+    ----------
+    reference, pairs : what was computed with fitted integrals
+    """
+    listener = calculation.listener
+    try:
+        exact, scf_error, scf_uncertainty, left = _scf_error(calculation, reference)
+    except ConvergenceError as error:
+        listener.warning(f"the fitting error is not certified: {error}")
+        return None
+    resources.return_memory()
+    spaces = calculation.spaces(exact)
+    counts = [space.nocc for space in spaces]
+    strata = drawn(counts)
+    chosen = [np.sort(np.concatenate([pick for _, pick in found])) for found in strata]
+    rows = _exact_energies(calculation, spaces, chosen)
+    fitted, rounding = [np.zeros(count) for count in counts], 0.0
+    if sum(map(len, chosen)) < sum(counts):
+        resources.return_memory()
+        again, rounding = _fitted_again(calculation, exact)
+        fitted = orbital_energies(again)
+    energy, spread = estimate(fitted, rows, strata)
+    total, sampled = _pair_counts(counts, [len(picks) for picks in chosen])
+    return FittingCertificate(
+        correlation_error=pairs.opposite_spin_energy + pairs.same_spin_energy - energy,
+        correlation_uncertainty=spread + rounding + RESPONSE * left + SCF_ROUNDING,
+        orbitals=sum(counts),
+        sampled_orbitals=sum(map(len, chosen)),
+        pairs=total,
+        sampled_pairs=sampled,
+        seed=SEED,
+        scf_error=scf_error,
+        scf_uncertainty=scf_uncertainty,
+    )
+
+
+def _scf_error(calculation: Calculation, reference: Reference) -> tuple[Reference, float | None, float | None, float]:
+    """The conventional reference, the error of E(SCF) with its uncertainty, and the coupling F_ia that is left, Eh."""
+    if reference.scf_type == "conventional":
+        return reference, None, None, 0.0
+    system, held = calculation.system, _plan(calculation)
+    with Space(calculation.setup.scratch, held.disk) as space:
+        found = conventional_scf(
+            *(system.mole, reference, calculation.options, system.jk_auxmole, calculation.listener),
+            threads=calculation.setup.active,
+            integrals="memory" if held.scf_fits_in_core else "disk",
+            charges=system.molecule.point_charges,
+            room=Room(space, held.pair_bytes, held.read_bytes),
+        )
+    error = reference.scf_total_energy - found.reference.scf_total_energy
+    return found.reference, error, found.below + SCF_ROUNDING, found.coupling
+
+
+def drawn(counts: Sequence[int], seed: int = SEED) -> list[list[tuple[NDArray[np.intp], NDArray[np.intp]]]]:
+    """Strata of the occupied orbitals of each spin, by energy, and the orbitals drawn of each.
+
+    Parameters
+    ----------
+    counts : correlated occupied orbitals of each spin
+    """
+    generator = np.random.default_rng(seed)
+    return [
+        [
+            (stratum, np.sort(generator.choice(stratum, share, replace=False)))
+            for stratum, share in zip(np.array_split(np.arange(count), len(shares)), shares, strict=True)
+        ]
+        for count, shares in zip(counts, exact_row_shares(counts), strict=True)
+    ]
+
+
+def _exact_energies(
+    calculation: Calculation, spaces: list[ActiveSpace], chosen: Sequence[NDArray[np.intp]]
+) -> list[Array]:
+    """x_i of the chosen orbitals of each spin, Eh; NaN for the others."""
+    held, threads = _plan(calculation), calculation.setup.active
+    total = sum(map(len, chosen))
+    calculation.listener.stage(
+        f"four-centre integrals of {total} of {sum(space.nocc for space in spaces)} occupied orbitals"
+    )
+    mole, found = calculation.system.mole, []
+    at_once = max(1, held.row_bytes // held.exact_rows.least) if held.exact_rows else 1
+    for spin, (space, picks) in enumerate(zip(spaces, chosen, strict=True)):
+        energies = np.full(space.nocc, np.nan)
+        for i, integrals in exact_rows(mole, space, picks.tolist(), spaces, threads, at_once):
+            energies[i] = orbital_energy(integrals, spaces, spin, i)
+        found.append(energies)
+    return found
+
+
+def orbital_energy(integrals: Sequence[Array], spaces: Sequence[ActiveSpace], spin: int, i: int) -> float:
+    """x_i of the module's equations, Eh.
+
+    Parameters
+    ----------
+    integrals : (ia|jb) of this i with j, b of each spin: (nvir, nocc of j, nvir of j), Eh
+    """
+    own, total = spaces[spin], 0.0
+    for other, (values, space) in enumerate(zip(integrals, spaces, strict=True)):
+        gaps = own.eps_occ[i] - own.eps_vir[:, None] - space.eps_vir
+        for j in range(space.nocc):
+            v = values[:, j]
+            scaled = v / (gaps + space.eps_occ[j])
+            direct = float(np.vdot(scaled, v))
+            if other != spin:
+                total += direct / 2
+            else:
+                exchange = float(np.vdot(scaled, v.T))
+                total += 2 * direct - exchange if len(spaces) == 1 else (direct - exchange) / 2
+    return total
+
+
+def orbital_energies(pairs: PairEnergies) -> list[Array]:
+    """f_i of each spin, Eh: the pair energies of an orbital with all others."""
+    opposite, same = pairs.opposite_spin, pairs.same_spin
+    if len(same) == 1:
+        return [opposite.sum(axis=1) + same[0].sum(axis=1)]
+    return [opposite.sum(axis=1) / 2 + same[0].sum(axis=1), opposite.sum(axis=0) / 2 + same[1].sum(axis=1)]
+
+
+def _fitted_again(calculation: Calculation, reference: Reference) -> tuple[PairEnergies, float]:
+    """Pair energies on the orbitals of the conventional SCF with the dense fitting set, and their precision, Eh."""
+    from dfmp2.mp2.energy import build_b
+
+    options = replace(calculation.options, stability="off", transform="host", allow_small_gap=True)
+    setup, held = replace(calculation.setup, options=options), _plan(calculation)
+    told = Collector(_Progress(calculation.listener))
+    with Space(setup.scratch, held.disk) as space:
+        again = replace(
+            calculation,
+            system=densely_fitted(calculation.system),
+            setup=setup,
+            plan=replace(calculation.plan, memory=held),
+            space=space,
+            listener=told,
+            clock=Stopwatch(),
+            checkpoint=NOTHING,
+        )
+        _, fitted = build_b(again, reference)
+        told.stage("pair energies with the dense fitting set")
+        pairs, _, certificate = pair_energies_to_tolerance(
+            *(fitted.b, again.spaces(reference), setup.backend, options.precision, options.tolerance, told),
+            held=held.tensor_bytes,
+            threads=setup.active,
+        )
+    return pairs, 0.0 if certificate is None else certificate.correlation_error
+
+
+class _Progress(Silent):
+    """Passes stages and pairs on; warnings were given by the run itself."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.stage = listener.stage  # type: ignore[method-assign]
+        self.tiles = listener.tiles  # type: ignore[method-assign]
+
+
+def estimate(
+    fitted: Sequence[Array],
+    exact: Sequence[Array],
+    strata: Sequence[Sequence[tuple[NDArray[np.intp], NDArray[np.intp]]]],
+) -> tuple[float, float]:
+    """E(corr) from the energies f_i of all orbitals and x_i of those drawn, and half its 95 % interval, Eh.
+
+    Parameters
+    ----------
+    fitted, exact : (nocc,) of each spin; exact where an orbital was drawn
+    strata : of `drawn`
+    """
+    energy = math.fsum(value for values in fitted for value in values)
+    variances, freedom = [0.0], [0.0]
+    for f, x, found in zip(fitted, exact, strata, strict=True):
+        for stratum, pick in found:
+            if not pick.size:
+                continue
+            missed, n, count = f[pick] - x[pick], pick.size, stratum.size
+            energy -= count * math.fsum(missed) / n
+            if n < count:
+                variance = count**2 * (1 - n / count) * float(missed.var(ddof=1)) / n
+                variances.append(variance)
+                freedom.append(variance**2 / (n - 1))
+    variance = math.fsum(variances)
+    if variance == 0.0:
+        return energy, 0.0
+    quantile = float(stdtrit(variance**2 / math.fsum(freedom), (1 + CONFIDENCE) / 2))
+    return energy, quantile * math.sqrt(variance)
+
+
+def _pair_counts(counts: Sequence[int], sampled: Sequence[int]) -> tuple[int, int]:
+    """Pairs of orbitals, of both spins, and those with an orbital that was drawn."""
+
+    def pairs(numbers: Sequence[int]) -> int:
+        return sum(n * (n + 1) // 2 for n in numbers) + (math.prod(numbers) if len(numbers) == 2 else 0)
+
+    left = [count - drawn for count, drawn in zip(counts, sampled, strict=True)]
+    return pairs(counts), pairs(counts) - pairs(left)
+
+
+def _plan(calculation: Calculation) -> MemoryPlan:
+    """What the certificate may hold.
+
+    Raises
+    ------
+    TypeError : the calculation was planned without it
+    """
+    held = calculation.plan.memory.certificate
+    if held is None:
+        raise TypeError("a calculation with a fitting certificate is planned with it")
+    return held

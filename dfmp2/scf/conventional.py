@@ -1,0 +1,180 @@
+"""The conventional SCF solution next to a density-fitted one, from two or three builds of the exact Fock matrix.
+
+The fitted SCF is solved again with the error of its two-electron part at the last density, D0, put right,
+
+    F(D) = h + G_fit[D] + (G[D0] - G_fit[D0])           G[D] = J - K/2 (RHF), J - K of each spin (UHF)
+
+until the exact Fock matrix of its solution couples occupied and virtual orbitals no more. Each turn leaves of that
+coupling what the fit leaves of a change of G, a thousandth with a sound set; a conventional SCF would need ten builds.
+With the orbitals i, a of the last turn and the elements of the exact Fock matrix,
+
+    E(SCF) = E[D] - w sum_ia F_ia^2 / (F_aa - F_ii)     w = 2 (RHF), 1 for each spin (UHF)
+
+J and K are made integral by integral by PySCF, which leaves out those that change them by less than 1e-13 Eh.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import ConvergenceError
+from dfmp2.molecule.pyscf_shield import shielded
+from dfmp2.options import Options
+from dfmp2.progress import Listener, Silent
+from dfmp2.scf import hamiltonian
+from dfmp2.scf.hartree_fock import climb, fitted_integrals
+from dfmp2.scf.reference import Reference
+
+Array = NDArray[np.float64]
+
+COUPLED = 1e-6  # Eh, norm of F_ia up to which the orbitals are those of the conventional SCF
+MOST_BUILDS = 8  # of the exact Fock matrix
+CHANGE, GRADIENT = 1e-10, 1e-7  # Eh, convergence of the fitted SCF in between
+SAME_OCCUPIED = 0.5  # smallest cosine between occupied spaces that still are one solution
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conventional:
+    """The conventional SCF.
+
+    Attributes
+    ----------
+    reference : its energy and orbitals
+    below : Eh, what the energy lies below that of the last density, to second order
+    coupling : Eh, norm of F_ia at the last density
+    builds : exact Fock matrices made
+    """
+
+    reference: Reference
+    below: float
+    coupling: float
+    builds: int
+
+
+def conventional_scf(
+    mole: Any,
+    reference: Reference,
+    options: Options,
+    auxmole: Any,
+    listener: Listener,
+    *,
+    threads: int,
+    integrals: str,
+    charges: Array | None,
+    room: Any = None,
+) -> Conventional:
+    """Go from a fitted reference to the conventional one.
+
+    Parameters
+    ----------
+    reference : converged with density fitting
+    auxmole : PySCF molecule carrying the Coulomb-exchange fitting set; others as of `hartree_fock.run_scf`
+
+    Raises
+    ------
+    ConvergenceError : the builds do not approach a conventional solution, or that is another one
+    """
+    tight = replace(options, precision="fp64", scf_max_cycles=max(100, options.scf_max_cycles))
+    restricted = reference.kind == "rhf"
+    with shielded():
+        from pyscf.scf import hf
+
+        exact = hamiltonian.mean_field(mole, reference.kind, options.relativity, charges)
+        screen = exact.init_direct_scf(mole)
+        core, overlap, nuclear = exact.get_hcore(), exact.get_ovlp(), float(exact.energy_nuc())
+        fitted = fitted_integrals(mole, auxmole, integrals, threads, room)
+        coeff, occupations = reference.mo_coeff, reference.mo_occ
+        for build in range(1, MOST_BUILDS + 1):
+            listener.stage(f"exact Fock matrix {build}: four-centre integrals")
+            occupied = [c[:, n > 0] * np.sqrt(n[n > 0]) for c, n in zip(coeff, occupations, strict=True)]
+            density = np.stack([c @ c.T for c in occupied])
+            potential = _two_electron(*hf.get_jk(mole, density, 1, screen))
+            energy = nuclear + float(np.vdot(density, core + potential / 2))
+            fock = core + potential
+            coupling, below = _coupling(fock, coeff, occupations)
+            if coupling <= COUPLED or build == MOST_BUILDS:
+                break
+            correction = potential - _two_electron(*fitted.matrices(occupied))
+            mf = hamiltonian.with_one_electron(
+                exact.copy(), (core + correction)[0 if restricted else slice(None)], nuclear
+            )
+            mf = mf.density_fit(with_df=fitted)
+            mf.verbose, mf.chkfile, mf.conv_check = 0, None, False
+            mf.conv_tol, mf.conv_tol_grad = CHANGE, GRADIENT
+            mf, _, _ = climb(mf, density[0] if restricted else density, tight, Silent())
+            stacked = [np.asarray(x) for x in (mf.mo_coeff, mf.mo_occ)]
+            coeff, occupations = [x[None] for x in stacked] if restricted else stacked
+        fitted.discard()
+    if coupling > COUPLED:
+        raise ConvergenceError(
+            f"after {MOST_BUILDS} exact Fock matrices occupied and virtual orbitals still couple by {coupling:.1e} Eh "
+            f"(needed {COUPLED:.0e})"
+        )
+    mo_coeff, mo_energy, mo_occ = _canonical(fock, overlap, coeff, occupations)
+    found = replace(
+        reference,
+        scf_type="conventional",
+        scf_total_energy=energy - below,
+        mo_coeff=mo_coeff,
+        mo_energy=mo_energy,
+        mo_occ=mo_occ,
+        stability=None,
+        solutions=None,
+        history=None,
+    )
+    _require_same(reference, found, overlap)
+    return Conventional(found, below, coupling, build)
+
+
+def _two_electron(coulomb: Array, exchange: Array) -> Array:
+    """G of each spin, Eh: J - K/2 of the whole density, or J of both spins less K of each."""
+    return coulomb - exchange / 2 if len(coulomb) == 1 else coulomb.sum(axis=0) - exchange
+
+
+def _coupling(fock: Array, coeff: Array, occupations: Array) -> tuple[float, float]:
+    """Norm of F_ia, and the energy that it stands for to second order, Eh."""
+    squares = below = 0.0
+    for f, c, n in zip(fock, coeff, occupations, strict=True):
+        in_orbitals = c.T @ f @ c
+        f_ia, diagonal = in_orbitals[np.ix_(n > 0, n == 0)], in_orbitals.diagonal()
+        squares += float(np.vdot(f_ia, f_ia))
+        if f_ia.size:
+            below += float(n.max()) * float((f_ia**2 / (diagonal[n == 0] - diagonal[n > 0][:, None])).sum())
+    return math.sqrt(squares), below
+
+
+def _canonical(fock: Array, overlap: Array, coeff: Array, occupations: Array) -> tuple[Array, Array, Array]:
+    """Orbitals, energies and occupations of the Fock matrices, those that hold the electrons first."""
+    found = []
+    for f, c, n in zip(fock, coeff, occupations, strict=True):
+        energy, turned = np.linalg.eigh(c.T @ f @ c)
+        held = (turned[n > 0] ** 2).sum(axis=0)  # of each eigenvector, in the occupied space
+        count = int(np.count_nonzero(n))
+        full = np.sort(np.argsort(-held, kind="stable")[:count])
+        order = np.concatenate([full, np.setdiff1d(np.arange(len(n)), full)])
+        filled = np.zeros(len(n))
+        filled[:count] = n.max(initial=0.0)
+        found.append((c @ turned[:, order], energy[order], filled))
+    coeff, energy, filled = (np.stack(part) for part in zip(*found, strict=True))
+    return coeff, energy, filled
+
+
+def _require_same(first: Reference, second: Reference, overlap: Array) -> None:
+    """Refuse a solution whose electrons are elsewhere.
+
+    Raises
+    ------
+    ConvergenceError : it is another one
+    """
+    for c1, n1, c2, n2 in zip(first.mo_coeff, first.mo_occ, second.mo_coeff, second.mo_occ, strict=True):
+        cosines = np.linalg.svd(c1[:, n1 > 0].T @ overlap @ c2[:, n2 > 0], compute_uv=False)
+        if cosines.min(initial=1.0) < SAME_OCCUPIED:
+            raise ConvergenceError(
+                f"the conventional SCF leaves the fitted solution for another one (smallest cosine between the "
+                f"occupied spaces {cosines.min():.2f})"
+            )

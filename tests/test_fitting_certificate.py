@@ -1,0 +1,222 @@
+"""The fitting certificate against PySCF's conventional SCF and four-centre MP2, and its sample against many draws."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from pyscf import ao2mo, gto, mp, scf
+
+import dfmp2
+from dfmp2.errors import ResourceError
+from dfmp2.integrals import four_center
+from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.xyz import parse_xyz
+from dfmp2.mp2.fitting_certificate import drawn, estimate
+from dfmp2.planning import memory, sizes
+from dfmp2.scf import conventional
+from dfmp2.validation.compare import recompute_exact
+from tests.conftest import MOLECULES, Heard, Runner
+
+WATER, RADICAL = (parse_xyz(MOLECULES[name], file=name).molecule for name in ("h2o", "nh2"))
+PLAIN: dict[str, Any] = {"precision": "fp64", "stability": "off", "threads": 1, "certify_fit": True}
+
+
+def chain(molecule: Molecule, count: int) -> Molecule:
+    """Copies of a closed-shell molecule, 5.5 bohr apart."""
+    steps = np.arange(count)[:, None, None] * np.array([5.5, 0.3, 0.1])
+    places = (molecule.coordinates + steps).reshape(-1, 3)
+    return replace(molecule, symbols=molecule.symbols * count, ghost=molecule.ghost * count, coordinates=places)
+
+
+DIMER = chain(WATER, 2)
+
+
+# --- against PySCF --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("core", [0, 1])
+@pytest.mark.parametrize("molecule", [WATER, RADICAL], ids=["rhf", "uhf"])
+def test_a_complete_certificate_is_exact(molecule: Molecule, core: int) -> None:
+    """Conventional SCF and MP2 of PySCF, which share no routine with it but the integrals."""
+    atoms = list(zip(molecule.symbols, molecule.coordinates, strict=True))
+    mole = gto.M(atom=atoms, unit="Bohr", basis="cc-pvdz", spin=molecule.multiplicity - 1, verbose=0)
+    mf = scf.HF(mole).set(conv_tol=1e-13, conv_tol_grad=1e-9).run()
+    method = mp.MP2(mf, frozen=core).run()
+    result = dfmp2.run(molecule, "cc-pvdz", frozen_core=core, **PLAIN)
+    found = result.fitting_certificate
+    assert result.scf_total_energy - found.scf_error == pytest.approx(mf.e_tot, abs=1e-9)
+    assert result.mp2_correlation_energy - found.correlation_error == pytest.approx(method.e_corr, abs=1e-8)
+    assert 0 < found.scf_uncertainty < 1e-8 and 0 < found.correlation_uncertainty < 1e-6
+    assert found.orbitals == found.sampled_orbitals == sum(result.sizes.nocc[: result.reference.nspin])
+    assert found.pairs == found.sampled_pairs == found.orbitals * (found.orbitals + 1) // 2
+
+
+CHARGES = np.array([[0.0, 4.0, 3.0, 0.5], [3.0, -5.0, 0.0, -0.4]])
+HYDROGEN_IODIDE = Molecule(("H", "I"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 3.04]]))
+
+
+@pytest.mark.parametrize(
+    ("molecule", "options"),
+    [
+        (WATER.in_field(CHARGES), {"basis": "6-31g", "frozen_virtual": 2}),
+        (WATER, {"basis": "6-31g", "relativity": "x2c"}),
+        (HYDROGEN_IODIDE, {"basis": "def2-svp", "frozen_core": "auto"}),
+        (WATER, {"basis": "6-31g", "scf": "conventional"}),
+    ],
+    ids=["point charges", "x2c", "core potential", "conventional"],
+)
+def test_every_hamiltonian_is_certified(molecule: Molecule, options: dict[str, Any]) -> None:
+    result = dfmp2.run(molecule, **options, **PLAIN)
+    found, truth = result.fitting_certificate, recompute_exact(result, 1.0, 1, Heard())
+    assert found.correlation_error == pytest.approx(truth.correlation_difference, abs=1e-7)
+    if result.reference.scf_type == "conventional":
+        assert found.scf_error is found.scf_uncertainty is None
+    else:
+        assert found.scf_error == pytest.approx(truth.scf_difference, abs=1e-9)
+        assert abs(found.scf_error) > 1e-7
+
+
+def test_a_fitting_set_that_is_wrong_is_found_out() -> None:
+    """cc-pVDZ-JKFIT misses 0.67 Eh of bromine; so far from the conventional solution more Fock matrices are needed."""
+    bromide = Molecule(("H", "Br"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 2.67]]))
+    found = dfmp2.run(bromide, "cc-pvdz", scf_auxbasis="cc-pvdz-jkfit", allow_poor_fit=True, **PLAIN)
+    assert found.fitting_certificate.scf_error == pytest.approx(0.6737, abs=1e-4)
+    assert found.fitting_certificate.scf_uncertainty < 1e-8
+
+
+# --- the sample -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["rhf", "uhf"])
+def test_a_sample_finds_the_error_within_its_uncertainty(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A draw of 6 of 10 orbitals, and of 8 of 19, against all of them."""
+    molecule, everything, some = {"rhf": (DIMER, 10, 6), "uhf": (DIMER.with_state(1, 2), 19, 8)}[kind]
+    options = {"molecule": molecule, "basis": "6-31g", **PLAIN}
+    monkeypatch.setattr(sizes, "EXACT_ROWS", everything)
+    truth = dfmp2.run(**options).fitting_certificate
+    monkeypatch.setattr(sizes, "EXACT_ROWS", some)
+    monkeypatch.setattr(sizes, "EXACT_STRATA", 2)
+    found = dfmp2.run(**options).fitting_certificate
+    assert truth.orbitals == truth.sampled_orbitals == found.orbitals == everything
+    assert found.sampled_orbitals < everything and found.sampled_pairs < found.pairs == truth.pairs
+    assert abs(found.correlation_error - truth.correlation_error) <= found.correlation_uncertainty
+    assert truth.correlation_uncertainty < found.correlation_uncertainty < 0.5 * abs(truth.correlation_error)
+    assert found.scf_error == pytest.approx(truth.scf_error, abs=1e-9)
+
+
+@pytest.mark.parametrize(("count", "strata"), [(24, 4), (8, 1)])
+def test_the_interval_covers_the_truth_in_19_of_20_draws(
+    count: int, strata: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors of many orbitals with strata of their own means and spreads, drawn 1,000 times."""
+    monkeypatch.setattr(sizes, "EXACT_ROWS", count)
+    monkeypatch.setattr(sizes, "EXACT_STRATA", strata)
+    generator = np.random.default_rng(3)
+    counts = [40, 37]
+    fitted = [generator.normal(-0.05, 0.02, n) for n in counts]
+    missed = [generator.normal(np.linspace(0, 3e-6, n), 1e-6) for n in counts]
+    exact = [f - d for f, d in zip(fitted, missed, strict=True)]
+    truth = math.fsum(np.concatenate(exact))
+    found = np.array([estimate(fitted, exact, drawn(counts, seed)) for seed in range(1000)])
+    covered = np.abs(found[:, 0] - truth) <= found[:, 1]
+    assert 0.93 < covered.mean() < 0.975
+    assert abs(found[:, 0].mean() - truth) < 4 * found[:, 0].std() / math.sqrt(len(found))
+    assert np.median(found[:, 1]) < 1e-4
+
+
+def test_exact_integrals_are_those_of_pyscf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of few pairs, several passes, orbitals j of two spins."""
+    monkeypatch.setattr(four_center, "BLOCK_BYTES", 50_000)
+    monkeypatch.setattr(four_center, "WORK_BYTES", 10_000)
+    mole = gto.M(atom="O 0 0 0; H 0 1 1; H 0 -1 1", unit="Bohr", basis="cc-pvdz", verbose=0)
+    generator = np.random.default_rng(1)
+    spaces = []
+    for nocc, nvir in ((5, 17), (4, 20)):
+        c = np.linalg.qr(generator.standard_normal((24, 24)))[0]
+        spaces.append(ActiveSpace(c[:, :nocc].copy(), c[:, -nvir:].copy(), np.zeros(nocc), np.zeros(nvir)))
+    for space in spaces:
+        for i, rows in four_center.exact_rows(mole, space, [0, 2, 3], spaces, 2, 2):
+            for values, other in zip(rows, spaces, strict=True):
+                orbitals = (space.c_occ[:, [i]], space.c_vir, other.c_occ, other.c_vir)
+                expected = ao2mo.general(mole, orbitals, compact=False).reshape(values.shape)
+                assert values == pytest.approx(expected, abs=1e-12)
+
+
+# --- with everything else -------------------------------------------------------------------------------
+
+
+def test_memory_changes_passes_and_places_but_not_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Integrals of the SCF and B of both fits on disk, and a pass over the exact integrals for each orbital."""
+    monkeypatch.setattr(sizes, "EXACT_ROWS", 6)
+    monkeypatch.setattr(sizes, "EXACT_STRATA", 2)
+    free = dfmp2.run(DIMER, "sto-3g", **PLAIN)
+    for name in ("scf_fits_in_core", "mp2_fits_in_core"):
+        monkeypatch.setattr(memory.MemoryPlan, name, property(lambda _: False))
+    monkeypatch.setattr(memory.MemoryPlan, "row_bytes", property(lambda _: 1))
+    tight = dfmp2.run(DIMER, "sto-3g", **PLAIN)
+    assert tight.storage.fitted_tensor == "disk"
+    for name in ("scf_error", "correlation_error", "correlation_uncertainty"):
+        wide, narrow = (getattr(result.fitting_certificate, name) for result in (free, tight))
+        assert narrow == pytest.approx(wide, abs=1e-9)
+
+
+def test_a_certificate_that_does_not_fit_is_refused_before_the_scf() -> None:
+    """It needs more memory than the run without it, whose own least budget is not enough."""
+
+    def least(**options: Any) -> int:
+        heard = Heard()
+        with pytest.raises(ResourceError, match="allow at least --memory") as refused:
+            dfmp2.run(chain(WATER, 6), "cc-pvdz", memory=10**6, listener=heard, **{**PLAIN, **options})
+        assert not heard.energies
+        return int(str(refused.value).split("--memory ")[1].split("MB")[0])
+
+    assert least() > least(certify_fit=False) + 10
+
+
+def test_the_certificate_is_planned(call: Runner) -> None:
+    """Its time has a line of its own, and its memory is part of the peak."""
+    plans = [call("plan", "h2o.xyz", "--basis", "cc-pvtz", *given, "--json").json for given in ((), ("--certify-fit",))]
+    seconds = [plan["seconds"] for plan in plans]
+    assert seconds[0]["fitting_certificate"] == 0 < seconds[1]["fitting_certificate"]
+    assert seconds[1]["total"] == pytest.approx(seconds[0]["total"] + seconds[1]["fitting_certificate"], rel=0.2)
+    text = call("plan", "h2o.xyz", "--basis", "sto-3g", "--certify-fit").out
+    assert "fitting certificate" in text
+    assert "fitting certificate" not in call("plan", "h2o.xyz", "--basis", "sto-3g").out
+
+
+def test_a_certificate_that_cannot_be_made_is_not_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conventional, "MOST_BUILDS", 1)
+    heard = Heard()
+    result = dfmp2.run(WATER, "sto-3g", listener=heard, **PLAIN)
+    assert result.fitting_certificate is None
+    assert any("not certified" in text for text in heard.warnings)
+    assert result.diagnostics.warnings
+
+
+def test_the_certificate_is_stored_and_shown(call: Runner) -> None:
+    """run, show, energy from a prepared file, and derive, which may not keep it."""
+    calculation = ("h2o.xyz", "--basis", "sto-3g", "--precision", "fp64")
+    assert call("prepare", *calculation, "--output", "p.h5").code == 0
+    run = call("run", *calculation, "--certify-fit", "--output", "a.h5", "--json").json
+    two = call("energy", "--from", "p.h5", "--certify-fit", "--output", "b.h5", "--json").json
+    found = run["fitting_certificate"]
+    assert found == call("show", "a.h5", "--json").json["fitting_certificate"]
+    assert two["fitting_certificate"] == pytest.approx(found, abs=1e-10)
+    assert run["timings"]["fitting_certificate"] > 0 < run["predicted_timings"]["fitting_certificate"]
+    text = call("show", "a.h5").out
+    assert f"{found['scf_error']:+.2e} Eh" in text and f"{found['correlation_error']:+.2e}" in text
+    kept, cut = (
+        call("derive", "a.h5", *given, "--json").json for given in (("--os-scale", "1.2"), ("--frozen-core", "1"))
+    )
+    assert kept["fitting_certificate"] == found
+    assert cut["fitting_certificate"] is None
+    answered = call("run", *calculation, "--output", "a.h5", "--resume", "--json")
+    assert answered.json["fitting_certificate"] == found
+    assert call("run", *calculation, "--output", "plain.h5", "--json").json["fitting_certificate"] is None
+    refused = call("run", *calculation, "--output", "plain.h5", "--resume", "--certify-fit")
+    assert refused.code == 3 and "--certify-fit (False there, True here)" in refused.message
