@@ -17,7 +17,7 @@ are kept as a check on Z, g and the integrals. Source: Weigend and Haeser, Theor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,23 +79,28 @@ def correlation_part(
     occupied = [np.zeros(s.c_occ.shape) for s in spaces]
     virtual = [np.zeros(s.c_vir.shape) for s in spaces]
 
-    def density(p0: int, p1: int, integrals: Array) -> Array:
-        total = np.zeros_like(integrals)
-        for s, space in enumerate(spaces):
-            part = np.ascontiguousarray(z[s][:, :, p0:p1].transpose(2, 0, 1))  # (Q, i, a)
-            half = part @ space.c_vir.T  # (Q, i, n)
-            transformed = integrals @ space.c_occ  # (Q, n, i)
-            occupied[s] += 2 * np.einsum("qmn,qin->mi", integrals, half, optimize=True)
-            virtual[s] += 2 * np.einsum("qni,qia->na", transformed, part, optimize=True)
-            if ndropped:
-                raw = np.einsum("qni,na->iaq", transformed, space.c_vir, optimize=True)
-                unfitted[s] += raw @ inverse.dropped[p0:p1]
-            one = weight * (space.c_occ @ half)
-            total += one
-            total += one.transpose(0, 2, 1)
-        return total
+    energy = 0.0
 
-    gradient, energy = derivatives.three_center(mole, auxmole, density, threads)
+    def densities() -> Iterator[derivatives.Block]:
+        nonlocal energy
+        for p0, p1, integrals in derivatives.unpacked_blocks(mole, auxmole):
+            total = np.zeros_like(integrals)
+            for s, space in enumerate(spaces):
+                part = np.ascontiguousarray(z[s][:, :, p0:p1].transpose(2, 0, 1))  # (Q, i, a)
+                half = part @ space.c_vir.T  # (Q, i, n)
+                transformed = integrals @ space.c_occ  # (Q, n, i)
+                occupied[s] += 2 * np.einsum("qmn,qin->mi", integrals, half, optimize=True)
+                virtual[s] += 2 * np.einsum("qni,qia->na", transformed, part, optimize=True)
+                if ndropped:
+                    raw = np.einsum("qni,na->iaq", transformed, space.c_vir, optimize=True)
+                    unfitted[s] += raw @ inverse.dropped[p0:p1]
+                one = weight * (space.c_occ @ half)
+                total += one
+                total += one.transpose(0, 2, 1)
+            energy += float(np.vdot(total, integrals))
+            yield p0, p1, total
+
+    gradient = derivatives.three_center(mole, auxmole, densities(), threads)
     two_center = float(np.vdot(g, metric))
     factors = -g
     if ndropped:

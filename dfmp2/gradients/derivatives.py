@@ -13,20 +13,19 @@ core potentials, in the spin-free X2C Hamiltonian too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.host.threads import each
-from dfmp2.integrals.three_center import packed_blocks
+from dfmp2.integrals.three_center import packed_blocks, shell_blocks
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.scf import hamiltonian
 
 Array = NDArray[np.float64]
-# (p0, p1, (p1-p0, nao, nao) integrals) -> densities of the same shape, symmetric in the last two
-Density = Callable[[int, int, Array], Array]
+Block = tuple[int, int, Array]  # p0, p1 and (p1-p0, nao, nao) numbers, symmetric in the last two
 
 PACKED_BYTES = 4 * 10**6  # of packed three-centre integrals per block; their derivatives take six times as much
 CHARGES_PER_CALL = 64  # whose field integrals are held at a time
@@ -103,44 +102,56 @@ def two_center(auxmole: Any, factors: Array) -> Array:
     return -by_atom(auxmole, np.einsum("xpq,pq->xp", integrals, factors + factors.T))
 
 
-def three_center(mole: Any, auxmole: Any, density: Density, threads: int) -> tuple[Array, float]:
-    """sum_Q,mn G_Q,mn (mn|Q)^x, (natom, 3) Eh/bohr, and sum_Q,mn G_Q,mn (mn|Q), Eh.
+def three_center(mole: Any, auxmole: Any, densities: Iterable[Block], threads: int) -> Array:
+    """sum_Q,mn G_Q,mn (mn|Q)^x, (natom, 3) Eh/bohr.
 
     Parameters
     ----------
-    density : makes G of a block of fitting functions, and may look at their integrals
+    densities : G in blocks of whole shells of fitting functions, as of `blocks`
     threads : workers of the contraction
     """
-    from pyscf import lib
-    from pyscf.gto import conc_env, moleintor
-
-    on_functions, on_fitting, energy = np.zeros((3, mole.nao)), np.zeros((3, auxmole.nao)), 0.0
+    on_functions, on_fitting = np.zeros((3, mole.nao)), np.zeros((3, auxmole.nao))
     with shielded():
+        from pyscf.gto import conc_env, moleintor
+
         atm, bas, env = conc_env(mole._atm, mole._bas, mole._env, auxmole._atm, auxmole._bas, auxmole._env)
         edges = auxmole.ao_loc_nr()
         optimiser = moleintor.make_cintopt(atm, bas[: mole.nbas], env, "int3c2e_ip1_sph")
         work = np.empty(0)
-        for p0, p1, packed in packed_blocks(mole, auxmole, block_bytes=PACKED_BYTES):
-            integrals = lib.unpack_tril(packed)
-            factors = density(p0, p1, integrals)
-            energy += float(np.vdot(factors, integrals))
-            first, last = mole.nbas + np.searchsorted(edges, (p0, p1))
-            slices = (0, mole.nbas, 0, mole.nbas, int(first), int(last))
-            size = 3 * integrals.size
+        for p0, p1, density in densities:
+            first, last = (mole.nbas + int(shell) for shell in np.searchsorted(edges, (p0, p1)))
+            size = 3 * density.size
             work = work if len(work) >= size else np.empty(size)
             found = moleintor.getints3c(
-                *("int3c2e_ip1_sph", atm, bas, env, slices, 3), aosym="s1", cintopt=optimiser, out=work[:size]
+                *("int3c2e_ip1_sph", atm, bas, env, (0, mole.nbas, 0, mole.nbas, first, last), 3),
+                aosym="s1",
+                cintopt=optimiser,
+                out=work[:size],
             )
             found = found.transpose(0, 3, 2, 1)  # in memory (x, Q, n, m): dm/dr
             parts = np.empty((3, p1 - p0, mole.nao))
 
-            def contract(number: int, found: Array = found, factors: Array = factors, parts: Array = parts) -> None:
-                np.einsum("xnm,nm->xm", found[:, number], factors[number], out=parts[:, number])
+            def contract(number: int, found: Array = found, density: Array = density, parts: Array = parts) -> None:
+                np.einsum("xnm,nm->xm", found[:, number], density[number], out=parts[:, number])
 
             each(p1 - p0, contract, threads)
             on_functions += parts.sum(axis=1)
             on_fitting[:, p0:p1] = parts.sum(axis=2)
-    return 2 * (by_atom(auxmole, on_fitting) - by_atom(mole, on_functions)), energy
+    return 2 * (by_atom(auxmole, on_fitting) - by_atom(mole, on_functions))
+
+
+def blocks(mole: Any, auxmole: Any) -> list[tuple[int, int]]:
+    """Ranges of fitting functions that one block of densities and derivatives holds: whole shells."""
+    edges = auxmole.ao_loc_nr()
+    return [(int(edges[p]), int(edges[q])) for p, q in shell_blocks(np.diff(edges), mole.nao, PACKED_BYTES)]
+
+
+def unpacked_blocks(mole: Any, auxmole: Any) -> Iterator[Block]:
+    """(mn|Q) in the ranges of `blocks`, (p1-p0, nao, nao) float64."""
+    from pyscf import lib
+
+    for p0, p1, packed in packed_blocks(mole, auxmole, block_bytes=PACKED_BYTES):
+        yield p0, p1, lib.unpack_tril(packed)
 
 
 def four_center(mole: Any, density: list[Array], others: list[Array], weight: float) -> Array:

@@ -48,7 +48,7 @@ from dfmp2.planning.system import prepare as set_up
 from dfmp2.planning.system import resolve
 from dfmp2.progress import Collector, Listener, Stopwatch
 from dfmp2.scf import hamiltonian
-from dfmp2.scf.hartree_fock import reference_kind, release, reproducible
+from dfmp2.scf.hartree_fock import reference_kind, release, reproducible, uses_single
 from dfmp2.scf.reference import Reference, StartOrbitals
 
 Array = NDArray[np.float64]
@@ -169,7 +169,7 @@ def differentiate(calculation: Calculation, result: MP2Result, b: list[Array]) -
     on_atoms += correlation.gradient
     found = Gradient(
         mp2_total_gradient=on_atoms,
-        method=scaling.name,
+        scaling=scaling.name,
         opposite_spin_factor=scaling.opposite_spin,
         same_spin_factor=scaling.same_spin,
         seconds=time.perf_counter() - begin,
@@ -221,7 +221,8 @@ def _response(
     with shielded():
         mf = _builder(calculation)
         try:
-            return relax(mf, spins, unrelaxed, occupied, virtual, calculation.listener)
+            single = uses_single(calculation.options.precision, int(calculation.system.mole.nao))
+            return relax(mf, spins, unrelaxed, occupied, virtual, calculation.listener, single=single)
         finally:
             release(mf)
 

@@ -14,7 +14,7 @@ Phys. Chem. Chem. Phys. 4, 4285 (2002), for the fitted matrices; the derivative 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from dfmp2.gradients import derivatives
 from dfmp2.gradients.inverse_metric import InverseMetric
-from dfmp2.integrals.three_center import coulomb_metric, packed_blocks
-from dfmp2.molecule.pyscf_shield import import_pyscf
+from dfmp2.integrals.three_center import coulomb_metric
 
 Array = NDArray[np.float64]
 
@@ -38,16 +37,12 @@ def mean_field_part(mole: Any, auxmole: Any, occupied: Sequence[Array], others: 
     others : X per spin, (nao, nao) symmetric
     threads : workers
     """
-    import_pyscf()
-    from pyscf import lib
-
     weight = 2.0 if len(occupied) == 1 else 1.0
     nao, naux = mole.nao, auxmole.nao
     density, other = (weight * np.sum(parts, axis=0) for parts in ([c @ c.T for c in occupied], others))
     raw = np.empty((2, naux))  # (Q|D), (Q|X)
     half = [np.empty((c.shape[1], nao, naux)) for c in occupied]  # (in|Q), then c, then t
-    for p0, p1, packed in packed_blocks(mole, auxmole, block_bytes=derivatives.PACKED_BYTES):
-        integrals = lib.unpack_tril(packed)
+    for p0, p1, integrals in derivatives.unpacked_blocks(mole, auxmole):
         flat = integrals.reshape(p1 - p0, -1)
         raw[0, p0:p1], raw[1, p0:p1] = flat @ density.ravel(), flat @ other.ravel()
         for c, target in zip(occupied, half, strict=True):
@@ -66,13 +61,14 @@ def mean_field_part(mole: Any, auxmole: Any, occupied: Sequence[Array], others: 
             mixed -= 2 * weight * (turned.T @ left_out)
             rows[i] = turned
 
-    def block(p0: int, p1: int, integrals: Array) -> Array:
-        total = coulomb[0, p0:p1, None, None] * other + coulomb[1, p0:p1, None, None] * density
-        for c, rows in zip(occupied, half, strict=True):
-            one = weight * (np.ascontiguousarray(rows[:, :, p0:p1].transpose(2, 1, 0)) @ c.T)
-            total -= one
-            total -= one.transpose(0, 2, 1)
-        return np.asarray(total)
+    def densities() -> Iterator[derivatives.Block]:
+        for p0, p1 in derivatives.blocks(mole, auxmole):
+            total = coulomb[0, p0:p1, None, None] * other + coulomb[1, p0:p1, None, None] * density
+            for c, rows in zip(occupied, half, strict=True):
+                one = weight * (np.ascontiguousarray(rows[:, :, p0:p1].transpose(2, 1, 0)) @ c.T)
+                total -= one
+                total -= one.transpose(0, 2, 1)
+            yield p0, p1, total
 
-    gradient, _ = derivatives.three_center(mole, auxmole, block, threads)
+    gradient = derivatives.three_center(mole, auxmole, densities(), threads)
     return gradient + derivatives.two_center(auxmole, factors + inverse.mixing(mixed))

@@ -20,9 +20,9 @@ and M_pq = M_qp for every pair of orbitals. That gives, with T the first terms,
     W_pq = (M_pq + M_qp) / 4
 
 The Z-vector equations are solved in the space of preconditioned residuals with the least residual, one Coulomb and
-exchange build for each. Their matrix is that of the stability analysis (`dfmp2.scf.rotations`). Sources: Handy and
-Schaefer, J. Chem. Phys. 81, 5031 (1984); Weigend and Haeser, Theor. Chem. Acc. 97, 331 (1997); UHF: Aikens et al.,
-Theor. Chem. Acc. 110, 233 (2003).
+exchange build for each; where exchange is in float32, the residual is made again in float64. Their matrix is that of
+the stability analysis (`dfmp2.scf.rotations`). Sources: Handy and Schaefer, J. Chem. Phys. 81, 5031 (1984); Weigend and
+Haeser, Theor. Chem. Acc. 97, 331 (1997); UHF: Aikens et al., Theor. Chem. Acc. 110, 233 (2003).
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from dfmp2.scf.rotations import Spin, coulomb_exchange, hessian_product
 
 Array = NDArray[np.float64]
 
-RESIDUAL = 1e-9  # Eh, largest norm of the residual of the Z-vector equations
+RESIDUAL = 1e-8  # Eh, largest norm of the residual of the Z-vector equations
+SINGLE_GAIN = 1e-4  # of the residual that iterations in float32 are trusted with, until it is made in float64
 MOST_CYCLES = 60
 SMALLEST = 0.05  # Eh, of a denominator of the preconditioner
 DEGENERATE = 1e-4  # Eh, between a correlated and a frozen orbital
@@ -108,6 +109,8 @@ def relax(
     occupied: Sequence[Array],
     virtual: Sequence[Array],
     listener: Listener,
+    *,
+    single: bool,
 ) -> tuple[list[Relaxed], float]:
     """P and W of each spin, and the norm of the residual of the Z-vector equations, Eh.
 
@@ -116,6 +119,7 @@ def relax(
     mf : PySCF mean field that makes Coulomb and exchange matrices
     unrelaxed : P of correlated orbitals, (nmo, nmo) per spin
     occupied, virtual : T, (nmo, nocc) and (nmo, nvir) Eh per spin
+    single : as of `solve`
 
     Raises
     ------
@@ -140,14 +144,13 @@ def relax(
         Spin(o.coeff[:, : o.occupied], o.coeff[:, o.occupied :], o.energy[o.occupied :, None] - o.energy[: o.occupied])
         for o in spins
     ]
-    found, residual = solve(mf, rotations, right, weight, listener)
-    for o, p, x in zip(spins, densities, found, strict=True):
-        p[o.occupied :, : o.occupied], p[: o.occupied, o.occupied :] = x, x.T
-    fields = _fields(mf, spins, densities, weight)
+    found, residual = solve(mf, rotations, right, weight, listener, single=single)
+    more = _fields_of_rotations(mf, spins, rotations, found, weight)
     result = []
-    for o, p, first, t, g in zip(spins, densities, unrelaxed, drive, fields, strict=True):
+    for o, p, first, t, g, h, x in zip(spins, densities, unrelaxed, drive, fields, more, found, strict=True):
+        p[o.occupied :, : o.occupied], p[: o.occupied, o.occupied :] = x, x.T
         m = t + 2 * o.energy[:, None] * p
-        m[:, : o.occupied] += 2 * g[:, : o.occupied]
+        m[:, : o.occupied] += 2 * (g + h)[:, : o.occupied]
         result.append(Relaxed(first, p, (m + m.T) / 4))
     return result, residual
 
@@ -173,13 +176,29 @@ def _fields(mf: Any, spins: Sequence[Orbitals], densities: Sequence[Array], weig
         values, vectors = np.linalg.eigh(p)
         for part in (values > 0, values < 0):
             orbitals.append(np.ascontiguousarray(o.coeff @ (vectors[:, part] * np.sqrt(np.abs(values[part])))))
+    return _field_of_differences(mf, spins, orbitals, weight)
+
+
+def _fields_of_rotations(
+    mf: Any, spins: Sequence[Orbitals], rotations: Sequence[Spin], found: Sequence[Array], weight: float
+) -> list[Array]:
+    """G of P_ai and P_ia alone, as `_fields`: C_vir x C_occ^T + C_occ x^T C_vir^T is the difference of two squares."""
+    orbitals = []
+    for rotation, x in zip(rotations, found, strict=True):
+        turned = rotation.virtual @ x
+        orbitals += [(rotation.occupied + sign * turned) / np.sqrt(2) for sign in (1, -1)]
+    return _field_of_differences(mf, spins, orbitals, weight)
+
+
+def _field_of_differences(mf: Any, spins: Sequence[Orbitals], orbitals: list[Array], weight: float) -> list[Array]:
+    """G between the orbitals of each spin of densities A A^T - B B^T, `orbitals` being A, B of the first spin, ..."""
     j, k = coulomb_exchange(mf, orbitals)
     coulomb = weight * (j[0::2] - j[1::2]).sum(axis=0)
     return [o.coeff.T @ (coulomb - own) @ o.coeff for o, own in zip(spins, k[0::2] - k[1::2], strict=True)]
 
 
 def solve(
-    mf: Any, spins: list[Spin], right: list[Array], weight: float, listener: Listener
+    mf: Any, spins: list[Spin], right: list[Array], weight: float, listener: Listener, *, single: bool
 ) -> tuple[list[Array], float]:
     """x of H x = b, (nvir, nocc) per spin, and the norm of b - H x, Eh.
 
@@ -187,6 +206,7 @@ def solve(
     ----------
     right : b, (nvir, nocc) per spin
     weight : of J in H, as of `dfmp2.scf.rotations.hessian_product`
+    single : whether fitted exchange matrices of the iterations are in float32; the residual never is
 
     Raises
     ------
@@ -201,25 +221,40 @@ def solve(
     def split(x: Array) -> list[Array]:
         return [x[p:q].reshape(shape) for p, q, shape in zip(edges, edges[1:], shapes, strict=False)]
 
+    def product(x: Array) -> Array:
+        return np.concatenate([y.ravel() for y in hessian_product(mf, spins, split(x), weight)])
+
+    fitted: Any = getattr(mf, "with_df", None)
+    quick = fitted is not None and single
     vectors: list[Array] = []
     images: list[Array] = []
-    x, residual = np.zeros_like(b), b.copy()
-    while (norm := float(np.linalg.norm(residual))) > RESIDUAL:
-        if len(vectors) == MOST_CYCLES:
-            raise ConvergenceError(
-                f"the Z-vector equations did not converge in {MOST_CYCLES} iterations: the residual is {norm:.1e} Eh "
-                f"(needed {RESIDUAL:.0e}). The reference is nearly unstable; look at its stability with --stability "
-                "full, or follow it with --stability follow"
-            )
-        v = residual / diagonal
-        for _ in range(2):  # orthogonal to rounding
-            for u in vectors:
-                v -= u * (u @ v)
-        v /= np.linalg.norm(v)
-        vectors.append(v)
-        images.append(np.concatenate([y.ravel() for y in hessian_product(mf, spins, split(v), weight)]))
-        basis = np.stack(images, axis=1)
-        best = np.linalg.lstsq(basis, b, rcond=None)[0]
-        x, residual = np.stack(vectors, axis=1) @ best, b - basis @ best
+    x, residual = np.zeros_like(b), b
+    norm, limit = float(np.linalg.norm(b)), 0.0
+    while norm > RESIDUAL:
+        limit, start, right_hand = max(RESIDUAL, SINGLE_GAIN * norm if quick else 0.0), x, residual
+        if quick:
+            fitted.single = True
+        while norm > limit:
+            if len(vectors) == MOST_CYCLES:
+                raise ConvergenceError(
+                    f"the Z-vector equations did not converge in {MOST_CYCLES} iterations: the residual is {norm:.1e} "
+                    f"Eh (needed {RESIDUAL:.0e}). The reference is nearly unstable; look at its stability with "
+                    "--stability full, or follow it with --stability follow"
+                )
+            v = residual / diagonal
+            for _ in range(2):  # orthogonal to rounding
+                for u in vectors:
+                    v -= u * (u @ v)
+            v /= np.linalg.norm(v)
+            vectors.append(v)
+            images.append(product(v))
+            basis = np.stack(images, axis=1)
+            best = np.linalg.lstsq(basis, right_hand, rcond=None)[0]
+            x, residual = start + np.stack(vectors, axis=1) @ best, right_hand - basis @ best
+            norm = float(np.linalg.norm(residual))
+        if quick:
+            fitted.single = False
+            residual = b - product(x)
+            norm = float(np.linalg.norm(residual))
     listener.stage(f"Z-vector equations: residual {norm:.1e} Eh after {len(vectors)} iterations")
     return split(x), norm

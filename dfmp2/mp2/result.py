@@ -149,7 +149,7 @@ class Gradient:
     """The gradient of the total energy, Hartree-Fock and correlation."""
 
     mp2_total_gradient: Array = _q("hartree/bohr", "derivative of the total energy with the positions (natom, 3)")
-    method: str = _q("", "energy that is differentiated")
+    scaling: str = _q("", "energy that is differentiated: MP2 or scaled MP2")
     opposite_spin_factor: float = _q("", "factor of its opposite-spin component")
     same_spin_factor: float = _q("", "factor of its same-spin component")
     seconds: float = _q("s", "wall time beyond that of the energy")
@@ -412,7 +412,7 @@ def _derivatives(result: MP2Result) -> dict[str, Any]:
     return {
         "mp2_total_gradient": gradient.mp2_total_gradient.tolist(),
         "point_charge_gradient": None if charges is None else charges.tolist(),
-        "gradient_method": gradient.method,
+        "gradient_method": gradient.scaling,
         "gradient_norm": gradient.norm,
         "gradient_seconds": gradient.seconds,
         "gradient_certificate": proof,
