@@ -40,7 +40,7 @@ from dfmp2.scf.rotations import Spin, coulomb_exchange, hessian_product
 
 Array = NDArray[np.float64]
 
-RESIDUAL = 1e-8  # Eh, largest norm of the residual of the Z-vector equations
+RESIDUAL = 1e-9  # Eh, largest norm of the residual of the Z-vector equations
 SINGLE_GAIN = 1e-4  # of the residual that iterations in float32 are trusted with, until it is made in float64
 MOST_CYCLES = 60
 SMALLEST = 0.05  # Eh, of a denominator of the preconditioner
