@@ -9,14 +9,16 @@ import pytest
 from pyscf import gto
 
 import dfmp2
-from dfmp2.errors import Dfmp2Error
+from dfmp2.errors import Dfmp2Error, ResourceError
+from dfmp2.gradients import memory
 from dfmp2.gradients.gradient import mp2_gradient
+from dfmp2.host.resources import resident_memory
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
 from dfmp2.progress import Silent
 from dfmp2.scf.reference import StartOrbitals
-from tests.conftest import succeed
+from tests.conftest import Heard, succeed
 
 SMALL = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "cc-pvdz-ri", "allow_poor_fit": True}
 EXACT = {"precision": "fp64", "scf_conv_tol": 1e-14, "stability": "off", "threads": 1}
@@ -199,3 +201,30 @@ def test_a_gradient_whose_certificate_fails_ends_with_8(call):
     assert done.code == 8
     assert "certificate fails" in done.message
     assert not dfmp2.read("h2o.gradient.h5").gradient_certificate.passed
+
+
+@pytest.mark.parametrize("state", [(0, 1), (1, 2)], ids=["rhf", "uhf"])
+def test_arrays_on_disk_give_the_same_gradient(state, monkeypatch):
+    molecule, options = WATER.with_state(*state), make_options(**SMALL | EXACT)
+    expected = mp2_gradient(molecule, options, listener=Silent())
+    planned = memory.plan
+
+    def on_disk(*arguments):
+        tight = {"z_on_disk": True, "half_on_disk": True, "scf_on_disk": True, "pair_bytes": 1, "read_bytes": 1}
+        return replace(planned(*arguments), **tight, tile_bytes=3 * 8 * 5 * 8, packed_bytes=1)
+
+    monkeypatch.setattr(memory, "plan", on_disk)
+    monkeypatch.setattr("dfmp2.planning.memory.MemoryPlan.mp2_fits_in_core", False)
+    found = mp2_gradient(molecule, options, listener=Silent())
+    assert expected.result.storage.written == 0
+    assert found.result.storage.fitted_tensor == "disk"
+    assert found.result.storage.written > 0
+    np.testing.assert_allclose(found.gradient, expected.gradient, atol=1e-11)
+    assert found.certificate.passed
+
+
+def test_memory_that_does_not_suffice_is_refused_before_the_scf():
+    told = Heard()
+    with pytest.raises(ResourceError, match=r"for the gradient.*--memory"):
+        mp2_gradient(WATER, make_options(**SMALL | EXACT, memory=resident_memory() + 15 * 10**6), listener=told)
+    assert not told.energies

@@ -7,118 +7,172 @@
     Y_jbP = sum_ia u_iajb B_iaP
     P_ik = -sum_jab t_iajb u_kajb          P_ac = sum_ijb t_iajb u_icjb
 
-Sums run over both spins of j. Y is what the energy gains with a change of B, dE = 2 sum Y dB in each spin; P is what
-it gains with a change of the Fock matrix between active orbitals. With c_OS = c_SS = 1 this is MP2. For one j and as
-many b as fit into a block all t_iajb are held, never more. Sources: Weigend and Haeser, Theor. Chem. Acc. 97, 331
-(1997) for RHF; the spin cases follow from the energies of `dfmp2.mp2.pairs` by differentiation.
+    Z_jbQ = sum_P Y_jbP L^-1_PQ                 S_PQ = sum_jb Y_jbP B_jbQ
+
+Sums run over both spins of j. The energy changes by 2 sum Y dB in each spin when B does, and by sum P df with the Fock
+matrix between correlated orbitals; Z is to (Q|jb) what Y is to B. With c_OS = c_SS = 1 this is MP2. All t_iajb of one j
+and as many b as fit into a block are held, never more, and Y of one j. Sources: Weigend and Haeser, Theor. Chem. Acc.
+97, 331 (1997) for RHF; the spin cases follow from the energies of `dfmp2.mp2.pairs` by differentiation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.gradients.inverse_metric import InverseMetric
+from dfmp2.gradients.memory import STREAM_BYTES
+from dfmp2.gradients.tensor import Tensor
+from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.threads import each
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.result import Scaling
 
 Array = NDArray[np.float64]
 
-BLOCK_BYTES = 64 * 10**6  # of the amplitudes of one worker; there are up to four arrays of that size
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AmplitudeDensities:
-    """What the energy depends on in one spin.
+    """What the energy depends on.
 
     Attributes
     ----------
-    y : (nocc, nvir, naux) float64, Eh^1/2
-    occupied : P_ik, (nocc, nocc) float64; virtual : P_ac, (nvir, nvir) float64
+    z : Z per spin, (nocc, nvir, naux)
+    products : S, (naux, naux) or as many functions as B has, sum over spins, Eh
+    occupied, virtual : P_ik (nocc, nocc) and P_ac (nvir, nvir) per spin
     """
 
-    y: Array
-    occupied: Array
-    virtual: Array
+    z: list[Tensor]
+    products: Array
+    occupied: list[Array]
+    virtual: list[Array]
 
 
 def amplitude_densities(
-    b: Sequence[Array], spaces: Sequence[ActiveSpace], scaling: Scaling, threads: int
-) -> list[AmplitudeDensities]:
-    """Y and P of one (restricted) or two (alpha, beta) spins.
+    b: Sequence[Array | StoredTensor],
+    spaces: Sequence[ActiveSpace],
+    scaling: Scaling,
+    inverse: InverseMetric,
+    z: list[Tensor],
+    tile_bytes: int,
+    threads: int,
+) -> AmplitudeDensities:
+    """Z, S and P of one (restricted) or two (alpha, beta) spins.
 
     Parameters
     ----------
-    b : (nocc, nvir, naux) float64 per spin, Eh^1/2
+    b : (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or on disk
     spaces : active space per spin
     scaling : of the energy that is differentiated
+    inverse : of the metric that B was fitted in
+    z : takes Z of each spin
+    tile_bytes : of one array of amplitudes of a worker
     threads : workers
     """
-    found = [
-        AmplitudeDensities(np.zeros(x.shape), np.zeros((s.nocc, s.nocc)), np.zeros((s.nvir, s.nvir)))
-        for x, s in zip(b, spaces, strict=True)
-    ]
-    for right in range(len(b)):  # the spin of j
+    weight = 2.0 if len(b) == 1 else 1.0
+    naux = b[0].shape[2]
+    occupied = [np.zeros((s.nocc, s.nocc)) for s in spaces]
+    virtual = [np.zeros((s.nvir, s.nvir)) for s in spaces]
+    products = np.zeros((naux, naux))
+    for right, space in enumerate(spaces):  # the spin of j
+        lefts = []
         for left in range(len(b)):  # the spin of i
             same, opposite = scaling.same_spin, scaling.opposite_spin
             if len(b) == 2:
                 same, opposite = (same, 0.0) if left == right else (0.0, opposite)
-            if (same or opposite) and b[left].size and b[right].size:
-                spins = b[left], b[right], spaces[left], spaces[right]
-                _add(*spins, same, opposite, found[left], found[right].y, threads)
-    return found
+            if (same or opposite) and spaces[left].nocc:
+                lefts.append((left, same, opposite))
+        bounds = np.linspace(0, space.nocc, threads + 1).round().astype(int)
+        parts: list[Any] = [None] * threads
+
+        def share(
+            worker: int,
+            right: int = right,
+            space: ActiveSpace = space,
+            lefts: Sequence[tuple[int, float, float]] = lefts,
+            bounds: NDArray[np.int_] = bounds,
+            parts: list[Any] = parts,
+        ) -> None:
+            found = [(np.zeros_like(occupied[left]), np.zeros_like(virtual[left])) for left, _, _ in lefts]
+            gained = np.zeros((naux, naux))
+            for j in range(bounds[worker], bounds[worker + 1]):
+                own, y = np.asarray(b[right][j]), np.zeros((space.nvir, naux))
+                for (left, *factors), densities in zip(lefts, found, strict=True):
+                    energies = space.eps_occ[j], space.eps_vir
+                    _add(b[left], own, spaces[left], energies, (factors[0], factors[1]), tile_bytes, y, *densities)
+                gained += y.T @ own
+                z[right].put_rows(j, inverse.unfit(y))
+            parts[worker] = found, gained
+
+        each(threads, share, threads)
+        for found, gained in parts:
+            products += weight * gained
+            for (left, _, _), (first, second) in zip(lefts, found, strict=True):
+                occupied[left] += (first + first.T) / 2  # symmetric but for rounding
+                virtual[left] += (second + second.T) / 2
+    return AmplitudeDensities(z, products, occupied, virtual)
 
 
 def _add(
-    left: Array,
-    right: Array,
-    of_i: ActiveSpace,
-    of_j: ActiveSpace,
-    same: float,
-    opposite: float,
-    densities: AmplitudeDensities,
+    left: Array | StoredTensor,
+    own: Array,
+    space: ActiveSpace,
+    energies: tuple[float, Array],
+    factors: tuple[float, float],
+    tile_bytes: int,
     y: Array,
-    threads: int,
+    occupied: Array,
+    virtual: Array,
 ) -> None:
-    """Add the amplitudes of one spin of i and one of j: to P of the spin of i and to Y of that of j."""
-    nocc, nvir, naux = left.shape
-    rows = left.reshape(-1, naux)
-    step = min(of_j.nvir, max(1, BLOCK_BYTES // (8 * nocc * nvir)))
-    above = of_i.eps_occ[:, None, None] - of_i.eps_vir[:, None]
-    bounds = np.linspace(0, of_j.nocc, threads + 1).round().astype(int)
-    parts: list[Any] = [None] * threads
+    """Add the amplitudes of one j with all i of a spin to Y of j and to P of the spin of i.
 
-    def share(worker: int) -> None:
-        occupied, virtual = np.zeros_like(densities.occupied), np.zeros_like(densities.virtual)
-        for j in range(bounds[worker], bounds[worker + 1]):
-            for b0 in range(0, of_j.nvir, step):
-                b1 = min(b0 + step, of_j.nvir)
-                denominators = above + (of_j.eps_occ[j] - of_j.eps_vir[b0:b1])
-                t = (rows @ right[j, b0:b1].T).reshape(nocc, nvir, b1 - b0)
-                if not same:
-                    t /= denominators
-                    u = opposite * t
-                else:
-                    if step == of_j.nvir:
-                        turned = t.transpose(0, 2, 1)
-                    else:  # (ib|ja) of all a
-                        turned = (left[:, b0:b1].reshape(-1, naux) @ right[j].T).reshape(nocc, b1 - b0, nvir)
-                        turned = turned.transpose(0, 2, 1)
-                    u = (same + opposite) * t
-                    u -= same * turned
-                    u /= denominators
-                    t /= denominators
-                y[j, b0:b1] += u.reshape(-1, b1 - b0).T @ rows
-                occupied -= t.reshape(nocc, -1) @ u.reshape(nocc, -1).T
-                for first, second in zip(t, u, strict=True):
-                    virtual += first @ second.T
-        parts[worker] = occupied, virtual
+    Parameters
+    ----------
+    left, space : B and orbitals of i; own, energies : (nvir, naux) of j, its energy and those of b, Eh
+    factors : c_SS and c_OS
+    """
+    (nocc, nvir, naux), (same, opposite) = left.shape, factors
+    step = min(len(own), max(1, tile_bytes // (8 * nocc * nvir)))
+    above = space.eps_occ[:, None, None] - space.eps_vir[:, None]
+    for b0 in range(0, len(own), step):
+        b1 = min(b0 + step, len(own))
+        t = np.empty((nocc, nvir, b1 - b0))
+        turned = t.transpose(0, 2, 1)  # (ib|ja)
+        if same and b1 - b0 < len(own):
+            turned = np.empty((nocc, nvir, b1 - b0))
+        for i0, i1, rows in _groups(left):
+            np.matmul(rows.reshape(-1, naux), own[b0:b1].T, out=t[i0:i1].reshape(-1, b1 - b0))
+            if same and b1 - b0 < len(own):
+                turned[i0:i1] = (rows[:, b0:b1].reshape(-1, naux) @ own.T).reshape(-1, b1 - b0, nvir).transpose(0, 2, 1)
+        if same:
+            u = (same + opposite) * t
+            u -= same * turned
+        else:
+            u = opposite * t
+        denominators = above + (energies[0] - energies[1][b0:b1])
+        u /= denominators
+        t /= denominators
+        del denominators
+        for i0, i1, rows in _groups(left):
+            y[b0:b1] += u[i0:i1].reshape(-1, b1 - b0).T @ rows.reshape(-1, naux)
+        occupied -= t.reshape(nocc, -1) @ u.reshape(nocc, -1).T
+        for first, second in zip(t, u, strict=True):
+            virtual += first @ second.T
 
-    each(threads, share, threads)
-    for occupied, virtual in parts:
-        densities.occupied[:] += (occupied + occupied.T) / 2  # symmetric but for rounding
-        densities.virtual[:] += (virtual + virtual.T) / 2
+
+def _groups(b: Array | StoredTensor) -> Iterator[tuple[int, int, Array]]:
+    """B in groups of occupied orbitals (i0, i1, rows): all at once in memory, a few at a time from disk."""
+    if not isinstance(b, StoredTensor):
+        yield 0, len(b), b
+        return
+    nocc, nvir, naux = b.shape
+    step = min(nocc, max(1, STREAM_BYTES // (8 * nvir * naux)))
+    buffer = np.empty((step, nvir, naux))
+    for i0 in range(0, nocc, step):
+        i1 = min(i0 + step, nocc)
+        b.read(i0, i1, buffer[: i1 - i0])
+        yield i0, i1, buffer[: i1 - i0]

@@ -1,11 +1,11 @@
 """Fitted integrals of the correlation energy: their derivatives, and what drives the response of the orbitals.
 
     dE = 2 sum_iaQ Z_iaQ d(ia|Q) - sum_PQ g_PQ d(P|Q)                   Z = Y L^-1,  in each spin
-    g = L^-T (sum_ia Y_ia B_ia^T) L^-1
+    g = L^-T S L^-1
 
     T_pi = 2 sum_aQ (pa|Q) Z_iaQ         T_pa = 2 sum_iQ (pi|Q) Z_iaQ
 
-Y belongs to B (`dfmp2.gradients.amplitudes`), Z and g to the integrals themselves. One pass over blocks of Q makes the
+Z and S come from the amplitudes (`dfmp2.gradients.amplitudes`). One pass over blocks of Q makes the
 densities G_Q,mn = sum_ia (C_mi C_na + C_na C_mi) Z_iaQ, contracts them with the derivatives of (mn|Q), and makes T.
 
 Both ways of writing the energy,
@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from dfmp2.gradients import derivatives
 from dfmp2.gradients.inverse_metric import InverseMetric
+from dfmp2.gradients.tensor import Tensor
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.integrals.three_center import coulomb_metric
 
 Array = NDArray[np.float64]
 
@@ -51,7 +51,15 @@ class CorrelationPart:
 
 
 def correlation_part(
-    mole: Any, auxmole: Any, spaces: Sequence[ActiveSpace], b: Sequence[Array], y: list[Array], threads: int
+    mole: Any,
+    auxmole: Any,
+    spaces: Sequence[ActiveSpace],
+    z: Sequence[Tensor],
+    products: Array,
+    metric: Array,
+    inverse: InverseMetric,
+    packed_bytes: int,
+    threads: int,
 ) -> CorrelationPart:
     """Gradient and T of the fitted integrals.
 
@@ -59,21 +67,13 @@ def correlation_part(
     ----------
     mole, auxmole : PySCF molecules carrying the orbital and the MP2 fitting functions
     spaces : active space per spin
-    b : B, (nocc, nvir, naux) float64 per spin, Eh^1/2
-    y : Y of the same shape, overwritten and emptied
+    z, products : Z per spin and S, as of `dfmp2.gradients.amplitudes`
+    metric, inverse : (P|Q), and its inverse
+    packed_bytes : of packed integrals per block, with which the blocks of Z were cut
     threads : workers
     """
     weight = 2.0 if len(spaces) == 1 else 1.0
-    metric = coulomb_metric(auxmole)
-    inverse = InverseMetric(metric, threads)
-    products = np.zeros((b[0].shape[2],) * 2)
-    for fitted, own in zip(b, y, strict=True):
-        products += weight * (own.reshape(-1, len(products)).T @ fitted.reshape(-1, len(products)))
     g = inverse.unfit(np.ascontiguousarray(inverse.unfit(products).T))
-    z = []
-    while y:
-        own = y.pop(0)
-        z.append(inverse.unfit(own.reshape(-1, len(products))).reshape(*own.shape[:2], len(metric)))
     ndropped = inverse.dropped.shape[1]
     unfitted = [np.zeros((s.nocc, s.nvir, ndropped)) for s in spaces]
     occupied = [np.zeros(s.c_occ.shape) for s in spaces]
@@ -83,10 +83,10 @@ def correlation_part(
 
     def densities() -> Iterator[derivatives.Block]:
         nonlocal energy
-        for p0, p1, integrals in derivatives.unpacked_blocks(mole, auxmole):
+        for p0, p1, integrals in derivatives.unpacked_blocks(mole, auxmole, packed_bytes):
             total = np.zeros_like(integrals)
             for s, space in enumerate(spaces):
-                part = np.ascontiguousarray(z[s][:, :, p0:p1].transpose(2, 0, 1))  # (Q, i, a)
+                part = np.ascontiguousarray(z[s].block(p0, p1).transpose(2, 0, 1))  # (Q, i, a)
                 half = part @ space.c_vir.T  # (Q, i, n)
                 transformed = integrals @ space.c_occ  # (Q, n, i)
                 occupied[s] += 2 * np.einsum("qmn,qin->mi", integrals, half, optimize=True)
@@ -97,16 +97,19 @@ def correlation_part(
                 one = weight * (space.c_occ @ half)
                 total += one
                 total += one.transpose(0, 2, 1)
+                del half, transformed, one
             energy += float(np.vdot(total, integrals))
+            del integrals
             yield p0, p1, total
 
     gradient = derivatives.three_center(mole, auxmole, densities(), threads)
     two_center = float(np.vdot(g, metric))
     factors = -g
     if ndropped:
-        mixed = sum(
-            2 * weight * np.einsum("iap,iad->pd", own, raw, optimize=True) for own, raw in zip(z, unfitted, strict=True)
-        )
-        factors += inverse.mixing(np.asarray(mixed))
+        mixed = np.zeros((len(metric), ndropped))
+        for own, raw in zip(z, unfitted, strict=True):
+            for i, row in enumerate(raw):
+                mixed += 2 * weight * (own.rows(i).T @ row)
+        factors += inverse.mixing(mixed)
     gradient += derivatives.two_center(auxmole, factors)
     return CorrelationPart(gradient, occupied, virtual, energy / 4, two_center / 2)

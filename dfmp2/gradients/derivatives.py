@@ -27,7 +27,6 @@ from dfmp2.scf import hamiltonian
 Array = NDArray[np.float64]
 Block = tuple[int, int, Array]  # p0, p1 and (p1-p0, nao, nao) numbers, symmetric in the last two
 
-PACKED_BYTES = 4 * 10**6  # of packed three-centre integrals per block; their derivatives take six times as much
 CHARGES_PER_CALL = 64  # whose field integrals are held at a time
 
 
@@ -140,17 +139,17 @@ def three_center(mole: Any, auxmole: Any, densities: Iterable[Block], threads: i
     return 2 * (by_atom(auxmole, on_fitting) - by_atom(mole, on_functions))
 
 
-def blocks(mole: Any, auxmole: Any) -> list[tuple[int, int]]:
+def blocks(mole: Any, auxmole: Any, packed_bytes: int) -> list[tuple[int, int]]:
     """Ranges of fitting functions that one block of densities and derivatives holds: whole shells."""
     edges = auxmole.ao_loc_nr()
-    return [(int(edges[p]), int(edges[q])) for p, q in shell_blocks(np.diff(edges), mole.nao, PACKED_BYTES)]
+    return [(int(edges[p]), int(edges[q])) for p, q in shell_blocks(np.diff(edges), mole.nao, packed_bytes)]
 
 
-def unpacked_blocks(mole: Any, auxmole: Any) -> Iterator[Block]:
+def unpacked_blocks(mole: Any, auxmole: Any, packed_bytes: int) -> Iterator[Block]:
     """(mn|Q) in the ranges of `blocks`, (p1-p0, nao, nao) float64."""
     from pyscf import lib
 
-    for p0, p1, packed in packed_blocks(mole, auxmole, block_bytes=PACKED_BYTES):
+    for p0, p1, packed in packed_blocks(mole, auxmole, block_bytes=packed_bytes):
         yield p0, p1, lib.unpack_tril(packed)
 
 

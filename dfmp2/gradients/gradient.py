@@ -29,20 +29,25 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.gradients import certificate as checks
-from dfmp2.gradients import derivatives
+from dfmp2.gradients import derivatives, memory
 from dfmp2.gradients.amplitudes import amplitude_densities
 from dfmp2.gradients.correlation import CorrelationPart, correlation_part
 from dfmp2.gradients.density import properties
+from dfmp2.gradients.inverse_metric import InverseMetric
 from dfmp2.gradients.mean_field import mean_field_part
 from dfmp2.gradients.response import Orbitals, Relaxed, relax
+from dfmp2.gradients.tensor import Tensor
 from dfmp2.host import resources
-from dfmp2.host.scratch import Room
+from dfmp2.host.scratch import Room, require_space
+from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.integrals.three_center import coulomb_metric
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, begun, limited
+from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, begun, limited, storage_of
 from dfmp2.mp2.energy import build_b, correlate, hartree_fock
 from dfmp2.mp2.result import MP2, Gradient, GradientCertificate, MP2Result, Properties, custom_scaling
 from dfmp2.options import Options
+from dfmp2.planning.memory import SLACK, Memory
 from dfmp2.planning.plan import settle
 from dfmp2.planning.system import prepare as set_up
 from dfmp2.planning.system import resolve
@@ -131,44 +136,43 @@ def mp2_gradient(
     system = resolve(molecule, setup, listener)
     with limited(setup, system) as setup:
         core, setup, plan = settle(system, setup, kind, listener)
+        fitting = [aux for aux in (system.auxmole, system.jk_auxmole) if aux is not None]
+        widest = max(int(np.diff(aux.ao_loc_nr()).max()) for aux in fitting)
+        held = memory.plan(plan.work, plan.memory, widest, setup.active)
+        if held.disk:
+            require_space(setup.scratch, plan.memory.disk + held.disk)
         with begun(system, setup, kind, core, plan, listener, clock, checkpoint, start) as calculation:
             reference = hartree_fock(calculation, start)
             _require_complete(reference)
             reference, fitted = build_b(calculation, reference)
             b = [*fitted.b]
             result = correlate(calculation, reference, fitted)
-            return differentiate(calculation, result, b)
+            return differentiate(calculation, result, b, held)
 
 
-def differentiate(calculation: Calculation, result: MP2Result, b: list[Array]) -> GradientResult:
+def differentiate(
+    calculation: Calculation, result: MP2Result, b: list[Any], held: memory.GradientMemory
+) -> GradientResult:
     """The gradient of an energy whose B is still there.
 
     Parameters
     ----------
-    b : (nocc, nvir, naux) float64 per spin, Eh^1/2; emptied
+    b : (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or on disk; emptied
+    held : which arrays are in memory
     """
     system, options, listener = calculation.system, calculation.options, calculation.listener
-    mole, reference, threads = system.mole, result.reference, calculation.setup.active
+    mole, reference = system.mole, result.reference
     begin = time.perf_counter()
-    scaling = custom_scaling(options.os_scale, options.ss_scale) or MP2
     spaces, spins = calculation.spaces(reference), orbitals(calculation, reference)
-    listener.stage("amplitudes and their densities")
-    amplitudes = amplitude_densities(b, spaces, scaling, threads)
-    unrelaxed = [_placed(o, a.occupied, a.virtual) for o, a in zip(spins, amplitudes, strict=True)]
-    y = [a.y for a in amplitudes]
-    del amplitudes
-    listener.stage("derivatives of the fitted integrals")
-    correlation = correlation_part(mole, system.auxmole, spaces, b, y, threads)  # Eq. 3
-    b.clear()
-    resources.return_memory()
+    correlation, unrelaxed = _correlation(calculation, spaces, spins, b, held)  # Eq. 3
     listener.stage("Z-vector equations")
-    relaxed, residual = _response(calculation, spins, unrelaxed, correlation)
+    relaxed, residual = _response(calculation, spins, unrelaxed, correlation, held)
     resources.return_memory()
     listener.stage("derivatives of the mean field")
-    on_atoms, on_charges = _assemble(calculation, spins, relaxed)  # Eqs. 1 and 2
-    on_atoms += correlation.gradient
+    on_atoms, on_charges = _assemble(calculation, spins, relaxed, held)  # Eqs. 1 and 2
+    scaling = custom_scaling(options.os_scale, options.ss_scale) or MP2
     found = Gradient(
-        mp2_total_gradient=on_atoms,
+        mp2_total_gradient=on_atoms + correlation.gradient,
         scaling=scaling.name,
         opposite_spin_factor=scaling.opposite_spin,
         same_spin_factor=scaling.same_spin,
@@ -177,9 +181,46 @@ def differentiate(calculation: Calculation, result: MP2Result, b: list[Array]) -
     )
     densities = properties(mole, spins, relaxed)
     proof = checks.certify(system, result, found, densities, correlation, residual)
+    program = calculation.plan.memory.program + SLACK
+    peak = Memory(
+        result.memory.budget,
+        max(result.memory.predicted_peak, program + held.peak),
+        max(result.memory.measured_peak, resources.peak_resident_memory()),
+    )
+    storage = storage_of(calculation)
     if options.check:
         proof = checks.with_slope(proof, system.molecule, options, reference, found, listener)
-    return GradientResult(replace(result, gradient=found, gradient_certificate=proof, properties=densities))
+    return GradientResult(
+        replace(result, gradient=found, gradient_certificate=proof, properties=densities, memory=peak, storage=storage)
+    )
+
+
+def _correlation(
+    calculation: Calculation,
+    spaces: list[ActiveSpace],
+    spins: list[Orbitals],
+    b: list[Any],
+    held: memory.GradientMemory,
+) -> tuple[CorrelationPart, list[Array]]:
+    """Eq. 3 and what drives the response, and P of correlated orbitals, (nmo, nmo) per spin."""
+    system, options, threads = calculation.system, calculation.options, calculation.setup.active
+    mole, auxmole = system.mole, system.auxmole
+    calculation.listener.stage("amplitudes and their densities")
+    metric = coulomb_metric(auxmole)
+    inverse = InverseMetric(metric, threads)
+    scaling = custom_scaling(options.os_scale, options.ss_scale) or MP2
+    ranges = derivatives.blocks(mole, auxmole, held.packed_bytes)
+    where = calculation.space if held.z_on_disk else None
+    z = [Tensor((s.nocc, s.nvir, len(metric)), ranges, where, f"z-{k}") for k, s in enumerate(spaces)]
+    found = amplitude_densities(b, spaces, scaling, inverse, z, held.tile_bytes, threads)
+    b.clear()
+    resources.return_memory()
+    calculation.listener.stage("derivatives of the fitted integrals")
+    part = correlation_part(mole, auxmole, spaces, found.z, found.products, metric, inverse, held.packed_bytes, threads)
+    for tensor in z:
+        tensor.discard()
+    resources.return_memory()
+    return part, [_placed(*each) for each in zip(spins, found.occupied, found.virtual, strict=True)]
 
 
 def orbitals(calculation: Calculation, reference: Reference) -> list[Orbitals]:
@@ -213,13 +254,17 @@ def _placed(o: Orbitals, occupied: Array, virtual: Array) -> Array:
 
 
 def _response(
-    calculation: Calculation, spins: list[Orbitals], unrelaxed: list[Array], found: CorrelationPart
+    calculation: Calculation,
+    spins: list[Orbitals],
+    unrelaxed: list[Array],
+    found: CorrelationPart,
+    held: memory.GradientMemory,
 ) -> tuple[list[Relaxed], float]:
     """P and W of each spin, and the residual of the Z-vector equations."""
     occupied = [o.coeff.T @ t for o, t in zip(spins, found.occupied, strict=True)]
     virtual = [o.coeff.T @ t for o, t in zip(spins, found.virtual, strict=True)]
     with shielded():
-        mf = _builder(calculation)
+        mf = _builder(calculation, held)
         try:
             single = uses_single(calculation.options.precision, int(calculation.system.mole.nao))
             return relax(mf, spins, unrelaxed, occupied, virtual, calculation.listener, single=single)
@@ -227,23 +272,25 @@ def _response(
             release(mf)
 
 
-def _builder(calculation: Calculation) -> Any:
+def _builder(calculation: Calculation, held: memory.GradientMemory) -> Any:
     """A PySCF mean field with our Coulomb and exchange matrices, those of the SCF."""
-    system, memory, threads = calculation.system, calculation.plan.memory, calculation.setup.active
+    system, threads = calculation.system, calculation.setup.active
     mf = hamiltonian.mean_field(system.mole, calculation.kind, "none", None)
     if system.jk_auxmole is None:
         return reproducible(mf)
-    if memory.scf_fits_in_core:
+    if not held.scf_on_disk:
         from dfmp2.scf.jk import FittedIntegrals
 
         return mf.density_fit(with_df=FittedIntegrals(system.mole, system.jk_auxmole, threads))
     from dfmp2.scf.jk_on_disk import DiskIntegrals
 
-    room = Room(calculation.space, memory.pair_bytes, memory.read_bytes)
+    room = Room(calculation.space, held.pair_bytes, held.read_bytes)
     return mf.density_fit(with_df=DiskIntegrals(system.mole, system.jk_auxmole, threads, room))
 
 
-def _assemble(calculation: Calculation, spins: list[Orbitals], relaxed: list[Relaxed]) -> tuple[Array, Array | None]:
+def _assemble(
+    calculation: Calculation, spins: list[Orbitals], relaxed: list[Relaxed], held: memory.GradientMemory
+) -> tuple[Array, Array | None]:
     """Eqs. 1 and 2: on the atoms (natom, 3), and on the point charges (n, 3)."""
     system, threads = calculation.system, calculation.setup.active
     mole, charges = system.mole, system.molecule.point_charges
@@ -265,7 +312,8 @@ def _assemble(calculation: Calculation, spins: list[Orbitals], relaxed: list[Rel
         on_atoms += derivatives.four_center(mole, scf, others, weight)
     else:
         occupied = [o.coeff[:, : o.occupied] for o in spins]
-        on_atoms += mean_field_part(mole, system.jk_auxmole, occupied, others, threads)
+        where = calculation.space if held.half_on_disk else None
+        on_atoms += mean_field_part(mole, system.jk_auxmole, occupied, others, held.packed_bytes, where, threads)
     return on_atoms, on_charges
 
 
