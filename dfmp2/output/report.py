@@ -35,7 +35,7 @@ from dfmp2.output.html.svg import Array, Bar, Curve, bars, curves, draw_molecule
 from dfmp2.planning import rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf.reference import Reference, Solutions
-from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE, format_bytes
+from dfmp2.units import ANGSTROM_PER_BOHR, DEBYE, KJ_PER_MOL_PER_HARTREE, format_bytes
 
 if TYPE_CHECKING:
     from dfmp2.output.prepared import Prepared
@@ -290,8 +290,6 @@ def _energies(result: MP2Result) -> Section:
 
 
 # --- gradient and properties --------------------------------------------------------------------------
-
-DEBYE = 2.541746473  # debye per e bohr: CODATA 2018, e a0 = 8.4783536255e-30 C m, 1 D = 1e-21 / 299792458 C m
 
 
 def _derivatives(result: MP2Result) -> list[Section]:
