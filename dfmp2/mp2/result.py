@@ -177,7 +177,9 @@ class GradientCertificate:
     allowed_energy: float = _q("hartree", "largest of these differences accepted")
     electrons_difference: float = _q("", "electrons of the relaxed density, less those of the molecule")
     translation: float = _q("hartree/bohr", "largest component of the sum of all forces")
-    rotation: float = _q("hartree", "largest component of the sum of all torques")
+    rotation: float = _q(
+        "hartree/bohr", "largest component of the sum of all torques, divided by the molecule's extent"
+    )
     z_vector_residual: float = _q("hartree", "norm of the residual of the Z-vector equations")
     allowed_sum: float = _q("", "largest of these four numbers accepted")
     analytic_slope: float | None = _q("hartree/bohr", "gradient along the direction that was checked", None)
