@@ -30,6 +30,7 @@ BY_ID = {entry.id: entry for entry in (*MAIN, *TRNSCI)}
 QUICK = (
     *("bagel-1.2.2-h2o", "bagel-1.2.2-h2o-fc", "nwchem-7.0.2-nh2-fc", "psi4-1.3.2-nh2-ghost-ne", "trnblas-small"),
     *("psi4-dfmp2-5-li-uhf-fc", "closed-form-17-127-256", "psi4-dfomp2-1", "psi4-1.3.2-nah-fc"),
+    *("ferric-rimp2grad-h2o-distorted-fc1", "pyscf-native-o2-scs-natocc"),
 )
 SHAPE = {"id", "program", "quantity", "reference", "value", "difference", "tolerance", "status", "reason", "source"}
 
@@ -47,7 +48,7 @@ def test_entries_are_complete_and_tagged_by_what_they_do():
     assert len(BY_ID) == len(MAIN) + len(TRNSCI) - len({e.id for e in MAIN} & {e.id for e in TRNSCI})
     for entry in BY_ID.values():
         assert entry.program and entry.version and entry.source and entry.tolerance_reason, entry.id
-        assert 0 < entry.tolerance <= 5e-5, entry.id
+        assert 0 < entry.tolerance <= (5e-3 if "dipole" in entry.id else 5e-5), entry.id  # debye; Eh
         assert set(entry.needs) <= set(entries.MODULES), entry.id
         assert (entry.kernel is None) == bool(entry.calculations), entry.id
         found = entry.calculations

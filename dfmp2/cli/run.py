@@ -123,6 +123,7 @@ def compute_result(
     question: tuple[Molecule, Options],
     begun: str,
     compute: Callable[[Console, Any], MP2Result],
+    read: Callable[[Path], MP2Result] | None = None,
 ) -> None:
     """Print the result that an earlier run has completed, or compute it with a checkpoint beside it, and write it.
 
@@ -131,10 +132,11 @@ def compute_result(
     question : molecule and options, to which a stored result must be the answer
     begun : says what is computed
     compute : console, checkpoint -> result
+    read : reads the result of an earlier run and checks it, None for any result
 
     Raises
     ------
-    ComparisonFailed : the check that was asked for; the result is written all the same
+    ComparisonFailed : the check that was asked for, or the gradient's certificate; the result is written all the same
     """
     from dfmp2.host.files import require_writable
     from dfmp2.output import hdf5
@@ -145,7 +147,7 @@ def compute_result(
     def show(result: MP2Result) -> None:
         print_report(display, log, report(result), last_line(result, str(target)), lambda: to_json(result))
 
-    stored = completed(target, display, console, hdf5.read_verified, question)
+    stored = completed(target, display, console, read or hdf5.read_verified, question)
     if stored is not None:
         show(stored)
         return
@@ -164,6 +166,12 @@ def compute_result(
         raise ComparisonFailed(
             f"PySCF's DF-MP2 differs by {result.check.largest_difference:.1e} Eh, more than the allowed "
             f"{result.check.allowed:.1e} Eh; the result was written to {target}"
+        )
+    proof = result.gradient_certificate
+    if proof is not None and not proof.passed:
+        raise ComparisonFailed(
+            f"the gradient's certificate fails: {', '.join(proof.failures).replace('_', ' ')} larger than accepted; "
+            f"converge the SCF further (--scf-conv-tol 1e-12), or report this; the result was written to {target}"
         )
 
 

@@ -95,9 +95,14 @@ def derive(
                 f"above the tolerance {certificate.tolerance:.1e} Eh: a run with --frozen-core {core.orbitals} "
                 "bounds it better"
             )
+    if result.gradient is not None:
+        notes.append("gradient and properties of the original do not apply and are gone")
     return replace(
         derived,
         options=options,
+        gradient=None,
+        gradient_certificate=None,
+        properties=None,
         diagnostics=replace(derived.diagnostics, warnings=(*result.diagnostics.warnings, *listener.warnings)),
         provenance=replace(
             result.provenance,

@@ -35,7 +35,7 @@ from dfmp2.output.html.svg import Array, Bar, Curve, bars, curves, draw_molecule
 from dfmp2.planning import rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf.reference import GIVEN, Reference, Solutions
-from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE, format_bytes
+from dfmp2.units import ANGSTROM_PER_BOHR, DEBYE, KJ_PER_MOL_PER_HARTREE, format_bytes
 
 if TYPE_CHECKING:
     from dfmp2.mp2.error_budget import ErrorBudget, Share
@@ -64,7 +64,8 @@ LIBRARIES = {"cpu": "numpy", "torch": "torch"}  # backend -> library whose matri
 
 def summary(result: MP2Result) -> list[Section]:
     """The sections that a run prints."""
-    return [part(result) for part in (_molecule, _method, _energies, _reference, _trust, _cost)]
+    first = [part(result) for part in (_molecule, _method, _energies)]
+    return [*first, *_derivatives(result), *(part(result) for part in (_reference, _trust, _cost))]
 
 
 def input_sections(prepared: Prepared) -> list[Section]:
@@ -138,8 +139,9 @@ FORMS = {  # end of a field's name -> form of its number; energies have ten digi
     "difference": "+.2e",
     "spin_square": ".6f",
     "seconds": ".2f",
+    **dict.fromkeys(("translation", "rotation", "residual", "allowed_energy", "allowed_sum", "allowed_slope"), ".1e"),
 }
-UNITS = {"hartree": " Eh", "s": " s"}
+UNITS = {"hartree": " Eh", "hartree/bohr": " Eh/bohr", "s": " s"}
 FITTING = ("scf_fitting_error", "mp2_fitting_error")  # of the diagnostics; said of the bases
 OF_CERTIFICATE = ("sampled", "pairs", "repeated_in_fp64")  # said in other words
 SCF_OF_CHECK = ("scf_total_energy", "scf_difference")  # --check has no SCF of its own
@@ -290,6 +292,61 @@ def _energies(result: MP2Result) -> Section:
     if correlation == 0:
         blocks.insert(0, Note("info", "There is no pair of electrons to correlate: the correlation energy is zero."))
     return Section("energies", "Energies", blocks)
+
+
+# --- gradient and properties --------------------------------------------------------------------------
+
+
+def _derivatives(result: MP2Result) -> list[Section]:
+    """The gradient with its certificate, and the properties, where they were computed."""
+    sections = []
+    found, proof, own = result.gradient, result.gradient_certificate, result.properties
+    if found is not None:
+        heads = ("atom", "#x", "#y", "#z")
+        labels = [f"{k} {label}" for k, label in enumerate(result.molecule.labels, start=1)]
+        blocks: list[Block] = [
+            _vectors(f"Gradient of E({found.scaling}), Eh/bohr", heads, labels, found.mp2_total_gradient)
+        ]
+        if found.point_charge_gradient is not None:
+            numbers = [str(k) for k in range(1, 1 + len(found.point_charge_gradient))]
+            heads = ("charge", *heads[1:])
+            blocks.append(_vectors("On the point charges, Eh/bohr", heads, numbers, found.point_charge_gradient))
+        facts = [("norm", f"{found.norm:.10f} Eh/bohr"), ("largest component", f"{found.largest:.10f} Eh/bohr")]
+        blocks.append(Facts([*facts, *record_facts(found, leave=("scaling",))]))
+        if proof is not None:
+            failed = f"The certificate fails: {', '.join(proof.failures).replace('_', ' ')}."
+            blocks.append(
+                Note("ok", "The gradient's certificate is in order.") if proof.passed else Note("failure", failed)
+            )
+            blocks.append(Facts(record_facts(proof)))
+        sections.append(Section("gradient", "Gradient", blocks))
+    if own is not None:
+        kinds = {"reference": own.scf_dipole, "unrelaxed": own.unrelaxed_dipole, "relaxed": own.relaxed_dipole}
+        rows = [
+            (name, *(f"{x:z.6f}" for x in dipole), f"{DEBYE * float(np.linalg.norm(dipole)):.4f}")
+            for name, dipole in kinds.items()
+        ]
+        columns = ("density", "#x", "#y", "#z", "#debye")
+        dipoles = Table("Dipole moment, e bohr, origin of the coordinates", columns, rows)
+        occupied = own.relaxed_occupations
+        facts = [
+            ("natural occupations, relaxed", f"largest {occupied.max():.6f}, smallest {occupied.min():.6f}"),
+            ("electrons outside the reference", f"{_excited(result, occupied):.6f} (relaxed natural occupations)"),
+        ]
+        sections.append(Section("properties", "Properties", [dipoles, Facts(facts)]))
+    return sections
+
+
+def _vectors(caption: str, heads: Sequence[str], names: Sequence[str], vectors: Array) -> Table:
+    """A table of vectors, (n, 3)."""
+    return Table(
+        caption, heads, [(name, *(f"{x:z.10f}" for x in row)) for name, row in zip(names, vectors, strict=True)]
+    )
+
+
+def _excited(result: MP2Result, occupations: Array) -> float:
+    """Sum of the natural occupations beyond as many orbitals as the reference occupies."""
+    return float(occupations[int((result.reference.mo_occ > 0).sum(axis=1).max()) :].sum())
 
 
 # --- pair energies ------------------------------------------------------------------------------------

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from dfmp2.backends import registry
 from dfmp2.errors import BackendUnavailable, Dfmp2Error, InputError, Interrupted, ResourceError, UnsupportedByBackend
@@ -28,6 +30,7 @@ from dfmp2.options import Options
 from dfmp2.output.hdf5 import ENERGIES
 from dfmp2.progress import Silent
 from dfmp2.scf.reference import StartOrbitals
+from dfmp2.units import DEBYE
 from dfmp2.validation import synthetic
 from dfmp2.validation.compare import recompute
 from dfmp2.validation.entries import Calculation, Entry, Quantity
@@ -38,8 +41,11 @@ from dfmp2.validation.tables import FAIL, PASS, SKIPPED, Row
 MIXED = 1e-7  # Eh, the default of --tolerance
 AGAINST_TOLERANCE = 1e-8  # Eh; 2.5e-9 seen, with core potentials
 AGAINST_REASON = "recomputed from scratch with the same bases; two converged SCFs, E(corr) of first order in theirs"
-OF_ENTRIES = ("basis", "reference", "scf", "scf_auxbasis", "scf_conv_tol", "auxbasis", "frozen_core")  # options
-OF_SCF = ("scf_total_energy", "nuclear_repulsion_energy")  # quantities without pair energies
+OF_ENTRIES = (  # options
+    *("basis", "reference", "scf", "scf_auxbasis", "scf_conv_tol", "auxbasis", "frozen_core"),
+    *("frozen_virtual", "os_scale", "ss_scale"),
+)
+OF_SCF = ("scf_total_energy", "nuclear_repulsion_energy")  # energies without pairs
 NAMES = {"pyscf": "PySCF", "psi4": "Psi4"}
 
 Values = dict[str, float]
@@ -95,7 +101,8 @@ class Session:
                 allow_poor_fit=True,  # the published sets, whatever they are
             )
             start, command = self._start(calculation), "dfmp2 validate"
-            result = energy.mp2_energy(calculation.molecule, options, start=start, listener=Silent(), command=command)
+            compute = _with_gradient if calculation.gradient else energy.mp2_energy
+            result = compute(calculation.molecule, options, start=start, listener=Silent(), command=command)
             self._count(result.certificate)
             self._results[calculation] = result
         return self._results[calculation]
@@ -106,6 +113,7 @@ class Session:
         values = {name: value for name in ENERGIES if (value := getattr(result, name)) is not None}
         values["nuclear_repulsion_energy"] = result.reference.nuclear_repulsion_energy
         values["scs_mp2_total_energy"] = result.scf_total_energy + result.scs_mp2_correlation_energy
+        values |= _derivatives(result)
         return Found(values, result.precision == "mixed")
 
     def evaluate(self, entry: Entry) -> tuple[float, bool, str]:
@@ -239,7 +247,8 @@ def _judged(entry: Entry, session: Session, other: Other | None) -> list[Row]:
     rows = []
     for quantity in entry.quantities:
         value = combined([found.values for found in ours], quantity)
-        mixed = quantity.of not in OF_SCF and any(found.mixed for found in ours)
+        of_pairs = quantity.of.endswith("_energy") and quantity.of not in OF_SCF
+        mixed = of_pairs and any(found.mixed for found in ours)
         if other is None:
             rows.append(_compared(entry, quantity, value, quantity.value, _limit(entry, mixed)))
         elif quantity.of in theirs[0].values:  # the nuclear repulsion it does not report
@@ -293,3 +302,31 @@ def _row(entry: Entry, quantity: Quantity, *, status: str, reason: str) -> Row:
         source="; ".join(entry.source),
         published=entry.published,
     )
+
+
+def _with_gradient(*arguments: Any, **more: Any) -> MP2Result:
+    """The result of an energy with its gradient."""
+    from dfmp2.gradients.gradient import mp2_gradient
+
+    return mp2_gradient(*arguments, **more).result
+
+
+def _derivatives(result: MP2Result) -> Values:
+    """Components of the gradient (Eh/bohr), natural occupations and dipole moments (debye) by name, where there are."""
+    found, own = result.gradient, result.properties
+    if found is None or own is None:
+        return {}
+    components = {
+        f"gradient {number} {label} {axis}": float(value)
+        for number, (label, row) in enumerate(zip(result.molecule.labels, found.mp2_total_gradient, strict=True), 1)
+        for axis, value in zip("xyz", row, strict=True)
+    }
+    kinds = {"unrelaxed": own.unrelaxed_occupations, "relaxed": own.relaxed_occupations}
+    occupations = {
+        f"{kind} occupation {number}": float(value)
+        for kind, values in kinds.items()
+        for number, value in enumerate(values, 1)
+    }
+    dipoles = {"scf": own.scf_dipole, "unrelaxed": own.unrelaxed_dipole, "relaxed": own.relaxed_dipole}
+    lengths = {f"{kind} dipole / debye": DEBYE * float(np.linalg.norm(value)) for kind, value in dipoles.items()}
+    return components | occupations | lengths
