@@ -277,8 +277,9 @@ def opened_calculation(
     core = FrozenCore(prepared.sizes.frozen_core, options.frozen_core, note=prepared.frozen_core_note)
     with limited(setup, system) as setup:
         _, setup, plan = settle(system, setup, kind, listener, core=core, part="from b")
-        before, seconds = prepared.predicted, plan.timings.pair_energies
-        plan = replace(plan, timings=replace(before, pair_energies=seconds, total=before.total + seconds))
+        before, after = prepared.predicted, plan.timings
+        spent = {"pair_energies": after.pair_energies, "fitting_certificate": after.fitting_certificate}
+        plan = replace(plan, timings=replace(before, **spent, total=before.total + sum(spent.values())))
         made = source.fingerprint
         with begun(system, setup, kind, core, plan, listener, clock, checkpoint, b_sha256=made) as calculation:
             yield calculation
