@@ -94,16 +94,19 @@ def run_scf(
     """
     from dfmp2.scf.following import find_solution
 
+    def progress(done: int, total: int) -> None:
+        listener.step(done, total, "SCF integrals")
+
     with shielded():
         mf = hamiltonian.mean_field(mole, kind, options.relativity, charges, native=integrals == "pyscf")
         if auxmole is not None and integrals == "disk":
             from dfmp2.scf.jk_on_disk import DiskIntegrals
 
-            mf = mf.density_fit(with_df=DiskIntegrals(mole, auxmole, threads, room))
+            mf = mf.density_fit(with_df=DiskIntegrals(mole, auxmole, threads, room, progress))
         elif auxmole is not None and integrals == "memory":
             from dfmp2.scf.jk import FittedIntegrals
 
-            mf = mf.density_fit(with_df=FittedIntegrals(mole, auxmole, threads))
+            mf = mf.density_fit(with_df=FittedIntegrals(mole, auxmole, threads, progress))
         elif auxmole is not None:
             mf = mf.density_fit(auxbasis=auxmole.basis)
         else:
