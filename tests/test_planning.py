@@ -237,13 +237,14 @@ def test_rates_are_kept_per_backend_and_threads_and_damage_counts_as_none(monkey
     assert rates.load("cpu", 2) is None
 
 
-@pytest.mark.parametrize(("now", "measured"), [(0.1, 1), (1.6, 0)], ids=["quieter now", "still busy"])
+@pytest.mark.parametrize(("now", "measured"), [(2.1, 1), (3.6, 0)], ids=["quieter now", "still busy"])
 def test_rates_of_a_busy_machine_are_measured_again_when_it_is_quiet(monkeypatch, now, measured):
-    """The better rate of each kind is kept: others can only slow a routine down."""
+    """The better rate of each kind is kept: others can only slow a routine down. Two of three cores are not needed."""
     known = Rates(integrals=9e8, solve=1e9, start=0.9, foreign=1.5, date="2026-01-01")
     fresh = Rates(integrals=5e8, solve=9e9, start=0.3, foreign=0.05, date="2026-01-02")
     calls = []
     monkeypatch.setattr(rates, "WATCHED", 0.01)
+    monkeypatch.setattr(rates.os, "cpu_count", lambda: 3)
     monkeypatch.setattr(rates.resources, "busy_seconds", lambda: now * rates.time.perf_counter())
     monkeypatch.setattr(rates, "measure", lambda *given: calls.append(given) or fresh)
     found = rates.refreshed(CpuBackend(1), 1, known)
@@ -259,7 +260,7 @@ def test_rates_of_a_busy_machine_are_measured_again_when_it_is_quiet(monkeypatch
 def test_plan_says_under_which_load_the_rates_were_measured(monkeypatch, capsys):
     for foreign, words in (
         (0.0, "measured on this host, 2026-11-22\n"),
-        (1.4, "while others used 1.4 cores: times may"),
+        (1.4, "while others took 1.4 cores: times may"),
     ):
         rates.store("cpu", 1, Rates(foreign=foreign, date="2026-11-22T12:00:00+00:00"))
         monkeypatch.setattr(rates, "refreshed", lambda backend, count, known: known)

@@ -166,7 +166,7 @@ def _rates(found: Rates) -> str:
     said = f"rates measured on this host, {found.date[:10]}"
     if not found.disturbed:
         return said
-    return f"{said}, while others used {found.foreign:.1f} cores: times may be too long; plan again when it is quiet"
+    return f"{said}, while others took {found.foreign:.1f} cores: times may be too long; plan again when it is quiet"
 
 
 def _place(one: Prediction) -> str:

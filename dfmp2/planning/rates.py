@@ -76,7 +76,7 @@ class Rates:
     reorder : bytes per second of integrals that are put in another order into new memory
     start : seconds of a run outside its stages: libraries, bases
     launch : seconds of a command before and after the run: interpreter, imports, report, file
-    foreign : cores that other processes used while the rates were measured
+    foreign : cores that other processes took from the measurement: those they used beyond the idle ones
     date : of the measurement, ISO 8601, "" for the built-in rates
     """
 
@@ -203,12 +203,11 @@ def _product_key(count: int) -> str:
 
 def measure(backend: Backend, count: int) -> Rates:
     """Measure the rates of all routines, a few seconds, and keep them."""
-    busy, own, begun = resources.busy_seconds(), _own_seconds(), time.perf_counter()
+    others = _Others(count)
     with threads.limited(count):
         found: dict[str, Any] = {**_host(count), **_pairs(backend), **_whole()}
-    used = resources.busy_seconds() - busy - (_own_seconds() - own)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    rates = Rates(**found, foreign=max(0.0, used / (time.perf_counter() - begun)), date=now)
+    rates = Rates(**found, foreign=others.taken(), date=now)
     store(backend.name, count, rates)
     return rates
 
@@ -217,18 +216,30 @@ def refreshed(backend: Backend, count: int, known: Rates) -> Rates:
     """Rates that were disturbed when they were measured, measured again where the machine is quieter now."""
     if not known.disturbed:
         return known
-    busy, begun = resources.busy_seconds(), time.perf_counter()
+    others = _Others(count)
     time.sleep(WATCHED)
-    if resources.busy_seconds() - busy > known.foreign * (time.perf_counter() - begun):
+    if others.taken() >= known.foreign:
         return known
     rates = known.better(measure(backend, count))
     store(backend.name, count, rates)
     return rates
 
 
-def _own_seconds() -> float:
-    """Processor seconds of this process and of those that it has waited for."""
-    return sum(os.times()[:4])
+class _Others:
+    """What other processes use from here on, of a machine on which this one wants `count` cores."""
+
+    def __init__(self, count: int) -> None:
+        self._idle = max(0, (os.cpu_count() or count) - count)
+        self._begun = self._now()
+
+    def taken(self) -> float:
+        """Cores beyond those that would be idle, 0 where the system does not say."""
+        seconds, busy, own = (now - before for now, before in zip(self._now(), self._begun, strict=True))
+        return max(0.0, (busy - own) / seconds - self._idle)
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        return time.perf_counter(), resources.busy_seconds(), sum(os.times()[:4])  # with processes waited for
 
 
 def _host(count: int) -> dict[str, float]:

@@ -172,7 +172,7 @@ def page(rows: dict[str, dict[str, Any]], machine: str, date: str, foreign: floa
         *memory,
         "",
         f"`python scripts/benchmarks/plan_against_measurement.py`, {machine}, {date}; rates measured just before.",
-        f"Other processes used {foreign:.2f} cores while the rates were measured and {others:.2f} during the runs.",
+        f"Others took {foreign:.2f} cores while the rates were measured, and used {others:.2f} during the runs.",
     ]
     return "\n".join(lines) + "\n"
 
