@@ -179,8 +179,9 @@ class Series(Relay):
             self._waiting[step.name] = alike[key]
 
     def begin(self, name: str) -> None:
-        """A run begins."""
+        """A run begins; says what is left before it does."""
         self._begun, self._present = time.perf_counter(), self._waiting.pop(name, 0.0)
+        self.time_left(None)
 
     def end(self, result: MP2Result) -> None:
         """It has ended."""
@@ -226,9 +227,10 @@ def carry_out(task: Task, keeper: Keeper | None, listener: Listener | None, comm
     with keeper.held(steps, listener), keeper.up_to_date(study):
         for number, step in enumerate(steps, start=1):
             before = step.name in results
-            listener.stage(f"[{number}/{len(steps)}] {step.who}{': finished before' if before else ''}")
             if not before:
                 series.begin(step.name)
+            listener.stage(f"[{number}/{len(steps)}] {step.who}{': finished before' if before else ''}")
+            if not before:
                 checkpoint = keeper.checkpoint(step)
                 try:
                     results[step.name] = energy.mp2_energy(
