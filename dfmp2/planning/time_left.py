@@ -23,7 +23,7 @@ PHASES = (("scf",), ("integrals", "fit", "transform"), ("pair_energies",))
 RECENT = 4  # SCF iterations that tell speed and convergence
 SLOWEST, FASTEST = 0.1, 1.5  # digits of the gradient per iteration; below, nothing is said
 TRUSTED = 0.2  # of a phase: when so much of it was done its own speed counts alone
-PRIOR = 0.5  # s by which the forecast counts as confirmed
+PRIOR = 0.2  # s by which the forecast counts as confirmed
 SOFT = 0.5, 0.03  # s, and fraction of what is left, over which a new estimate takes the place of the old one
 
 
