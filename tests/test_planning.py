@@ -161,6 +161,15 @@ def test_more_work_takes_longer(more):
     assert found.total >= Rates().start + sum(getattr(found, name) for name in time.STAGES)
 
 
+@pytest.mark.parametrize(("stage", "order"), [("integrals", 3), ("transform", 4), ("fit", 4), ("pair_energies", 5)])
+def test_stages_grow_as_they_should(stage, order):
+    """A molecule twice as large: integrals as N^3, transformation and fit as N^4, pair energies as N^5."""
+    small = replace(LARGE, frontier_elements=0)
+    large = replace(small, nao=980, naux_scf=4732, naux=3416, spins=(Spin(162, 162, 818),))
+    first, second = (getattr(time.seconds(work, Rates()), stage) for work in (small, large))
+    assert 2 ** (order - 0.4) < second / first < 2 ** (order + 0.1)  # below it where new memory still counts
+
+
 def test_four_centre_integrals_that_do_not_fit_are_made_in_every_iteration():
     """Both limits of --scf conventional; 400 functions need 26 GB."""
     work = replace(LARGE, nao=400, naux_scf=0)

@@ -240,6 +240,27 @@ def test_elsewhere_lines_are_few_and_plain(monkeypatch: pytest.MonkeyPatch) -> N
     assert stream.getvalue().strip("\0") == ""
 
 
+def test_a_batch_shows_its_items_and_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dfmp2.cli import batch
+    from dfmp2.execution.state import Row
+
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(batch.signal, "signal", lambda *given: None)
+    monkeypatch.setattr(console, "BAR_EVERY", 0.0)
+    with Console(quiet=False, log=None) as shown:
+        display = batch.Display(shown)
+        display.item(Row("a", "a.xyz", "complete", seconds=2.0), 1, 3, 170.0)
+        display.item(Row("b", "b.xyz", "failed", exit_code=4, error="no convergence"), 2, 3, 80.0)
+        display.item(Row("c", "c.xyz", "complete", seconds=1.0), 3, 3, 0.0)
+    text = stream.getvalue()
+    assert (
+        "[1/3] a: complete, 2.0 s; 3 min left\n\r  items [##########....................] 1/3, about 3 min left" in text
+    )
+    assert "\r  items [####################..........] 2/3, about 80 s left" in text
+    assert "[3/3] c: complete, 1.0 s\n" in text and text.endswith("\r")
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
