@@ -664,7 +664,7 @@ def print_fitting(rows: list[dict[str, Any]], held_out: list[dict[str, Any]]) ->
         f"- SCF set, in E(SCF): {covered(others['scf_fitting'])}\n"
         f"- SCF set, in E(corr) through its orbitals: {covered(others['orbitals'])}\n"
         f"- MP2 set, in E(corr): {covered(others['mp2_fitting'])}\n- sum of the three: {covered(others['sum'])}",
-        "So were the cases of the [fitting certificates](fitting-certificates.md), 40 molecules, some of them the same, "
+        "So were the cases of the [fitting certificates](fitting-certificates.md), 40 molecules, some the same, "
         "in cc-pVDZ, def2-TZVP and aug-cc-pVDZ:",
         "\n".join(f"- {name}: {covered(found)}" for name, found in certified_ratios().items()),
     )
