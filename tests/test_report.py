@@ -287,9 +287,9 @@ def test_rates_are_operations_over_time(result, monkeypatch):
 def test_a_certificate_without_a_seed_is_called_an_estimate(result):
     """Files of 0.1 hold one, of evenly spaced pairs."""
     made = Certificate(15, 15, 1.5e-9, 1e-9, 1e-9, 1e-10, 1e-7, False)
-    for seed, name in ((None, "estimated error of E(corr)"), (1946, "95 % bound on the error of E(corr)")):
+    for seed, name in ((None, "estimated error of E(SS)"), (1946, "95 % bound on the error of E(SS)")):
         page = parse(page_of(replace(result, certificate=replace(made, seed=seed))))
-        assert [row[1] for row in page.rows if row[0] == name] == ["1.5e-09 Eh"]
+        assert [row[1] for row in page.rows if row[0] == name] == ["1.0e-09 Eh"]
 
 
 # --- the command --------------------------------------------------------------------------------------

@@ -35,9 +35,9 @@ def gradient(given: Given, display: Display) -> None:
         options: dict[str, Any] = {"listener": console, "command": command_line(), "checkpoint": checkpoint}
         return gradient_options(read.molecule, chosen, **options).result
 
-    with logged(display) as (console, log):
+    with logged(display) as console:
         question = read.molecule, chosen
-        compute_result(target, display, console, log, question, introduction(read), compute, _with_gradient)
+        compute_result(target, display, console, question, introduction(read), compute, _with_gradient)
 
 
 def _with_gradient(path: Path) -> MP2Result:

@@ -115,7 +115,8 @@ def compute_shard(
     InputError : there are fewer tiles than parts
     Dfmp2Error : as of `energy`
     """
-    with opened_calculation(source, options, listener, command, checkpoint) as calculation:
+    tiles_only = replace(options, certify_fit=False)
+    with opened_calculation(source, tiles_only, listener, command, checkpoint) as calculation:
         keys = tile_keys(source.prepared.shapes, calculation.setup.backend.limits, 0)
         if count > len(keys):
             raise InputError(f"--shard {index}/{count}: there are {len(keys)} tiles: use at most {len(keys)} shards")
@@ -127,7 +128,7 @@ def compute_shard(
                 for key, terms in results:
                     checkpoint.add_tile(key, terms)
                     reached += pairs_of([key])
-                    listener.tiles(reached, pairs_of(part))
+                    calculation.listener.step(reached, pairs_of(part), "pairs")
         return part, keys
 
 
@@ -214,7 +215,7 @@ def by_workers(pool: Pool, path: str, calculation: Calculation, keys: list[TileK
     ResourceError : TRIES workers died of one part; the message says what they would need
     Dfmp2Error : what a worker raises, or workers that cannot start
     """
-    options = replace(calculation.options, backend=calculation.setup.backend.name)
+    options = replace(calculation.options, backend=calculation.setup.backend.name, certify_fit=False)
     job = Job(os.path.abspath(path), options, tuple(calculation.identity.items()))
     seconds = calculation.plan.timings.pair_energies * calculation.setup.threads
     wanted = max(PARTS * len(pool.slots), round(seconds / SECONDS))

@@ -82,12 +82,15 @@ def pair_energies_to_tolerance(
     NumericalError : the bound exceeds the tolerance, and the precision is "mixed" or the device has no float64
     """
 
+    def progress(reached: int, total: int) -> None:
+        listener.step(reached, total, "pairs")
+
     host = registry.exact(backend)  # the backend itself, if it has float64
     exact = operands(b, spaces, host, "fp64", held, threads)
     if precision == "fp64":
-        return pair_energies(exact, backend, listener.tiles, 0, done, on_tile, elsewhere), "fp64", None
+        return pair_energies(exact, backend, progress, 0, done, on_tile, elsewhere), "fp64", None
     mixed = operands(b, spaces, backend, "mixed", held, threads)
-    pairs = pair_energies(mixed, backend, listener.tiles, 0, done, on_tile, elsewhere)
+    pairs = pair_energies(mixed, backend, progress, 0, done, on_tile, elsewhere)
     certificate = certify(pairs, exact, host, tolerance)
     if certificate.accepted:
         return pairs, "mixed", certificate
@@ -105,7 +108,7 @@ def pair_energies_to_tolerance(
             f"{found}: use --precision auto (repeats in float64), --precision fp64 or a larger --tolerance"
         )
     listener.warning(f"{found}: the pair energies are repeated in float64")
-    pairs = pair_energies(exact, backend, listener.tiles, 1, done, on_tile, elsewhere)
+    pairs = pair_energies(exact, backend, progress, 1, done, on_tile, elsewhere)
     return pairs, "fp64", replace(certificate, repeated_in_fp64=True)
 
 

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
+from dfmp2.backends.registry import exact
 from dfmp2.errors import ConvergenceError
 from dfmp2.host import resources
 from dfmp2.host.scratch import Room, Space
@@ -38,7 +39,7 @@ from dfmp2.mp2.result import FittingCertificate, PairEnergies
 from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.sizes import exact_row_shares
 from dfmp2.planning.system import densely_fitted
-from dfmp2.progress import Collector, Listener, Silent, Stopwatch
+from dfmp2.progress import Collector, Relay, Stopwatch
 from dfmp2.scf.conventional import conventional_scf
 from dfmp2.scf.reference import Reference
 
@@ -59,12 +60,12 @@ def certify_fit(calculation: Calculation, reference: Reference, pairs: PairEnerg
     """
     listener = calculation.listener
     try:
-        exact, scf_error, scf_uncertainty, left = _scf_error(calculation, reference)
+        conventional, scf_error, scf_uncertainty, left = _scf_error(calculation, reference)
     except ConvergenceError as error:
         listener.warning(f"the fitting error is not certified: {error}")
         return None
     resources.return_memory()
-    spaces = calculation.spaces(exact)
+    spaces = calculation.spaces(conventional)
     counts = [space.nocc for space in spaces]
     strata = drawn(counts)
     chosen = [np.sort(np.concatenate([pick for _, pick in found])) for found in strata]
@@ -72,7 +73,7 @@ def certify_fit(calculation: Calculation, reference: Reference, pairs: PairEnerg
     fitted, rounding = [np.zeros(count) for count in counts], 0.0
     if sum(map(len, chosen)) < sum(counts):
         resources.return_memory()
-        again, rounding = _fitted_again(calculation, exact)
+        again, rounding = _fitted_again(calculation, conventional)
         fitted = orbital_energies(again)
     energy, spread = estimate(fitted, rows, strata)
     total, sampled = _pair_counts(counts, [len(picks) for picks in chosen])
@@ -192,37 +193,41 @@ def _fitted_again(calculation: Calculation, reference: Reference) -> tuple[PairE
         )
         _, fitted = build_b(again, reference)
         told.stage("pair energies with the dense fitting set")
+        backend = exact(setup.backend)  # one without float64 may have no programs for these sizes
+        precision = options.precision if backend is setup.backend else "fp64"
         pairs, _, certificate = pair_energies_to_tolerance(
-            *(fitted.b, again.spaces(reference), setup.backend, options.precision, options.tolerance, told),
+            *(fitted.b, again.spaces(reference), backend, precision, options.tolerance, told),
             held=held.tensor_bytes,
             threads=setup.active,
         )
     return pairs, 0.0 if certificate is None else certificate.correlation_error
 
 
-class _Progress(Silent):
+class _Progress(Relay):
     """Passes stages and pairs on; warnings were given by the run itself."""
 
-    def __init__(self, listener: Listener) -> None:
-        self.stage = listener.stage  # type: ignore[method-assign]
-        self.tiles = listener.tiles  # type: ignore[method-assign]
+    def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
+        pass
+
+    def warning(self, text: str) -> None:
+        pass
 
 
 def estimate(
     fitted: Sequence[Array],
-    exact: Sequence[Array],
+    rows: Sequence[Array],
     strata: Sequence[Sequence[tuple[NDArray[np.intp], NDArray[np.intp]]]],
 ) -> tuple[float, float]:
     """E(corr) from the energies f_i of all orbitals and x_i of those drawn, and half its 95 % interval, Eh.
 
     Parameters
     ----------
-    fitted, exact : (nocc,) of each spin; exact where an orbital was drawn
+    fitted, rows : (nocc,) of each spin; rows where an orbital was drawn
     strata : of `drawn`
     """
     energy = math.fsum(value for values in fitted for value in values)
     variances, freedom = [0.0], [0.0]
-    for f, x, found in zip(fitted, exact, strata, strict=True):
+    for f, x, found in zip(fitted, rows, strata, strict=True):
         for stratum, pick in found:
             if not pick.size:
                 continue
