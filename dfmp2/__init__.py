@@ -15,7 +15,7 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dfmp2.errors import Dfmp2Error
-    from dfmp2.interop.python import energy, from_mean_field, prepare, read, run, write
+    from dfmp2.interop.python import energy, from_mean_field, gradient, prepare, read, run, write
     from dfmp2.molecule.molecule import Molecule
     from dfmp2.mp2.derive import derive
     from dfmp2.mp2.result import MP2Result
@@ -28,6 +28,7 @@ _HOMES = {
     "from_mean_field": "dfmp2.interop.python",
     "read": "dfmp2.interop.python",
     "write": "dfmp2.interop.python",
+    "gradient": "dfmp2.interop.python",
     "derive": "dfmp2.mp2.derive",
     "Molecule": "dfmp2.molecule.molecule",
     "Options": "dfmp2.options",
@@ -44,6 +45,7 @@ __all__ = [
     "derive",
     "energy",
     "from_mean_field",
+    "gradient",
     "prepare",
     "read",
     "run",

@@ -92,7 +92,9 @@ class Options:
     ss_scale: float | None = _option("Same-spin factor of a custom scaled energy.")
     backend: str = _option("See dfmp2 backends.  [env: DFMP2_BACKEND]", "auto")
     precision: str = _option("Of the pair energies.", "auto", choices=("auto", "fp64", "mixed"))
-    tolerance: float = _option("Largest estimated precision error accepted.", 1e-7, metavar="EH", positive=True)
+    tolerance: float = _option(
+        "Largest 95 % bound on the precision error of E(corr) accepted.", 1e-7, metavar="EH", positive=True
+    )
     transform: str = _option(
         "Where B is made of the integrals: device on Trainium lanes only (auto: host).",
         "auto",

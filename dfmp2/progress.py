@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 Block = TypeVar("Block")
 
@@ -24,8 +24,14 @@ class Listener:
     def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
         """An SCF iteration has ended; energies and gradient norm in Eh."""
 
-    def tiles(self, done: int, total: int) -> None:
-        """`done` of `total` pairs are evaluated."""
+    def step(self, done: int, total: int, what: str) -> None:
+        """`done` of `total` parts of the present stage are done; `what` they are: integrals, pairs."""
+
+    def time_left(self, seconds: float | None) -> None:
+        """About so many seconds are left of all that was asked for, None where that is not known.
+
+        Comes before the event that it was found with.
+        """
 
     def warning(self, text: str) -> None:
         """Something the user should know before trusting the number."""
@@ -39,19 +45,81 @@ class Silent(Listener):
         pass
 
 
-class Collector(Listener):
-    """Passes events on and keeps the warnings for the result."""
+class Relay(Listener):
+    """Passes events on; the base of listeners that do something with some of them."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
+
+    def stage(self, text: str) -> None:
+        self._listener.stage(text)
+
+    def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
+        self._listener.scf_cycle(cycle, energy, change, gradient)
+
+    def step(self, done: int, total: int, what: str) -> None:
+        self._listener.step(done, total, what)
+
+    def time_left(self, seconds: float | None) -> None:
+        self._listener.time_left(seconds)
+
+    def warning(self, text: str) -> None:
+        self._listener.warning(text)
+
+
+def counted(
+    blocks: Iterator[tuple[int, int, Block]], total: int, listener: Listener, what: str = "integrals"
+) -> Iterator[tuple[int, int, Block]]:
+    """Blocks (begin, end, ...) of `total` rows; the listener is told of each when it has been used."""
+    for block in blocks:
+        yield block
+        listener.step(block[1], total, what)
+
+
+class Forecast(Protocol):
+    """What finds out how much time is left (`dfmp2.planning.time_left`)."""
+
+    def cycle(self, cycle: int, gradient: float) -> None:
+        """An SCF iteration has ended."""
+
+    def step(self, done: int, total: int) -> None:
+        """Parts of the present stage are done."""
+
+    def left(self) -> float | None:
+        """Seconds left, None where that is not known."""
+
+
+class Collector(Relay):
+    """Keeps the warnings for the result, and says how much time is left once there is a forecast."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(listener)
         self.warnings: list[str] = []
-        self.stage = listener.stage  # type: ignore[method-assign]
-        self.scf_cycle = listener.scf_cycle  # type: ignore[method-assign]
-        self.tiles = listener.tiles  # type: ignore[method-assign]
+        self.forecast: Forecast | None = None
+
+    def stage(self, text: str) -> None:
+        self._tell()
+        super().stage(text)
+
+    def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
+        if self.forecast is not None:
+            self.forecast.cycle(cycle, gradient)
+        self._tell()
+        super().scf_cycle(cycle, energy, change, gradient)
+
+    def step(self, done: int, total: int, what: str) -> None:
+        if self.forecast is not None:
+            self.forecast.step(done, total)
+        self._tell()
+        super().step(done, total, what)
 
     def warning(self, text: str) -> None:
         self.warnings.append(text)
-        self._listener.warning(text)
+        super().warning(text)
+
+    def _tell(self) -> None:
+        if self.forecast is not None:
+            self.time_left(self.forecast.left())
 
 
 class Stopwatch:
@@ -81,6 +149,11 @@ class Stopwatch:
             if block is None:
                 return
             yield block
+
+    def elapsed(self, *stages: str) -> float:
+        """Seconds of some stages so far, of the one in progress too."""
+        running = time.perf_counter() - self._mark if self._stages and self._stages[-1] in stages else 0.0
+        return sum(self.seconds.get(stage, 0.0) for stage in stages) + running
 
     def _charge(self) -> None:
         now = time.perf_counter()

@@ -22,6 +22,9 @@ KJ_PER_MOL_PER_HARTREE = 2625.4996394799
 KCAL_PER_MOL_PER_HARTREE = KJ_PER_MOL_PER_HARTREE / 4.184
 EV_PER_HARTREE = 27.211386245988
 
+# Per e bohr: CODATA 2018, e a0 = 8.4783536255e-30 C m; 1 D = 1e-21 / 299792458 C m.
+DEBYE = 2.541746473
+
 
 def format_bytes(size: float) -> str:
     """Byte count for reading, in decimal units: 8000000000 becomes "8.00 GB"; `parse_bytes` reads it back."""

@@ -72,7 +72,6 @@ def measure(names: list[str], processes: int) -> None:
     path = fitting_error.SURVEY
     rows = {line.rsplit("\t", 1)[1]: line for line in path.read_text().splitlines()[1:]}
     tasks = [(name, symbol) for name in names for symbol in SYMBOLS[:HEAVIEST]]
-    tasks.sort(key=lambda task: (any(big in task[0] for big in ("q", "5", "6z")), SYMBOLS.index(task[1])))  # large last
     with (
         tempfile.TemporaryDirectory() as folder,
         multiprocessing.get_context("spawn").Pool(processes, _own_cache, (folder,), maxtasksperchild=200) as pool,
@@ -96,8 +95,7 @@ INTRODUCTION = """# Fitting error of every element
 What the fitting sets miss of exact four-centre integrals, measured on single neutral atoms with all electrons
 correlated (`dfmp2/scf/fitting_error.py` gives the equations): {rows} pairs of sets, H to Rn, with PySCF {pyscf}
 and Basis Set Exchange {exchange}. `python scripts/survey_fitting.py measure` made the figures, which are in
-`dfmp2/scf/fitting_errors.tsv`, `python scripts/survey_fitting.py page` this page. {missing} defaults are not
-surveyed yet (large sets, most of them of heavy elements): they are measured when first used, in up to a minute.
+`dfmp2/scf/fitting_errors.tsv`, `python scripts/survey_fitting.py page` this page.
 
 A set that is off by more than {limit:.0e} Eh per atom, or was made for the core potential that an all-electron basis
 does not have, is not used by default: the next of its row is, in the end an even-tempered one
@@ -109,7 +107,7 @@ generated from the orbital exponents (`auto`). {replaced} defaults are replaced 
 def page() -> str:
     """The table of the documentation: the largest errors of each orbital set, and every set that is not used."""
     import_pyscf()
-    rows, gone, replaced, missing = [], [], 0, 0
+    rows, gone, replaced = [], [], 0
     for orbital in orbital_sets():
         errors: dict[str, list[tuple[float, str]]] = {"jk": [], "ri": []}
         for symbol in SYMBOLS[:HEAVIEST]:
@@ -117,9 +115,6 @@ def page() -> str:
                 try:
                     used, lost = chosen(role, orbital, symbol)
                 except InputError:  # no such element, or no fitting set for it
-                    continue
-                except LookupError:
-                    missing += 1
                     continue
                 if used:
                     found.append((used[1], symbol))
@@ -134,7 +129,6 @@ def page() -> str:
         exchange=metadata.version("basis-set-exchange"),
         limit=fitting_error.LARGEST,
         replaced=replaced,
-        missing=missing,
     )
     table = [
         "| orbital set | elements (SCF, MP2) | largest error of SCF sets, Eh | of MP2 sets, Eh |",

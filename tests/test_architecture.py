@@ -18,7 +18,7 @@ FLOORS = (
     {"scf", "trainium"},
     {"planning"},
     {"mp2"},
-    {"output"},
+    {"output", "gradients"},
     {"studies", "validation"},
     {"interop", "execution"},
     {"cli"},
@@ -26,7 +26,7 @@ FLOORS = (
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 FOREIGN = {
-    "pyscf": {"molecule", "integrals", "scf", "mp2", "planning", "interop", "validation", "output"},
+    "pyscf": {"molecule", "integrals", "scf", "mp2", "planning", "interop", "validation", "output", "gradients"},
     "basis_set_exchange": {"molecule"},
     "h5py": {"host", "output"},
     "torch": {"backends", "trainium"},

@@ -108,7 +108,9 @@ def terminal_output(folder: Path, *arguments: str, **env: str) -> str:
 def test_terminal_gets_a_bar_and_colour_unless_no_color(folder: Path) -> None:
     run = ("run", "h2-far.xyz", "--basis", "sto-3g", "--overwrite")
     coloured = terminal_output(folder, *run)
-    assert "\r  pairs [##############################] 1/1" in coloured
+    for what in ("SCF integrals", "integrals", "pairs"):
+        assert re.search(rf"\r  {what} \[#{{30}}\] (\d+)/\1 *[\r\n]", coloured), coloured
+    assert coloured.endswith("\r")  # the line that is rewritten is gone
     assert "\x1b[33mwarning: " in coloured
     quiet = terminal_output(folder, *run, "--quiet", NO_COLOR="1")
     assert "\x1b" not in quiet and "\r  pairs" not in quiet and "warning: " in quiet

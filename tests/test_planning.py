@@ -15,11 +15,14 @@ from dfmp2.backends.cpu import CpuBackend
 from dfmp2.cli.main import main
 from dfmp2.errors import ResourceError
 from dfmp2.host import cache
+from dfmp2.molecule.xyz import read_xyz
+from dfmp2.options import Options
 from dfmp2.planning import memory, rates, time
 from dfmp2.planning import plan as planning
 from dfmp2.planning.rates import DiskRates, Rates
-from dfmp2.planning.sizes import CYCLES, Spin, Workload
+from dfmp2.planning.sizes import CYCLES, Spin, Workload, scf_cycles
 from dfmp2.planning.time import Timings, Traffic
+from dfmp2.progress import Silent
 from tests.test_disk import set_variant
 
 INPUTS = Path(__file__).parent.parent / "inputs"
@@ -62,8 +65,13 @@ def test_operations_counted_by_hand(changes, pairs):
         assert flops["fit"] == 84 * 84 * 95
         assert flops["transform"] == 2 * 84 * 5 * 24 * (24 + 19)
         assert flops["exchange"] == (CYCLES + 1) * (3 * 116 * 24 * 24 * 5 + 4 * 116 * 300)
-        assert work.integrals() == {"scf": 116 * 300, "integrals": 84 * 300}
-        assert replace(work, naux_scf=0).integrals()["scf"] == 300 * 301 // 2  # four centres
+        # 40 primitive functions: 820 products of them, each as dear as 1.3 integrals of three or 0.5 of four centres
+        contracted = replace(work, primitives=40)
+        assert contracted.integrals() == {"scf": 116 * (300 + 1.3 * 820), "integrals": 84 * (300 + 1.3 * 820)}
+        assert work.integrals()["integrals"] == 84 * 2.3 * 300
+        assert replace(contracted, naux_scf=0).integrals()["scf"] == 300 * 301 / 2 + 0.5 * 820 * 821 / 2
+        kept = replace(work, frontier_virtual=19, frontier_elements=95 + 25 + 361).flops()["transform"]
+        assert kept - flops["transform"] == 2 * 84 * 24 * (24 * 19 + 481)
 
 
 # --- memory -------------------------------------------------------------------------------------------
@@ -112,6 +120,90 @@ def test_every_accepted_budget_is_kept(spins, precision):
 # --- time and rates -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("name", "basis", "measured"),
+    [
+        ("glycine", "cc-pvdz", 0.60),
+        ("benzene", "cc-pvtz", 2.20),
+        ("water-10", "cc-pvdz", 4.28),
+        ("water-8", "cc-pvtz", 13.96),
+        ("c20h42", "cc-pvdz", 38.56),
+    ],
+)
+def test_built_in_rates_repeat_what_was_measured(name, basis, measured):
+    """Seconds of docs/performance, on the quiet machine whose rates are built in, 22 November 2026."""
+    work = planning.sizes(read_xyz(INPUTS / f"{name}.xyz").molecule, Options(basis), Silent(), scf=True)
+    assert time.seconds(work, Rates()).total == pytest.approx(measured, rel=0.2)
+
+
+LARGER = {
+    "functions": {"nao": 2 * LARGE.nao, "scf_columns": 0},
+    "fitting functions": {"naux": 2 * LARGE.naux},
+    "SCF fitting functions": {"naux_scf": 2 * LARGE.naux_scf},
+    "two spins": {"spins": LARGE.spins * 2},
+    "float64": {"precision": "fp64"},
+    "contracted": {"primitives": 3 * LARGE.nao},
+    "core potentials": {"potentials": 2},
+    "X2C": {"x2c_functions": 900},
+    "starts": {"starts": 2},
+    "all rotations": {"examined": True},
+    "iterations": {"cycles": 20},
+    "float64 exchange": {"single_exchange": False},
+    "check": {"checked": True},
+}
+
+
+@pytest.mark.parametrize("more", LARGER)
+def test_more_work_takes_longer(more):
+    work = replace(LARGE, precision="auto", single_exchange=True)
+    plain, found = (time.seconds(w, Rates()) for w in (work, replace(work, **LARGER[more])))
+    assert plain.total < found.total < 12 * plain.total
+    assert found.total >= Rates().start + sum(getattr(found, name) for name in time.STAGES)
+
+
+@pytest.mark.parametrize(("stage", "order"), [("integrals", 3), ("transform", 4), ("fit", 4), ("pair_energies", 5)])
+def test_stages_grow_as_they_should(stage, order):
+    """A molecule twice as large: integrals as N^3, transformation and fit as N^4, pair energies as N^5."""
+    small = replace(LARGE, frontier_elements=0)
+    large = replace(small, nao=980, naux_scf=4732, naux=3416, spins=(Spin(162, 162, 818),))
+    first, second = (getattr(time.seconds(work, Rates()), stage) for work in (small, large))
+    assert 2 ** (order - 0.4) < second / first < 2 ** (order + 0.1)  # below it where new memory still counts
+
+
+def test_four_centre_integrals_that_do_not_fit_are_made_in_every_iteration():
+    """Both limits of --scf conventional; 400 functions need 26 GB."""
+    work = replace(LARGE, nao=400, naux_scf=0)
+    limits = CpuBackend(1).limits
+    found = []
+    for budget in (10**11, 10**10):
+        plan = memory.plan(work, program=10**8, budget=budget, workers=1, limits=limits, edge=3)
+        found.append(time.seconds(work, Rates(), time.traffic(work, plan, limits)).scf)
+    once = work.integrals()["scf"] / Rates().four_centre
+    assert found[1] - found[0] == pytest.approx((work.scf_builds - 1) * once)
+
+
+def test_iterations_follow_tolerance_elements_and_start():
+    usual = scf_cycles(1e-6, ("C", "H", "O"))
+    assert usual == CYCLES
+    assert scf_cycles(1e-4, ("C", "H")) < usual < scf_cycles(1e-8, ("C", "H"))
+    assert scf_cycles(1e-6, ("C", "Fe")) > usual > scf_cycles(1e-6, ("C", "H"), started=True)
+    result = dfmp2.run(INPUTS / "h2o.xyz", "cc-pvdz", stability="off", scf_conv_tol=1e-6, threads=1)
+    assert result.reference.cycles == pytest.approx(scf_cycles(1e-4, ("H", "O")), abs=3)
+
+
+def test_a_part_of_a_run_is_forecast_alone(tmp_path):
+    import pyscf
+
+    mf = pyscf.gto.M(atom="H 0 0 0; H 0 0 0.74", basis="sto-3g", verbose=0).RHF().run()
+    adopted = dfmp2.from_mean_field(mf, threads=1).predicted
+    assert adopted.scf == 0.0 < adopted.pair_energies
+    prepared = dfmp2.prepare(INPUTS / "h2o.xyz", "sto-3g", tmp_path / "b.h5", threads=1).predicted
+    assert prepared.pair_energies == 0.0 < prepared.scf
+    both = dfmp2.energy(tmp_path / "b.h5", threads=1).predicted
+    assert both.scf == prepared.scf and both.pair_energies > 0
+    assert both.total == pytest.approx(prepared.total + both.pair_energies + Rates().start)
+
+
 def test_time_is_operations_over_rate():
     work, found = replace(LARGE, precision="auto"), Rates()
     slow, fast = (time.seconds(work, r) for r in (found, replace(found, pairs_mixed=2 * found.pairs_mixed)))
@@ -130,15 +222,21 @@ def test_reading_ahead_costs_only_what_the_computation_does_not_hide():
     assert slow.pair_energies == pytest.approx(100.0)
     moved = Traffic(scf_written=2 * 10**9, fit_written=10**9, fit_read=3 * 10**9)
     found = time.seconds(LARGE, Rates(), moved, disk)
-    assert found.scf == pytest.approx(plain.scf + 2.0)
-    assert found.fit == pytest.approx(plain.fit + 4.0)
-    assert found.total == pytest.approx(plain.total + 6.0)
+    memory = 8 / Rates().reorder  # s per number, of arrays that are not in memory now
+    scf, b = (numbers * memory for numbers in (2366 * LARGE.pairs_of_functions, LARGE.elements * 1708))
+    assert found.scf == pytest.approx(plain.scf + 2.0 - scf)
+    assert found.fit == pytest.approx(plain.fit + 4.0 - b)
+    assert found.total == pytest.approx(plain.total + 6.0 - scf - b)
 
 
 def test_rates_are_kept_per_backend_and_threads_and_damage_counts_as_none(monkeypatch):
+    monkeypatch.setattr(rates, "REPEATS", 2)
     found = rates.measure(CpuBackend(1), 1)
     assert all(value > 0 for value in (found.integrals, found.exchange, found.solve, found.transform, found.eigen))
     assert found.pairs_mixed > 1.2 * found.pairs_fp64
+    assert found.integrals > 2e7 and found.four_centre > 1e7 and found.matrices > 1e5 and found.reorder > 1e8
+    assert found.start != Rates().start and found.launch != Rates().launch  # a command of its own was timed
+    assert 0 < found.start < 30 and 0 < found.launch < 30 and found.foreign >= 0 and found.date
     assert rates.load("cpu", 1) == found
     assert rates.load("cpu", 2) is None and rates.load("torch", 1) is None
     cache.path().write_text("{ not json")
@@ -146,6 +244,37 @@ def test_rates_are_kept_per_backend_and_threads_and_damage_counts_as_none(monkey
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc")
     rates.store("cpu", 2, Rates())  # an unwritable cache does not stop a plan
     assert rates.load("cpu", 2) is None
+
+
+@pytest.mark.parametrize(("now", "measured"), [(2.1, 1), (3.6, 0)], ids=["quieter now", "still busy"])
+def test_rates_of_a_busy_machine_are_measured_again_when_it_is_quiet(monkeypatch, now, measured):
+    """The better rate of each kind is kept: others can only slow a routine down. Two of three cores are not needed."""
+    known = Rates(integrals=9e8, solve=1e9, start=0.9, foreign=1.5, date="2026-01-01")
+    fresh = Rates(integrals=5e8, solve=9e9, start=0.3, foreign=0.05, date="2026-01-02")
+    calls = []
+    monkeypatch.setattr(rates, "WATCHED", 0.01)
+    monkeypatch.setattr(rates.os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(rates.resources, "busy_seconds", lambda: now * rates.time.perf_counter())
+    monkeypatch.setattr(rates, "measure", lambda *given: calls.append(given) or fresh)
+    found = rates.refreshed(CpuBackend(1), 1, known)
+    assert len(calls) == measured
+    if measured:
+        assert (found.integrals, found.solve, found.start) == (9e8, 9e9, 0.3)
+        assert not found.disturbed and rates.load("cpu", 1) == found
+        assert rates.refreshed(CpuBackend(1), 1, found) == found and len(calls) == 1
+    else:
+        assert found == known
+
+
+def test_plan_says_under_which_load_the_rates_were_measured(monkeypatch, capsys):
+    for foreign, words in (
+        (0.0, "measured on this host, 2026-11-22\n"),
+        (1.4, "while others took 1.4 cores: times may"),
+    ):
+        rates.store("cpu", 1, Rates(foreign=foreign, date="2026-11-22T12:00:00+00:00"))
+        monkeypatch.setattr(rates, "refreshed", lambda backend, count, known: known)
+        assert main(["plan", "inputs/h2o.xyz", "--basis", "cc-pvdz", "--threads", "1"]) == 0
+        assert words in capsys.readouterr().out
 
 
 def test_a_folder_is_measured_once_and_left_empty(tmp_path):
@@ -193,8 +322,9 @@ def test_a_full_or_failing_folder_is_named(tmp_path, monkeypatch):
 def fixed_rates(monkeypatch, calls):
     def measure(backend, count):
         calls.append((backend.name, count))
-        rates.store(backend.name, count, Rates())
-        return Rates()
+        found = Rates(date="2026-11-22T12:00:00+00:00")
+        rates.store(backend.name, count, found)
+        return found
 
     monkeypatch.setattr(rates, "measure", measure)
 

@@ -80,10 +80,9 @@ def test_printed_energies_are_the_stored_ones_to_the_last_digit(which, call, req
         names["scaled MP2 correlation"] = "scaled_mp2_correlation_energy"
     found, check, diagnostics, sizes = (said[key] for key in ("precision_certificate", "check", "diagnostics", "sizes"))
     expected = {name: f"{said[key]:.10f}" for name, key in names.items()} | {
-        "estimated error of E(corr)": f"{found['correlation_error']:.1e} Eh",
         "accepted up to": f"{found['tolerance']:.1e} Eh",
-        "estimated error of E(SS)": f"{found['same_spin_error']:.1e} Eh",
-        "estimated error of E(OS)": f"{found['opposite_spin_error']:.1e} Eh",
+        "95 % bound on the error of E(SS)": f"{found['same_spin_error']:.1e} Eh",
+        "95 % bound on the error of E(OS)": f"{found['opposite_spin_error']:.1e} Eh",
         "certificate": f"{found['sampled']} of {found['pairs']} pairs redone in float64",
         "formula": said["formula"],
         "explicit electrons": str(sizes["nelectron"]),
@@ -283,6 +282,14 @@ def test_rates_are_operations_over_time(result, monkeypatch):
     monkeypatch.setattr(rates, "load_products", {count: record}.get)
     assert cells(exact)[4] == "25"  # per cent
     assert len(cells(replace(exact, provenance=replace(exact.provenance, host="elsewhere")))) == 4
+
+
+def test_a_certificate_without_a_seed_is_called_an_estimate(result):
+    """Files of 0.1 hold one, of evenly spaced pairs."""
+    made = Certificate(15, 15, 1.5e-9, 1e-9, 1e-9, 1e-10, 1e-7, False)
+    for seed, name in ((None, "estimated error of E(SS)"), (1946, "95 % bound on the error of E(SS)")):
+        page = parse(page_of(replace(result, certificate=replace(made, seed=seed))))
+        assert [row[1] for row in page.rows if row[0] == name] == ["1.0e-09 Eh"]
 
 
 # --- the command --------------------------------------------------------------------------------------

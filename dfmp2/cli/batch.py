@@ -128,7 +128,8 @@ def run(
     part = shard_of_job() if shard is None else read_shard(shard)
     with contextlib.ExitStack() as stack:
         handle = open_log(log)
-        console = Console(quiet=quiet or as_json, log=stack.enter_context(handle) if handle else None)
+        log_file = stack.enter_context(handle) if handle else None
+        console = stack.enter_context(Console(quiet=quiet or as_json, log=log_file))
         display = Display(console)
         copies = None
         if sources[0].startswith("s3://"):  # in a container of AWS Batch: its job is that of `batch submit --aws-batch`
@@ -154,6 +155,7 @@ def run(
         scratch = given.get("scratch") or batch.items[0].options.scratch
         done = BatchRun(batch, display, shard=part, chained=scf_chain, scratch=scratch, command=line, copies=copies)
         done.compute(pool, workers)
+        console.close()
         if as_json:
             click.echo(to_json(status_of(done.rows)), nl=False)
         else:
@@ -187,18 +189,23 @@ class Display:
 
     def item(self, row: Row, done: int, total: int, left: float | None) -> None:
         """An item has ended."""
-        place = f"[{done}/{total}] {row.name}"
+        self._console.time_left(left)
+        self._say(row, f"[{done}/{total}] {row.name}", None if done == total else left, more=total > EVERY_LINE)
+        self._console.step(done, total, "items")
+
+    def _say(self, row: Row, place: str, left: float | None, *, more: bool) -> None:
+        """The line of an item; where there are many `more`, one now and then."""
         if row.status == "failed":
             message = (row.error or "")[:LONGEST_MESSAGE]
             self._console.warning(f"{place}: failed with code {row.exit_code}: {message}")
             return
         now = time.monotonic()
-        if total > EVERY_LINE and done != total and now - self._last < LINE_EVERY:
+        if more and left is not None and now - self._last < LINE_EVERY:
             return
         self._last = now
         energy = row.numbers.get("mp2_total_energy")
         result = row.status if energy is None else f"E(MP2) = {energy:.10f} Eh"
-        remaining = "" if left is None or done == total else f"; {duration(left)} left"
+        remaining = "" if left is None else f"; {duration(left)} left"
         self._console.note(f"{place}: {result}, {row.seconds or 0.0:.1f} s{remaining}")
 
     def _count(self, number: int, _frame: FrameType | None) -> None:

@@ -214,12 +214,12 @@ def compare(
     from dfmp2.validation.compare import FITTING_TOLERANCE, TOLERANCE, recompute, recompute_exact
 
     stored = hdf5.read(result)
-    console = Console(quiet=quiet, log=None)
     allowed = tolerance or (FITTING_TOLERANCE if exact else TOLERANCE)
-    if exact:
-        check = recompute_exact(stored, allowed, count, console)
-    else:
-        check = recompute(stored, allowed, count, console, program=program, timeout=timeout)
+    with Console(quiet=quiet, log=None) as console:
+        if exact:
+            check = recompute_exact(stored, allowed, count, console)
+        else:
+            check = recompute(stored, allowed, count, console, program=program, timeout=timeout)
     _show(stored, check, "exact" if exact else program, allowed, as_json=as_json)
     if not check.passed:
         about = _suspect(stored, check) if exact else _reason(stored, check, program)

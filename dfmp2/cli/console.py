@@ -1,10 +1,16 @@
-"""What the command line shows on stderr while a calculation runs, and its log file."""
+"""What the command line shows on stderr while a calculation runs, and its log file.
+
+On a terminal the last line is rewritten: what is done of the present stage and how much time is left, every second even
+where nothing is told. Elsewhere, and in the log, lines are only added: one for each stage and SCF iteration, and one
+every LINE_EVERY seconds of what takes long.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TextIO
@@ -17,12 +23,16 @@ from dfmp2.molecule.text import printable
 from dfmp2.progress import Listener
 
 BAR_WIDTH = 30
-LINE_EVERY = 10.0  # s between progress lines when stderr is no terminal
+LINE_EVERY = 30.0  # s between progress lines where they are not rewritten
 BAR_EVERY = 0.1  # s between redraws of the bar
+TICK = 1.0  # s after which the last line is rewritten though nothing was told
+SHORT = 5.0  # s; so little time left is not worth a number
 
 
 class Console(Listener):
-    """Progress on stderr: a bar on a terminal, sparse lines otherwise; warnings always.
+    """Progress on stderr: a line that is rewritten on a terminal, sparse lines otherwise; warnings always.
+
+    As a context it redraws that line every second, and takes it away in the end.
 
     Parameters
     ----------
@@ -34,51 +44,140 @@ class Console(Listener):
         self._quiet = quiet
         self._log = log
         self._terminal = sys.stderr is not None and sys.stderr.isatty()  # None: it was closed at the start
-        self._last = 0.0
+        self._live = self._terminal and not quiet
+        self._parts = ""  # what is done of the present stage
+        self._since = self._drawn = self._line_at = time.monotonic()  # begin of the stage, last redraw, last line
+        self._said = -LINE_EVERY  # when a line has told the time left
+        self._left: tuple[float, float] | None = None  # when it was told, seconds left
+        self._shown = 0  # characters of the line that is rewritten
+        self._lock = threading.RLock()
+        self._over = threading.Event()
+        self._ticker: threading.Thread | None = None
+
+    def __enter__(self) -> Console:
+        if self._live:
+            self._ticker = threading.Thread(target=self._tick, name="progress", daemon=True)
+            self._ticker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Progress leaves the screen."""
+        self._over.set()
+        if self._ticker is not None:
+            self._ticker.join()
+        self._erase()
 
     def stage(self, text: str) -> None:
         signals.check()
-        self._line(text)
+        self._begin()
+        self._line(text + self._now_and_then())
 
     def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
         signals.check()
-        self._line(f"  SCF {cycle:3d}  E = {energy:18.10f} Eh  change {change:9.1e}  gradient {gradient:8.1e}")
+        self._parts = ""
+        numbers = f"  SCF {cycle:3d}  E = {energy:18.10f} Eh  change {change:9.1e}  gradient {gradient:8.1e}"
+        self._line(numbers + self._now_and_then())
 
-    def tiles(self, done: int, total: int) -> None:
+    def step(self, done: int, total: int, what: str) -> None:
         signals.check()
-        now = time.monotonic()
-        finished = done == total
-        if self._terminal and not self._quiet:
-            if finished or now - self._last >= BAR_EVERY:
-                self._last = now
-                filled = BAR_WIDTH * done // max(total, 1)
-                bar = "#" * filled + "." * (BAR_WIDTH - filled)
-                _show(f"\r  pairs [{bar}] {done}/{total}", nl=finished)
-        elif now - self._last >= LINE_EVERY and (self._last or finished):
-            self._line(f"  pairs {done}/{total}")
-            self._last = now
-        elif not self._last:
-            self._last = now
+        now, finished = time.monotonic(), done == total
+        if self._live and (finished or now - self._drawn >= BAR_EVERY):
+            filled = BAR_WIDTH * done // max(total, 1)
+            bar = f"  {what} [{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {done}/{total}"
+            with self._lock:
+                self._draw(bar + ("" if finished else self._remaining()))
+                self._parts = "" if finished else bar
+        if now - self._line_at >= LINE_EVERY:
+            line = f"  {what} {done}/{total}{self._now_and_then()}"
+            if self._live:
+                self._write(line)
+                self._line_at = now
+            else:
+                self._line(line)
+
+    def time_left(self, seconds: float | None) -> None:
+        self._left = None if seconds is None else (time.monotonic(), seconds)
 
     def warning(self, text: str) -> None:
         message = printable(f"warning: {text}")
         coloured = self._terminal and not os.environ.get("NO_COLOR")
-        _show(click.style(message, fg="yellow") if coloured else message)
+        self._put(click.style(message, fg="yellow") if coloured else message)
         self._write(message)
 
     def note(self, text: str) -> None:
         """A line for the user that is neither progress nor warning."""
+        self._begin()
         self._line(text)
 
     def error(self, text: str) -> None:
         """The message a run ends with, for the log; `dfmp2.cli.main` shows it."""
         self._write(printable(f"dfmp2: {text}"))
 
+    def finish(self, text: str) -> None:
+        """What the command is about to print, for the log; progress leaves the screen."""
+        self.close()
+        self._write(text)
+
+    def _begin(self) -> None:
+        """Something new begins."""
+        self._parts, self._since = "", time.monotonic()
+
+    def _remaining(self, least: float = 0.0) -> str:
+        """How much time is left, in words; "" where it is not known, or less than `least` s."""
+        if self._left is None:
+            return ""
+        told, seconds = self._left
+        seconds -= time.monotonic() - told
+        return f", {about(seconds)} left" if seconds > least else ""
+
+    def _now_and_then(self) -> str:
+        """The same for a line that stays: where it is worth saying, and was not said a moment ago."""
+        now = time.monotonic()
+        said = "" if self._live or now - self._said < LINE_EVERY else self._remaining(LINE_EVERY)
+        self._said = now if said else self._said
+        return said
+
+    def _tick(self) -> None:
+        while not self._over.wait(TICK / 2):
+            with self._lock:
+                if time.monotonic() - self._drawn >= TICK and not self._over.is_set():
+                    self._draw_status()
+
+    def _draw_status(self) -> None:
+        """What is done of the present stage, or for how long it has lasted, and what is left."""
+        spent = int(time.monotonic() - self._since)
+        self._draw((self._parts or f"  {spent // 60}:{spent % 60:02d}") + self._remaining())
+
+    def _draw(self, text: str) -> None:
+        """Rewrite the last line."""
+        text = text[: max(20, _columns() - 1)]  # a line that wraps cannot be rewritten
+        _show("\r" + text.ljust(self._shown), nl=False)
+        self._shown, self._drawn = len(text), time.monotonic()
+
+    def _erase(self) -> None:
+        with self._lock:
+            if self._shown:
+                _show("\r" + " " * self._shown + "\r", nl=False)
+                self._shown = 0
+
+    def _put(self, text: str) -> None:
+        """A line above the one that is rewritten."""
+        with self._lock:
+            status = self._shown
+            self._erase()
+            _show(text)
+            if status:
+                self._draw_status()
+
     def _line(self, text: str) -> None:
         text = printable(text)
         if not self._quiet:
-            _show(text)
+            self._put(text)
         self._write(text)
+        self._line_at = time.monotonic()
 
     def _write(self, text: str) -> None:
         if self._log is None:
@@ -90,6 +189,24 @@ class Console(Listener):
             with contextlib.suppress(OSError):
                 log.close()
             raise ResourceError(f"--log {log.name}: {error.strerror}: choose another file") from error
+
+
+def about(seconds: float) -> str:
+    """Time that is left as people say it, no more exact than it is known."""
+    if seconds < SHORT:
+        return "a few seconds"
+    if seconds < 90:
+        return f"about {5 * round(seconds / 5)} s"
+    if seconds < 90 * 60:
+        return f"about {seconds / 60:.0f} min"
+    return f"about {seconds / 3600:.1f} h" if seconds < 36000 else f"about {seconds / 3600:.0f} h"
+
+
+def _columns() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
 
 
 def _show(text: str, *, nl: bool = True) -> None:

@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -66,7 +66,7 @@ def prepare(given: Given, display: Display) -> None:
     from dfmp2.output.json import prepared_json
     from dfmp2.output.text import prepared_last_line, prepared_report
 
-    with logged(display) as (console, log):
+    with logged(display) as console:
         found = completed(target, display, console, two_parts.verified, (read.molecule, chosen))
         if found is None:
             file = two_parts.PreparedFile(target, overwrite=display.overwrite)
@@ -82,7 +82,11 @@ def prepare(given: Given, display: Display) -> None:
                 publish(file.publish, kept)
         path = os.fspath(target)
         print_report(
-            display, log, prepared_report(found, path), prepared_last_line(found, path), lambda: prepared_json(found)
+            display,
+            console,
+            prepared_report(found, path),
+            prepared_last_line(found, path),
+            lambda: prepared_json(found),
         )
 
 
@@ -139,7 +143,7 @@ def energy(
     from dfmp2.output import prepared as two_parts
 
     require_distinct({"--from": prepared, "--log": display.log})
-    with logged(display) as (console, log), two_parts.opened(prepared) as source:
+    with logged(display) as console, two_parts.opened(prepared) as source:
         molecule, made = source.prepared.molecule, source.prepared.provenance
         chosen = two_parts.options_for(source.prepared, options)
         target = Path(f"{molecule.name}.dfmp2.h5" if display.output is None else display.output)
@@ -150,7 +154,7 @@ def energy(
         )
 
         if part is not None:
-            _compute_shard(part, source, chosen, target, display, console, log)
+            _compute_shard(part, source, chosen, target, display, console)
             return
 
         def compute(console: Console, checkpoint: Any) -> MP2Result:
@@ -163,7 +167,7 @@ def energy(
                 given["elsewhere"] = partial(collected, target)
             return two_parts.energy(source, chosen, **given)
 
-        compute_result(target, display, console, log, (molecule, chosen), begun, compute)
+        compute_result(target, display, console, (molecule, chosen), begun, compute)
         if collect:
             from dfmp2.execution.pairs import remove_shards
 
@@ -187,7 +191,6 @@ def _compute_shard(
     target: Path,
     display: Display,
     console: Console,
-    log: TextIO | None,
 ) -> None:
     """Compute part of the tiles into a file of their own, and say which."""
     from dfmp2.execution.pairs import compute_shard, label, pairs_of, shard_of
@@ -211,7 +214,7 @@ def _compute_shard(
         f"dfmp2 {label(*part)}: {facts['tiles']} tiles, {facts['pairs']} of {facts['of_pairs']} pairs -> {kept.path}; "
         f"with all {part[1]}: dfmp2 energy --from {source.path} --output {target} --collect"
     )
-    print_report(display, log, "", text, lambda: json.dumps({**facts, "file": kept.path}) + "\n")
+    print_report(display, console, "", text, lambda: json.dumps({**facts, "file": kept.path}) + "\n")
 
 
 def _by_workers(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +21,7 @@ from dfmp2.host.threads import set_environment
 from dfmp2.options import Options
 
 if TYPE_CHECKING:
+    from dfmp2.cli.console import Console
     from dfmp2.molecule.xyz import XyzFile
 
 Command = Callable[..., Any]
@@ -236,7 +237,7 @@ def output_options(
     return give
 
 
-def print_report(display: Display, log: TextIO | None, report: str, ending: str, json: Callable[[], str]) -> None:
+def print_report(display: Display, console: Console, report: str, ending: str, json: Callable[[], str]) -> None:
     """Print a report as it was asked for, and put it into the log.
 
     Parameters
@@ -244,8 +245,7 @@ def print_report(display: Display, log: TextIO | None, report: str, ending: str,
     ending : the last line
     json : makes the JSON object that --json prints in place of both
     """
-    if log is not None:
-        print(report + ending, file=log)
+    console.finish(report + ending)
     if display.as_json:
         click.echo(json(), nl=False)
     else:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -66,8 +66,8 @@ def run(given: Given, display: Display) -> None:
 
         return run_options(read.molecule, chosen, listener=console, command=command_line(), checkpoint=checkpoint)
 
-    with logged(display) as (console, log):
-        compute_result(target, display, console, log, (read.molecule, chosen), introduction(read), compute)
+    with logged(display) as console:
+        compute_result(target, display, console, (read.molecule, chosen), introduction(read), compute)
 
 
 @click.command("plan")
@@ -84,7 +84,8 @@ def plan(given: Given, calibrate: bool, as_json: bool) -> None:
     from dfmp2.output import plan as text
     from dfmp2.planning.plan import foresee
 
-    outlook = foresee(given.read().molecule, chosen, Console(quiet=as_json, log=None), calibrate=calibrate)
+    with Console(quiet=as_json, log=None) as console:
+        outlook = foresee(given.read().molecule, chosen, console, calibrate=calibrate)
     click.echo(text.to_json(outlook) if as_json else text.to_text(outlook), nl=False)
 
 
@@ -103,13 +104,12 @@ def introduction(read: XyzFile) -> str:
 
 
 @contextmanager
-def logged(display: Display) -> Iterator[tuple[Console, TextIO | None]]:
-    """Progress on stderr and in the log, and the log itself; it also gets the message that the run ends with."""
+def logged(display: Display) -> Iterator[Console]:
+    """Progress on stderr and in the log, which also gets the message that the run ends with."""
     log = open_log(display.log)
-    console = Console(quiet=display.quiet, log=log)
-    with log or nullcontext():
+    with log or nullcontext(), Console(quiet=display.quiet, log=log) as console:
         try:
-            yield console, log
+            yield console
         except Dfmp2Error as error:
             console.error(str(error))
             raise
@@ -119,10 +119,10 @@ def compute_result(
     target: Path,
     display: Display,
     console: Console,
-    log: TextIO | None,
     question: tuple[Molecule, Options],
     begun: str,
     compute: Callable[[Console, Any], MP2Result],
+    read: Callable[[Path], MP2Result] | None = None,
 ) -> None:
     """Print the result that an earlier run has completed, or compute it with a checkpoint beside it, and write it.
 
@@ -131,10 +131,11 @@ def compute_result(
     question : molecule and options, to which a stored result must be the answer
     begun : says what is computed
     compute : console, checkpoint -> result
+    read : reads the result of an earlier run and checks it, None for any result
 
     Raises
     ------
-    ComparisonFailed : the check that was asked for; the result is written all the same
+    ComparisonFailed : the check that was asked for, or the gradient's certificate; the result is written all the same
     """
     from dfmp2.host.files import require_writable
     from dfmp2.output import hdf5
@@ -143,9 +144,9 @@ def compute_result(
     from dfmp2.output.text import last_line, report
 
     def show(result: MP2Result) -> None:
-        print_report(display, log, report(result), last_line(result, str(target)), lambda: to_json(result))
+        print_report(display, console, report(result), last_line(result, str(target)), lambda: to_json(result))
 
-    stored = completed(target, display, console, hdf5.read_verified, question)
+    stored = completed(target, display, console, read or hdf5.read_verified, question)
     if stored is not None:
         show(stored)
         return
@@ -164,6 +165,12 @@ def compute_result(
         raise ComparisonFailed(
             f"PySCF's DF-MP2 differs by {result.check.largest_difference:.1e} Eh, more than the allowed "
             f"{result.check.allowed:.1e} Eh; the result was written to {target}"
+        )
+    proof = result.gradient_certificate
+    if proof is not None and not proof.passed:
+        raise ComparisonFailed(
+            f"the gradient's certificate fails: {', '.join(proof.failures).replace('_', ' ')} larger than accepted; "
+            f"converge the SCF further (--scf-conv-tol 1e-12), or report this; the result was written to {target}"
         )
 
 

@@ -60,7 +60,7 @@ def run_study(
         require_writable(path, overwrite=True, expected_bytes=10**6, option=option)  # files that are there: `Keeper`
     left = f"finished runs are in {target}"
 
-    with logged(display) as (console, log):
+    with logged(display) as console:
         keeper = Keeper(
             target,
             overwrite=display.overwrite,
@@ -81,7 +81,7 @@ def run_study(
                 raise
             raise type(error)(f"{error} ({left}; --resume goes on)") from error
         last = f"dfmp2 finished: {ending(study)} -> {printable(str(target))}"
-        print_report(display, log, study_report(study), last, lambda: study_json(study))
+        print_report(display, console, study_report(study), last, lambda: study_json(study))
     return study, target
 
 

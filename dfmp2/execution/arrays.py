@@ -28,7 +28,7 @@ from dfmp2.options import Options
 from dfmp2.planning import rates as calibration
 from dfmp2.planning import time
 from dfmp2.planning.rates import Rates
-from dfmp2.planning.sizes import Spin, Workload
+from dfmp2.planning.sizes import Spin, Workload, scf_cycles
 from dfmp2.scf.fitting_sets import resolve_fitting
 from dfmp2.scf.hartree_fock import reference_kind, uses_single
 
@@ -47,10 +47,11 @@ Inputs = Sequence[Input | InputError]  # of all items, by their places; an error
 class ElementSize(NamedTuple):
     """Spherical functions of one element in the three sets of a calculation, and electrons of its core potential.
 
-    `scf_fitting` is 0 for a conventional SCF.
+    `scf_fitting` is 0 for a conventional SCF; `primitives` are those of the orbital basis.
     """
 
     orbital: int
+    primitives: int
     scf_fitting: int
     mp2_fitting: int
     core: int
@@ -141,6 +142,7 @@ def element_size(basis: str, scf: str, scf_auxbasis: str | None, auxbasis: str |
     ri = resolve_fitting("ri", auxbasis, orbital, (symbol,))
     return ElementSize(
         _functions(orbital.elements[symbol].shells),
+        _primitives(orbital.elements[symbol].shells),
         0 if jk is None else _functions(jk.elements[symbol].shells),
         _functions(ri.elements[symbol].shells),
         orbital.elements[symbol].ecp_electrons,
@@ -172,6 +174,10 @@ def workload(molecule: Molecule, options: Options) -> Workload | None:
         single_exchange=uses_single(options.precision, nao),
         starts=options.scf_starts,
         examined=options.settled(molecule.multiplicity).stability in ("full", "follow"),
+        primitives=sum(atom.primitives for atom in atoms),
+        potentials=sum(atom.core > 0 for atom in atoms),
+        cycles=scf_cycles(options.scf_gradient_tol, molecule.elements),
+        checked=options.check,
     )
 
 
@@ -210,6 +216,11 @@ def memory_needed(load: Workload, threads: int) -> tuple[int, int]:
 def _functions(shells: Sequence[Any]) -> int:
     """Spherical functions: 2 l + 1 per contraction; a shell is (l, (exponent, c1, c2, ...), ...)."""
     return sum((2 * shell[0] + 1) * (len(shell[-1]) - 1) for shell in shells)
+
+
+def _primitives(shells: Sequence[Any]) -> int:
+    """Primitive functions: 2 l + 1 per exponent, which the contractions of a shell share."""
+    return sum((2 * shell[0] + 1) * (len(shell) - 1) for shell in shells)
 
 
 # --- order and shards -------------------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ def compute_shard(
                 for key, terms in results:
                     checkpoint.add_tile(key, terms)
                     reached += pairs_of([key])
-                    listener.tiles(reached, pairs_of(part))
+                    calculation.listener.step(reached, pairs_of(part), "pairs")
         return part, keys
 
 

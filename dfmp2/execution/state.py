@@ -47,6 +47,7 @@ NUMBERS: dict[str, tuple[str, str | None]] = {  # in tables: attribute of a resu
     "mp2_opposite_spin_correlation_energy": ("mp2_opposite_spin_correlation_energy", "hartree"),
     "mp2_correlation_energy": ("mp2_correlation_energy", "hartree"),
     "mp2_total_energy": ("mp2_total_energy", "hartree"),
+    "mp2_total_energy_error": ("error_budget.total", "hartree"),
     "scs_mp2_correlation_energy": ("scs_mp2_correlation_energy", "hartree"),
     "nao": ("sizes.nao", ""),
     "homo_lumo_gap": ("diagnostics.homo_lumo_gap", "hartree"),

@@ -157,7 +157,7 @@ class Stop(Listener):
     def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
         self.check()
 
-    def tiles(self, done: int, total: int) -> None:
+    def step(self, done: int, total: int, what: str) -> None:
         self.check()
 
     def warning(self, text: str) -> None:

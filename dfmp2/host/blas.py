@@ -43,8 +43,8 @@ _SYMMETRIC = {  # spread a packed triangle, multiply with it
 }
 
 
-def solve_rows(factor: Array, rows: Array) -> None:
-    """Replace every row x of `rows` with L^-1 x.
+def solve_rows(factor: Array, rows: Array, *, transposed: bool = False) -> None:
+    """Replace every row x of `rows` with L^-1 x, or with L^-T x.
 
     Parameters
     ----------
@@ -52,8 +52,8 @@ def solve_rows(factor: Array, rows: Array) -> None:
     rows : (count, n) float64, C order; overwritten
     """
     count, n = rows.shape
-    # In Fortran's eyes rows is (n, count): L X = B.
-    _solve(b"L", b"N", n, count, factor, rows, n)
+    # In Fortran's eyes rows is (n, count): L X = B, or L^T X = B.
+    _solve(b"L", b"T" if transposed else b"N", n, count, factor, rows, n)
 
 
 def solve_columns(factor: Array, block: Array, start: int, stop: int) -> None:

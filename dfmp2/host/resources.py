@@ -92,3 +92,13 @@ def _words(file: str) -> list[str]:
         return Path(file).read_text().split()
     except OSError:
         return []
+
+
+def busy_seconds() -> float:
+    """Processor seconds of the whole machine spent on anything but idling; 0 where the system does not say."""
+    try:
+        fields = [int(word) for word in Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]]
+    except (OSError, ValueError):
+        return 0.0
+    # user, nice, system, idle, iowait, irq, softirq, steal; what follows is counted in the first two
+    return (sum(fields[:8]) - sum(fields[3:5])) / os.sysconf("SC_CLK_TCK")

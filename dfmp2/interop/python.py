@@ -28,11 +28,14 @@ from dfmp2.scf.fitting_sets import with_errors
 from dfmp2.scf.stability import full_stability
 
 if TYPE_CHECKING:
+    from dfmp2.gradients.gradient import GradientResult
     from dfmp2.output.prepared import Prepared
 
 __all__ = [
     "energy",
     "from_mean_field",
+    "gradient",
+    "gradient_options",
     "prepare",
     "read",
     "run",
@@ -145,6 +148,67 @@ def run_options(
     """The same with options already made (the command line's way in)."""
     start = None if options.scf_from is None else read_start_orbitals(options.scf_from)
     return mp2_energy(molecule, options, start=start, listener=listener, command=command, checkpoint=checkpoint)
+
+
+def gradient(
+    molecule: Molecule | str | Path,
+    basis: str,
+    *,
+    charge: int | None = None,
+    multiplicity: int | None = None,
+    units: str | None = None,
+    point_charges: Any = None,
+    point_charge_units: str = "angstrom",
+    listener: Listener | None = None,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    **options: Any,
+) -> GradientResult:
+    """Energy, gradient, relaxed densities and dipole moments of a molecule; what is not listed is as of `run`.
+
+    Parameters
+    ----------
+    checkpoint, resume : of the energy; the gradient is computed again
+    options : any field of `dfmp2.Options`; with os_scale or ss_scale the gradient is that of the scaled energy, with
+        check it is compared with energies along one direction
+
+    Returns
+    -------
+    GradientResult with gradient (natom, 3) in Eh/bohr, properties, certificate, and result, which `dfmp2.write` stores
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do
+
+    Examples
+    --------
+    >>> dfmp2.gradient("inputs/h2o.xyz", basis="cc-pvdz").gradient              # doctest: +SKIP
+    """
+    from dfmp2.gradients.gradient import GradientResult
+
+    chosen = make_options(basis=basis, **options)
+    field = read_point_charges(point_charges, point_charge_units)
+    molecule = _molecule(molecule, units, charge, multiplicity, field)
+
+    def compute(kept: Checkpoint) -> MP2Result:
+        return gradient_options(molecule, chosen, listener=listener, checkpoint=kept).result
+
+    return GradientResult(_checkpointed(checkpoint, resume, listener, compute))
+
+
+def gradient_options(
+    molecule: Molecule,
+    options: Options,
+    *,
+    listener: Listener | None = None,
+    command: str = "dfmp2.gradient",
+    checkpoint: Checkpoint = NOTHING,
+) -> GradientResult:
+    """The same with options already made (the command line's way in)."""
+    from dfmp2.gradients.gradient import mp2_gradient
+
+    start = None if options.scf_from is None else read_start_orbitals(options.scf_from)
+    return mp2_gradient(molecule, options, start=start, listener=listener, command=command, checkpoint=checkpoint)
 
 
 def write(result: MP2Result, path: str | Path, *, overwrite: bool = False) -> None:
@@ -297,7 +361,8 @@ def from_mean_field(
     with limited(setup, system) as setup:
         core, setup, plan = settle(system, setup, reference.kind, listener, part="from orbitals")
         with begun(system, setup, reference.kind, core, plan, listener, clock) as calculation:
-            require_repeatable(mean_field, found, system.mole, system.jk_auxmole)
+            last = require_repeatable(mean_field, found, system.mole, system.jk_auxmole)
+            reference = replace(reference, history=last)
             if chosen.stability == "full":
                 reference = replace(reference, stability=full_stability(mean_field))
             return correlate(calculation, *build_b(calculation, reference))

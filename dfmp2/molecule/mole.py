@@ -142,3 +142,8 @@ def _require_orthonormal(overlap: NDArray[np.float64], mo_coeff: NDArray[np.floa
                 f"the stored orbitals deviate by {deviation:.1e} from orthonormality in the stored basis, more than "
                 f"{MOST_DEVIATION:.0e}: their order or normalisation is not that of the basis; compute the result again"
             )
+
+
+def primitive_functions(mole: Any) -> int:
+    """Primitive functions in all shells; contractions of a shell share them."""
+    return sum(int(mole.bas_nprim(shell)) * (2 * int(mole.bas_angular(shell)) + 1) for shell in range(mole.nbas))

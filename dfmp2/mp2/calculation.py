@@ -207,6 +207,8 @@ def begun(
     ------
     Dfmp2Error : whatever can be refused before a number is computed
     """
+    from dfmp2.planning.time_left import TimeLeft
+
     plan.memory.require()
     if start is not None:
         require_fitting(start, system.mole)
@@ -222,6 +224,7 @@ def begun(
                 f"the scratch folder {setup.scratch} is itself in memory, beyond --memory: name a folder on a disk "
                 "with --scratch"
             )
+    listener.forecast = TimeLeft(clock, plan.timings, plan.pace, setup.options.scf_gradient_tol)
     with Space(setup.scratch, plan.memory.disk) as space:
         yield Calculation(system, setup, kind, core, plan, space, listener, clock, checkpoint, mine)
 

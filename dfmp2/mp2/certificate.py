@@ -1,21 +1,24 @@
 """Pair energies to a tolerance: in mixed precision with a certificate, in float64 where that fails.
 
-"fp64" uses no float32 anywhere. "mixed" refuses a result whose estimated error exceeds the tolerance;
-"auto" repeats the step in float64 and says so.
+"fp64" uses no float32 anywhere. "mixed" refuses a result whose error may exceed the tolerance; "auto" repeats the step
+in float64 and says so.
 
-The certificate redoes a stratified sample of pairs in float64 and estimates the error. The rounding error of
-a pair grows with its energy. So the pairs of each channel are sorted by the size of their energy and cut into
-strata of equal total energy, and evenly spaced pairs of each are recomputed: the large pairs nearly all, the
-many small ones rarely. With N_h pairs and n_h samples in stratum h, and d the weighted difference mixed -
-float64 of a pair,
+The certificate redoes a random sample of pairs in float64 and bounds the error of the sum over all pairs. What is drawn
+is fixed before any difference is seen: the number of pairs follows from sizes (`planning.sizes.sampled_pairs`), the
+strata from the energies in mixed precision, the draw from a seed that is stored. The rounding error of a pair grows
+with its energy, so the pairs of each channel are cut by energy into strata of equal total energy, and equally many are
+drawn from each: a large share of the few large pairs, a small one of the many small ones. With N_h pairs and n_h drawn
+in stratum h, d the weighted difference mixed - float64 of a pair, e its energy and E the sum of all e, which is known,
 
-    bias = sum_h N_h mean_h(d),    variance = sum_h N_h^2 (1 - n_h/N_h) s_h^2 / n_h,
-    estimate = |bias| + 2 sqrt(variance)
+    D = sum_h N_h mean_h(d)      X = sum_h N_h mean_h(e)      R = D / X      error = R E
+    V = sum_h v_h,   v_h = N_h (N_h - n_h) s_h^2 / n_h        s_h^2: variance of d - R e in the stratum
+    nu = V^2 / sum_h v_h^2 / (n_h - 1)                        |error| <= |R E| + t_nu(0.975) sqrt(V)
 
-(Cochran, Sampling Techniques, 3rd ed. (1977), sections 5.3 and 5.5). Small molecules are redone
-completely: the estimate is then the exact difference. An estimate above the tolerance is made again from
-a sample EFFORT times as large, since a small sample overestimates the bias as often as not, and all pairs
-in float64 would cost far more.
+The bound is the end farther from zero of the 95 % confidence interval. It is exact where every pair is redone, as in
+small molecules, and where all pairs are off by one factor. Sources: Cochran, Sampling Techniques, 3rd ed. (1977),
+chapter 5 (strata) and chapter 6 (the ratio R of all strata combined); degrees of freedom: Satterthwaite, Biometrics
+Bull. 2, 110 (1946). An error has one sign, and t_nu(0.95) would do for normal differences; 0.975 makes up for those
+that are not, in strata of a dozen pairs (docs/explanation/certificate.md has the coverage).
 
 Float32 adds up fitting functions in the order of growing weight:
 
@@ -29,8 +32,7 @@ section 4.2.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,7 +47,7 @@ from dfmp2.host.threads import each
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.pairs import Elsewhere, OnTile, TileKey, evaluate, pair_energies
 from dfmp2.mp2.result import Array, Certificate, PairEnergies
-from dfmp2.planning.sizes import FRACTION, LEAST_SAMPLED, SAMPLED
+from dfmp2.planning.sizes import SAMPLED, sampled_pairs
 from dfmp2.progress import Listener
 
 
@@ -70,27 +72,31 @@ def pair_energies_to_tolerance(
         device in float32 with what they are made of
     spaces : active space per spin
     precision : "fp64", "mixed" or "auto"
-    tolerance : largest accepted estimate of the precision error, Eh
+    tolerance : largest accepted bound on the precision error of E(corr), Eh
     held : bytes of B on disk that may be in memory at a time
     threads : for rounding B
     done, on_tile, elsewhere : as in `dfmp2.mp2.pairs.pair_energies`
 
     Raises
     ------
-    NumericalError : the estimate exceeds the tolerance, and the precision is "mixed" or the device has no float64
+    NumericalError : the bound exceeds the tolerance, and the precision is "mixed" or the device has no float64
     """
+
+    def progress(reached: int, total: int) -> None:
+        listener.step(reached, total, "pairs")
 
     host = registry.exact(backend)  # the backend itself, if it has float64
     exact = operands(b, spaces, host, "fp64", held, threads)
     if precision == "fp64":
-        return pair_energies(exact, backend, listener.tiles, 0, done, on_tile, elsewhere), "fp64", None
+        return pair_energies(exact, backend, progress, 0, done, on_tile, elsewhere), "fp64", None
     mixed = operands(b, spaces, backend, "mixed", held, threads)
-    pairs = pair_energies(mixed, backend, listener.tiles, 0, done, on_tile, elsewhere)
+    pairs = pair_energies(mixed, backend, progress, 0, done, on_tile, elsewhere)
     certificate = certify(pairs, exact, host, tolerance)
     if certificate.accepted:
         return pairs, "mixed", certificate
     found = (
-        f"the estimated precision error {certificate.correlation_error:.1e} Eh exceeds the tolerance {tolerance:.1e} Eh"
+        f"the precision error may be {certificate.correlation_error:.1e} Eh, which exceeds the tolerance "
+        f"{tolerance:.1e} Eh"
     )
     if host is not backend:
         route = "--transform host, " if _on_device(b) else ""
@@ -102,7 +108,7 @@ def pair_energies_to_tolerance(
             f"{found}: use --precision auto (repeats in float64), --precision fp64 or a larger --tolerance"
         )
     listener.warning(f"{found}: the pair energies are repeated in float64")
-    pairs = pair_energies(exact, backend, listener.tiles, 1, done, on_tile, elsewhere)
+    pairs = pair_energies(exact, backend, progress, 1, done, on_tile, elsewhere)
     return pairs, "fp64", replace(certificate, repeated_in_fp64=True)
 
 
@@ -154,81 +160,78 @@ def rounded(b: Array, order: NDArray[np.intp], threads: int) -> NDArray[np.float
     return single
 
 
-STRATA = 8
-SIGMAS = 2.0
-EFFORT = 4
-HOPELESS = 10.0  # times the tolerance: no larger sample will bring the estimate down that far
+SEED = 1946  # of every draw, so that the same pair energies always have the same certificate
+STRATA = 4
+QUANTILE = 0.975
+STEPS = 64  # per factor of two of a pair's energy: pairs that are equal but for rounding share a stratum
+
+Channel = tuple[int, int]
+Redo = Callable[[Channel, NDArray[np.intp], NDArray[np.intp]], Array]
 
 
 def certify(pairs: PairEnergies, exact: Sequence[Source], backend: Backend, tolerance: float) -> Certificate:
-    """Estimate the precision error of `pairs` against float64.
+    """Bound the precision error of `pairs` by a sample redone in float64.
 
     Parameters
     ----------
     pairs : pair energies from mixed precision, Eh
     exact : the same spin spaces in float64, resident, on disk or untransformed
     backend : device that redoes the sample in float64
-    tolerance : largest accepted estimate of the correlation energy's error, Eh
+    tolerance : largest accepted bound on the correlation energy's error, Eh
+    """
+
+    def redo(channel: Channel, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:
+        return _redo(backend, exact, channel, rows, columns)
+
+    return bound_errors(pairs, redo, tolerance)
+
+
+def bound_errors(pairs: PairEnergies, redo: Redo, tolerance: float, seed: int = SEED) -> Certificate:
+    """The certificate of `pairs`, from the float64 energies that `redo` gives.
+
+    Parameters
+    ----------
+    redo : takes a channel (spins of i and j) and n pairs, gives their energies (n, 2): same spin, opposite spin, Eh
+    seed : of the draw
 
     Returns
     -------
-    Certificate with estimates per component, Eh
+    Certificate with a bound per component, Eh; NaN where an energy is NaN, which is not accepted
     """
-    found = _estimated(pairs, exact, backend, tolerance, 1)
-    if found.accepted or found.sampled == found.pairs or found.correlation_error > HOPELESS * tolerance:
-        return found
-    return _estimated(pairs, exact, backend, tolerance, EFFORT)
-
-
-def _estimated(
-    pairs: PairEnergies, exact: Sequence[Source], backend: Backend, tolerance: float, effort: int
-) -> Certificate:
-    """As `certify`, from a sample `effort` times the usual one."""
-    restricted = len(exact) == 1
-    channels = [(0, 0)] if restricted else [(0, 0), (1, 1), (0, 1)]
-    sampled = total = 0
-    worst = 0.0
-    moments = np.zeros((2, 3))  # rows: bias, variance; columns: same spin, opposite spin, both
-    for channel in channels:
+    restricted = len(pairs.same_spin) == 1
+    generator = np.random.Generator(np.random.PCG64(seed))
+    strata: list[tuple[int, Array, Array]] = []  # pairs; differences and energies of those drawn (n, 3): SS, OS, both
+    energy, total = np.zeros(3), 0
+    for channel in [(0, 0)] if restricted else [(0, 0), (1, 1), (0, 1)]:
         same, opposite = _stored(pairs, channel, restricted)
         rows, columns = _pair_list(same if same is not None else opposite, mirrored=same is not None)
         weight = np.where((rows != columns) & (same is not None), 2.0, 1.0)
-        size = sum(np.abs(m[rows, columns]) for m in (same, opposite) if m is not None)
-        strata = _strata(np.asarray(size))
-        picks = _sample(strata, effort * max(LEAST_SAMPLED, math.ceil(FRACTION * rows.size)))
-        tiles = [
-            Tile(int(rows[k]), int(rows[k]) + 1, int(columns[k]), int(columns[k]) + 1, False)
-            for pick in picks
-            for k in pick
-        ]
-        redone = _redo(backend, exact, channel, tiles, restricted)
-        for stratum, pick in zip(strata, picks, strict=True):
-            if not pick.size:
-                continue
-            ij = rows[pick], columns[pick]
-            reference = np.array([redone[i, j] for i, j in zip(*ij, strict=True)])  # (n, 2): same, opposite
-            mixed = np.stack([np.zeros(pick.size) if m is None else m[ij] for m in (same, opposite)], axis=1)
-            d = (mixed - reference) * weight[pick, None]
-            d = np.column_stack([d, d.sum(axis=1)])
-            moments += _moments(d, stratum.size)
-            worst = max(worst, float(np.abs(d[:, 2]).max()))
-            sampled += pick.size
+        mixed = np.stack([np.zeros(rows.size) if m is None else m[rows, columns] for m in (same, opposite)], axis=1)
+        e = _with_sum(mixed * weight[:, None])
+        drawn = _draw(_strata(np.abs(e[:, 2])), sampled_pairs(rows.size), generator)
+        chosen = np.concatenate([np.empty(0, np.intp), *(pick for _, pick in drawn)])
+        d = np.zeros_like(e)
+        d[chosen] = _with_sum((mixed[chosen] - redo(channel, rows[chosen], columns[chosen])) * weight[chosen, None])
+        strata += [(population, d[pick], e[pick]) for population, pick in drawn]
+        energy += e.sum(axis=0)
         total += rows.size
-    estimates = np.abs(moments[0]) + SIGMAS * np.sqrt(moments[1])
+    same_spin, opposite_spin, correlation = _bounds(strata, energy).tolist()
+    differences = np.concatenate([np.zeros((0, 3)), *(d for _, d, _ in strata)])
     return Certificate(
-        pairs=int(total),
-        sampled=int(sampled),
-        correlation_error=float(estimates[2]),
-        same_spin_error=float(estimates[0]),
-        opposite_spin_error=float(estimates[1]),
-        largest_pair_error=worst,
+        pairs=total,
+        sampled=len(differences),
+        correlation_error=correlation,
+        same_spin_error=same_spin,
+        opposite_spin_error=opposite_spin,
+        largest_pair_error=float(np.abs(differences[:, 2]).max(initial=0.0)),
         tolerance=tolerance,
         repeated_in_fp64=False,
+        seed=seed,
     )
 
 
 def _stored(
-    pairs: PairEnergies, channel: tuple[int, int], restricted: bool
+    pairs: PairEnergies, channel: Channel, restricted: bool
 ) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
     """(same-spin, opposite-spin) matrices that a channel contributes to."""
     if restricted:
@@ -248,51 +251,81 @@ def _pair_list(matrix: NDArray[np.float64] | None, *, mirrored: bool) -> tuple[N
 
 
 def _strata(size: NDArray[np.float64]) -> list[NDArray[np.intp]]:
-    """Pairs by falling energy, cut into strata of equal total energy (some may be empty)."""
-    order = np.argsort(-size, kind="stable")
-    share = np.cumsum(size[order])
-    if not share.size or share[-1] == 0.0:
-        return [order]
-    cuts = np.searchsorted(share, share[-1] * np.arange(1, STRATA) / STRATA)
-    return np.split(order, cuts)
+    """Pairs cut by size into strata of equal total size, the large ones first; pairs of one size stay together.
+
+    Sizes are compared in steps of 1 %, so that the last digits, in which backends differ, do not move a pair.
+    """
+    steps = np.round(-STEPS * np.log2(np.maximum(size, np.finfo(float).tiny)))
+    levels, level = np.unique(steps, return_inverse=True)
+    share = np.cumsum(np.bincount(level, minlength=levels.size) * 2.0 ** (-levels / STEPS))
+    before = np.concatenate([[0.0], share[:-1]])  # of the total, in larger pairs
+    stratum = (STRATA * before / share[-1:]).astype(np.intp)[level]
+    return [np.flatnonzero(stratum == h) for h in np.unique(stratum)]
 
 
-def _sample(strata: list[NDArray[np.intp]], wanted: int) -> list[NDArray[np.intp]]:
-    """About `wanted` pairs, shared out equally; what a small stratum cannot use goes to the others."""
-    picks = []
-    for left, stratum in zip(range(len(strata), 0, -1), strata, strict=True):  # the small strata come first
-        share = min(stratum.size, math.ceil(wanted / left))
-        picks.append(stratum[np.linspace(0, stratum.size - 1, share).round().astype(np.intp)])
+def _draw(
+    strata: list[NDArray[np.intp]], wanted: int, generator: np.random.Generator
+) -> list[tuple[int, NDArray[np.intp]]]:
+    """Size of each stratum and the pairs drawn from it at random, equally many; small strata leave the rest to others.
+
+    Every pair has one random number, whatever its stratum, and the smallest numbers of a stratum are drawn.
+    """
+    numbers = generator.random(sum(stratum.size for stratum in strata))
+    drawn = []
+    for left, stratum in zip(range(len(strata), 0, -1), sorted(strata, key=len), strict=True):
+        share = min(stratum.size, -(-wanted // left))
+        drawn.append((stratum.size, stratum[np.argsort(numbers[stratum], kind="stable")[:share]]))
         wanted -= share
-    return picks
+    return drawn
 
 
 def _redo(
-    backend: Backend,
-    exact: Sequence[Source],
-    channel: tuple[int, int],
-    tiles: list[Tile],
-    restricted: bool,
-) -> dict[tuple[int, int], tuple[float, float]]:
-    """(same-spin, opposite-spin) float64 energies of single pairs."""
+    backend: Backend, exact: Sequence[Source], channel: Channel, rows: NDArray[np.intp], columns: NDArray[np.intp]
+) -> Array:
+    """(same-spin, opposite-spin) float64 energies (n, 2) of single pairs, Eh."""
     left, right = (exact[s] for s in channel)
+    tiles = [Tile(i, i + 1, j, j + 1, False) for i, j in zip(rows.tolist(), columns.tolist(), strict=True)]
     redone = {}
     for tile, terms in evaluate(backend, left, right, tiles):
         direct = float(terms.direct[0, 0])
         exchange = 0.0 if terms.exchange is None else float(terms.exchange[0, 0])
         same = 0.0 if tile.i0 == tile.j0 else direct - exchange  # as in `dfmp2.mp2.pairs`
-        if restricted:
-            energies = (same, direct)
+        if len(exact) == 1:
+            redone[tile] = (same, direct)
         elif channel[0] == channel[1]:
-            energies = (0.5 * same, 0.0)
+            redone[tile] = (0.5 * same, 0.0)
         else:
-            energies = (0.0, direct)
-        redone[tile.i0, tile.j0] = energies
-    return redone
+            redone[tile] = (0.0, direct)
+    return np.array([redone[tile] for tile in tiles]).reshape(-1, 2)
 
 
-def _moments(d: NDArray[np.float64], population: int) -> NDArray[np.float64]:
-    """Bias and variance of the stratum's total, from its sampled differences d (n, 3)."""
-    n = d.shape[0]
-    spread = d.var(axis=0, ddof=1) if n > 1 else np.zeros(d.shape[1])
-    return np.stack([population * d.mean(axis=0), population**2 * (1 - n / population) * spread / n])
+def _with_sum(components: Array) -> Array:
+    """Same spin and opposite spin (n, 2), and their sum: (n, 3)."""
+    return np.column_stack([components, components.sum(axis=1)])
+
+
+def _bounds(strata: list[tuple[int, Array, Array]], energy: Array) -> Array:
+    """Ends farther from zero of the 95 % confidence intervals (3,), Eh.
+
+    Parameters
+    ----------
+    strata : number of pairs, and of those drawn differences d and energies e, (n, 3), Eh
+    energy : sums of e over all pairs (3,), Eh
+    """
+    from scipy.special import stdtrit
+
+    found, known = np.zeros(3), np.zeros(3)
+    for population, d, e in strata:
+        found += population * d.mean(axis=0)
+        known += population * e.mean(axis=0)
+    ratio = np.divide(found, known, out=np.zeros(3), where=known != 0.0)
+    variance, squares = np.zeros(3), np.zeros(3)
+    for population, d, e in strata:
+        n = len(d)
+        if n < population:
+            part = population * (population - n) * (d - ratio * e).var(axis=0, ddof=1) / n
+            variance += part
+            squares += part**2 / (n - 1)
+    freedom = np.divide(variance**2, squares, out=np.ones(3), where=squares > 0.0)
+    bounds: Array = np.abs(found + ratio * (energy - known)) + stdtrit(freedom, QUANTILE) * np.sqrt(variance)
+    return bounds

@@ -122,15 +122,15 @@ def common_orbitals(mf: Any, first: Reference, second: Reference) -> float:
     return float(min(cosines))
 
 
-SAME_ORBITALS = 1e-8  # Eh, on the same orbitals and fitting set; a mixed-precision certificate is added
+SAME_ORBITALS = 1e-8  # Eh, on the same orbitals and fitting set; the bounds of a mixed-precision certificate are added
 
 
 def allowed_difference(certificate: Certificate | None, precision: str) -> float:
     """Largest difference two programs may show on the same orbitals, Eh."""
     if certificate is None or precision == "fp64":
         return SAME_ORBITALS
-    errors = (certificate.correlation_error, certificate.same_spin_error, certificate.opposite_spin_error)
-    return SAME_ORBITALS + max(errors)
+    bounds = (certificate.correlation_error, certificate.same_spin_error, certificate.opposite_spin_error)
+    return SAME_ORBITALS + max(bounds)
 
 
 def compare(reference: Reference, pairs: PairEnergies, theirs: NativeEnergies, allowed: float) -> Check:

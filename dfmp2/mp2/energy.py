@@ -49,7 +49,7 @@ from dfmp2.planning.memory import Memory
 from dfmp2.planning.plan import settle
 from dfmp2.planning.system import prepare as set_up
 from dfmp2.planning.system import resolve, sizes
-from dfmp2.progress import Collector, Listener, Stopwatch
+from dfmp2.progress import Collector, Listener, Stopwatch, counted
 from dfmp2.scf.hartree_fock import reference_kind, release, run_scf
 from dfmp2.scf.reference import Reference, StartOrbitals
 
@@ -176,7 +176,7 @@ def _transform_and_fit(
     device = setup.options.transform == "device"
     a = np.empty((auxmole.nao, mole.nao * (mole.nao + 1) // 2)) if device else None
     blocks = three_center.packed_blocks(mole, auxmole, a, held.integral_bytes)  # (Q|mu nu) in blocks of Q
-    blocks = clock.during("integrals", blocks)
+    blocks = counted(clock.during("integrals", blocks), auxmole.nao, calculation.listener)
     if a is not None:
         from dfmp2.mp2 import device_b
 

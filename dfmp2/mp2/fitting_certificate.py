@@ -39,7 +39,7 @@ from dfmp2.mp2.result import FittingCertificate, PairEnergies
 from dfmp2.planning.memory import MemoryPlan
 from dfmp2.planning.sizes import exact_row_shares
 from dfmp2.planning.system import densely_fitted
-from dfmp2.progress import Collector, Listener, Silent, Stopwatch
+from dfmp2.progress import Collector, Relay, Stopwatch
 from dfmp2.scf.conventional import conventional_scf
 from dfmp2.scf.reference import Reference
 
@@ -203,12 +203,14 @@ def _fitted_again(calculation: Calculation, reference: Reference) -> tuple[PairE
     return pairs, 0.0 if certificate is None else certificate.correlation_error
 
 
-class _Progress(Silent):
+class _Progress(Relay):
     """Passes stages and pairs on; warnings were given by the run itself."""
 
-    def __init__(self, listener: Listener) -> None:
-        self.stage = listener.stage  # type: ignore[method-assign]
-        self.tiles = listener.tiles  # type: ignore[method-assign]
+    def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
+        pass
+
+    def warning(self, text: str) -> None:
+        pass
 
 
 def estimate(

@@ -11,7 +11,7 @@ import hashlib
 import html
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from dfmp2.planning.sizes import Sizes
 from dfmp2.planning.time import Timings
 from dfmp2.scf.reference import Reference
 from dfmp2.units import quantity as _q
+
+if TYPE_CHECKING:
+    from dfmp2.mp2.error_budget import ErrorBudget
 
 Array = NDArray[np.float64]
 
@@ -58,20 +61,24 @@ class PairEnergies:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What recomputing a sample of pairs in float64 found (`dfmp2.mp2.certificate`)."""
+    """What recomputing a sample of pairs in float64 found (`dfmp2.mp2.certificate`).
+
+    Where `seed` is None, in files of earlier versions, the errors are estimates from evenly spaced pairs.
+    """
 
     pairs: int = _q("", "pairs evaluated")
     sampled: int = _q("", "pairs recomputed in float64")
-    correlation_error: float = _q("hartree", "estimated precision error of the correlation energy")
-    same_spin_error: float = _q("hartree", "estimated precision error of the same-spin component")
-    opposite_spin_error: float = _q("hartree", "estimated precision error of the opposite-spin component")
+    correlation_error: float = _q("hartree", "95 % upper bound on the precision error of the correlation energy")
+    same_spin_error: float = _q("hartree", "95 % upper bound on the precision error of the same-spin component")
+    opposite_spin_error: float = _q("hartree", "95 % upper bound on the precision error of the opposite-spin component")
     largest_pair_error: float = _q("hartree", "largest difference found for one pair, both its orders counted")
-    tolerance: float = _q("hartree", "largest estimate accepted")
-    repeated_in_fp64: bool = _q("", "the estimate exceeded the tolerance and the step was repeated in float64")
+    tolerance: float = _q("hartree", "largest bound accepted")
+    repeated_in_fp64: bool = _q("", "the bound exceeded the tolerance and the step was repeated in float64")
+    seed: int | None = _q("", "seed of the random sample", None)
 
     @property
     def accepted(self) -> bool:
-        """Whether the estimate is within the tolerance."""
+        """Whether the bound is within the tolerance; false where it is no number."""
         return self.correlation_error <= self.tolerance
 
 
@@ -162,6 +169,97 @@ class Ranks:
     measured_peaks: tuple[int, ...] = _q("byte", "measured peak resident memory of each, shared arrays counted in all")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Gradient:
+    """The gradient of the total energy, Hartree-Fock and correlation."""
+
+    mp2_total_gradient: Array = _q("hartree/bohr", "derivative of the total energy with the positions (natom, 3)")
+    scaling: str = _q("", "energy that is differentiated: MP2 or scaled MP2")
+    opposite_spin_factor: float = _q("", "factor of its opposite-spin component")
+    same_spin_factor: float = _q("", "factor of its same-spin component")
+    seconds: float = _q("s", "wall time beyond that of the energy")
+    point_charge_gradient: Array | None = _q(
+        "hartree/bohr", "derivative with the positions of the point charges (n, 3)", None
+    )
+
+    @property
+    def norm(self) -> float:
+        """Root of the sum of squares of all components of the atoms, Eh/bohr."""
+        return float(np.linalg.norm(self.mp2_total_gradient))
+
+    @property
+    def largest(self) -> float:
+        """Largest component of an atom, Eh/bohr."""
+        return float(np.abs(self.mp2_total_gradient).max(initial=0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class GradientCertificate:
+    """What the parts of a gradient say about each other (`dfmp2.gradients.certificate`)."""
+
+    three_center_difference: float = _q("hartree", "correlation energy from G (mn|Q), less that of the pairs")
+    two_center_difference: float = _q("hartree", "correlation energy from g (P|Q), less that of the pairs")
+    allowed_energy: float = _q("hartree", "largest of these differences accepted")
+    electrons_difference: float = _q("", "electrons of the relaxed density, less those of the molecule")
+    translation: float = _q("hartree/bohr", "largest component of the sum of all forces")
+    rotation: float = _q(
+        "hartree/bohr", "largest component of the sum of all torques, divided by the molecule's extent"
+    )
+    z_vector_residual: float = _q("hartree", "norm of the residual of the Z-vector equations")
+    allowed_sum: float = _q("", "largest of these four numbers accepted")
+    analytic_slope: float | None = _q("hartree/bohr", "gradient along the direction that was checked", None)
+    numerical_slope: float | None = _q("hartree/bohr", "five-point difference of energies along it", None)
+    allowed_slope: float | None = _q("hartree/bohr", "largest difference of the two accepted", None)
+
+    @property
+    def failures(self) -> list[str]:
+        """Names of what is larger than accepted, or no number."""
+        sums = ("electrons_difference", "translation", "rotation", "z_vector_residual")
+        limits = {
+            "three_center_difference": self.allowed_energy,
+            "two_center_difference": self.allowed_energy,
+            **dict.fromkeys(sums, self.allowed_sum),
+        }
+        failed = [name for name, allowed in limits.items() if not abs(getattr(self, name)) <= allowed]
+        difference = self.slope_difference
+        if difference is not None and not abs(difference) <= (self.allowed_slope or 0.0):
+            failed.append("slope_difference")
+        return failed
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed."""
+        return not self.failures
+
+    @property
+    def slope_difference(self) -> float | None:
+        """Analytic less numerical slope, Eh/bohr; None where it was not checked."""
+        if self.analytic_slope is None or self.numerical_slope is None:
+            return None
+        return self.analytic_slope - self.numerical_slope
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Properties:
+    """Densities of one electron and what they give; unrelaxed: without the response of the orbitals."""
+
+    scf_dipole: Array = _q("elementary charge * bohr", "dipole moment of the reference (3,)")
+    unrelaxed_dipole: Array = _q("elementary charge * bohr", "dipole moment of the unrelaxed density (3,)")
+    relaxed_dipole: Array = _q("elementary charge * bohr", "dipole moment of the relaxed density (3,)")
+    unrelaxed_occupations: Array = _q("", "natural occupations of the unrelaxed density (nmo,)")
+    relaxed_occupations: Array = _q("", "natural occupations of the relaxed density (nmo,)")
+    unrelaxed_density: Array = _q("", "unrelaxed density in basis functions, per spin (nspin, nao, nao)")
+    relaxed_density: Array = _q("", "relaxed density in basis functions, per spin (nspin, nao, nao)")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object in JSON; the densities are in the result file."""
+        kinds = ("unrelaxed", "relaxed")
+        return {
+            "dipole": {kind: getattr(self, f"{kind}_dipole").tolist() for kind in ("scf", *kinds)},
+            "natural_occupations": {kind: getattr(self, f"{kind}_occupations").tolist() for kind in kinds},
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class Scaling:
     """Spin-component scaling, E = c_OS E_OS + c_SS E_SS on stored, unscaled components.
@@ -231,6 +329,9 @@ class MP2Result:
     ranks: Ranks | None = None
     preparation: Preparation | None = None
     fitting_certificate: FittingCertificate | None = None
+    gradient: Gradient | None = None
+    gradient_certificate: GradientCertificate | None = None
+    properties: Properties | None = None
 
     @property
     def scf_total_energy(self) -> float:
@@ -273,6 +374,13 @@ class MP2Result:
         own = custom_scaling(self.options.os_scale, self.options.ss_scale)
         return None if own is None else self._scaled(own)
 
+    @property
+    def error_budget(self) -> ErrorBudget:
+        """How wrong E(SCF), E(corr) and E(MP2, total) may be, and how that is known."""
+        from dfmp2.mp2.error_budget import error_budget
+
+        return error_budget(self)
+
     def _scaled(self, factors: Scaling) -> float:
         return factors.apply(self.mp2_opposite_spin_correlation_energy, self.mp2_same_spin_correlation_energy)
 
@@ -303,6 +411,7 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "sos_mp2_correlation_energy": result.sos_mp2_correlation_energy,
         "scf_fitting_error": fitting_error(result.scf_fitting, molecule),
         "mp2_fitting_error": fitting_error(result.mp2_fitting, molecule),
+        "error_budget": result.error_budget.to_dict(),
         "backend": result.backend,
         "backend_reason": result.backend_reason,
         "precision": result.precision,
@@ -326,7 +435,31 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         payload["ranks"] = asdict(result.ranks)
     if result.scaled_mp2_correlation_energy is not None:
         payload["scaled_mp2_correlation_energy"] = result.scaled_mp2_correlation_energy
+    payload |= _derivatives(result)
     return {key: plain(value) for key, value in payload.items()}
+
+
+def _derivatives(result: MP2Result) -> dict[str, Any]:
+    """The keys that a gradient adds; none where there is no gradient."""
+    gradient, certificate, properties = result.gradient, result.gradient_certificate, result.properties
+    if gradient is None:
+        return {}
+    charges = gradient.point_charge_gradient
+    proof = None if certificate is None else _proof(certificate)
+    return {
+        "mp2_total_gradient": gradient.mp2_total_gradient.tolist(),
+        "point_charge_gradient": None if charges is None else charges.tolist(),
+        "gradient_method": gradient.scaling,
+        "gradient_norm": gradient.norm,
+        "gradient_seconds": gradient.seconds,
+        "gradient_certificate": proof,
+        "properties": None if properties is None else properties.to_dict(),
+    }
+
+
+def _proof(certificate: GradientCertificate) -> dict[str, Any]:
+    derived = {"slope_difference": certificate.slope_difference, "passed": certificate.passed}
+    return asdict(certificate) | derived
 
 
 def calculation(found: Any) -> dict[str, Any]:

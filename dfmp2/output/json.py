@@ -43,6 +43,7 @@ def to_json(result: MP2Result) -> str:
 
 def study_json(study: Study) -> str:
     """A study: settings and values flat, the table by column, the runs by name."""
+    budget = study.error_budget
     return _json(
         {
             "study": study.kind,
@@ -50,6 +51,7 @@ def study_json(study: Study) -> str:
             "status": study.status,
             **study.settings,
             **{name: plain(value.value) for name, value in study.values.items()},
+            "error_budget": None if budget is None else plain(budget.to_dict()),
             "notes": list(study.notes),
             "table": {name: plain(list(column.values)) for name, column in study.table.items()},
             "runs": {name: _run(result) for name, result in study.runs.items()},

@@ -14,7 +14,7 @@ from dfmp2.mp2.result import fitting_error
 from dfmp2.output.document import Table, aligned
 from dfmp2.output.report import fitting_errors
 from dfmp2.planning.plan import Outlook
-from dfmp2.planning.rates import BUILT_IN
+from dfmp2.planning.rates import BUILT_IN, Rates
 from dfmp2.units import format_bytes
 
 FILE_OVERHEAD = 300_000  # bytes of a result file besides orbitals and pair energies
@@ -64,7 +64,7 @@ def to_dict(outlook: Outlook) -> dict[str, Any]:
             "rates": "built-in" if plan.disk is None else "measured on this host",
         },
         "flops": work.flops(),
-        "seconds": asdict(plan.timings),
+        "seconds": {**asdict(plan.timings), "command": plan.timings.total + plan.rates.launch},
         "trainium": None
         if outlook.trainium is None
         else {
@@ -72,7 +72,8 @@ def to_dict(outlook: Outlook) -> dict[str, Any]:
             **{_place(one): {k: v for k, v in asdict(one).items() if k != "chip"} for one in outlook.trainium},
         },
         "transform": {"place": "device" if setup.options.transform == "device" else "host"},
-        "rates": "measured on this host" if plan.measured else "built-in",
+        "rates": "measured on this host" if plan.rates.date else "built-in",
+        "rates_measured": {"date": plan.rates.date, "foreign_cores": plan.rates.foreign},
         "threads": setup.threads,
         "backend": setup.backend.name,
         "reason": setup.backend_reason,
@@ -113,6 +114,14 @@ MEMORY = {  # key of memory_bytes -> what it is called
 }
 
 
+TIMES = {
+    "scf": "SCF",
+    "pair_energies": "pair energies",
+    "fitting_certificate": "fitting certificate",
+    "command": "with start and end of the command",
+}
+
+
 def to_text(outlook: Outlook) -> str:
     """The plan for reading."""
     facts, molecule = to_dict(outlook), outlook.system.molecule
@@ -125,8 +134,8 @@ def to_text(outlook: Outlook) -> str:
     }
     seconds = {name: value for name, value in facts["seconds"].items() if value or name != "fitting_certificate"}
     stages = [
-        (name.replace("_", " "), f"{value:.2f}", f"{operations[name]:.2e}" if name in operations else "")
-        for name, value in sorted(seconds.items(), key=lambda stage: stage[0] == "total")
+        (TIMES.get(name, name), f"{value:.2f}", f"{operations[name]:.2e}" if name in operations else "")
+        for name, value in sorted(seconds.items(), key=lambda stage: stage[0] in ("total", "command"))
     ]
     lines = [
         f"{molecule.name}: {molecule.formula}, {sizes['nelectron']} electrons, {sizes['nao']} functions, "
@@ -134,7 +143,8 @@ def to_text(outlook: Outlook) -> str:
         f"correlated: {sizes['nocc']} occupied, {sizes['nvir']} virtual; frozen core {sizes['frozen_core']}; "
         f"{sizes['tiles']} tiles of pairs",
         *fitting_errors(molecule, outlook.system.scf_fitting, outlook.system.mp2_fitting),
-        f"backend {facts['backend']}: {facts['reason']}; {facts['threads']} threads; rates {facts['rates']}",
+        f"backend {facts['backend']}: {facts['reason']}; {facts['threads']} threads",
+        _rates(outlook.plan.rates),
         "",
         *aligned(Table("", ("stage", "#predicted / s", "#operations"), stages)),
         "",
@@ -153,6 +163,16 @@ def to_text(outlook: Outlook) -> str:
         lines += ["", *_trainium(outlook.trainium), f"B is made on the {facts['transform']['place']}"]
     verdict = "fits" if facts["fits"] else f"does not fit: use {facts['change']}"
     return "\n".join([*lines, "", f"verdict: {verdict}"]) + "\n"
+
+
+def _rates(found: Rates) -> str:
+    """When the rates were measured, and whether the machine was quiet."""
+    if not found.date:
+        return "rates built-in"
+    said = f"rates measured on this host, {found.date[:10]}"
+    if not found.disturbed:
+        return said
+    return f"{said}, while others took {found.foreign:.1f} cores: times may be too long; plan again when it is quiet"
 
 
 def _place(one: Prediction) -> str:

@@ -252,7 +252,6 @@ def energy(
         fitted = read_b(calculation, source, in_memory=elsewhere is None)
         others = None if elsewhere is None else lambda keys: elsewhere(calculation, keys)
         result = correlate(calculation, prepared.reference, fitted, others)
-    before, after = asdict(prepared.timings), asdict(result.timings)
     made = Preparation(
         **asdict(prepared.provenance),
         file=source.path,
@@ -261,8 +260,8 @@ def energy(
         measured_peak=prepared.memory.measured_peak,
     )
     storage = replace(storage_of(calculation), read=source.read, scf_integrals=prepared.storage.scf_integrals)
-    timings = Timings(**{name: value + after[name] for name, value in before.items()})
-    return replace(result, timings=timings, storage=storage, preparation=made)
+    timings, predicted = prepared.timings + result.timings, prepared.predicted + result.predicted
+    return replace(result, timings=timings, predicted=predicted, storage=storage, preparation=made)
 
 
 @contextmanager
@@ -277,9 +276,6 @@ def opened_calculation(
     core = FrozenCore(prepared.sizes.frozen_core, options.frozen_core, note=prepared.frozen_core_note)
     with limited(setup, system) as setup:
         _, setup, plan = settle(system, setup, kind, listener, core=core, part="from b")
-        before, after = prepared.predicted, plan.timings
-        spent = {"pair_energies": after.pair_energies, "fitting_certificate": after.fitting_certificate}
-        plan = replace(plan, timings=replace(before, **spent, total=before.total + sum(spent.values())))
         made = source.fingerprint
         with begun(system, setup, kind, core, plan, listener, clock, checkpoint, b_sha256=made) as calculation:
             yield calculation

@@ -34,10 +34,11 @@ from dfmp2.output.document import (
 from dfmp2.output.html.svg import Array, Bar, Curve, bars, curves, draw_molecule, pair_map
 from dfmp2.planning import rates
 from dfmp2.planning.sizes import Spin, Workload
-from dfmp2.scf.reference import Reference, Solutions
-from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE, format_bytes
+from dfmp2.scf.reference import GIVEN, Reference, Solutions
+from dfmp2.units import ANGSTROM_PER_BOHR, DEBYE, KJ_PER_MOL_PER_HARTREE, format_bytes
 
 if TYPE_CHECKING:
+    from dfmp2.mp2.error_budget import ErrorBudget, Share
     from dfmp2.output.prepared import Prepared
     from dfmp2.output.study import Column, Study
 
@@ -63,7 +64,8 @@ LIBRARIES = {"cpu": "numpy", "torch": "torch"}  # backend -> library whose matri
 
 def summary(result: MP2Result) -> list[Section]:
     """The sections that a run prints."""
-    return [part(result) for part in (_molecule, _method, _energies, _reference, _trust, _cost)]
+    first = [part(result) for part in (_molecule, _method, _energies)]
+    return [*first, *_derivatives(result), *(part(result) for part in (_reference, _trust, _cost))]
 
 
 def input_sections(prepared: Prepared) -> list[Section]:
@@ -121,10 +123,11 @@ LABELS = {  # of fields that are not called by their name
     "method": "rotations examined",
     "homo_lumo_gap": "HOMO-LUMO gap",
     "smallest_denominator": "smallest MP2 denominator",
-    "correlation_error": "estimated error of E(corr)",
-    "same_spin_error": "estimated error of E(SS)",
-    "opposite_spin_error": "estimated error of E(OS)",
+    "correlation_error": "95 % bound on the error of E(corr)",
+    "same_spin_error": "95 % bound on the error of E(SS)",
+    "opposite_spin_error": "95 % bound on the error of E(OS)",
     "largest_pair_error": "largest difference of one pair",
+    "seed": "seed of the sample",
     "tolerance": "accepted up to",
     "budget": "memory allowed",
     "measured_peak": "peak memory",
@@ -136,8 +139,11 @@ FORMS = {  # end of a field's name -> form of its number; energies have ten digi
     "difference": "+.2e",
     "spin_square": ".6f",
     "seconds": ".2f",
+    **dict.fromkeys(("translation", "rotation", "residual", "allowed_energy", "allowed_sum", "allowed_slope"), ".1e"),
 }
-UNITS = {"hartree": " Eh", "s": " s"}
+UNITS = {"hartree": " Eh", "hartree/bohr": " Eh/bohr", "s": " s"}
+FITTING = ("scf_fitting_error", "mp2_fitting_error")  # of the diagnostics; said of the bases
+OF_CERTIFICATE = ("sampled", "pairs", "repeated_in_fp64")  # said in other words
 SCF_OF_CHECK = ("scf_total_energy", "scf_difference")  # --check has no SCF of its own
 
 
@@ -288,6 +294,61 @@ def _energies(result: MP2Result) -> Section:
     return Section("energies", "Energies", blocks)
 
 
+# --- gradient and properties --------------------------------------------------------------------------
+
+
+def _derivatives(result: MP2Result) -> list[Section]:
+    """The gradient with its certificate, and the properties, where they were computed."""
+    sections = []
+    found, proof, own = result.gradient, result.gradient_certificate, result.properties
+    if found is not None:
+        heads = ("atom", "#x", "#y", "#z")
+        labels = [f"{k} {label}" for k, label in enumerate(result.molecule.labels, start=1)]
+        blocks: list[Block] = [
+            _vectors(f"Gradient of E({found.scaling}), Eh/bohr", heads, labels, found.mp2_total_gradient)
+        ]
+        if found.point_charge_gradient is not None:
+            numbers = [str(k) for k in range(1, 1 + len(found.point_charge_gradient))]
+            heads = ("charge", *heads[1:])
+            blocks.append(_vectors("On the point charges, Eh/bohr", heads, numbers, found.point_charge_gradient))
+        facts = [("norm", f"{found.norm:.10f} Eh/bohr"), ("largest component", f"{found.largest:.10f} Eh/bohr")]
+        blocks.append(Facts([*facts, *record_facts(found, leave=("scaling",))]))
+        if proof is not None:
+            failed = f"The certificate fails: {', '.join(proof.failures).replace('_', ' ')}."
+            blocks.append(
+                Note("ok", "The gradient's certificate is in order.") if proof.passed else Note("failure", failed)
+            )
+            blocks.append(Facts(record_facts(proof)))
+        sections.append(Section("gradient", "Gradient", blocks))
+    if own is not None:
+        kinds = {"reference": own.scf_dipole, "unrelaxed": own.unrelaxed_dipole, "relaxed": own.relaxed_dipole}
+        rows = [
+            (name, *(f"{x:z.6f}" for x in dipole), f"{DEBYE * float(np.linalg.norm(dipole)):.4f}")
+            for name, dipole in kinds.items()
+        ]
+        columns = ("density", "#x", "#y", "#z", "#debye")
+        dipoles = Table("Dipole moment, e bohr, origin of the coordinates", columns, rows)
+        occupied = own.relaxed_occupations
+        facts = [
+            ("natural occupations, relaxed", f"largest {occupied.max():.6f}, smallest {occupied.min():.6f}"),
+            ("electrons outside the reference", f"{_excited(result, occupied):.6f} (relaxed natural occupations)"),
+        ]
+        sections.append(Section("properties", "Properties", [dipoles, Facts(facts)]))
+    return sections
+
+
+def _vectors(caption: str, heads: Sequence[str], names: Sequence[str], vectors: Array) -> Table:
+    """A table of vectors, (n, 3)."""
+    return Table(
+        caption, heads, [(name, *(f"{x:z.10f}" for x in row)) for name, row in zip(names, vectors, strict=True)]
+    )
+
+
+def _excited(result: MP2Result, occupations: Array) -> float:
+    """Sum of the natural occupations beyond as many orbitals as the reference occupies."""
+    return float(occupations[int((result.reference.mo_occ > 0).sum(axis=1).max()) :].sum())
+
+
 # --- pair energies ------------------------------------------------------------------------------------
 
 
@@ -381,7 +442,7 @@ def _reference(result: MP2Result | Prepared) -> Section:
     facts = dict(record_facts(reference)) | {"relativity": RELATIVITY[result.options.relativity]}
     facts["<S^2>"] += f" (pure spin state: {spin * (spin + 1):.2f})"
     examined = [("orbital stability", "not examined")] if stability is None else record_facts(stability)
-    blocks: list[Block] = [Facts([*facts.items(), *examined, *record_facts(result.diagnostics)])]
+    blocks: list[Block] = [Facts([*facts.items(), *examined, *record_facts(result.diagnostics, leave=FITTING)])]
     if stability is not None and stability.verdict.startswith("unstable"):
         blocks.insert(0, Note("warning", "A lower SCF solution exists."))
     blocks.append(_iterations(reference))
@@ -406,7 +467,7 @@ def _solutions(found: Solutions) -> Table:
 
 def _iterations(reference: Reference) -> Block:
     """How energy and gradient fell from one SCF iteration to the next."""
-    if reference.history is None or not len(reference.history):
+    if reference.history is None or not len(reference.history) or reference.ladder == GIVEN:
         return Note("info", "The iterations of this SCF are not recorded: it was done elsewhere, or needed none.")
     found = [(n, *row) for n, row in enumerate(reference.history.tolist(), start=1)]
     drawn = [
@@ -421,7 +482,36 @@ def _iterations(reference: Reference) -> Block:
     )
 
 
-# --- precision ----------------------------------------------------------------------------------------
+# --- how wrong the energies may be --------------------------------------------------------------------
+
+
+def budget_blocks(budget: ErrorBudget) -> list[Block]:
+    """How many digits are good, and the sources of error with what each adds, Eh."""
+    energies = ("scf", "correlation")
+    rows = [
+        (
+            source.name,
+            *(_share(getattr(source, energy)) for energy in energies),
+            source.kinds,
+            source.how,
+        )
+        for source in budget.sources.values()
+    ]
+    sums = [ABSENT if value is None else size(value) for value in (budget.scf, budget.correlation)]
+    heads = ("source of error", "#in E(SCF) / Eh", "#in E(corr) / Eh", "kind", "~how it is known")
+    return [budget.summary, Table("", heads, [*rows, ("sum", *sums, "", "magnitudes added")])]
+
+
+def decimals(budget: ErrorBudget) -> str:
+    """How many decimals of E(MP2, total) are good, in a few words."""
+    if budget.decimals is None or budget.total is None:
+        return "not known"
+    return f"{counted(budget.decimals, 'decimal')}, +-{size(budget.total)} Eh"
+
+
+def _share(share: Share | None) -> str:
+    """Magnitude of an error; "" where the energy has no part in it, ABSENT where it is not known."""
+    return "" if share is None else ABSENT if share.value is None else size(share.value)
 
 
 def _trust(result: MP2Result) -> Section:
@@ -432,25 +522,27 @@ def _trust(result: MP2Result) -> Section:
         ("precision", f"{result.precision} (asked for: {result.options.precision})"),
     ]
     blocks: list[Block] = [Note("warning", text) for text in warnings] or [Note("ok", "The run gave no warning.")]
-    blocks.append(Facts(facts))
+    blocks += [*budget_blocks(result.error_budget), Facts(facts)]
     if certificate is None:
         reason = "nothing is computed in reduced precision" if result.precision == "fp64" else "not recorded"
         blocks.append(f"Precision certificate: none; {reason}.")
     else:
         if certificate.repeated_in_fp64:
-            note = Note("info", "The estimate exceeded the tolerance, so the pair energies were repeated in float64.")
+            note = Note("info", "The bound exceeded the tolerance, so the pair energies were repeated in float64.")
         elif certificate.accepted:
-            note = Note("ok", "The estimated precision error of E(corr) is within the tolerance.")
+            note = Note("ok", "The bound on the precision error of E(corr) is within the tolerance.")
         else:
-            note = Note("failure", "The estimated precision error of E(corr) exceeds the tolerance.")
+            note = Note("failure", "The bound on the precision error of E(corr) exceeds the tolerance.")
         sampled = ("certificate", f"{certificate.sampled} of {certificate.pairs} pairs redone in float64")
-        blocks += [note, Facts([sampled, *record_facts(certificate, leave=("sampled", "pairs"))])]
+        budgeted = () if certificate.repeated_in_fp64 else ("correlation_error",)
+        found = record_facts(certificate, leave=(*OF_CERTIFICATE, *budgeted))
+        if certificate.seed is None:  # estimates, from before the sample was drawn at random
+            found = [(name.replace("95 % bound on the error", "estimated error"), value) for name, value in found]
+        blocks += [note, Facts([sampled, *found])]
     if result.fitting_certificate is not None:
         blocks.append(Facts(certified_fit(result.fitting_certificate)))
     if check is None:
-        blocks.append(
-            "Not checked against PySCF's own DF-MP2 in this run (--check does it, dfmp2 compare does it now)."
-        )
+        blocks.append("Not checked against PySCF's own DF-MP2 (run --check, or now dfmp2 compare).")
     else:
         verdict = f"{'agrees' if check.passed else 'differs'}: largest difference {size(check.largest_difference)} Eh"
         shared = "check, same orbitals and fitting set (whose errors it cannot see)"
@@ -460,7 +552,7 @@ def _trust(result: MP2Result) -> Section:
             ("correlation difference", f"{difference(check.correlation_difference)} Eh"),
         ]
         blocks += [Note("ok" if check.passed else "failure", f"{check.program} {verdict}"), Facts(facts)]
-    return Section("trust", "Precision and backend", blocks)
+    return Section("trust", "Errors, precision and backend", blocks)
 
 
 def certified_fit(found: FittingCertificate) -> list[tuple[str, str]]:
@@ -611,6 +703,8 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
         heads = [_heading(name, column) for name, column in study.table.items()]
         columns = ([_cell(value, column.units) for value in column.values] for column in study.table.values())
         blocks.append(Table("", heads, list(zip(*columns, strict=True)), sortable=True))
+    budget = study.error_budget
+    blocks += [] if budget is None else budget_blocks(budget)
     runs = Section("overview", "Runs (groups /runs/NAME of the file)", [overview(study.runs, anchors)])
     return [Section("study", "Results", blocks), runs]
 

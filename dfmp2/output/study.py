@@ -12,12 +12,13 @@ A table (`write_table`) is a group with one dataset per column.
 from __future__ import annotations
 
 import json
+import math
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -28,6 +29,9 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5 import Item
 from dfmp2.output.safe_hdf5 import open_checked, read_attribute
+
+if TYPE_CHECKING:
+    from dfmp2.mp2.error_budget import ErrorBudget
 
 STUDY_VERSION = 1
 TABLE_VERSION = 1
@@ -85,6 +89,38 @@ class Study:
     def status(self) -> str:
         """complete or incomplete."""
         return "complete" if self.complete else "incomplete"
+
+    @property
+    def error_budget(self) -> ErrorBudget | None:
+        """How wrong what was found may be; None where there is nothing yet."""
+        from dfmp2.mp2.error_budget import ESTIMATED, Share, combined
+
+        runs = list(self.runs.values())
+        if not self.complete or len(runs) < 2:
+            return None
+        if self.kind == "interaction":
+            parts = [((-1.0, -1.0), run) for name, run in self.runs.items() if name.endswith("-in-complex")]
+            return combined([((1.0, 1.0), self.runs["complex"]), *parts], "The cp-corrected interaction energy")
+        if self.kind == "scan":
+            worst = sorted(runs, key=lambda run: run.error_budget.total or math.inf)[-2:]
+            return combined([((1.0, 1.0), worst[1]), ((-1.0, -1.0), worst[0])], "The difference of two points")
+        weights, basis_set = [], []
+        for name in ("scf_total_energy", "mp2_correlation_energy"):
+            smaller, larger = (getattr(run, name) for run in runs)
+            limit = self.values[f"cbs_{name}"].value
+            share = 1.0 if larger == smaller else (limit - smaller) / (larger - smaller)
+            weights.append((1.0 - share, share))
+            step, how = limit - larger, "the limit less the larger basis"
+            if not step:  # as --scf-formula largest has it
+                step, how = larger - smaller, "the larger basis less the smaller one"
+            basis_set.append(Share(abs(step), ESTIMATED, how))
+        return combined(
+            [(pair, run) for pair, run in zip(zip(*weights, strict=True), runs, strict=True)],
+            "The limit",
+            cancelling=1.0,
+            basis_set=(basis_set[0], basis_set[1]),
+            exact="a complete basis set without fitting",
+        )
 
 
 class StudyWriter:

@@ -30,9 +30,11 @@ def study_report(study: Study) -> str:
 
 def last_line(result: MP2Result, output: str) -> str:
     """One unmistakable line for the end of a finished run."""
+    found = result.gradient
+    slope = "" if found is None else f", |gradient| = {found.norm:.8f} Eh/bohr ({found.scaling})"
     return (
         f"dfmp2 finished: E(MP2, total) = {result.mp2_total_energy:.10f} Eh, "
-        f"E(corr) = {result.mp2_correlation_energy:.10f} Eh -> {printable(output)}"
+        f"E(corr) = {result.mp2_correlation_energy:.10f} Eh{slope} -> {printable(output)}"
     )
 
 

@@ -14,13 +14,14 @@ from dfmp2.errors import KernelError, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources, threads
 from dfmp2.integrals import three_center
 from dfmp2.molecule.frozen_core import FrozenCore
+from dfmp2.molecule.mole import primitive_functions
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.planning import memory, rates, time
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
-from dfmp2.planning.sizes import Spin, Workload, exact_row_shares
+from dfmp2.planning.sizes import Spin, Workload, exact_row_shares, scf_cycles
 from dfmp2.planning.system import Setup, System, densely_fitted, frozen_core, prepare, resolve
-from dfmp2.planning.time import IN_MEMORY, Timings, Traffic
+from dfmp2.planning.time import IN_MEMORY, Pace, Timings, Traffic
 from dfmp2.progress import Listener
 from dfmp2.scf.hamiltonian import uncontracted_functions
 from dfmp2.scf.hartree_fock import reference_kind, uses_single
@@ -36,7 +37,8 @@ class Plan:
     work : sizes and operations
     memory : bytes per stage, and whether they fit
     timings : predicted wall times, s
-    measured : whether the times rest on rates measured on this host (else on built-in ones)
+    pace : predicted wall times of parts of them, s
+    rates : what the times rest on, measured on this host or built-in
     tiles : pair tiles of all channels
     traffic : bytes to and from scratch
     disk : measured speed of the scratch folder, None where it was never measured
@@ -45,7 +47,8 @@ class Plan:
     work: Workload
     memory: memory.MemoryPlan
     timings: Timings
-    measured: bool
+    pace: Pace
+    rates: Rates
     tiles: int
     traffic: Traffic = IN_MEMORY
     disk: DiskRates | None = None
@@ -97,6 +100,12 @@ NOT_HELD: dict[str, dict[str, Any]] = {  # part of a run -> fields of its memory
     "from orbitals": NO_SCF,
     "from b": {**NO_SCF, "mp2_integrals": NOTHING, "mp2_solve": NOTHING, "mp2_disk": 0},
 }
+STAGES_OF = {  # part of a run -> its stages
+    "all": time.STAGES,
+    "up to b": ("scf", "integrals", "fit", "transform"),
+    "from orbitals": ("integrals", "fit", "transform", "pair_energies", "fitting_certificate"),
+    "from b": ("pair_energies", "fitting_certificate"),
+}
 
 
 def make_plan(system: System, setup: Setup, core: FrozenCore, kind: str, *, part: str = "all") -> Plan:
@@ -112,8 +121,8 @@ def make_plan(system: System, setup: Setup, core: FrozenCore, kind: str, *, part
     if part == "up to b":
         work = replace(work, precision="fp64")
     if part == "from b":
-        work = replace(work, frontier_elements=0, block_functions=0)
-    known, disk = rates.load(setup.backend.name, setup.threads), rates.load_disk(setup.scratch)
+        work = replace(work, frontier_elements=0, frontier_virtual=0, block_functions=0)
+    known, disk = rates.load(setup.backend.name, setup.threads) or Rates(), rates.load_disk(setup.scratch)
     held = _memory(work, setup, part)
     certificate = None
     if setup.options.certify_fit:
@@ -121,10 +130,8 @@ def make_plan(system: System, setup: Setup, core: FrozenCore, kind: str, *, part
         held = replace(held, certificate=certificate.memory)
     moved = time.traffic(work, held, setup.backend.limits)
     tiles = sum(map(len, time.tiles_of(work, setup.backend.limits).values()))
-    timings = _seconds(setup, work, known, moved, disk, certificate)
-    if part == "up to b":
-        timings = replace(timings, pair_energies=0.0, total=timings.total - timings.pair_energies)
-    return Plan(work, held, timings, known is not None, tiles, moved, disk, certificate)
+    timings = _seconds(setup, work, known, moved, disk, certificate).only(STAGES_OF[part])
+    return Plan(work, held, timings, time.pace(work, known), known, tiles, moved, disk, certificate)
 
 
 def settle(
@@ -193,15 +200,15 @@ def require_device(backend: Backend, work: Workload, room: int) -> None:
 def _seconds(
     setup: Setup,
     work: Workload,
-    known: Rates | None,
+    known: Rates,
     moved: Traffic,
     disk: DiskRates | None,
     certificate: CertificatePlan | None,
 ) -> Timings:
     """Predicted times of a run; where the device makes B: more columns to fit, and K1 and K2 in place of products."""
-    found = time.seconds(work, known or Rates(), moved, disk or BUILT_IN)
+    found = time.seconds(work, known, moved, disk or BUILT_IN)
     if certificate is not None:
-        more = time.certificate_seconds(work, certificate.dense, certificate.rows, certificate.passes, known or Rates())
+        more = time.certificate_seconds(work, certificate.dense, certificate.rows, certificate.passes, known)
         found = replace(found, fitting_certificate=more, total=found.total + more)
     if setup.options.transform != "device":
         return found
@@ -238,15 +245,18 @@ def foresee(molecule: Molecule, options: Options, listener: Listener, *, calibra
         core = frozen_core(system, options, listener)
         setup = settle_backend(setup, system, core, kind)
         plan = make_plan(system, setup, core, kind)  # before measuring, which leaves memory behind
-        known, disk = rates.load(setup.backend.name, setup.threads), plan.disk
-        if calibrate or known is None:
+        known, disk = plan.rates, plan.disk
+        if calibrate or not known.date:
             listener.stage("measuring the rates of this host, once")
             known = rates.measure(setup.backend, setup.threads)
+        elif known.disturbed:
+            listener.stage("measuring the rates of this host again: others used it when they were measured")
+            known = rates.refreshed(setup.backend, setup.threads, known)
         if calibrate or (plan.memory.disk and disk is None):
             disk = _measured_disk(setup, listener)
         foreseen = predictions(setup.backend, trainium_shapes(plan.work))
         timings = _seconds(setup, plan.work, known, plan.traffic, disk, plan.certificate)
-        plan = replace(plan, timings=timings, measured=True, disk=disk)
+        plan = replace(plan, timings=timings, rates=known, disk=disk)
         # Neither a frozen core nor fewer virtuals lower what the SCF and one tile need: only memory does.
         change = "" if plan.memory.fits else f"--memory {-(-plan.memory.least // 10**6)}MB"
         return Outlook(system, setup, core, plan, change, foreseen)
@@ -282,11 +292,11 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
     """Sizes of the run; nvir is taken from nao, an upper limit."""
     mole = system.mole
     spins = mole.nelec if kind == "uhf" else mole.nelec[:1]
-    nao, frontier = int(mole.nao), 0
+    nao, windows = int(mole.nao), []
     if options.stability == "auto":
-        from dfmp2.scf.stability import frontier_elements
+        from dfmp2.scf.stability import frontier_window
 
-        frontier = sum(frontier_elements(int(n), nao - int(n)) for n in spins)
+        windows = [frontier_window(int(n), nao - int(n)) for n in spins]
     return Workload(
         nao=nao,
         naux_scf=system.naux_scf,
@@ -297,11 +307,16 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         precision=options.precision,
         block_functions=three_center.block_functions(system.auxmole, nao),
         widest_shell=int(np.diff(mole.ao_loc_nr()).max()),
-        frontier_elements=frontier,
+        frontier_elements=sum(occ * vir + occ**2 + vir**2 for occ, vir in windows),
+        frontier_virtual=sum(vir for _, vir in windows),
         single_exchange=uses_single(options.precision, nao),
         x2c_functions=uncontracted_functions(mole) if options.relativity == "x2c" else 0,
         starts=options.scf_starts,
         examined=options.stability in ("full", "follow"),
+        primitives=primitive_functions(mole),
+        potentials=sum(mole.atom_nelec_core(atom) > 0 for atom in range(mole.natm)),
+        cycles=scf_cycles(options.scf_gradient_tol, system.molecule.elements, started=options.scf_from is not None),
+        checked=options.check,
     )
 
 

@@ -3,18 +3,28 @@
 Each is measured once and kept by `dfmp2.host.cache`, one entry for a machine, what was measured, and the versions of
 the libraries that it depends on. Where nothing was measured the defaults below hold: those of the 2-core machine the
 first version was written on.
+
+Other processes can only make a routine slower. So each rate is that of the best of several short runs, what others
+used meanwhile is kept with them, and rates that were disturbed are measured again, the better of each kept, until the
+machine is quiet (`refreshed`).
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import mmap
 import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,19 +33,26 @@ import numpy as np
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Backend, Operand, Tile
 from dfmp2.errors import ResourceError
-from dfmp2.host import cache, threads
+from dfmp2.host import cache, resources, threads
 from dfmp2.host.scratch import SUFFIX, Space
 from dfmp2.integrals import three_center
 from dfmp2.integrals.metric import factorise
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.molecule.basis_library import resolve_orbital
-from dfmp2.molecule.mole import build_auxiliary, build_mole
+from dfmp2.molecule.mole import build_auxiliary, build_mole, primitive_functions
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.pyscf_shield import shielded
+from dfmp2.options import Options
+from dfmp2.planning.sizes import Workload
+from dfmp2.progress import Silent
 from dfmp2.scf.fitting_sets import resolve_fitting
 
 LIBRARIES = ("numpy", "scipy", "pyscf", "dfmp2")  # a new version of any of them is measured again
 PRODUCT_LIBRARIES = ("numpy", "torch", "dfmp2")
 REPEATS = 3
+PRODUCT = 768  # edge of the matrices
+QUIET = 0.1  # cores used by other processes, above which rates are called disturbed
+WATCHED = 0.2  # s that tell whether the machine is quieter now
 CHUNK = 8 << 20  # bytes per access to a disk, a multiple of every block size that O_DIRECT asks for
 SIZE = 48 * CHUNK  # 403 MB
 LONGEST = 8.0  # s each way; what a slow disk has not done by then is left out
@@ -48,25 +65,50 @@ class Rates:
 
     Attributes
     ----------
-    integrals : three-centre integrals per second; four_centre : four-centre integrals per second
+    integrals, four_centre : integrals of three and of four centres per second, as `Workload.integrals` counts them
     exchange, exchange_single, solve, transform, pairs_fp64, pairs_mixed : floating-point operations per second
         of the SCF's Coulomb and exchange matrices in float64 and float32, triangular solves, AO to MO
         transformation, pair energies
-    eigen : n^3 per second of one generalised diagonalisation and what else an SCF iteration does
-    start : seconds to import the libraries; iteration : seconds of overhead per SCF iteration
+    products : the same of float64 products by one core, as PySCF makes them
+    exact_exchange : the same of Coulomb and exchange matrices from four-centre integrals
+    eigen : n^3 per second of a diagonalisation
+    matrices : n^2 per second of what else an SCF iteration does with its matrices
+    reorder : bytes per second of integrals that are put in another order into new memory
+    start : seconds of a run outside its stages: libraries, bases
+    launch : seconds of a command before and after the run: interpreter, imports, report, file
+    foreign : cores that other processes took from the measurement: those they used beyond the idle ones
+    date : of the measurement, ISO 8601, "" for the built-in rates
     """
 
-    integrals: float = 1.2e8
-    four_centre: float = 4.0e7
-    exchange: float = 9.0e10
+    integrals: float = 3.2e8
+    four_centre: float = 1.8e8
+    exchange: float = 7.0e10
     exchange_single: float = 1.6e11
-    solve: float = 8.0e10
-    transform: float = 6.0e10
+    solve: float = 9.0e10
+    transform: float = 8.0e10
     pairs_fp64: float = 9.0e10
     pairs_mixed: float = 1.8e11
-    eigen: float = 1.5e9
-    start: float = 0.22
-    iteration: float = 0.010
+    products: float = 4.8e10
+    exact_exchange: float = 2.8e9
+    eigen: float = 5.0e9
+    matrices: float = 2.5e6
+    reorder: float = 8.0e8
+    start: float = 0.3
+    launch: float = 0.45
+    foreign: float = 0.0
+    date: str = ""
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other processes used so much that the rates may be too low."""
+        return self.foreign > QUIET
+
+    def better(self, other: Rates) -> Rates:
+        """The higher rate and the shorter time of each kind, with the date of the other measurement."""
+        names = [f.name for f in fields(self) if f.name != "date"]
+        best: dict[str, Any] = {name: max(getattr(self, name), getattr(other, name)) for name in names}
+        best |= {name: min(getattr(self, name), getattr(other, name)) for name in ("start", "launch", "foreign")}
+        return Rates(**best | {"date": other.date})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +141,12 @@ BUILT_IN = DiskRates()
 
 def load(backend: str, count: int) -> Rates | None:
     """Rates of the routines measured earlier on this host for a backend and thread count, or None."""
-    return _known(_key(backend, count), lambda stored: Rates(**{name: float(value) for name, value in stored.items()}))
+
+    def made(stored: dict[str, Any]) -> Rates:
+        numbers: dict[str, Any] = {name: float(value) for name, value in stored.items() if name != "date"}
+        return Rates(**numbers, date=str(stored["date"]))
+
+    return _known(_key(backend, count), made)
 
 
 def store(backend: str, count: int, rates: Rates) -> None:
@@ -156,24 +203,56 @@ def _product_key(count: int) -> str:
 
 def measure(backend: Backend, count: int) -> Rates:
     """Measure the rates of all routines, a few seconds, and keep them."""
+    others = _Others(count)
     with threads.limited(count):
-        rates = replace(Rates(), **_host(count), **_pairs(backend))
+        found: dict[str, Any] = {**_host(count), **_pairs(backend), **_whole()}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    rates = Rates(**found, foreign=others.taken(), date=now)
     store(backend.name, count, rates)
     return rates
 
 
+def refreshed(backend: Backend, count: int, known: Rates) -> Rates:
+    """Rates that were disturbed when they were measured, measured again where the machine is quieter now."""
+    if not known.disturbed:
+        return known
+    others = _Others(count)
+    time.sleep(WATCHED)
+    if others.taken() >= known.foreign:
+        return known
+    rates = known.better(measure(backend, count))
+    store(backend.name, count, rates)
+    return rates
+
+
+class _Others:
+    """What other processes use from here on, of a machine on which this one wants `count` cores."""
+
+    def __init__(self, count: int) -> None:
+        self._idle = max(0, (os.cpu_count() or count) - count)
+        self._begun = self._now()
+
+    def taken(self) -> float:
+        """Cores beyond those that would be idle, 0 where the system does not say."""
+        seconds, busy, own = (now - before for now, before in zip(self._now(), self._begun, strict=True))
+        return max(0.0, (busy - own) / seconds - self._idle)
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        return time.perf_counter(), resources.busy_seconds(), sum(os.times()[:4])  # with processes waited for
+
+
 def _host(count: int) -> dict[str, float]:
-    """Rates of integrals, transformation, exchange, solves and diagonalisation on four waters, 3 angstrom apart."""
+    """Rates of the steps on the host, on water molecules 3 angstrom apart.
+
+    Four of them in cc-pVTZ for what depends on their sizes, in cc-pVDZ for the overhead of an SCF iteration, two for
+    four-centre integrals.
+    """
     from dfmp2.integrals.screening import every_pair
     from dfmp2.integrals.transform import Transformation
     from dfmp2.scf.jk import coulomb_exchange, fit_in_place
 
-    one = np.array([[0.0, 0.0, 0.2217], [0.0, 1.4309, -0.8867], [0.0, -1.4309, -0.8867]])
-    shift = np.array([5.67, 0.0, 0.0])
-    molecule = Molecule(("O", "H", "H") * 4, np.vstack([one + k * shift for k in range(4)]))
-    orbital = resolve_orbital("cc-pvtz", molecule.elements)
-    mole = build_mole(molecule, orbital, 10**9)
-    auxmole = build_auxiliary(mole, molecule, resolve_fitting("ri", None, orbital, molecule.elements))
+    mole, auxmole = _waters(4, "cc-pvtz", "ri")
     nao, naux = int(mole.nao), int(auxmole.nao)
     npair = nao * (nao + 1) // 2
     rng = np.random.default_rng(0)
@@ -192,15 +271,103 @@ def _host(count: int) -> dict[str, float]:
     single = _best(lambda: coulomb_exchange(b, pairs, occupied, count, single=True))
     overlap = mole.intor_symmetric("int1e_ovlp")
     kinetic = mole.intor_symmetric("int1e_kin")
+    square = rng.standard_normal((PRODUCT, PRODUCT))
+    product = _best(lambda: square @ square)
     eigen = _best(lambda: np.linalg.eigh(overlap @ kinetic @ overlap))
+    size = Workload(nao, naux, naux, (), "fp64", 0, primitives=primitive_functions(mole))
+    operations = 3 * naux * nao**2 * nocc + 4 * naux * npair
     return {
-        "integrals": naux * npair / evaluate,
+        "integrals": size.integrals()["integrals"] / evaluate,
         "transform": 2 * naux * nocc * nao * (nao + nvir) / transform,
         "solve": naux**2 * npair / solve,
-        "exchange": (3 * naux * nao**2 * nocc + 4 * naux * npair) / exchange,
-        "exchange_single": (3 * naux * nao**2 * nocc + 4 * naux * npair) / single,
-        "eigen": nao**3 / (2.5 * eigen),  # one iteration: diagonalisation, orthogonalisation, DIIS, gradient
+        "exchange": operations / exchange,
+        "exchange_single": operations / single,
+        "products": 2 * PRODUCT**3 / product,
+        "eigen": nao**3 / eigen,
+        "reorder": _reorder(),
+        "matrices": _matrices(count, operations / exchange),
+        **_exact(),
     }
+
+
+def _reorder() -> float:
+    """Bytes per second of (P|ia) of some fitting functions, put where B_iaP is made."""
+    part = np.ones((64, 32, 160))
+
+    def put() -> None:
+        np.empty((32, 160, 256))[:, :, :64] = part.transpose(1, 2, 0)
+
+    return part.nbytes / _best(put)
+
+
+def _waters(number: int, basis: str, kind: str) -> tuple[Any, Any]:
+    """PySCF molecules of water molecules in a row, 3 angstrom apart, and of their fitting functions, "jk" or "ri"."""
+    one = np.array([[0.0, 0.0, 0.2217], [0.0, 1.4309, -0.8867], [0.0, -1.4309, -0.8867]])
+    shift = np.array([5.67, 0.0, 0.0])
+    molecule = Molecule(("O", "H", "H") * number, np.vstack([one + k * shift for k in range(number)]))
+    orbital = resolve_orbital(basis, molecule.elements)
+    mole = build_mole(molecule, orbital, 10**9)
+    return mole, build_auxiliary(mole, molecule, resolve_fitting(kind, None, orbital, molecule.elements))
+
+
+def _matrices(count: int, exchange: float) -> float:
+    """n^2 per second of what an SCF iteration does beside J and K, whose operations per second are given."""
+    from dfmp2.scf.hartree_fock import release, run_scf
+
+    mole, auxmole = _waters(4, "cc-pvdz", "jk")
+    clock = _Iterations()
+    options = Options("cc-pvdz", stability="off")
+    mf, _ = run_scf(mole, "rhf", options, auxmole, None, clock, threads=count, integrals="memory", charges=None)
+    release(mf)
+    nao, naux, nocc = int(mole.nao), int(auxmole.nao), mole.nelectron // 2
+    products = (3 * naux * nao**2 * nocc + 2 * naux * nao * (nao + 1)) / exchange
+    iteration = min(b - a for a, b in pairwise(clock.times))
+    return float(nao**2 / max(iteration - products, iteration / 4))
+
+
+class _Iterations(Silent):
+    """When each SCF iteration has ended."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
+        self.times.append(time.perf_counter())
+
+
+def _exact() -> dict[str, float]:
+    """Rates of a conventional SCF, of PySCF's own integrals and matrices."""
+    mole, _ = _waters(2, "cc-pvdz", "ri")
+    nao = int(mole.nao)
+    with shielded():
+        from pyscf.scf.hf import dot_eri_dm
+
+        integrals = mole.intor("int2e", aosym="s8")
+        evaluate = _best(lambda: mole.intor("int2e", aosym="s8"))
+        density = np.eye(nao)
+        build = _best(lambda: dot_eri_dm(integrals, density, hermi=1))
+    size = Workload(nao, 0, 0, (), "fp64", 0, primitives=primitive_functions(mole))
+    return {
+        "four_centre": size.integrals()["scf"] / evaluate,
+        "exact_exchange": 4 * size.pairs_of_functions**2 / build,
+    }
+
+
+def _whole() -> dict[str, float]:
+    """Seconds of a run of H2 as a process of its own: hardly anything but its start and its end."""
+    command = ["-m", "dfmp2", "run", "h2.xyz", "--basis", "sto-3g", "--threads", "1", "--json", "--overwrite"]
+    found = []
+    with tempfile.TemporaryDirectory(prefix="dfmp2-rates-") as folder, suppress(OSError, ValueError, LookupError):
+        Path(folder, "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.74\n", encoding="ascii")
+        for _ in range(REPEATS - 1):
+            begun = time.perf_counter()
+            done = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, check=False)
+            wall = time.perf_counter() - begun
+            found.append((wall, json.loads(done.stdout)["timings"]["total"]))
+    if not found:  # this Python cannot run the command: the built-in times stay
+        return {}
+    wall, start = min(found)
+    return {"start": start, "launch": wall - start}
 
 
 def _pairs(backend: Backend) -> dict[str, float]:

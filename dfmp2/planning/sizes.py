@@ -1,28 +1,37 @@
 """The size model: dimensions of a run, and the operations and integrals per stage that follow from them.
 
 One multiplication and one addition count as two operations. The number of SCF iterations is not
-known beforehand; CYCLES is what closed- and open-shell molecules near equilibrium need from atomic
-densities at the default convergence.
+known beforehand: `scf_cycles` is what molecules near equilibrium need from atomic densities.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from dfmp2.molecule.elements import atomic_number
 from dfmp2.units import quantity as _q
 
 LEAST_SAMPLED = 48  # pairs per channel that the certificate redoes; where there are fewer, all
-FRACTION = 0.02  # of the pairs of a channel: keeps the estimate's own error constant as molecules grow
+FRACTION = 0.02  # of the pairs of a channel: keeps the uncertainty of the certificate constant as molecules grow
 SAMPLED = 16  # occupied orbitals per spin that the weights of fitting functions are taken from
-CYCLES = 11
 EXACT_ROWS = 24  # occupied orbitals whose integrals a fitting certificate makes exactly; where there are fewer, all
 EXACT_STRATA = 4  # of the occupied orbitals of each spin, by energy; two orbitals of each are drawn at least
 EXACT_BUILDS = 2  # of the exact Fock matrix on the way to the conventional SCF
+CYCLES = 12  # SCF iterations to a gradient of 1e-6 Eh: 9 to 14 for main group molecules of up to 30 atoms
+CYCLES_PER_DIGIT = 1.7  # of the gradient
+METAL_CYCLES = 3  # more where a d or f shell is being filled
+PRIMITIVE = {3: 1.3, 4: 0.5}  # cost of a product of primitive functions, in integrals of three or four centres
 EXAMINED_BUILDS = 50  # of J and K for the lowest eigenvector of one kind of rotation (dfmp2.scf.rotations)
 SINGLE_BUILDS = 7  # of these and the first one, in float32 where the SCF uses it (dfmp2.scf.jk)
+
+
+def sampled_pairs(count: int) -> int:
+    """Pairs that the certificate redoes in a channel of `count` pairs: known before any energy is."""
+    return min(count, max(LEAST_SAMPLED, math.ceil(FRACTION * count)))
 
 
 def exact_row_shares(counts: Sequence[int]) -> list[list[int]]:
@@ -79,10 +88,15 @@ class Workload:
     scf_columns : pairs of basis functions the fitted SCF integrals are kept for, 0 for all
     widest_shell : functions of the largest shell of the orbital basis
     frontier_elements : elements (p, q) of the orbital ranges whose B the stability check needs
+    frontier_virtual : virtual orbitals of all spins among them
     single_exchange : whether the SCF begins with float32 exchange
     x2c_functions : functions of the decontracted basis in which X2C is made, 0 without it
     starts : starts of the SCF
     examined : whether each solution's stability is that of all rotations
+    primitives : primitive functions in the shells of the orbital basis, 0 where they are not contracted
+    potentials : atoms with a core potential
+    cycles : SCF iterations expected of each start
+    checked : whether PySCF's DF-MP2 is computed as well
     """
 
     nao: int
@@ -94,16 +108,26 @@ class Workload:
     scf_columns: int = 0
     widest_shell: int = 1
     frontier_elements: int = 0
+    frontier_virtual: int = 0
     single_exchange: bool = False
     x2c_functions: int = 0
     starts: int = 1
     examined: bool = False
+    primitives: int = 0
+    potentials: int = 0
+    cycles: int = CYCLES
+    checked: bool = False
 
     @property
     def scf_builds(self) -> int:
         """J and K of all SCF iterations and of the stability of their solutions; instabilities are not foreseen."""
+        return self.starts * (self.cycles + 1 + self.examined_builds)
+
+    @property
+    def examined_builds(self) -> int:
+        """J and K for the stability of one solution."""
         kinds = 2 if len(self.spins) == 1 else 1  # RHF to RHF and to UHF
-        return self.starts * (CYCLES + 1 + (kinds * EXAMINED_BUILDS if self.examined else 0))
+        return kinds * EXAMINED_BUILDS if self.examined else 0
 
     @property
     def pairs_of_functions(self) -> int:
@@ -120,13 +144,16 @@ class Workload:
         """Elements (i, a) of all spins: B has this many rows of naux."""
         return sum(s.nocc * s.nvir for s in self.spins)
 
-    def integrals(self) -> dict[str, int]:
-        """Integrals evaluated per stage: three-centre ones, or four-centre ones of a conventional SCF."""
-        four_centre = self.pairs_of_functions * (self.pairs_of_functions + 1) // 2
-        return {
-            "scf": self.naux_scf * self.pairs_of_functions if self.naux_scf else four_centre,
-            "integrals": self.naux * self.pairs_of_functions,
-        }
+    def integrals(self) -> dict[str, float]:
+        """Integrals per stage, of three centres, or of four in a conventional SCF, and the primitive ones they take.
+
+        Of a contracted basis the primitive ones decide: each counts as PRIMITIVE of a contracted one.
+        """
+        n = self.primitives or self.nao
+        contracted, primitive = self.pairs_of_functions, n * (n + 1) // 2
+        three = contracted + PRIMITIVE[3] * primitive
+        four = contracted * (contracted + 1) / 2 + PRIMITIVE[4] * primitive * (primitive + 1) / 2
+        return {"scf": self.naux_scf * three if self.naux_scf else four, "integrals": self.naux * three}
 
     def flops(self) -> dict[str, int]:
         """Floating-point operations per kind of work.
@@ -145,17 +172,15 @@ class Workload:
             per_build = 4 * len(self.spins) * self.pairs_of_functions**2
         amplitudes = [(self._pair_count(k), k) for k in range(3 if len(self.spins) == 2 else 1)]
         per_channel = [2 * count * self.naux * self._virtuals(k) for count, k in amplitudes]
-        sampled = [
-            2 * min(count, max(LEAST_SAMPLED, int(FRACTION * count))) * self.naux * self._virtuals(k)
-            for count, k in amplitudes
-        ]
+        sampled = [2 * sampled_pairs(count) * self.naux * self._virtuals(k) for count, k in amplitudes]
         exact = self.precision == "fp64"
         return {
             "exchange": (self.scf_builds - single) * per_build,
             "exchange_single": single * per_build,
             "scf_fit": p * p * self.kept_pairs,
-            "eigen": self.starts * (CYCLES + 1) * len(self.spins) * n**3,
-            "transform": sum(2 * self.naux * s.nocc * n * (n + s.nvir) for s in self.spins),
+            "eigen": self.starts * (self.cycles + 1) * len(self.spins) * n**3,
+            "transform": sum(2 * self.naux * s.nocc * n * (n + s.nvir) for s in self.spins)
+            + 2 * self.naux * n * (n * self.frontier_virtual + self.frontier_elements),
             "fit": self.naux**2 * self.elements,
             "pairs_fp64": sum(per_channel) if exact else sum(sampled),
             "pairs_mixed": 0 if exact else sum(per_channel),
@@ -172,3 +197,17 @@ class Workload:
         """Amplitudes per pair."""
         left, right = (self.spins[0], self.spins[-1]) if channel == 2 else (self.spins[channel],) * 2
         return left.nvir * right.nvir
+
+
+def scf_cycles(tolerance: float, elements: Iterable[str], *, started: bool = False) -> int:
+    """SCF iterations to expect.
+
+    Parameters
+    ----------
+    tolerance : of the orbital gradient, Eh
+    elements : symbols
+    started : from converged orbitals, of another geometry for example: about three digits less to go
+    """
+    digits = -math.log10(tolerance) - (9 if started else 6)
+    filling = any(21 <= z <= 30 or 39 <= z <= 48 or 57 <= z <= 80 or z >= 89 for z in map(atomic_number, elements))
+    return max(2, round(CYCLES + CYCLES_PER_DIGIT * digits) + (METAL_CYCLES if filling else 0))

@@ -7,17 +7,21 @@ Bytes written to and read from scratch, from the memory plan; nothing where all 
                     the certificate
 
 What is read while something is computed costs nothing as long as the computation takes longer.
+
+The SCF is its integrals, their fit, and as many builds of J and K as iterations are expected and a stability analysis
+of all rotations takes. New arrays of integrals cost the time of writing them once, in another order.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
 
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits, Tile
 from dfmp2.planning.memory import FLOAT32, FLOAT64, MemoryPlan
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
-from dfmp2.planning.sizes import CYCLES, EXACT_BUILDS, Workload
+from dfmp2.planning.sizes import EXACT_BUILDS, Workload
 from dfmp2.units import quantity as _q
 
 
@@ -33,16 +37,61 @@ class Timings:
     total: float = _q("s", "whole calculation, start-up of the program excluded")
     fitting_certificate: float = _q("s", "fitting certificate", 0.0)
 
+    def only(self, stages: Collection[str]) -> Timings:
+        """Those of some stages alone; start and check stay in the total."""
+        left_out = {name: 0.0 for name in STAGES if name not in stages}
+        return replace(self, **left_out, total=self.total - sum(getattr(self, name) for name in left_out))
+
+    def __add__(self, other: Timings) -> Timings:
+        return Timings(*(a + b for a, b in zip(asdict(self).values(), asdict(other).values(), strict=True)))
+
+
+STAGES = ("scf", "integrals", "fit", "transform", "pair_energies", "fitting_certificate")
+# What is small, and not worth a rate of its own, s on one core of an AMD EPYC:
+X2C_SECONDS, X2C_PRODUCTS = 0.08, 200  # and operations per cube of the decontracted basis
+POTENTIAL_SECONDS = 4e-6  # per pair of functions and core potential
+METRIC_SECONDS = 5e-8  # per element of the fitting metric, its integrals and its factor's checks
+CYCLE_SECONDS = 1e-3  # per SCF iteration, whatever the molecule
+EXAMINED_MATRICES = 0.5  # of what an SCF iteration does beside J and K, per product with the orbital Hessian
+CHECK_INTEGRALS, CHECK_PRODUCTS = 2, 3  # times our own operations that PySCF's DF-MP2 takes, its products by one core
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Predicted seconds of parts of a run that `Timings` does not name.
+
+    Attributes
+    ----------
+    integrals : three-centre integrals of the SCF
+    cycle : one SCF iteration
+    cycles : iterations that are expected of each start; starts : of the SCF
+    examined : stability analysis of one solution
+    certificate : redoing a sample of pairs
+    check : PySCF's own DF-MP2
+    """
+
+    integrals: float
+    cycle: float
+    cycles: int
+    starts: int = 1
+    examined: float = 0.0
+    certificate: float = 0.0
+    check: float = 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes between memory and scratch: of the SCF integrals, of B raw and fitted, and of B for the pair energies."""
+    """Bytes between memory and scratch: of the SCF integrals, of B raw and fitted, and of B for the pair energies.
+
+    `recomputed` : whether the four-centre integrals of a conventional SCF do not fit, and are made in every iteration.
+    """
 
     scf_written: int = 0
     scf_read: int = 0
     fit_written: int = 0
     fit_read: int = 0
     pairs_read: int = 0
+    recomputed: bool = False
 
     @property
     def written(self) -> int:
@@ -86,15 +135,16 @@ def tiles_of(work: Workload, limits: Limits) -> dict[tuple[int, int], list[Tile]
 def traffic(work: Workload, plan: MemoryPlan, limits: Limits) -> Traffic:
     """What a run with this plan will move; the limits of the backend decide about tiles."""
     scf = 0 if plan.scf_fits_in_core else plan.scf_disk
+    recomputed = not work.naux_scf and plan.scf_in_core < four_centre_bytes(work)
     if plan.mp2_fits_in_core:
-        return Traffic(scf, work.scf_builds * scf)
+        return Traffic(scf, work.scf_builds * scf, recomputed=recomputed)
     size, passes = (FLOAT64, 1) if work.precision == "fp64" else (FLOAT32, 2)  # of a number in memory
     read = 0
     for (left, right), tiles in tiles_of(work, limits).items():
         near, far = (work.spins[s].nvir * work.naux for s in (left, right))
         for visit in tiling.visits(tiles, plan.tensor_bytes, near * size, far * size, same=left == right):
             read += (visit.end - visit.begin) * near + sum(stop - start for start, stop in visit.passing) * far
-    return Traffic(scf, work.scf_builds * scf, 2 * plan.mp2_disk, plan.mp2_disk, passes * FLOAT64 * read)
+    return Traffic(scf, work.scf_builds * scf, 2 * plan.mp2_disk, plan.mp2_disk, passes * FLOAT64 * read, recomputed)
 
 
 def seconds(work: Workload, rates: Rates, moved: Traffic = IN_MEMORY, disk: DiskRates = BUILT_IN) -> Timings:
@@ -104,23 +154,78 @@ def seconds(work: Workload, rates: Rates, moved: Traffic = IN_MEMORY, disk: Disk
     ----------
     moved, disk : bytes to and from scratch, and the speed of its folder
     """
-    flops, integrals = work.flops(), work.integrals()
-    per_integral = rates.integrals if work.naux_scf else rates.four_centre
-    matrices = flops["exchange"] / rates.exchange + flops["exchange_single"] / rates.exchange_single
-    scf = (
-        integrals["scf"] / per_integral
-        + flops["scf_fit"] / rates.solve
-        + max(matrices, moved.scf_read / disk.read)
-        + flops["eigen"] / rates.eigen
-        + work.starts * CYCLES * rates.iteration
-        + moved.scf_written / disk.write
-    )
+    flops = work.flops()
+    built = work.elements * work.naux * FLOAT64  # bytes of B
+    frontier = work.frontier_elements * work.naux * FLOAT64
     pairs = flops["pairs_fp64"] / rates.pairs_fp64 + flops["pairs_mixed"] / rates.pairs_mixed
+    rounding = 0 if work.precision == "fp64" else built / rates.reorder
+    metric = work.naux**2 * METRIC_SECONDS
     stages = {
-        "scf": scf,
-        "integrals": integrals["integrals"] / rates.integrals,
-        "fit": flops["fit"] / rates.solve + moved.fit_written / disk.write + moved.fit_read / disk.read,
-        "transform": flops["transform"] / rates.transform,
-        "pair_energies": max(pairs, moved.pairs_read / disk.read),
+        "scf": _scf(work, rates, moved, disk),
+        "integrals": work.integrals()["integrals"] / rates.integrals,
+        "fit": metric
+        + flops["fit"] / rates.solve
+        + (moved.fit_written / disk.write + moved.fit_read / disk.read if moved.fit_written else built / rates.reorder),
+        "transform": flops["transform"] / rates.transform + (built + frontier) / rates.reorder,
+        "pair_energies": max(pairs + rounding, moved.pairs_read / disk.read),
     }
-    return Timings(**stages, total=rates.start + sum(stages.values()))
+    return Timings(**stages, total=rates.start + sum(stages.values()) + _check(work, rates))
+
+
+def pace(work: Workload, rates: Rates) -> Pace:
+    """Predicted seconds of parts of a run, what is read from scratch not counted."""
+    return Pace(
+        integrals=work.integrals()["scf"] / rates.integrals if work.naux_scf else 0.0,
+        cycle=_build(work, rates) + _matrices(work, rates) + CYCLE_SECONDS,
+        cycles=work.cycles,
+        starts=work.starts,
+        examined=work.examined_builds * (_build(work, rates) + EXAMINED_MATRICES * _matrices(work, rates)),
+        certificate=0.0 if work.precision == "fp64" else work.flops()["pairs_fp64"] / rates.pairs_fp64,
+        check=_check(work, rates),
+    )
+
+
+def _check(work: Workload, rates: Rates) -> float:
+    """Predicted wall time of PySCF's own DF-MP2, s; 0 where it is not asked for."""
+    if not work.checked:
+        return 0.0
+    flops = replace(work, precision="fp64", frontier_virtual=0, frontier_elements=0).flops()
+    products = CHECK_PRODUCTS * sum(flops[name] for name in ("fit", "transform", "pairs_fp64")) / rates.products
+    return CHECK_INTEGRALS * work.integrals()["integrals"] / rates.integrals + products
+
+
+def _build(work: Workload, rates: Rates) -> float:
+    """Predicted wall time of J and K once, s: those in float64, as the last ones are."""
+    flops = work.flops()
+    rate = rates.exchange if work.naux_scf else rates.exact_exchange
+    return (flops["exchange"] + flops["exchange_single"]) / work.scf_builds / rate
+
+
+def _matrices(work: Workload, rates: Rates) -> float:
+    """Predicted wall time of what else an SCF iteration does with its matrices, s."""
+    return len(work.spins) * (work.nao**2 / rates.matrices + work.nao**3 / rates.eigen)
+
+
+def _scf(work: Workload, rates: Rates, moved: Traffic, disk: DiskRates) -> float:
+    """Predicted wall time of the SCF and of a stability analysis of all rotations, s."""
+    flops, evaluated = work.flops(), work.integrals()["scf"]
+    if work.naux_scf:
+        made = work.naux_scf * work.kept_pairs * FLOAT64
+        integrals = evaluated / rates.integrals + work.naux_scf**2 * METRIC_SECONDS + flops["scf_fit"] / rates.solve
+        integrals += moved.scf_written / disk.write if moved.scf_written else made / rates.reorder
+        products = flops["exchange"] / rates.exchange + flops["exchange_single"] / rates.exchange_single
+    else:
+        integrals = evaluated / rates.four_centre * (work.scf_builds if moved.recomputed else 1)
+        products = flops["exchange"] / rates.exact_exchange
+    cycles = work.starts * (work.cycles + 1)
+    examined = work.scf_builds - cycles
+    matrices = (cycles + EXAMINED_MATRICES * examined) * _matrices(work, rates) + cycles * CYCLE_SECONDS
+    one_electron = POTENTIAL_SECONDS * work.potentials * work.nao**2
+    if work.x2c_functions:
+        one_electron += X2C_SECONDS + X2C_PRODUCTS * work.x2c_functions**3 / rates.exchange
+    return integrals + max(products, moved.scf_read / disk.read) + matrices + one_electron
+
+
+def four_centre_bytes(work: Workload) -> int:
+    """Bytes of the four-centre integrals of a conventional SCF."""
+    return work.pairs_of_functions * (work.pairs_of_functions + 1) // 2 * FLOAT64

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dfmp2.errors import ConvergenceError, InputError
 from dfmp2.molecule.basis import BasisSet, ElementBasis
@@ -96,13 +97,17 @@ def adopt(mf: Any) -> Adopted:
         return Adopted(molecule, orbital, jk, _relativity(mf), reference)
 
 
-def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> None:
+def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> NDArray[np.float64]:
     """Rebuild energy and Fock matrix from what is recorded, and refuse a mean field that has others.
 
     Parameters
     ----------
     found : what `adopt` made of it
     mole, auxmole : PySCF molecules of the recorded orbital and SCF fitting functions; None for a conventional SCF
+
+    Returns
+    -------
+    its one known iteration, as the history of a reference has it: energy, 0 and the norm of the orbital gradient, Eh
 
     Raises
     ------
@@ -138,6 +143,8 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> None
                 "orbitals?): run it again without, or set mf.mo_energy, mf.mo_coeff = mf.canonicalize(mf.mo_coeff, "
                 "mf.mo_occ)"
             )
+        gradient = np.linalg.norm(plain.get_grad(orbitals, occupations, fock))
+        return np.array([[float(mf.e_tot), 0.0, float(gradient)]])
 
 
 def _kind(mf: Any, scf: Any) -> str:

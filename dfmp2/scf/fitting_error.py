@@ -5,8 +5,9 @@
           E2 = sum_ijab w_i w_j (ia|jb) [2 (ia|jb) - (ib|ja)] / (D_ia + D_jb)     D_ia = -max(e_a - e_i, LEAST_GAP)
 
 D, i (weight w_i, half its occupation) and a belong to the neutral atom, converged with occupations averaged over each
-shell. (Start orbitals would be cheaper, but have inner nodes that the basis of a core potential lacks: they find sound
-sets of Sn to Xe off by up to 5e-3 Eh.) All electrons are correlated. Errors that only arise between atoms are not seen.
+shell, whose integrals are radial ones (`dfmp2.scf.spherical_atom`). (Start orbitals would be cheaper, but have inner
+nodes that the basis of a core potential lacks: they find sound sets of Sn to Xe off by up to 5e-3 Eh.) All electrons
+are correlated. Errors that only arise between atoms are not seen.
 
 Pairs of the survey (`scripts/survey_fitting.py`) are looked up in `fitting_errors.tsv`, others are measured once and
 kept in the host's cache. Both go by the hash of the numbers, so that a library that changes a set is noticed.
@@ -15,13 +16,11 @@ kept in the host's cache. Both go by the hash of the numbers, so that a library 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dfmp2.errors import InputError
 from dfmp2.host import cache as host_cache
@@ -29,14 +28,12 @@ from dfmp2.molecule.basis import BasisSet, ElementBasis
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.mole import build_auxiliary, build_mole
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.scf.guess import start_density
 
-Array = NDArray[np.float64]
+if TYPE_CHECKING:
+    from dfmp2.scf.spherical_atom import Factor, Shells
 
 LARGEST = 1e-3  # Eh per atom; most sets stay below 2e-4
 LEAST_GAP = 0.4  # Eh; orbital energies of a spherical open-shell atom may cross, those of molecules stay apart
-MEMORY = 10**9  # bytes for PySCF to plan with; integrals of up to 160 functions fit
 SURVEY = Path(__file__).with_name("fitting_errors.tsv")
 DIGITS = 16  # of the hash; two of 10^4 pairs agree with a chance of 1e-12
 
@@ -82,97 +79,42 @@ def _survey() -> str:
 
 
 def measure(role: str, orbital: ElementBasis, fitting: ElementBasis) -> float:
-    """The error against four-centre integrals of the neutral atom, Eh; milliseconds to seconds."""
-    exact = _four_centre(orbital)
-    auxmole = build_auxiliary(exact.mole, exact.atom, BasisSet(role, fitting.name, {orbital.symbol: fitting}))
-    with shielded():
-        from pyscf import lib
-
-        from dfmp2.integrals.screening import every_pair
-        from dfmp2.scf.jk import coulomb_exchange, fitted_integrals
-
-        pairs = every_pair(exact.mole.nao)
-        b = fitted_integrals(exact.mole, auxmole, pairs, 1)
-        if role == "jk":
-            j, k = coulomb_exchange(b, pairs, [exact.occupied * np.sqrt(2 * exact.weights)], 1)
-            return float(np.vdot(j - exact.coulomb, exact.density) / 2 - np.vdot(k - exact.exchange, exact.density) / 4)
-        half = np.einsum("pmn,mi->pin", lib.unpack_tril(b), exact.occupied, optimize=True)
-        fitted = (half @ exact.empty).reshape(len(b), -1)
-        return _second_order(fitted.T @ fitted, exact.gaps, exact.weights) - exact.second_order
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _FourCentre:
-    """What the four-centre integrals of an atom say.
-
-    Attributes
-    ----------
-    density, coulomb, exchange : D, J and K, (nao, nao)
-    occupied, empty : orbitals, (nao, nocc) and (nao, nvir)
-    gaps : (nocc, nvir) Eh, at least LEAST_GAP; weights : (nocc,) half the occupations
-    second_order : E2, Eh
-    """
-
-    atom: Molecule
-    mole: Any
-    density: Array
-    coulomb: Array
-    exchange: Array
-    occupied: Array
-    empty: Array
-    gaps: Array
-    weights: Array
-    second_order: float
-
-
-@lru_cache(maxsize=1)  # for both roles, one after the other
-def _four_centre(orbital: ElementBasis) -> _FourCentre:
-    """The spherical atom, converged with four-centre integrals.
+    """The error against four-centre integrals of the neutral atom, Eh; takes about a tenth of a second.
 
     Raises
     ------
     InputError : the orbital set has too few functions for the neutral atom
     """
+    from dfmp2.scf import spherical_atom
+
+    atom, mole, shells = _converged(orbital)
+    auxmole = build_auxiliary(mole, atom, BasisSet(role, fitting.name, {orbital.symbol: fitting}))
+
+    def energy(factor: Factor) -> float:
+        if role == "jk":
+            return spherical_atom.coulomb_exchange_energy(shells, factor)
+        return spherical_atom.second_order_energy(shells, factor, LEAST_GAP)
+
+    return energy(spherical_atom.fitted(auxmole)) - energy(spherical_atom.exact)
+
+
+@lru_cache(maxsize=1)  # for both roles, one after the other
+def _converged(orbital: ElementBasis) -> tuple[Molecule, Any, list[Shells]]:
+    """The neutral atom, as PySCF has it, and its shells; others as above."""
+    from dfmp2.scf import spherical_atom
+
     atom = Molecule((orbital.symbol,), np.zeros((1, 3)))
     electrons = atomic_number(orbital.symbol) - orbital.ecp_electrons
     atom = atom.with_state(0, 1 + electrons % 2)  # only says that the count is even or odd
-    mole = build_mole(atom, BasisSet("orbital", orbital.name, {orbital.symbol: orbital}), MEMORY)
-    with shielded():
-        from pyscf import ao2mo
-        from pyscf.scf.atom_hf import AtomSphAverageRHF
-
-        mf = AtomSphAverageRHF(mole)
-        too_few = InputError(
-            f"{orbital.name} has too few functions for the electrons of a neutral {orbital.symbol} atom: choose "
-            "another --basis"
-        )
-        try:
-            mf.kernel(start_density(mole, "rhf"))
-        except (AssertionError, IndexError) as error:  # of PySCF, which fills shells that are not there
-            raise too_few from error
-        if round(float(mf.mo_occ.sum())) != electrons:
-            raise too_few
-        order = np.argsort(mf.mo_occ == 0, kind="stable")
-        coeff, energy, occupation = mf.mo_coeff[:, order], mf.mo_energy[order], mf.mo_occ[order]
-        nocc = np.count_nonzero(occupation)
-        occupied, empty = coeff[:, :nocc], coeff[:, nocc:]
-        weights = occupation[:nocc] / 2
-        gaps = np.maximum(energy[nocc:] - energy[:nocc, None], LEAST_GAP)
-        density = mf.make_rdm1()
-        coulomb, exchange = mf.get_jk(mole, density)
-        second_order = 0.0
-        if gaps.size:  # a minimal basis of a noble gas has no empty orbital
-            integrals = mole if mf._eri is None else mf._eri  # by way of the disk where they do not fit
-            exact = ao2mo.general(integrals, (occupied, empty, occupied, empty), compact=False)
-            second_order = _second_order(exact, gaps, weights)
-    return _FourCentre(atom, mole, np.asarray(density), coulomb, exchange, occupied, empty, gaps, weights, second_order)
-
-
-def _second_order(integrals: Array, gaps: Array, weights: Array) -> float:
-    """E2 of the module's equation, Eh, one occupied orbital i at a time."""
-    nocc, nvir = gaps.shape
-    total = 0.0
-    for i, rows in enumerate(integrals.reshape(nocc, nvir, nocc, nvir)):  # a, j, b
-        scaled = rows * weights[:, None] / (gaps[i][:, None, None] + gaps[None])
-        total -= weights[i] * float(np.vdot(scaled, 2 * rows - rows.transpose(2, 1, 0)))
-    return total
+    mole = build_mole(atom, BasisSet("orbital", orbital.name, {orbital.symbol: orbital}), 0)
+    too_few = InputError(
+        f"{orbital.name} has too few functions for the electrons of a neutral {orbital.symbol} atom: choose "
+        "another --basis"
+    )
+    try:
+        shells = spherical_atom.hartree_fock(mole)
+    except (AssertionError, IndexError) as error:  # of PySCF, which fills shells that are not there
+        raise too_few from error
+    if round(sum((2 * momentum + 1) * shell.occupations.sum() for momentum, shell in enumerate(shells))) != electrons:
+        raise too_few
+    return atom, mole, shells

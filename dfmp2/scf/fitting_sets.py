@@ -23,7 +23,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
+
+import numpy as np
 
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.molecule import basis_library as library
@@ -322,10 +325,11 @@ def _even_tempered(orbital: ElementBasis) -> ElementBasis:
     ------
     InputError : the recipe has no answer for these exponents
     """
-    from pyscf import df
-
+    recipe: Any = import_module("pyscf.df.autoaux")  # `pyscf.df.autoaux` itself is its function
+    if len(recipe.BETA_BIG) == 8:  # the table of PySCF 2.14 ends at l = 7, and functions with l = 6 need l = 8 and more
+        recipe.BETA_BIG = np.append(recipe.BETA_BIG, np.repeat(recipe.BETA_BIG[-1], 8))
     try:
-        shells = df.autoaux(_atom(orbital))[orbital.symbol]
+        shells = recipe.autoaux(_atom(orbital))[orbital.symbol]
     except IndexError as error:  # occupied shells that are missing below those of a core potential
         raise InputError(
             f"no even-tempered fitting set can be generated from {orbital.name} for {orbital.symbol} (AutoAux of PySCF "

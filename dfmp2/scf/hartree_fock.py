@@ -94,10 +94,13 @@ def run_scf(
     """
     from dfmp2.scf.following import find_solution
 
+    def progress(done: int, total: int) -> None:
+        listener.step(done, total, "SCF integrals")
+
     with shielded():
         mf = hamiltonian.mean_field(mole, kind, options.relativity, charges, native=integrals == "pyscf")
         if auxmole is not None and integrals != "pyscf":
-            mf = mf.density_fit(with_df=fitted_integrals(mole, auxmole, integrals, threads, room))
+            mf = mf.density_fit(with_df=fitted_integrals(mole, auxmole, integrals, threads, room, progress))
         elif auxmole is not None:
             mf = mf.density_fit(auxbasis=auxmole.basis)
         else:
@@ -136,15 +139,22 @@ def run_scf(
         return found.mf, replace(reference, history=history, stability=found.stability, solutions=solutions)
 
 
-def fitted_integrals(mole: Any, auxmole: Any, integrals: str, threads: int, room: Any) -> Any:
+def fitted_integrals(
+    mole: Any,
+    auxmole: Any,
+    integrals: str,
+    threads: int,
+    room: Any,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Any:
     """Our builder of J and K with its integrals in "memory" or on "disk", where it needs a `Room`."""
     if integrals == "disk":
         from dfmp2.scf.jk_on_disk import DiskIntegrals
 
-        return DiskIntegrals(mole, auxmole, threads, room)
+        return DiskIntegrals(mole, auxmole, threads, room, progress)
     from dfmp2.scf.jk import FittedIntegrals
 
-    return FittedIntegrals(mole, auxmole, threads)
+    return FittedIntegrals(mole, auxmole, threads, progress)
 
 
 def release(mf: Any) -> None:

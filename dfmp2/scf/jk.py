@@ -13,7 +13,7 @@ reads the same B. Source: Weigend, Phys. Chem. Chem. Phys. 4, 4285 (2002).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -32,6 +32,7 @@ import_pyscf()
 from pyscf import df, lib  # noqa: E402 - through the shield
 
 Array = NDArray[np.float64]
+Progress = Callable[[int, int], None]
 
 COLUMN_BYTES = 16 * 10**6  # of B per triangular solve
 BLOCK_BYTES = 12 * 10**6  # of half-transformed integrals per exchange product; stays in the shared cache
@@ -45,24 +46,26 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
     ----------
     mole, auxmole : PySCF molecules carrying the orbital and the fitting functions
     threads : workers
+    progress : called with (integrals done, all of them), counted in fitting functions or pairs, when B is made
 
     Attributes
     ----------
     single : half-transform and exchange products in float32; the caller switches it off before the end
     """
 
-    def __init__(self, mole: Any, auxmole: Any, threads: int) -> None:
+    def __init__(self, mole: Any, auxmole: Any, threads: int, progress: Progress = lambda done, total: None) -> None:
         super().__init__(mole, auxbasis=auxmole.basis)
         self.auxmol = auxmole
         self._cderi: Any = None
         self.threads = threads
         self.single = False
+        self._progress = progress
         self.pairs = pair_list(mole)
 
     def build(self) -> FittedIntegrals:
         """Make B, shape (naux, ncolumn) float64, unless it is there."""
         if self._cderi is None:
-            self._cderi = fitted_integrals(self.mol, self.auxmol, self.pairs, self.threads)
+            self._cderi = fitted_integrals(self.mol, self.auxmol, self.pairs, self.threads, self._progress)
         return self
 
     def loop(self, blksize: int | None = None) -> Iterator[Array]:
@@ -99,12 +102,15 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
         self._cderi = None
 
 
-def fitted_integrals(mole: Any, auxmole: Any, pairs: PairList, threads: int) -> Array:
+def fitted_integrals(
+    mole: Any, auxmole: Any, pairs: PairList, threads: int, progress: Progress = lambda done, total: None
+) -> Array:
     """B for the kept pairs of basis functions mu >= nu, shape (naux, ncolumn) float64, Eh^1/2."""
     b = np.empty((auxmole.nao, len(pairs.columns)))
     for p0, p1, block in packed_blocks(mole, auxmole, out=b if pairs.complete else None):
         if not pairs.complete:
             pairs.compress(block, b[p0:p1])
+        progress(p1, len(b))
     factor = factorise(coulomb_metric(auxmole), overwrite=True)
     if not factor.triangular:
         return np.asarray(factor.factor.T @ b)

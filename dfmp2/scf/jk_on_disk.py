@@ -22,7 +22,7 @@ from dfmp2.host.threads import prefetched
 from dfmp2.integrals.metric import MetricFactor, factorise
 from dfmp2.integrals.screening import PairList
 from dfmp2.integrals.three_center import coulomb_metric, pair_integrals
-from dfmp2.scf.jk import FittedIntegrals, coulomb_exchange, fit_in_place
+from dfmp2.scf.jk import FittedIntegrals, Progress, coulomb_exchange, fit_in_place
 
 Array = NDArray[np.float64]
 
@@ -49,14 +49,17 @@ class DiskIntegrals(FittedIntegrals):
     mole, auxmole : PySCF molecules carrying the orbital and the fitting functions
     threads : workers
     room : disk and memory it may use
+    progress : as of FittedIntegrals
 
     Raises
     ------
     ResourceError : the disk is full or fails, from `build` and `get_jk`
     """
 
-    def __init__(self, mole: Any, auxmole: Any, threads: int, room: Room) -> None:
-        super().__init__(mole, auxmole, threads)
+    def __init__(
+        self, mole: Any, auxmole: Any, threads: int, room: Room, progress: Progress = lambda done, total: None
+    ) -> None:
+        super().__init__(mole, auxmole, threads, progress)
         self._room = room
         self._naux = 0
         self._blocks = pair_blocks(mole, self.pairs, int(auxmole.nao), room.pair_bytes)
@@ -72,6 +75,7 @@ class DiskIntegrals(FittedIntegrals):
                     factor.naux * block.c0,
                     _fitted(self.mol, self.auxmol, self.pairs, block, factor, self.threads),
                 )
+                self._progress(block.c1, len(self.pairs.columns))
             self._cderi = stored
             return_memory()
         return self

@@ -78,7 +78,8 @@ def lowest_rotation(mf: Any, kind: str) -> Rotation | None:
         return [x[p:q].reshape(shape) for p, q, shape in zip(edges, edges[1:], shapes, strict=False)]
 
     def products(vectors: Sequence[Array]) -> list[Array]:
-        return [np.concatenate([y.ravel() for y in _product(mf, spins, split(x), COULOMB[kind])]) for x in vectors]
+        weight = COULOMB[kind]
+        return [np.concatenate([y.ravel() for y in hessian_product(mf, spins, split(x), weight)]) for x in vectors]
 
     def precondition(residual: Array, eigenvalue: float, _: Array) -> Array:
         gap = diagonal - eigenvalue
@@ -198,8 +199,14 @@ def coulomb_exchange(mf: Any, orbitals: list[Array]) -> tuple[Array, Array]:
     return np.asarray(j), np.asarray(k)
 
 
-def _product(mf: Any, spins: list[Spin], x: list[Array], weight: float) -> list[Array]:
-    """H x of each spin."""
+def hessian_product(mf: Any, spins: list[Spin], x: list[Array], weight: float) -> list[Array]:
+    """H x of each spin, (nvir, nocc) Eh.
+
+    Parameters
+    ----------
+    mf : PySCF mean field; only its Coulomb and exchange matrices are used
+    x : (nvir, nocc) per spin; weight : w of J of the spins' sum
+    """
     coulomb, exchange = 0.0, []
     for spin, part in zip(spins, x, strict=True):  # one after the other: no more matrices at a time than in the SCF
         turned = spin.virtual @ part

@@ -42,11 +42,11 @@ def frontier_spaces(reference: Reference) -> list[ActiveSpace]:
     return [s for w in windows for s in (w, _same(w.c_occ, w.eps_occ), _same(w.c_vir, w.eps_vir))]
 
 
-def frontier_elements(occupied: int, virtual: int) -> int:
-    """Elements (p, q) of a spin's `frontier_spaces`: what of B the check holds per fitting function."""
+def frontier_window(occupied: int, virtual: int) -> tuple[int, int]:
+    """Occupied and virtual orbitals in a spin's `frontier_spaces`."""
     if occupied * virtual > EXACT_ROTATIONS:
-        occupied, virtual = min(occupied, FRONTIER_OCCUPIED), min(virtual, FRONTIER_VIRTUAL)
-    return occupied * virtual + occupied**2 + virtual**2
+        return min(occupied, FRONTIER_OCCUPIED), min(virtual, FRONTIER_VIRTUAL)
+    return occupied, virtual
 
 
 def frontier_stability(reference: Reference, tensors: list[Array]) -> Stability:

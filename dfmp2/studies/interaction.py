@@ -163,7 +163,9 @@ def _values(results: Results, count: int) -> dict[str, Value]:
         for run in results.values()
         if run.certificate is not None and run.precision != "fp64"
     ]
-    values["precision_error"] = Value(sum(errors), "hartree", "sum of the estimated precision errors of all runs")
+    values["precision_error"] = Value(
+        sum(errors), "hartree", "sum of the 95 % bounds on the precision errors of all runs"
+    )
     return values
 
 

@@ -29,6 +29,7 @@ from dfmp2.host.files import require_writable
 from dfmp2.host.locks import locked
 from dfmp2.host.provenance import version
 from dfmp2.host.resources import usable_cores
+from dfmp2.molecule.frozen_core import FrozenCore
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2 import energy
 from dfmp2.mp2.calculation import NOTHING, Checkpoint, State
@@ -38,10 +39,12 @@ from dfmp2.options import Options
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of, found_beside, remove
 from dfmp2.output.study import MOST_RUNS, Column, Study, StudyWriter, Value, read_study, verify_study
 from dfmp2.planning import plan, system
-from dfmp2.progress import Listener, Silent
+from dfmp2.progress import Listener, Relay, Silent
 from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.scf.reference import StartOrbitals
 
+TRUSTED = 0.3  # of a run: from there on what it says of itself counts alone
+CONFIRMED = 1.0  # s by which the forecast of all runs counts as confirmed
 REST = 5.0  # pause after writing the file, in units of the time that took
 # Errors that are not the step's own: the next step would meet them as well, or they concern the whole study.
 OF_THE_STUDY = (ForeignCheckpoint, DeviceFault)
@@ -136,15 +139,67 @@ def examine(step: Step) -> int:
     Dfmp2Error : what `dfmp2 run` would say, with the step's name in front
     """
     try:
-        options = step.options.settled(step.molecule.multiplicity)
-        setup = system.prepare(options, "")
-        found = system.resolve(step.molecule, setup, Silent())
-        kind = reference_kind(options, step.molecule.multiplicity)
-        core = system.frozen_core(found, options, Silent())
-        plan.make_plan(found, setup, core, kind).memory.require()
+        core, outlook = _planned(step)
+        outlook.memory.require()
     except Dfmp2Error as error:
         raise type(error)(f"{step.who}: {error}") from error
     return core.orbitals
+
+
+def _planned(step: Step) -> tuple[FrozenCore, plan.Plan]:
+    options = step.options.settled(step.molecule.multiplicity)
+    setup = system.prepare(options, "")
+    found = system.resolve(step.molecule, setup, Silent())
+    kind = reference_kind(options, step.molecule.multiplicity)
+    core = system.frozen_core(found, options, Silent())
+    return core, plan.make_plan(found, setup, core, kind)
+
+
+class Series(Relay):
+    """Adds the time of the runs to come to what is left of the present one.
+
+    Forecasts are scaled with the ratio of measured to predicted seconds of the runs before, and of the present one as
+    it is expected now; its own estimate counts more and more while it goes on.
+    """
+
+    def __init__(self, listener: Listener, steps: Sequence[Step]) -> None:
+        super().__init__(listener)
+        self._measured = self._predicted = CONFIRMED
+        self._begun = self._present = 0.0  # when the present run began, its forecast
+        alike: dict[tuple[Any, ...], float] = {}  # runs of the same atoms with the same options cost the same
+        self._waiting: dict[str, float] = {}  # s, by the name of the step
+        for step in steps:
+            molecule = step.molecule
+            key = molecule.labels, molecule.charge, molecule.multiplicity, step.options
+            if key not in alike:
+                try:
+                    alike[key] = _planned(step)[1].timings.total
+                except Dfmp2Error:  # the run itself will say what is wrong
+                    alike[key] = 0.0
+            self._waiting[step.name] = alike[key]
+
+    def begin(self, name: str) -> None:
+        """A run begins; says what is left before it does."""
+        self._begun, self._present = time.perf_counter(), self._waiting.pop(name, 0.0)
+        self.time_left(None)
+
+    def end(self, result: MP2Result) -> None:
+        """It has ended."""
+        self._measured += result.timings.total
+        self._predicted += result.predicted.total
+
+    def time_left(self, seconds: float | None) -> None:
+        """As of Listener."""
+        elapsed, whole = time.perf_counter() - self._begun, self._present * self._measured / self._predicted
+        own = min(1.0, elapsed / (TRUSTED * whole)) if whole else 1.0
+        if seconds is not None:
+            seconds = own * seconds + (1 - own) * max(0.0, whole - elapsed)
+        elif whole > elapsed:
+            seconds = whole - elapsed
+        if seconds is not None:
+            ratio = (self._measured + elapsed + seconds) / (self._predicted + self._present)
+            seconds += ratio * sum(self._waiting.values())
+        super().time_left(seconds)
 
 
 def carry_out(task: Task, keeper: Keeper | None, listener: Listener | None, command: str) -> Study:
@@ -162,6 +217,7 @@ def carry_out(task: Task, keeper: Keeper | None, listener: Listener | None, comm
     if len(steps) > MOST_RUNS:
         raise InputError(f"{len(steps)} runs: at most {MOST_RUNS} go into one study; split it")
     results = keeper.find(task)
+    series = Series(listener, [step for step in steps if step.name not in results])
     failures: dict[str, Failure] = {}
     start = task.start
 
@@ -171,6 +227,8 @@ def carry_out(task: Task, keeper: Keeper | None, listener: Listener | None, comm
     with keeper.held(steps, listener), keeper.up_to_date(study):
         for number, step in enumerate(steps, start=1):
             before = step.name in results
+            if not before:
+                series.begin(step.name)
             listener.stage(f"[{number}/{len(steps)}] {step.who}{': finished before' if before else ''}")
             if not before:
                 checkpoint = keeper.checkpoint(step)
@@ -178,7 +236,7 @@ def carry_out(task: Task, keeper: Keeper | None, listener: Listener | None, comm
                     results[step.name] = energy.mp2_energy(
                         *(step.molecule, step.options),
                         start=start,
-                        listener=listener,
+                        listener=series,
                         command=command,
                         checkpoint=checkpoint,
                         doubt_units=number == 1,
@@ -193,6 +251,7 @@ def carry_out(task: Task, keeper: Keeper | None, listener: Listener | None, comm
                     failures[step.name] = Failure(error.exit_code, str(error))
                     listener.warning(f"{step.who}: failed with code {error.exit_code}: {error}")
                 else:
+                    series.end(results[step.name])
                     keeper.keep(step.name, results[step.name], study)
                 keeper.close(checkpoint)
             if task.chained and step.name in results:

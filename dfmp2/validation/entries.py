@@ -37,7 +37,9 @@ TAGS = {
     "ecp": "effective core potential",
     "ghost": "ghost atoms",
     "combination": "interaction energy or basis set extrapolation: several calculations",
+    "gradient": "gradient (Eh/bohr), natural occupations, dipole moment",
     "kernel": "arrays with a known energy, no molecule",
+    "float64": "float32 may be more than 1e-7 Eh off: computed with auto where mixed is asked for",
     "slow": "more than about 20 seconds on two cores, or more than 2 GB",
 }
 MODULES = {"basis_set_exchange": "pip install 'dfmp2[bse]'"}  # what an entry may need, and how to get it
@@ -56,6 +58,8 @@ class Calculation:
     scf, scf_auxbasis : "df" with its fitting set, or "conventional" with None
     frozen_core : a number of orbitals per spin, or the name of a program's table
     scf_conv_tol : Eh, SCF convergence this entry needs
+    gradient : whether gradient and densities are computed as well
+    frozen_virtual, os_scale, ss_scale : as of `dfmp2.Options`
     """
 
     geometry: str
@@ -68,6 +72,10 @@ class Calculation:
     scf_auxbasis: str | None
     frozen_core: str
     scf_conv_tol: float
+    gradient: bool = False
+    frozen_virtual: int = 0
+    os_scale: float | None = None
+    ss_scale: float | None = None
 
     @property
     def molecule(self) -> Molecule:
@@ -122,8 +130,7 @@ class Entry:
     quantities : the numbers
     calculations : what we compute; () for a kernel
     kernel : arrays instead of a molecule, or None
-    tolerance : largest difference, Eh; in mixed precision the certificate's estimate is added
-    tolerance_mixed : replaces `tolerance` in mixed precision, or None
+    tolerance : largest difference, Eh; `validate.MIXED` is added in mixed precision
     tolerance_reason : why that much
     tags : keys of TAGS
     needs : keys of MODULES
@@ -142,7 +149,6 @@ class Entry:
     tags: frozenset[str]
     needs: tuple[str, ...]
     published: Published | None
-    tolerance_mixed: float | None = None
 
     def missing(self) -> str | None:
         """Why the entry cannot run in this installation, or None."""

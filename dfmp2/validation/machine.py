@@ -55,9 +55,9 @@ class Machine:
 
 def watch(listener: Listener | None = None) -> Machine:
     """Look at the machine for a second in which nothing of ours runs; tell the listener where it is not quiet."""
-    before, start = busy_seconds(), time.perf_counter()
+    before, start = resources.busy_seconds(), time.perf_counter()
     time.sleep(WATCHED)
-    busy = (busy_seconds() - before) / (time.perf_counter() - start)
+    busy = (resources.busy_seconds() - before) / (time.perf_counter() - start)
     if listener is not None and busy > QUIET:
         listener.warning(f"other processes keep {busy:.2f} cores busy: times are too long; use a quiet machine")
     return Machine(
@@ -81,13 +81,13 @@ class Meter:
 
     def __init__(self, listener: Listener) -> None:
         self.machine, self._listener = watch(listener), listener
-        self._start = time.perf_counter(), busy_seconds(), time.process_time()
+        self._start = time.perf_counter(), resources.busy_seconds(), time.process_time()
 
     def record(self) -> dict[str, Any]:
         """Machine, load, and cores that others kept busy since the meter was made (0 where the system does not say)."""
         wall, busy, own = self._start
         elapsed = time.perf_counter() - wall
-        foreign = max(0.0, busy_seconds() - busy - (time.process_time() - own)) / elapsed
+        foreign = max(0.0, resources.busy_seconds() - busy - (time.process_time() - own)) / elapsed
         if foreign > QUIET:
             self._listener.warning(f"meanwhile others used {foreign:.2f} cores: the rates are too low")
         load = os.getloadavg()[0]
@@ -101,16 +101,6 @@ def header(record: dict[str, Any]) -> list[str]:
         f"load average at the end {record['load_average_after']:.2f} (our own work included)",
         f"others used {record['foreign_cores']:.2f} cores meanwhile",
     ]
-
-
-def busy_seconds() -> float:
-    """Processor seconds of the whole machine spent on anything but idling; 0 where the system does not say."""
-    try:
-        fields = [int(word) for word in Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]]
-    except (OSError, ValueError):
-        return 0.0
-    # user, nice, system, idle, iowait, irq, softirq, steal; what follows is counted in the first two
-    return (sum(fields[:8]) - sum(fields[3:5])) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)

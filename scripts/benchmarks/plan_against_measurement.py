@@ -1,58 +1,209 @@
-"""Run molecules of rising size as whole processes and print predicted against measured memory and time, as markdown.
+"""Run molecules of many kinds as whole processes; write predicted against measured time and memory as a page.
 
-    python scripts/benchmarks/plan_against_measurement.py            # calibrates first; about two minutes on two cores
+    python scripts/benchmarks/plan_against_measurement.py --machine "2 cores of an AMD EPYC" --date "22 November 2026"
 
-Prediction and measurement stand in every result file; this only puts them side by side.
+Calibrates first; about three minutes on two quiet cores. Prediction and measurement stand in every result file; this
+puts them side by side in docs/performance/plan.md. Rows go to --rows as they come, and a run that was broken off goes
+on from there.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from make_alkane import alkane, to_xyz
 from programs import private_folder, run_dfmp2
 
-INPUTS = Path(__file__).resolve().parents[2] / "inputs"
-CASES = (
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "performance" / "plan.md"
+FACTOR = 1.5
+MIDDLE = ("integrals", "fit", "transform")
+CASES: tuple[tuple[str, ...], ...] = (  # molecule, basis, further options
     ("h2o", "cc-pvdz"),
+    ("h2o", "aug-cc-pvqz"),
+    ("nh3", "cc-pvtz"),
+    ("nh2", "cc-pvtz"),
+    ("o2", "aug-cc-pvtz"),
+    ("ch3oo", "cc-pvtz"),
+    ("hbr", "cc-pvtz", "--relativity", "x2c"),
     ("glycine", "cc-pvdz"),
+    ("glycine", "cc-pvtz", "--frozen-core", "auto"),
+    ("glycine", "cc-pvdz", "--scf", "conventional"),
+    ("acetate", "aug-cc-pvdz"),
     ("benzene", "cc-pvtz"),
+    ("benzene", "cc-pvdz", "--stability", "full"),
+    ("ch2i2", "def2-tzvp"),
+    ("nico4", "def2-svp"),
+    ("ticl4", "def2-tzvp"),
     ("water-10", "cc-pvdz"),
-    ("water-8", "cc-pvtz"),
-    ("c20h42", "cc-pvdz"),
-    ("water-10", "cc-pvdz", "250MB"),  # with a budget: large arrays on disk
-    ("c20h42", "cc-pvdz", "460MB"),
+    ("water-10", "cc-pvdz", "--memory", "250MB"),
+    ("c10h22", "cc-pvdz", "--check"),
+    ("water-8", "aug-cc-pvdz"),
 )
+UNFORESEEN = (("phenyl", "cc-pvdz"), ("vcl4", "def2-svp"))  # SCFs that the first rung of the ladder does not converge
+
+Atom = tuple[str, float, float, float]
+
+
+def tetrahedron(centre: str, *ends: tuple[str, float]) -> list[Atom]:
+    """A centre with the same atoms in four directions, at distances in angstrom."""
+    atoms: list[Atom] = [(centre, 0.0, 0.0, 0.0)]
+    for x, y, z in ((1, 1, 1), (1, -1, -1), (-1, 1, -1), (-1, -1, 1)):
+        atoms += [(symbol, *(r * c / math.sqrt(3) for c in (x, y, z))) for symbol, r in ends]
+    return atoms
+
+
+def methyl(*rest: Atom) -> list[Atom]:
+    """A methyl group at the origin, and the other atoms."""
+    return [("C", 0, 0, 0), ("H", 1.027, 0, -0.363), ("H", -0.514, 0.889, -0.363), ("H", -0.514, -0.889, -0.363), *rest]
+
+
+def ring(symbol: str, count: int, radius: float) -> list[Atom]:
+    """Corners of a hexagon."""
+    angles = [math.pi / 3 * k for k in range(count)]
+    return [(symbol, radius * math.cos(a), radius * math.sin(a), 0.0) for a in angles]
+
+
+MADE: dict[str, tuple[list[Atom], str]] = {  # what is not in inputs/: atoms in angstrom, comment
+    "ch3oo": (methyl(("O", 0, 0, 1.45), ("O", 1.2, 0, 1.9)), "multiplicity=2"),
+    "hbr": ([("H", 0, 0, 0), ("Br", 0, 0, 1.414)], ""),
+    "acetate": (methyl(("C", 0, 0, 1.55), ("O", 1.105, 0, 2.12), ("O", -1.105, 0, 2.12)), "charge=-1"),
+    "nico4": (tetrahedron("Ni", ("C", 1.838), ("O", 2.979)), ""),
+    "ticl4": (tetrahedron("Ti", ("Cl", 2.17)), ""),
+    "vcl4": (tetrahedron("V", ("Cl", 2.14)), "multiplicity=2"),
+    "phenyl": (ring("C", 6, 1.39) + ring("H", 5, 2.48), "multiplicity=2"),
+}
+
+
+def write_molecules(folder: Path) -> None:
+    """xyz files of all molecules."""
+    for path in (ROOT / "inputs").glob("*.xyz"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    for name, (atoms, comment) in MADE.items():
+        lines = [str(len(atoms)), comment, *(f"{s} {x:.6f} {y:.6f} {z:.6f}" for s, x, y, z in atoms)]
+        (folder / f"{name}.xyz").write_text("\n".join(lines) + "\n", encoding="ascii")
+    (folder / "c10h22.xyz").write_text(to_xyz(alkane(10), "c10h22"), encoding="ascii")
+
+
+def measured(case: Sequence[str], folder: Path, launch: float) -> dict[str, Any]:
+    """Predicted and measured seconds and bytes of a run; `launch`, predicted seconds of a command outside it."""
+    molecule, basis, *more = case
+    child, run = run_dfmp2(
+        *("run", f"{molecule}.xyz", "--basis", basis, *more, "--output", "x.h5", "--overwrite", "--quiet"),
+        folder=folder,
+    )
+    if child.code:
+        raise SystemExit(f"{' '.join(case)} failed (exit code {child.code}): {child.ending()}")
+    memory, spent, foreseen = run["memory"], run["timings"], run["predicted_timings"]
+    times = {name: (foreseen[name], spent[name]) for name in ("scf", "pair_energies", "total")}
+    times["middle"] = tuple(sum(found[name] for name in MIDDLE) for found in (foreseen, spent))
+    return {
+        "functions": run["sizes"]["nao"],
+        "iterations": run["scf_iterations"],
+        "seconds": times | {"command": (foreseen["total"] + launch, child.wall)},
+        "bytes": (memory["predicted_peak"], memory["measured_peak"]),
+        "foreign": child.foreign / child.wall,
+    }
+
+
+def side_by_side(pair: Sequence[float], digits: int = 2) -> str:
+    """Predicted and measured, with their ratio."""
+    foreseen, spent = pair
+    return f"{foreseen:.{digits}f} | {spent:.{digits}f} | {foreseen / spent:.2f}"
+
+
+def row_of(case: Sequence[str], found: dict[str, Any]) -> str:
+    """A row of the table of times."""
+    seconds = found["seconds"]
+    stages = " | ".join("{:.2f}, {:.2f}".format(*seconds[name]) for name in ("scf", "middle", "pair_energies"))
+    totals = " | ".join(side_by_side(seconds[name]) for name in ("total", "command"))
+    return f"| {' '.join(case)} | {found['functions']} | {found['iterations']} | {stages} | {totals} |"
+
+
+def beyond(found: Sequence[dict[str, Any]], name: str) -> int:
+    """How many predictions are off by more than FACTOR."""
+    ratios = [foreseen / spent for foreseen, spent in (one["seconds"][name] for one in found)]
+    return sum(not 1 / FACTOR <= ratio <= FACTOR for ratio in ratios)
+
+
+def page(rows: dict[str, dict[str, Any]], machine: str, date: str, foreign: float) -> str:
+    """The page, of the cases that there are rows of."""
+    usual, hard = ([case for case in cases if " ".join(case) in rows] for cases in (CASES, UNFORESEEN))
+    found = [rows[" ".join(case)] for case in usual]
+    heads = ("run", "functions", "SCF iterations", "SCF", "integrals, fit", "pair energies")
+    totals = ("total, predicted", "measured", "ratio", "command, predicted", "measured", "ratio")
+    head = f"| {' | '.join((*heads, *totals))} |\n|{'---|' * (len(heads) + len(totals))}"
+    others = sum(one["foreign"] for one in rows.values()) / max(1, len(rows))
+    memory = [
+        f"| {' '.join(case)} | {side_by_side([x / 1e6 for x in rows[' '.join(case)]['bytes']], 0)} |" for case in usual
+    ]
+    lines = [
+        "# Plan against measurement",
+        "",
+        "What `dfmp2 plan` predicts beside what a run needs, default options but for those named. Seconds; of stages",
+        "the predicted time, then the measured one. *Total* is that of the result, *command* the whole process.",
+        "",
+        head,
+        *(row_of(case, one) for case, one in zip(usual, found, strict=True)),
+        "",
+        f"Off by more than a factor {FACTOR}: {beyond(found, 'total')} of {len(found)} totals, "
+        f"{beyond(found, 'command')} of {len(found)} commands.",
+        "",
+        "How many iterations an SCF needs that DIIS does not converge, or whose instabilities are followed from one",
+        "solution to the next, is not known beforehand:",
+        "",
+        head,
+        *(row_of(case, rows[" ".join(case)]) for case in hard),
+        "",
+        "## Memory",
+        "",
+        "Peak resident memory, MB:",
+        "",
+        "| run | predicted | measured | ratio |",
+        "|---|---|---|---|",
+        *memory,
+        "",
+        f"`python scripts/benchmarks/plan_against_measurement.py`, {machine}, {date}; rates measured just before.",
+        f"Others took {foreign:.2f} cores while the rates were measured, and used {others:.2f} during the runs.",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    """Print the table."""
+    """Measure what is not in the file of rows, and write the page after each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--machine", required=True, help="class of the machine, for the page")
+    parser.add_argument("--date", required=True)
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="JSON of the rows so far; gone on from")
+    given = parser.parse_args()
+    stored: dict[str, Any] = {"rows": {}}
+    if given.rows is not None and given.rows.exists():
+        stored = json.loads(given.rows.read_text(encoding="utf-8"))
     with private_folder() as name:
         folder = Path(name)
-        run_dfmp2("plan", str(INPUTS / "h2o.xyz"), "--basis", "cc-pvdz", "--calibrate", folder=folder)
-        print("| input | memory: predicted | measured | ratio | time: predicted | measured | ratio |")
-        print("|---|---|---|---|---|---|---|")
-        for number, (molecule, basis, *budget) in enumerate(CASES):
-            arguments = [
-                "run",
-                str(INPUTS / f"{molecule}.xyz"),
-                "--basis",
-                basis,
-                "--output",
-                f"{number}.h5",
-                "--quiet",
-            ]
-            child, run = run_dfmp2(*arguments, *(("--memory", *budget) if budget else ()), folder=folder)
-            if child.code:
-                raise SystemExit(f"{molecule} {basis} failed (exit code {child.code}): {child.ending()}")
-            memory, timings, predicted = run["memory"], run["timings"], run["predicted_timings"]
-            sizes = memory["predicted_peak"] / 1e6, memory["measured_peak"] / 1e6
-            times = predicted["total"], timings["total"]
-            print(
-                f"| {' '.join((molecule, basis, *budget))} "
-                f"| {sizes[0]:.0f} MB | {sizes[1]:.0f} MB | {sizes[0] / sizes[1]:.2f} "
-                f"| {times[0]:.2f} s | {times[1]:.2f} s | {times[0] / times[1]:.2f} |",
-                flush=True,
-            )
+        write_molecules(folder)
+        _, plan = run_dfmp2(
+            "plan", "h2o.xyz", "--basis", "cc-pvdz", *([] if stored["rows"] else ["--calibrate"]), folder=folder
+        )
+        stored.setdefault("foreign", plan["rates_measured"]["foreign_cores"])
+        launch = plan["seconds"]["command"] - plan["seconds"]["total"]
+        for case in (*CASES, *UNFORESEEN):
+            label = " ".join(case)
+            if label in stored["rows"]:
+                continue
+            found = stored["rows"][label] = measured(case, folder, launch)
+            print(row_of(case, found), flush=True)
+            if given.rows is not None:
+                given.rows.write_text(json.dumps(stored, indent=1), encoding="utf-8")
+            PAGE.write_text(page(stored["rows"], given.machine, given.date, stored["foreign"]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def _lanes(anchor: str, group: Group) -> Section:
             shown = [*map(difference, gaps), size(worst)]
         said = "" if certificate is None or r.precision == "fp64" else size(certificate.correlation_error)
         rows.append((entry.name, f"{r.backend}, {r.precision}", energy(r.mp2_correlation_energy), *shown, said))
-    heads = ("#E(corr) / Eh", "#Δ E(HF)", "#Δ E(SS)", "#Δ E(OS)", "#Δ E(corr)", "#largest Δ pair", "#estimate")
+    heads = ("#E(corr) / Eh", "#Δ E(HF)", "#Δ E(SS)", "#Δ E(OS)", "#Δ E(corr)", "#largest Δ pair", "#bound")
     times = [
         (
             entry.name,
@@ -89,7 +89,7 @@ def _lanes(anchor: str, group: Group) -> Section:
     ]
     blocks: list[Block] = [
         Table(
-            f"Differences to {base.name}, Eh; estimate: the error of E(corr) found by the run's own certificate",
+            f"Differences to {base.name}, Eh; bound: on the error of E(corr), from the run's own certificate",
             ("result", "backend", *heads),
             rows,
             sortable=True,

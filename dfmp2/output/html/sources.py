@@ -16,7 +16,7 @@ from dfmp2.output.document import Code, Section, energy, fixed
 from dfmp2.output.html.batch import batch_page, is_batch
 from dfmp2.output.html.page import render
 from dfmp2.output.html.several import anchors, compared, each_in_full, first, scan_section
-from dfmp2.output.report import in_full, method_name, of_study, verdict
+from dfmp2.output.report import decimals, in_full, method_name, of_study, verdict
 from dfmp2.output.series import Entry, find_groups
 from dfmp2.output.study import Study, is_study, read_study, verify_study
 
@@ -71,7 +71,7 @@ def result_page(entry: Entry, title: str | None) -> str:
     headline = [
         ("E(MP2, total) / Eh", energy(r.mp2_total_energy)),
         ("E(MP2, correlation) / Eh", energy(r.mp2_correlation_energy)),
-        ("orbital basis", r.orbital_basis.name),
+        ("good to", decimals(r.error_budget)),
         ("backend, precision", f"{r.backend}, {r.precision}"),
         ("checks", verdict(r)),
         ("wall time", f"{fixed(r.timings.total)} s"),

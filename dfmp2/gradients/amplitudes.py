@@ -1,0 +1,178 @@
+"""First-order amplitudes, made from B one occupied orbital at a time and contracted at once to densities.
+
+    t_iajb = (ia|jb) / D          D = e_i + e_j - e_a - e_b        (ia|jb) = sum_P B_iaP B_jbP
+    u_iajb = c_SS (t_iajb - t_ibja) + c_OS t_iajb                  RHF
+    u_iajb = c_SS (t_iajb - t_ibja)  or  c_OS t_iajb               UHF: i and j of one spin, or of two
+
+    Y_jbP = sum_ia u_iajb B_iaP
+    P_ik = -sum_jab t_iajb u_kajb          P_ac = sum_ijb t_iajb u_icjb
+
+    Z_jbQ = sum_P Y_jbP L^-1_PQ                 S_PQ = sum_jb Y_jbP B_jbQ
+
+Sums run over both spins of j. The energy changes by 2 sum Y dB in each spin when B does, and by sum P df with the Fock
+matrix between correlated orbitals; Z is to (Q|jb) what Y is to B. With c_OS = c_SS = 1 this is MP2. All t_iajb of one j
+and as many b as fit into a block are held, never more, and Y of one j. Sources: Weigend and Haeser, Theor. Chem. Acc.
+97, 331 (1997) for RHF; the spin cases follow from the energies of `dfmp2.mp2.pairs` by differentiation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.gradients.inverse_metric import InverseMetric
+from dfmp2.gradients.memory import STREAM_BYTES
+from dfmp2.gradients.tensor import Tensor
+from dfmp2.host.arrays_on_disk import StoredTensor
+from dfmp2.host.threads import each
+from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.mp2.result import Scaling
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AmplitudeDensities:
+    """What the energy depends on.
+
+    Attributes
+    ----------
+    z : Z per spin, (nocc, nvir, naux)
+    products : S, (naux, naux) or as many functions as B has, sum over spins, Eh
+    occupied, virtual : P_ik (nocc, nocc) and P_ac (nvir, nvir) per spin
+    """
+
+    z: list[Tensor]
+    products: Array
+    occupied: list[Array]
+    virtual: list[Array]
+
+
+def amplitude_densities(
+    b: Sequence[Array | StoredTensor],
+    spaces: Sequence[ActiveSpace],
+    scaling: Scaling,
+    inverse: InverseMetric,
+    z: list[Tensor],
+    tile_bytes: int,
+    threads: int,
+) -> AmplitudeDensities:
+    """Z, S and P of one (restricted) or two (alpha, beta) spins.
+
+    Parameters
+    ----------
+    b : (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or on disk
+    spaces : active space per spin
+    scaling : of the energy that is differentiated
+    inverse : of the metric that B was fitted in
+    z : takes Z of each spin
+    tile_bytes : of one array of amplitudes of a worker
+    threads : workers
+    """
+    weight = 2.0 if len(b) == 1 else 1.0
+    naux = b[0].shape[2]
+    occupied = [np.zeros((s.nocc, s.nocc)) for s in spaces]
+    virtual = [np.zeros((s.nvir, s.nvir)) for s in spaces]
+    products = np.zeros((naux, naux))
+    for right, space in enumerate(spaces):  # the spin of j
+        lefts = []
+        for left in range(len(b)):  # the spin of i
+            same, opposite = scaling.same_spin, scaling.opposite_spin
+            if len(b) == 2:
+                same, opposite = (same, 0.0) if left == right else (0.0, opposite)
+            if (same or opposite) and spaces[left].nocc:
+                lefts.append((left, same, opposite))
+        bounds = np.linspace(0, space.nocc, threads + 1).round().astype(int)
+        parts: list[Any] = [None] * threads
+
+        def share(
+            worker: int,
+            right: int = right,
+            space: ActiveSpace = space,
+            lefts: Sequence[tuple[int, float, float]] = lefts,
+            bounds: NDArray[np.int_] = bounds,
+            parts: list[Any] = parts,
+        ) -> None:
+            found = [(np.zeros_like(occupied[left]), np.zeros_like(virtual[left])) for left, _, _ in lefts]
+            gained = np.zeros((naux, naux))
+            for j in range(bounds[worker], bounds[worker + 1]):
+                own, y = np.asarray(b[right][j]), np.zeros((space.nvir, naux))
+                for (left, *factors), densities in zip(lefts, found, strict=True):
+                    energies = space.eps_occ[j], space.eps_vir
+                    _add(b[left], own, spaces[left], energies, (factors[0], factors[1]), tile_bytes, y, *densities)
+                gained += y.T @ own
+                z[right].put_rows(j, inverse.unfit(y))
+            parts[worker] = found, gained
+
+        each(threads, share, threads)
+        for found, gained in parts:
+            products += weight * gained
+            for (left, _, _), (first, second) in zip(lefts, found, strict=True):
+                occupied[left] += (first + first.T) / 2  # symmetric but for rounding
+                virtual[left] += (second + second.T) / 2
+    return AmplitudeDensities(z, products, occupied, virtual)
+
+
+def _add(
+    left: Array | StoredTensor,
+    own: Array,
+    space: ActiveSpace,
+    energies: tuple[float, Array],
+    factors: tuple[float, float],
+    tile_bytes: int,
+    y: Array,
+    occupied: Array,
+    virtual: Array,
+) -> None:
+    """Add the amplitudes of one j with all i of a spin to Y of j and to P of the spin of i.
+
+    Parameters
+    ----------
+    left, space : B and orbitals of i; own, energies : (nvir, naux) of j, its energy and those of b, Eh
+    factors : c_SS and c_OS
+    """
+    (nocc, nvir, naux), (same, opposite) = left.shape, factors
+    step = min(len(own), max(1, tile_bytes // (8 * nocc * nvir)))
+    above = space.eps_occ[:, None, None] - space.eps_vir[:, None]
+    for b0 in range(0, len(own), step):
+        b1 = min(b0 + step, len(own))
+        t = np.empty((nocc, nvir, b1 - b0))
+        turned = t.transpose(0, 2, 1)  # (ib|ja)
+        if same and b1 - b0 < len(own):
+            turned = np.empty((nocc, nvir, b1 - b0))
+        for i0, i1, rows in _groups(left):
+            np.matmul(rows.reshape(-1, naux), own[b0:b1].T, out=t[i0:i1].reshape(-1, b1 - b0))
+            if same and b1 - b0 < len(own):
+                turned[i0:i1] = (rows[:, b0:b1].reshape(-1, naux) @ own.T).reshape(-1, b1 - b0, nvir).transpose(0, 2, 1)
+        if same:
+            u = (same + opposite) * t
+            u -= same * turned
+        else:
+            u = opposite * t
+        denominators = above + (energies[0] - energies[1][b0:b1])
+        u /= denominators
+        t /= denominators
+        del denominators
+        for i0, i1, rows in _groups(left):
+            y[b0:b1] += u[i0:i1].reshape(-1, b1 - b0).T @ rows.reshape(-1, naux)
+        occupied -= t.reshape(nocc, -1) @ u.reshape(nocc, -1).T
+        for first, second in zip(t, u, strict=True):
+            virtual += first @ second.T
+
+
+def _groups(b: Array | StoredTensor) -> Iterator[tuple[int, int, Array]]:
+    """B in groups of occupied orbitals (i0, i1, rows): all at once in memory, a few at a time from disk."""
+    if not isinstance(b, StoredTensor):
+        yield 0, len(b), b
+        return
+    nocc, nvir, naux = b.shape
+    step = min(nocc, max(1, STREAM_BYTES // (8 * nvir * naux)))
+    buffer = np.empty((step, nvir, naux))
+    for i0 in range(0, nocc, step):
+        i1 = min(i0 + step, nocc)
+        b.read(i0, i1, buffer[: i1 - i0])
+        yield i0, i1, buffer[: i1 - i0]

@@ -1,0 +1,111 @@
+"""What the parts of a gradient say about each other.
+
+    1/4 sum_Q,mn G_Q,mn (mn|Q) = E_corr        three-index density and integrals
+    1/2 sum_PQ g_PQ (P|Q) = E_corr             two-index density and metric
+    tr(D S) = N                                relaxed density
+    sum_A F_A = 0,  sum_A R_A x F_A = 0        forces on atoms and point charges, torques by the extent of the molecule
+
+E_corr is that of the pair energies, another code. The derivatives of fitted integrals on the fitting centres are had by
+translation, so that their forces add up to zero whatever they are; the sum of the torques sees them. A wrong orbital
+response is seen by the torques and by `with_slope`, which compares the gradient along one direction d with energies,
+
+    g.d = [E(-2h) - 8 E(-h) + 8 E(h) - E(2h)] / 12 h
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.gradients.correlation import CorrelationPart
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.pyscf_shield import shielded
+from dfmp2.mp2.energy import mp2_energy
+from dfmp2.mp2.result import MP2, Gradient, GradientCertificate, MP2Result, Properties, custom_scaling
+from dfmp2.options import Options
+from dfmp2.planning.system import System
+from dfmp2.progress import Listener, Silent
+from dfmp2.scf.reference import Reference, StartOrbitals
+
+Array = NDArray[np.float64]
+
+ENERGY = 1e-9  # Eh, plus what the precision of the pair energies allows
+SUMS = 1e-6  # Eh/bohr, Eh, electrons
+SLOPE = 2e-6  # Eh/bohr; energies of an SCF of 1e-12 Eh scatter by up to 8e-7 (docs/validation/gradients.md)
+STEP = 0.005  # bohr
+TIGHT = 1e-12  # Eh, of the SCF of displaced molecules
+
+
+def certify(
+    system: System,
+    result: MP2Result,
+    found: Gradient,
+    densities: Properties,
+    correlation: CorrelationPart,
+    residual: float,
+) -> GradientCertificate:
+    """The certificate of a gradient, without energies of displaced molecules."""
+    scaling = custom_scaling(result.options.os_scale, result.options.ss_scale) or MP2
+    energy = scaling.apply(result.mp2_opposite_spin_correlation_energy, result.mp2_same_spin_correlation_energy)
+    with shielded():
+        overlap = system.mole.intor("int1e_ovlp")
+    weight = 2.0 if len(densities.relaxed_density) == 1 else 1.0
+    electrons = weight * float(np.vdot(densities.relaxed_density.sum(axis=0), overlap))
+    forces, places = [found.mp2_total_gradient], [system.molecule.coordinates]
+    if found.point_charge_gradient is not None and system.molecule.point_charges is not None:
+        forces.append(found.point_charge_gradient)
+        places.append(system.molecule.point_charges[:, :3])
+    force, place = np.concatenate(forces), np.concatenate(places)
+    arms = place - place.mean(axis=0)
+    extent = max(1.0, float(np.linalg.norm(arms, axis=1).max()))
+    exact = result.precision == "fp64"
+    factor = max(abs(scaling.opposite_spin), abs(scaling.same_spin), 1.0)
+    return GradientCertificate(
+        three_center_difference=correlation.three_center - energy,
+        two_center_difference=correlation.two_center - energy,
+        allowed_energy=ENERGY * max(1.0, abs(energy)) + (0.0 if exact else factor * result.options.tolerance),
+        electrons_difference=electrons - float(sum(system.mole.nelec)),
+        translation=float(np.abs(force.sum(axis=0)).max()),
+        rotation=float(np.abs(np.cross(arms, force).sum(axis=0)).max()) / extent,
+        z_vector_residual=residual,
+        allowed_sum=SUMS,
+    )
+
+
+def with_slope(
+    proof: GradientCertificate,
+    molecule: Molecule,
+    options: Options,
+    reference: Reference,
+    found: Gradient,
+    listener: Listener,
+) -> GradientCertificate:
+    """The certificate with the gradient along one direction, analytic and from four energies."""
+    direction = check_direction(molecule)
+    tight = replace(
+        options, check=False, precision="fp64", guess="atoms", scf_from=None, scf_starts=1, stability="off",
+        scf_conv_tol=min(TIGHT, options.scf_conv_tol),
+    )  # fmt: skip
+    start = StartOrbitals(reference.mo_coeff, reference.mo_occ, None, "the reference")
+    energies = []
+    for factor in (-2, -1, 1, 2):
+        listener.stage(f"check: energy at {factor * STEP:+.3f} bohr along a direction")
+        moved = replace(molecule, coordinates=molecule.coordinates + factor * STEP * direction)
+        energies.append(scaled_energy(mp2_energy(moved, tight, start=start, listener=Silent(), doubt_units=False)))
+    slope = (energies[0] - 8 * energies[1] + 8 * energies[2] - energies[3]) / (12 * STEP)
+    analytic = float(np.vdot(found.mp2_total_gradient, direction))
+    return replace(proof, analytic_slope=analytic, numerical_slope=slope, allowed_slope=SLOPE)
+
+
+def check_direction(molecule: Molecule) -> Array:
+    """A direction of length 1 in which every atom moves, (natom, 3): the same in every run."""
+    direction = np.random.default_rng(0).standard_normal((molecule.natom, 3))
+    return np.asarray(direction / np.linalg.norm(direction))
+
+
+def scaled_energy(result: MP2Result) -> float:
+    """The total energy that the gradient belongs to, Eh."""
+    scaled = result.scaled_mp2_correlation_energy
+    return result.scf_total_energy + (result.mp2_correlation_energy if scaled is None else scaled)

@@ -1,0 +1,177 @@
+"""Derivatives of integrals with respect to the nuclei, contracted with densities at once.
+
+    one electron      sum_mn D_mn h^x_mn - sum_mn W_mn S^x_mn
+    two centres       sum_PQ g_PQ (P|Q)^x
+    three centres     sum_Q,mn G_Q,mn (mn|Q)^x                           blocks of Q
+    four centres      sum_mnls X_mn D_ls [(mn|ls)^x - 1/2 (ml|ns)^x]     conventional SCF
+
+All densities are symmetric in m and n. Basis functions move with their atoms: d/dA of a function on A is minus its
+derivative with respect to the electron, and by translation d/dQ (mn|Q) = -(d/dm + d/dn)(mn|Q), so that three-centre
+integrals need the derivative of one function only. Integrals are those of PySCF (libcint); PySCF also makes h^x, with
+core potentials, in the spin-free X2C Hamiltonian too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.host.threads import each
+from dfmp2.integrals.three_center import packed_blocks, shell_blocks
+from dfmp2.molecule.pyscf_shield import shielded
+from dfmp2.scf import hamiltonian
+
+Array = NDArray[np.float64]
+Block = tuple[int, int, Array]  # p0, p1 and (p1-p0, nao, nao) numbers, symmetric in the last two
+
+CHARGES_PER_CALL = 64  # whose field integrals are held at a time
+
+
+def by_atom(mole: Any, values: Array) -> Array:
+    """Sums over the functions of each atom, (natom, 3), of values (3, nao)."""
+    slices = mole.aoslice_by_atom()[:, 2:]
+    return np.stack([values[:, p0:p1].sum(axis=1) for p0, p1 in slices])
+
+
+def nuclear_repulsion(mole: Any, charges: Array | None) -> tuple[Array, Array | None]:
+    """Of the nuclei among themselves and with point charges: on the atoms (natom, 3), on the charges (n, 3), Eh/bohr.
+
+    Parameters
+    ----------
+    charges : (n, 4) x, y, z in bohr and charge in e, None for none
+    """
+    places, z = mole.atom_coords(), mole.atom_charges().astype(np.float64)
+    apart = places[:, None] - places
+    distance = np.sqrt((apart**2).sum(axis=2))
+    np.fill_diagonal(distance, np.inf)
+    gradient = -np.einsum("a,b,ab,abx->ax", z, z, distance**-3, apart, optimize=True)
+    if charges is None:
+        return gradient, None
+    on_charges = np.empty((len(charges), 3))
+    for number, (*place, q) in enumerate(charges):
+        away = places - place
+        force = -(z * q / np.sqrt((away**2).sum(axis=1)) ** 3)[:, None] * away
+        gradient += force
+        on_charges[number] = -force.sum(axis=0)
+    return gradient, on_charges
+
+
+def one_electron(mole: Any, relativity: str, density: Array, weighted: Array) -> Array:
+    """sum D h^x - sum W S^x without point charges, (natom, 3) Eh/bohr.
+
+    Parameters
+    ----------
+    relativity : "none" or "x2c"
+    density, weighted : D and W, sums over spins, (nao, nao)
+    """
+    with shielded():
+        mf = hamiltonian.mean_field(mole, "rhf" if mole.spin == 0 else "uhf", relativity, None)
+        derivative = mf.nuc_grad_method().hcore_generator(mole)
+        gradient = np.stack([np.einsum("xmn,mn->x", derivative(atom), density) for atom in range(mole.natm)])
+        overlap = mole.intor("int1e_ipovlp", comp=3)
+    return gradient + 2 * by_atom(mole, np.einsum("xmn,mn->xm", overlap, weighted))
+
+
+def point_charges(mole: Any, charges: Array, density: Array) -> tuple[Array, Array]:
+    """Of the electrons in the field of point charges: on the atoms (natom, 3), on the charges (n, 3), Eh/bohr.
+
+    Parameters
+    ----------
+    charges : (n, 4) x, y, z in bohr and charge in e
+    density : sum over spins, (nao, nao)
+    """
+    on_functions, on_charges = np.zeros((3, mole.nao)), np.empty((len(charges), 3))
+    with shielded():
+        for first in range(0, len(charges), CHARGES_PER_CALL):
+            some = charges[first : first + CHARGES_PER_CALL]
+            field = mole.intor("int1e_grids_ip", grids=some[:, :3])  # (x, k, m, n): dm/dr with 1/|r - R_k|
+            parts = np.einsum("xkmn,mn,k->xkm", field, density, some[:, 3], optimize=True)
+            on_functions += parts.sum(axis=1)
+            on_charges[first : first + len(some)] = -2 * parts.sum(axis=2).T
+    return 2 * by_atom(mole, on_functions), on_charges
+
+
+def two_center(auxmole: Any, factors: Array) -> Array:
+    """sum_PQ g_PQ (P|Q)^x, (natom, 3) Eh/bohr; `factors` is g, (naux, naux), not necessarily symmetric."""
+    with shielded():
+        integrals = auxmole.intor("int2c2e_ip1", comp=3)  # (x, P, Q): dP/dr
+    return -by_atom(auxmole, np.einsum("xpq,pq->xp", integrals, factors + factors.T))
+
+
+def three_center(mole: Any, auxmole: Any, densities: Iterable[Block], threads: int) -> Array:
+    """sum_Q,mn G_Q,mn (mn|Q)^x, (natom, 3) Eh/bohr.
+
+    Parameters
+    ----------
+    densities : G in blocks of whole shells of fitting functions, as of `blocks`
+    threads : workers of the contraction
+    """
+    on_functions, on_fitting = np.zeros((3, mole.nao)), np.zeros((3, auxmole.nao))
+    with shielded():
+        from pyscf.gto import conc_env, moleintor
+
+        atm, bas, env = conc_env(mole._atm, mole._bas, mole._env, auxmole._atm, auxmole._bas, auxmole._env)
+        edges = auxmole.ao_loc_nr()
+        optimiser = moleintor.make_cintopt(atm, bas[: mole.nbas], env, "int3c2e_ip1_sph")
+        work = np.empty(0)
+        for p0, p1, density in densities:
+            first, last = (mole.nbas + int(shell) for shell in np.searchsorted(edges, (p0, p1)))
+            size = 3 * density.size
+            work = work if len(work) >= size else np.empty(size)
+            found = moleintor.getints3c(
+                *("int3c2e_ip1_sph", atm, bas, env, (0, mole.nbas, 0, mole.nbas, first, last), 3),
+                aosym="s1",
+                cintopt=optimiser,
+                out=work[:size],
+            )
+            found = found.transpose(0, 3, 2, 1)  # in memory (x, Q, n, m): dm/dr
+            parts = np.empty((3, p1 - p0, mole.nao))
+
+            def contract(number: int, found: Array = found, density: Array = density, parts: Array = parts) -> None:
+                np.einsum("xnm,nm->xm", found[:, number], density[number], out=parts[:, number])
+
+            each(p1 - p0, contract, threads)
+            on_functions += parts.sum(axis=1)
+            on_fitting[:, p0:p1] = parts.sum(axis=2)
+    return 2 * (by_atom(auxmole, on_fitting) - by_atom(mole, on_functions))
+
+
+def blocks(mole: Any, auxmole: Any, packed_bytes: int) -> list[tuple[int, int]]:
+    """Ranges of fitting functions that one block of densities and derivatives holds: whole shells."""
+    edges = auxmole.ao_loc_nr()
+    return [(int(edges[p]), int(edges[q])) for p, q in shell_blocks(np.diff(edges), mole.nao, packed_bytes)]
+
+
+def unpacked_blocks(mole: Any, auxmole: Any, packed_bytes: int) -> Iterator[Block]:
+    """(mn|Q) in the ranges of `blocks`, (p1-p0, nao, nao) float64."""
+    from pyscf import lib
+
+    for p0, p1, packed in packed_blocks(mole, auxmole, block_bytes=packed_bytes):
+        yield p0, p1, lib.unpack_tril(packed)
+
+
+def four_center(mole: Any, density: list[Array], others: list[Array], weight: float) -> Array:
+    """Coulomb and exchange of D with X, four-centre integrals: (natom, 3) Eh/bohr.
+
+    sum (mn|ls)^x X^T_mn D^T_ls - w sum_s (ml|ns)^x X^s_mn D^s_ls, where T is w times the sum over spins
+
+    Parameters
+    ----------
+    density, others : D and X of each spin, symmetric (nao, nao)
+    weight : w, 2 where one spin stands for both
+    """
+    from pyscf.grad import rhf
+
+    count = len(density)
+    with shielded():
+        coulomb, exchange = rhf.get_jk(mole, [*density, *others])  # of dm/dr, with the sign of dm/dA
+    total = [weight * sum(parts[1:], start=parts[0]) for parts in (density, others)]
+    fields = [weight * coulomb[:count].sum(axis=0), weight * coulomb[count:].sum(axis=0)]
+    parts = np.einsum("xmn,mn->xm", fields[0], total[1]) + np.einsum("xmn,mn->xm", fields[1], total[0])
+    for s in range(count):
+        parts -= weight * np.einsum("xmn,mn->xm", exchange[s], others[s])
+        parts -= weight * np.einsum("xmn,mn->xm", exchange[count + s], density[s])
+    return 2 * by_atom(mole, parts)

@@ -1,0 +1,322 @@
+"""The gradient of the DF-MP2 energy of a molecule: the method section.
+
+    E^x = E_nuc^x + sum_mn (D + P)_mn h^x_mn - sum_mn (W_HF + W)_mn S^x_mn                                          (1)
+          + [ (D/2 + P) with D: Coulomb - exchange ]^x                      JK fitting set, or four-centre           (2)
+          + 2 sum_s sum_iaQ Z_iaQ (ia|Q)^x - sum_PQ g_PQ (P|Q)^x            RI fitting set                           (3)
+
+D and W_HF are the densities of Hartree-Fock (W_HF = sum_i e_i C_i C_i^T), Z and g the three- and two-index densities of
+the correlation energy, P and W its relaxed and its energy-weighted density. (ia|Q)^x is the derivative of the integrals
+over basis functions; that of the orbitals is in P and W:
+
+    amplitudes -> Y, P of correlated orbitals      `amplitudes`
+    Y -> Z, g, T                                   `correlation`     Eq. 3
+    T -> P, W: Z-vector equations                  `response`
+    D, P -> Eq. 2                                  `mean_field`, `derivatives`
+
+It is the gradient of the energy that `dfmp2.mp2.energy` computes, with its fitting sets, its frozen orbitals and the
+factors of its spin components. Sources: Weigend and Haeser, Theor. Chem. Acc. 97, 331 (1997); DiStasio, Steele, Rhee,
+Shao, Head-Gordon, J. Comput. Chem. 28, 839 (2007).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import InputError, NumericalError
+from dfmp2.gradients import certificate as checks
+from dfmp2.gradients import derivatives, memory
+from dfmp2.gradients.amplitudes import amplitude_densities
+from dfmp2.gradients.correlation import CorrelationPart, correlation_part
+from dfmp2.gradients.density import properties
+from dfmp2.gradients.inverse_metric import InverseMetric
+from dfmp2.gradients.mean_field import mean_field_part
+from dfmp2.gradients.response import Orbitals, Relaxed, relax
+from dfmp2.gradients.tensor import Tensor
+from dfmp2.host import resources
+from dfmp2.host.scratch import Room, require_space
+from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.integrals.three_center import coulomb_metric
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.pyscf_shield import shielded
+from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, begun, limited, storage_of
+from dfmp2.mp2.energy import build_b, correlate, hartree_fock
+from dfmp2.mp2.result import MP2, Gradient, GradientCertificate, MP2Result, Properties, custom_scaling
+from dfmp2.options import Options
+from dfmp2.planning.memory import SLACK, Memory
+from dfmp2.planning.plan import settle
+from dfmp2.planning.system import prepare as set_up
+from dfmp2.planning.system import resolve
+from dfmp2.progress import Collector, Listener, Stopwatch
+from dfmp2.scf import hamiltonian
+from dfmp2.scf.hartree_fock import reference_kind, release, reproducible, uses_single
+from dfmp2.scf.reference import Reference, StartOrbitals
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GradientResult:
+    """A finished gradient: the result of the energy, in which it is stored.
+
+    Attributes
+    ----------
+    result : with its fields `gradient`, `gradient_certificate` and `properties`
+    """
+
+    result: MP2Result
+
+    @property
+    def gradient(self) -> Array:
+        """(natom, 3) float64, Eh/bohr."""
+        return self._record.mp2_total_gradient
+
+    @property
+    def point_charge_gradient(self) -> Array | None:
+        """(n, 3) float64, Eh/bohr, None without point charges."""
+        return self._record.point_charge_gradient
+
+    @property
+    def properties(self) -> Properties:
+        """Densities, dipole moments, natural occupations."""
+        assert self.result.properties is not None
+        return self.result.properties
+
+    @property
+    def certificate(self) -> GradientCertificate:
+        """What the parts of the gradient say about each other."""
+        assert self.result.gradient_certificate is not None
+        return self.result.gradient_certificate
+
+    @property
+    def _record(self) -> Gradient:
+        assert self.result.gradient is not None
+        return self.result.gradient
+
+
+def mp2_gradient(
+    molecule: Molecule,
+    options: Options,
+    *,
+    start: StartOrbitals | None = None,
+    listener: Listener | None = None,
+    command: str = "dfmp2.gradient",
+    checkpoint: Checkpoint = NOTHING,
+) -> GradientResult:
+    """Energy, gradient and relaxed densities of one molecule.
+
+    With os_scale or ss_scale they are those of the scaled energy. Amplitudes are in float64, whatever the precision of
+    the pair energies.
+
+    Parameters
+    ----------
+    molecule, options : what to compute and how; with options.check the gradient is compared with energies along one
+        direction, too
+    start : start orbitals of the SCF, None for those of options.guess
+    listener : receives progress and warnings
+    command : stored in the provenance
+    checkpoint : saves what is done of the energy, and may hold what a run that was stopped has done
+
+    Raises
+    ------
+    Dfmp2Error : see `dfmp2.errors`
+    """
+    listener, clock = Collector(listener or Listener()), Stopwatch()
+    options = options.settled(molecule.multiplicity)
+    if options.transform == "device":
+        raise InputError(
+            "--transform device makes B on the device, and the gradient needs it on the host: leave it out"
+        )
+    kind = reference_kind(options, molecule.multiplicity)
+    setup = set_up(options, command)
+    system = resolve(molecule, setup, listener)
+    with limited(setup, system) as setup:
+        core, setup, plan = settle(system, setup, kind, listener)
+        fitting = [aux for aux in (system.auxmole, system.jk_auxmole) if aux is not None]
+        widest = max(int(np.diff(aux.ao_loc_nr()).max()) for aux in fitting)
+        held = memory.plan(plan.work, plan.memory, widest, setup.active)
+        if held.disk:
+            require_space(setup.scratch, plan.memory.disk + held.disk)
+        with begun(system, setup, kind, core, plan, listener, clock, checkpoint, start) as calculation:
+            reference = hartree_fock(calculation, start)
+            _require_complete(reference)
+            reference, fitted = build_b(calculation, reference)
+            b = [*fitted.b]
+            result = correlate(calculation, reference, fitted)
+            return differentiate(calculation, result, b, held)
+
+
+def differentiate(
+    calculation: Calculation, result: MP2Result, b: list[Any], held: memory.GradientMemory
+) -> GradientResult:
+    """The gradient of an energy whose B is still there.
+
+    Parameters
+    ----------
+    b : (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or on disk; emptied
+    held : which arrays are in memory
+    """
+    system, options, listener = calculation.system, calculation.options, calculation.listener
+    mole, reference = system.mole, result.reference
+    begin = time.perf_counter()
+    spaces, spins = calculation.spaces(reference), orbitals(calculation, reference)
+    correlation, unrelaxed = _correlation(calculation, spaces, spins, b, held)  # Eq. 3
+    listener.stage("Z-vector equations")
+    relaxed, residual = _response(calculation, spins, unrelaxed, correlation, held)
+    resources.return_memory()
+    listener.stage("derivatives of the mean field")
+    on_atoms, on_charges = _assemble(calculation, spins, relaxed, held)  # Eqs. 1 and 2
+    scaling = custom_scaling(options.os_scale, options.ss_scale) or MP2
+    found = Gradient(
+        mp2_total_gradient=on_atoms + correlation.gradient,
+        scaling=scaling.name,
+        opposite_spin_factor=scaling.opposite_spin,
+        same_spin_factor=scaling.same_spin,
+        seconds=time.perf_counter() - begin,
+        point_charge_gradient=on_charges,
+    )
+    densities = properties(mole, spins, relaxed)
+    proof = checks.certify(system, result, found, densities, correlation, residual)
+    program = calculation.plan.memory.program + SLACK
+    peak = Memory(
+        result.memory.budget,
+        max(result.memory.predicted_peak, program + held.peak),
+        max(result.memory.measured_peak, resources.peak_resident_memory()),
+    )
+    storage = storage_of(calculation)
+    if options.check:
+        proof = checks.with_slope(proof, system.molecule, options, reference, found, listener)
+    return GradientResult(
+        replace(result, gradient=found, gradient_certificate=proof, properties=densities, memory=peak, storage=storage)
+    )
+
+
+def _correlation(
+    calculation: Calculation,
+    spaces: list[ActiveSpace],
+    spins: list[Orbitals],
+    b: list[Any],
+    held: memory.GradientMemory,
+) -> tuple[CorrelationPart, list[Array]]:
+    """Eq. 3 and what drives the response, and P of correlated orbitals, (nmo, nmo) per spin."""
+    system, options, threads = calculation.system, calculation.options, calculation.setup.active
+    mole, auxmole = system.mole, system.auxmole
+    calculation.listener.stage("amplitudes and their densities")
+    metric = coulomb_metric(auxmole)
+    inverse = InverseMetric(metric, threads)
+    scaling = custom_scaling(options.os_scale, options.ss_scale) or MP2
+    ranges = derivatives.blocks(mole, auxmole, held.packed_bytes)
+    where = calculation.space if held.z_on_disk else None
+    z = [Tensor((s.nocc, s.nvir, len(metric)), ranges, where, f"z-{k}") for k, s in enumerate(spaces)]
+    found = amplitude_densities(b, spaces, scaling, inverse, z, held.tile_bytes, threads)
+    b.clear()
+    resources.return_memory()
+    calculation.listener.stage("derivatives of the fitted integrals")
+    part = correlation_part(mole, auxmole, spaces, found.z, found.products, metric, inverse, held.packed_bytes, threads)
+    for tensor in z:
+        tensor.discard()
+    resources.return_memory()
+    return part, [_placed(*each) for each in zip(spins, found.occupied, found.virtual, strict=True)]
+
+
+def orbitals(calculation: Calculation, reference: Reference) -> list[Orbitals]:
+    """The orbitals of each spin and which of them are correlated."""
+    found = []
+    for coeff, energy, occ, space in zip(
+        reference.mo_coeff, reference.mo_energy, reference.mo_occ, calculation.spaces(reference), strict=True
+    ):
+        occupied = int(np.count_nonzero(occ))
+        core, virtual = occupied - space.nocc, len(occ) - occupied - space.nvir
+        found.append(Orbitals(coeff, energy, core, space.nocc, space.nvir, virtual))
+    return found
+
+
+def _require_complete(reference: Reference) -> None:
+    """Refuse orbitals that do not span the basis: how those left out would respond is not known."""
+    _, nao, nmo = reference.mo_coeff.shape
+    if nmo < nao:
+        raise NumericalError(
+            f"{nao - nmo} of {nao} basis functions were dropped because they are linearly dependent: the energy has no "
+            "gradient where their number may change; use a smaller --basis"
+        )
+
+
+def _placed(o: Orbitals, occupied: Array, virtual: Array) -> Array:
+    """P of correlated orbitals among all of them, (nmo, nmo)."""
+    p = np.zeros((len(o.energy),) * 2)
+    p[o.core : o.occupied, o.core : o.occupied] = occupied
+    p[o.occupied : o.last, o.occupied : o.last] = virtual
+    return p
+
+
+def _response(
+    calculation: Calculation,
+    spins: list[Orbitals],
+    unrelaxed: list[Array],
+    found: CorrelationPart,
+    held: memory.GradientMemory,
+) -> tuple[list[Relaxed], float]:
+    """P and W of each spin, and the residual of the Z-vector equations."""
+    occupied = [o.coeff.T @ t for o, t in zip(spins, found.occupied, strict=True)]
+    virtual = [o.coeff.T @ t for o, t in zip(spins, found.virtual, strict=True)]
+    with shielded():
+        mf = _builder(calculation, held)
+        try:
+            single = uses_single(calculation.options.precision, int(calculation.system.mole.nao))
+            return relax(mf, spins, unrelaxed, occupied, virtual, calculation.listener, single=single)
+        finally:
+            release(mf)
+
+
+def _builder(calculation: Calculation, held: memory.GradientMemory) -> Any:
+    """A PySCF mean field with our Coulomb and exchange matrices, those of the SCF."""
+    system, threads = calculation.system, calculation.setup.active
+    mf = hamiltonian.mean_field(system.mole, calculation.kind, "none", None)
+    if system.jk_auxmole is None:
+        return reproducible(mf)
+    if not held.scf_on_disk:
+        from dfmp2.scf.jk import FittedIntegrals
+
+        return mf.density_fit(with_df=FittedIntegrals(system.mole, system.jk_auxmole, threads))
+    from dfmp2.scf.jk_on_disk import DiskIntegrals
+
+    room = Room(calculation.space, held.pair_bytes, held.read_bytes)
+    return mf.density_fit(with_df=DiskIntegrals(system.mole, system.jk_auxmole, threads, room))
+
+
+def _assemble(
+    calculation: Calculation, spins: list[Orbitals], relaxed: list[Relaxed], held: memory.GradientMemory
+) -> tuple[Array, Array | None]:
+    """Eqs. 1 and 2: on the atoms (natom, 3), and on the point charges (n, 3)."""
+    system, threads = calculation.system, calculation.setup.active
+    mole, charges = system.mole, system.molecule.point_charges
+    weight = 2.0 if len(spins) == 1 else 1.0
+    scf = [o.density for o in spins]
+    change = [o.in_functions(p.relaxed) for o, p in zip(spins, relaxed, strict=True)]
+    weighted = [o.in_functions(p.weighted + np.diag(_occupied(o))) for o, p in zip(spins, relaxed, strict=True)]
+    density = weight * np.sum([*scf, *change], axis=0)
+    on_atoms, on_charges = derivatives.nuclear_repulsion(mole, charges)
+    on_atoms += derivatives.one_electron(
+        mole, calculation.options.relativity, density, weight * np.sum(weighted, axis=0)
+    )
+    if charges is not None and on_charges is not None:
+        found = derivatives.point_charges(mole, charges, density)
+        on_atoms += found[0]
+        on_charges += found[1]
+    others = [d / 2 + p for d, p in zip(scf, change, strict=True)]
+    if system.jk_auxmole is None:
+        on_atoms += derivatives.four_center(mole, scf, others, weight)
+    else:
+        occupied = [o.coeff[:, : o.occupied] for o in spins]
+        where = calculation.space if held.half_on_disk else None
+        on_atoms += mean_field_part(mole, system.jk_auxmole, occupied, others, held.packed_bytes, where, threads)
+    return on_atoms, on_charges
+
+
+def _occupied(o: Orbitals) -> Array:
+    """Orbital energies of occupied orbitals, 0 for the others, (nmo,)."""
+    return np.where(np.arange(len(o.energy)) < o.occupied, o.energy, 0.0)

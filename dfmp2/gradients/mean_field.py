@@ -1,0 +1,94 @@
+"""Coulomb and exchange of the Hartree-Fock density D with X = D/2 + P: derivatives of their fitted integrals.
+
+    E = sum_mnls X^T_mn (mn|ls) D^T_ls - sum_s sum_mnls X^s_mn (ml|ns) D^s_ls         T: sum over the spins s
+
+With D/2 this is the energy of Hartree-Fock, with P the term P f of the correlation energy. In the Coulomb-exchange
+fitting set, with V = (P|Q), c = V^-1 (Q|, and i occupied orbitals of a spin,
+
+    dE = sum_Q [ X^T_mn c_Q(D^T) + D^T_mn c_Q(X^T) ] d(mn|Q) - sum_PQ c_P(X^T) c_Q(D^T) dV_PQ
+         - sum_s [ 2 sum_i C_mi t_iQ,n d(mn|Q) - sum_iPQ c_iP,n t_iQ,n dV_PQ ]         t_iQ,m = sum_n X^s_mn c_iQ,n
+
+The half-transformed (in|Q) of all occupied orbitals are held, (nocc, nao, naux), in memory or on disk; t takes their
+place. Source: Weigend,
+Phys. Chem. Chem. Phys. 4, 4285 (2002), for the fitted matrices; the derivative is that of the expression above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.gradients import derivatives
+from dfmp2.gradients.inverse_metric import InverseMetric
+from dfmp2.gradients.tensor import Tensor
+from dfmp2.host.scratch import Space
+from dfmp2.integrals.three_center import coulomb_metric
+
+Array = NDArray[np.float64]
+
+
+def mean_field_part(
+    mole: Any,
+    auxmole: Any,
+    occupied: Sequence[Array],
+    others: Sequence[Array],
+    packed_bytes: int,
+    space: Space | None,
+    threads: int,
+) -> Array:
+    """Gradient of the fitted Coulomb and exchange energy of D with X, (natom, 3) Eh/bohr.
+
+    Parameters
+    ----------
+    mole, auxmole : PySCF molecules carrying the orbital and the Coulomb-exchange fitting functions
+    occupied : occupied orbitals per spin (nao, nocc), whose D is C C^T; one spin stands for two
+    others : X per spin, (nao, nao) symmetric
+    packed_bytes : of packed integrals per block
+    space : scratch space for the half-transformed integrals, None to hold them
+    threads : workers
+    """
+    weight = 2.0 if len(occupied) == 1 else 1.0
+    nao, naux = mole.nao, auxmole.nao
+    density, other = (weight * np.sum(parts, axis=0) for parts in ([c @ c.T for c in occupied], others))
+    raw = np.empty((2, naux))  # (Q|D), (Q|X)
+    ranges = derivatives.blocks(mole, auxmole, packed_bytes)
+    half = [  # (in|Q), then t
+        Tensor((c.shape[1], nao, naux), ranges, space, f"half-{s}") for s, c in enumerate(occupied)
+    ]
+    for p0, p1, integrals in derivatives.unpacked_blocks(mole, auxmole, packed_bytes):
+        flat = integrals.reshape(p1 - p0, -1)
+        raw[0, p0:p1], raw[1, p0:p1] = flat @ density.ravel(), flat @ other.ravel()
+        for c, target in zip(occupied, half, strict=True):
+            target.put_block(p0, p1, (integrals @ c).transpose(2, 1, 0))
+    inverse = InverseMetric(coulomb_metric(auxmole), threads)
+    unfitted = raw @ inverse.dropped
+    coulomb = inverse.apply(raw.copy())
+    factors = -np.outer(coulomb[1], coulomb[0])
+    mixed = np.outer(coulomb[0], unfitted[1]) + np.outer(coulomb[1], unfitted[0])
+    for x, tensor in zip(others, half, strict=True):
+        for i in range(tensor.shape[0]):
+            rows = tensor.rows(i)
+            left_out = rows @ inverse.dropped
+            own = inverse.apply(rows)
+            turned = x @ own
+            factors += weight * (own.T @ turned)
+            mixed -= 2 * weight * (turned.T @ left_out)
+            tensor.put_rows(i, turned)
+
+    def densities() -> Iterator[derivatives.Block]:
+        for p0, p1 in ranges:
+            total = coulomb[0, p0:p1, None, None] * other + coulomb[1, p0:p1, None, None] * density
+            for c, tensor in zip(occupied, half, strict=True):
+                one = weight * (np.ascontiguousarray(tensor.block(p0, p1).transpose(2, 1, 0)) @ c.T)
+                total -= one
+                total -= one.transpose(0, 2, 1)
+                del one
+            yield p0, p1, total
+
+    gradient = derivatives.three_center(mole, auxmole, densities(), threads)
+    for tensor in half:
+        tensor.discard()
+    return gradient + derivatives.two_center(auxmole, factors + inverse.mixing(mixed))

@@ -1,0 +1,260 @@
+"""What the energy gains when the orbitals respond: relaxed densities, and the Z-vector equations.
+
+The energy of second order is made stationary with the Fock matrix f and the overlap S of the orbitals,
+
+    L = E2 + sum_pq P_pq f_pq - sum_pq W_pq (S_pq - d_pq)                in each spin
+
+P_ik and P_ac of correlated orbitals come from the amplitudes (`dfmp2.gradients.amplitudes`). With dC = C U, the
+integrals (pq|Q) and Z_iaQ = sum_P Y_iaP L^-1_PQ, the derivative dL/dU_pq - 2 W_pq = 0 has
+
+    M_pi = 2 sum_aQ (pa|Q) Z_iaQ + 2 e_p P_pi + 2 G_pi                   i correlated
+    M_pc = 2 e_p P_pc + 2 G_pc                                           c frozen core
+    M_pa = 2 sum_iQ (pi|Q) Z_iaQ + 2 e_p P_pa                            a correlated
+    M_pv = 2 e_p P_pv                                                    v frozen virtual
+    G = J[sum of P over spins] - K[P of the spin]
+
+and M_pq = M_qp for every pair of orbitals. That gives, with T the first terms,
+
+    P_ci = T_ci / (2 (e_i - e_c))         P_va = T_va / (2 (e_a - e_v))
+    (e_a - e_i) P_ai + G_ai[P_ov] = -(T_ai - T_ia) / 2 - G_ai[all other P]          Z-vector
+    W_pq = (M_pq + M_qp) / 4
+
+The Z-vector equations are solved in the space of preconditioned residuals with the least residual, one Coulomb and
+exchange build for each; where exchange is in float32, the residual is made again in float64. Their matrix is that of
+the stability analysis (`dfmp2.scf.rotations`). Sources: Handy and Schaefer, J. Chem. Phys. 81, 5031 (1984); Weigend and
+Haeser, Theor. Chem. Acc. 97, 331 (1997); UHF: Aikens et al., Theor. Chem. Acc. 110, 233 (2003).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import ConvergenceError, NumericalError
+from dfmp2.progress import Listener
+from dfmp2.scf.rotations import Spin, coulomb_exchange, hessian_product
+
+Array = NDArray[np.float64]
+
+RESIDUAL = 1e-9  # Eh, largest norm of the residual of the Z-vector equations
+SINGLE_GAIN = 1e-4  # of the residual that iterations in float32 are trusted with, until it is made in float64
+MOST_CYCLES = 60
+SMALLEST = 0.05  # Eh, of a denominator of the preconditioner
+DEGENERATE = 1e-4  # Eh, between a correlated and a frozen orbital
+UNMIXED = 1e-10  # Eh, of T between orbitals that symmetry keeps apart
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Orbitals:
+    """Orbitals of a spin: occupied ones first, by energy; frozen core, correlated, virtual, frozen virtual.
+
+    Attributes
+    ----------
+    coeff : (nao, nmo); energy : (nmo,) Eh
+    core, nocc, nvir, virtual : frozen core, correlated occupied and virtual, and frozen virtual orbitals
+    """
+
+    coeff: Array
+    energy: Array
+    core: int
+    nocc: int
+    nvir: int
+    virtual: int
+
+    @property
+    def occupied(self) -> int:
+        """Occupied orbitals."""
+        return self.core + self.nocc
+
+    @property
+    def last(self) -> int:
+        """Where the correlated virtual orbitals end."""
+        return self.occupied + self.nvir
+
+    @property
+    def density(self) -> Array:
+        """C_occ C_occ^T, (nao, nao)."""
+        c = self.coeff[:, : self.occupied]
+        return np.asarray(c @ c.T)
+
+    def in_functions(self, matrix: Array) -> Array:
+        """C X C^T, (nao, nao), of X (nmo, nmo)."""
+        return np.asarray(self.coeff @ matrix @ self.coeff.T)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Relaxed:
+    """Densities of the correlation energy in the orbitals of a spin, (nmo, nmo) symmetric.
+
+    Attributes
+    ----------
+    unrelaxed : P_ik and P_ac of correlated orbitals
+    relaxed : P
+    weighted : W, Eh
+    """
+
+    unrelaxed: Array
+    relaxed: Array
+    weighted: Array
+
+
+def relax(
+    mf: Any,
+    spins: Sequence[Orbitals],
+    unrelaxed: Sequence[Array],
+    occupied: Sequence[Array],
+    virtual: Sequence[Array],
+    listener: Listener,
+    *,
+    single: bool,
+) -> tuple[list[Relaxed], float]:
+    """P and W of each spin, and the norm of the residual of the Z-vector equations, Eh.
+
+    Parameters
+    ----------
+    mf : PySCF mean field that makes Coulomb and exchange matrices
+    unrelaxed : P of correlated orbitals, (nmo, nmo) per spin
+    occupied, virtual : T, (nmo, nocc) and (nmo, nvir) Eh per spin
+    single : as of `solve`
+
+    Raises
+    ------
+    ConvergenceError : the Z-vector equations do not converge
+    NumericalError : a frozen orbital is degenerate with a correlated one
+    """
+    weight = 2.0 if len(spins) == 1 else 1.0
+    densities = [p.copy() for p in unrelaxed]
+    drive = [np.zeros_like(p) for p in unrelaxed]
+    for o, p, t, t_occ, t_vir in zip(spins, densities, drive, occupied, virtual, strict=True):
+        t[:, o.core : o.occupied], t[:, o.occupied : o.last] = t_occ, t_vir
+        if o.core and o.nocc:
+            _mix(o, p, t, slice(0, o.core), slice(o.core, o.occupied), "core")
+        if o.virtual and o.nvir:
+            _mix(o, p, t, slice(o.last, o.last + o.virtual), slice(o.occupied, o.last), "virtual")
+    fields = _fields(mf, spins, densities, weight)
+    right = [
+        -(t - t.T)[o.occupied :, : o.occupied] / 2 - g[o.occupied :, : o.occupied]
+        for o, t, g in zip(spins, drive, fields, strict=True)
+    ]
+    rotations = [
+        Spin(o.coeff[:, : o.occupied], o.coeff[:, o.occupied :], o.energy[o.occupied :, None] - o.energy[: o.occupied])
+        for o in spins
+    ]
+    found, residual = solve(mf, rotations, right, weight, listener, single=single)
+    more = _fields_of_rotations(mf, spins, rotations, found, weight)
+    result = []
+    for o, p, first, t, g, h, x in zip(spins, densities, unrelaxed, drive, fields, more, found, strict=True):
+        p[o.occupied :, : o.occupied], p[: o.occupied, o.occupied :] = x, x.T
+        m = t + 2 * o.energy[:, None] * p
+        m[:, : o.occupied] += 2 * (g + h)[:, : o.occupied]
+        result.append(Relaxed(first, p, (m + m.T) / 4))
+    return result, residual
+
+
+def _mix(o: Orbitals, p: Array, t: Array, frozen: slice, correlated: slice, name: str) -> None:
+    """Put P between frozen and correlated orbitals into its places."""
+    gaps = o.energy[correlated] - o.energy[frozen, None]
+    block = t[frozen, correlated]
+    close = np.abs(gaps) < DEGENERATE
+    if (np.abs(block[close]) > UNMIXED).any():
+        raise NumericalError(
+            f"a frozen {name} orbital is degenerate with a correlated one (less than {DEGENERATE:.0e} Eh apart), so "
+            "that the energy has no gradient: freeze one orbital more or less"
+        )
+    p[frozen, correlated] = np.where(close, 0.0, block / (2 * np.where(close, 1.0, gaps)))
+    p[correlated, frozen] = p[frozen, correlated].T
+
+
+def _fields(mf: Any, spins: Sequence[Orbitals], densities: Sequence[Array], weight: float) -> list[Array]:
+    """G of each spin between its orbitals, (nmo, nmo) Eh; each density as the difference of two with orbitals."""
+    orbitals = []
+    for o, p in zip(spins, densities, strict=True):
+        values, vectors = np.linalg.eigh(p)
+        for part in (values > 0, values < 0):
+            orbitals.append(np.ascontiguousarray(o.coeff @ (vectors[:, part] * np.sqrt(np.abs(values[part])))))
+    return _field_of_differences(mf, spins, orbitals, weight)
+
+
+def _fields_of_rotations(
+    mf: Any, spins: Sequence[Orbitals], rotations: Sequence[Spin], found: Sequence[Array], weight: float
+) -> list[Array]:
+    """G of P_ai and P_ia alone, as `_fields`: C_vir x C_occ^T + C_occ x^T C_vir^T is the difference of two squares."""
+    orbitals = []
+    for rotation, x in zip(rotations, found, strict=True):
+        turned = rotation.virtual @ x
+        orbitals += [(rotation.occupied + sign * turned) / np.sqrt(2) for sign in (1, -1)]
+    return _field_of_differences(mf, spins, orbitals, weight)
+
+
+def _field_of_differences(mf: Any, spins: Sequence[Orbitals], orbitals: list[Array], weight: float) -> list[Array]:
+    """G between the orbitals of each spin of densities A A^T - B B^T, `orbitals` being A, B of the first spin, ..."""
+    j, k = coulomb_exchange(mf, orbitals)
+    coulomb = weight * (j[0::2] - j[1::2]).sum(axis=0)
+    return [o.coeff.T @ (coulomb - own) @ o.coeff for o, own in zip(spins, k[0::2] - k[1::2], strict=True)]
+
+
+def solve(
+    mf: Any, spins: list[Spin], right: list[Array], weight: float, listener: Listener, *, single: bool
+) -> tuple[list[Array], float]:
+    """x of H x = b, (nvir, nocc) per spin, and the norm of b - H x, Eh.
+
+    Parameters
+    ----------
+    right : b, (nvir, nocc) per spin
+    weight : of J in H, as of `dfmp2.scf.rotations.hessian_product`
+    single : whether fitted exchange matrices of the iterations are in float32; the residual never is
+
+    Raises
+    ------
+    ConvergenceError : not below RESIDUAL after MOST_CYCLES
+    """
+    shapes = [spin.differences.shape for spin in spins]
+    edges = np.cumsum([0, *(nvir * nocc for nvir, nocc in shapes)])
+    b = np.concatenate([part.ravel() for part in right])
+    diagonal = np.concatenate([spin.differences.ravel() for spin in spins])
+    diagonal = np.where(np.abs(diagonal) < SMALLEST, SMALLEST, diagonal)
+
+    def split(x: Array) -> list[Array]:
+        return [x[p:q].reshape(shape) for p, q, shape in zip(edges, edges[1:], shapes, strict=False)]
+
+    def product(x: Array) -> Array:
+        return np.concatenate([y.ravel() for y in hessian_product(mf, spins, split(x), weight)])
+
+    fitted: Any = getattr(mf, "with_df", None)
+    quick = fitted is not None and single
+    vectors: list[Array] = []
+    images: list[Array] = []
+    x, residual = np.zeros_like(b), b
+    norm, limit = float(np.linalg.norm(b)), 0.0
+    while norm > RESIDUAL:
+        limit, start, right_hand = max(RESIDUAL, SINGLE_GAIN * norm if quick else 0.0), x, residual
+        if quick:
+            fitted.single = True
+        while norm > limit:
+            if len(vectors) == MOST_CYCLES:
+                raise ConvergenceError(
+                    f"the Z-vector equations did not converge in {MOST_CYCLES} iterations: the residual is {norm:.1e} "
+                    f"Eh (needed {RESIDUAL:.0e}). The reference is nearly unstable; look at its stability with "
+                    "--stability full, or follow it with --stability follow"
+                )
+            v = residual / diagonal
+            for _ in range(2):  # orthogonal to rounding
+                for u in vectors:
+                    v -= u * (u @ v)
+            v /= np.linalg.norm(v)
+            vectors.append(v)
+            images.append(product(v))
+            basis = np.stack(images, axis=1)
+            best = np.linalg.lstsq(basis, right_hand, rcond=None)[0]
+            x, residual = start + np.stack(vectors, axis=1) @ best, right_hand - basis @ best
+            norm = float(np.linalg.norm(residual))
+        if quick:
+            fitted.single = False
+            residual = b - product(x)
+            norm = float(np.linalg.norm(residual))
+    listener.stage(f"Z-vector equations: residual {norm:.1e} Eh after {len(vectors)} iterations")
+    return split(x), norm

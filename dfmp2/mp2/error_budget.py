@@ -1,0 +1,414 @@
+"""The error budget: how wrong the energies of a result may be, and how that is known.
+
+The energies are held against those of the same basis set without fitting, rounding or an SCF that ended early. Each
+source of error has a magnitude for E(SCF) and for E(corr), Eh; magnitudes add, so errors that cancel are counted twice.
+
+    source                 E(SCF)                   E(corr)
+    precision              SCF_ROUNDING eps |E|     the certificate; in float64 naux eps (|E_OS| + |E_SS|)
+    SCF convergence        SECOND_ORDER g^2         FIRST_ORDER g               g: norm of the last orbital gradient, Eh
+    fitting metric                                  sqrt(condition) eps |E(corr)| + DROPPED |E(corr)| functions dropped
+    fitting of the SCF     sum_A |e_A| + between    ORBITALS sum_A |e_A| + between      e_A: error for one atom
+    fitting of MP2                                  sum_A |e_A| + between
+    basis set              only a study of several basis sets can tell
+
+    between = single n_single + bonded n_bonded     what fitting misses between atoms and no single atom shows
+
+n_bonded counts real atoms heavier than hydrogen that are bonded to another one, n_single the others. At convergence
+E(SCF) is stationary, E(corr) is not: hence g^2 and g. The condition of the triangular factor L of the metric is the
+root of that of the metric, and the relative error of B = L^-1 (Q|ia) is a multiple of eps times it (Higham, Accuracy
+and Stability of Numerical Algorithms, 2nd ed. (2002), chapters 8 and 10).
+
+The constants cover 95 % of what `scripts/error_budget.py` measured (docs/validation/error-budget.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dfmp2.molecule.elements import bonds
+from dfmp2.scf.reference import GIVEN
+from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
+
+if TYPE_CHECKING:
+    from dfmp2.molecule.basis import BasisSet
+    from dfmp2.molecule.molecule import Molecule
+    from dfmp2.mp2.result import MP2Result
+
+EPSILON = float(np.finfo(np.float64).eps)
+SCF_ROUNDING = 50.0  # times eps |E(SCF)|
+SECOND_ORDER = 3.0  # 1/Eh
+FIRST_ORDER = 0.12  # dimensionless
+GIVEN_TIMES = 4.5  # both, of an SCF done elsewhere, whose orbitals are those of the gradient, not one step better
+ORBITALS = 0.01  # of the errors that atoms show of the SCF's set: what comes into E(corr) with its orbitals
+DROPPED = 1e-6  # of E(corr), for each fitting function that the eigenvalue cut leaves out
+BETWEEN = {  # Eh for an atom: single, bonded
+    "scf": (2e-5, 2.2e-4),
+    "orbitals": (2e-5, 6e-5),
+    "mp2": (3e-5, 1e-4),
+}
+CANCELLING = 0.04  # of the fitting errors of all runs: what is left of them in an energy difference
+EXACT = "the value of this basis set without fitting"
+MOST_DECIMALS = 10  # that a result is printed with
+
+MEASURED, BOUNDED, ESTIMATED, UNKNOWN = KINDS = ("measured", "bounded", "estimated", "not measured")
+SOURCES = {  # key -> in words
+    "precision": "precision",
+    "scf_convergence": "SCF convergence",
+    "fitting_metric": "fitting metric",
+    "scf_fitting": "fitting of the SCF",
+    "mp2_fitting": "fitting of MP2",
+    "basis_set": "basis set",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one source of error adds to one energy.
+
+    Attributes
+    ----------
+    value : magnitude, Eh; None where it is not known
+    kind : one of KINDS
+    how : how that is known, one sentence
+    """
+
+    value: float | None
+    kind: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source of error: its shares of E(SCF) and E(corr), None where it has none."""
+
+    name: str
+    scf: Share | None
+    correlation: Share | None
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """The shares that there are."""
+        return tuple(share for share in (self.scf, self.correlation) if share is not None)
+
+    @property
+    def total(self) -> float:
+        """What is known of its share of E(MP2, total), Eh."""
+        return math.fsum(share.value or 0.0 for share in self.shares)
+
+    @property
+    def how(self) -> str:
+        """How its shares are known, each with its energy where there are two."""
+        if self.scf is None or self.correlation is None or self.scf.how == self.correlation.how:
+            return self.shares[0].how if self.shares else ""
+        return f"E(SCF): {self.scf.how}; E(corr): {self.correlation.how}"
+
+    @property
+    def kinds(self) -> str:
+        """The kinds of its shares, in words."""
+        return ", ".join(dict.fromkeys(share.kind for share in self.shares))
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorBudget:
+    """Sources of error by their keys in SOURCES, and what they add up to.
+
+    Attributes
+    ----------
+    sources : key -> Source
+    energy : what the budget is of, as in "E(MP2, total) is good to 4 decimals"
+    exact : what the energy is held against
+    """
+
+    sources: Mapping[str, Source]
+    energy: str = "E(MP2, total)"
+    exact: str = EXACT
+
+    @property
+    def scf(self) -> float | None:
+        """Expected error of E(SCF), Eh; None where a part of it is not known."""
+        return self._sum([source.scf for source in self._numerical()])
+
+    @property
+    def correlation(self) -> float | None:
+        """Expected error of E(corr), Eh; None where a part of it is not known."""
+        return self._sum([source.correlation for source in self._numerical()])
+
+    @property
+    def total(self) -> float | None:
+        """Expected error of E(MP2, total), Eh; None where a part of it is not known."""
+        return None if self.scf is None or self.correlation is None else self.scf + self.correlation
+
+    @property
+    def decimals(self) -> int | None:
+        """Decimals of E(MP2, total) in hartree that are good: half a unit of the last one is above `total`."""
+        if self.total is None:
+            return None
+        if self.total <= 0.5 * 10.0**-MOST_DECIMALS:
+            return MOST_DECIMALS
+        return max(0, math.floor(-math.log10(2.0 * self.total)))
+
+    @property
+    def largest(self) -> str:
+        """Key of the source that adds most of what is known."""
+        return max(self.sources, key=lambda key: self.sources[key].total)
+
+    @property
+    def summary(self) -> str:
+        """How many digits are good, and why no more, for people."""
+        source = self.sources[self.largest]
+        part = f"{source.name} ({source.total:.1e} Eh, {source.kinds})"
+        if self.total is None:
+            missing = [s.name for s in self._numerical() if any(share.value is None for share in s.shares)]
+            return (
+                f"How many decimals of {self.energy} are good is not known: there is nothing on "
+                f"{' and '.join(missing)}. Largest part that is known: {part}."
+            )
+        good = f"{self.decimals} decimal{'s' * (self.decimals != 1)}" if self.decimals else "no decimal"
+        converted = KJ_PER_MOL_PER_HARTREE * self.total
+        size = f"+-{self.total:.1e} Eh ({converted:{'.1g' if converted < 10 else '.0f'}} kJ/mol)"
+        return f"{self.energy} is good to {good}, about {size} from {self.exact}. Largest part: {part}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it: shares by source and energy, sums in hartree."""
+        shares = {
+            key: {
+                "scf_total_energy": None if source.scf is None else asdict(source.scf),
+                "mp2_correlation_energy": None if source.correlation is None else asdict(source.correlation),
+            }
+            for key, source in self.sources.items()
+        }
+        sums = {"scf_total_energy": self.scf, "mp2_correlation_energy": self.correlation}
+        said = {"decimals": self.decimals, "largest": self.largest, "summary": self.summary}
+        return {"sources": shares, **sums, "mp2_total_energy": self.total, **said}
+
+    def _numerical(self) -> list[Source]:
+        """The sources but for the basis set where nothing is known of it: then the budget is that of this basis."""
+        found = dict(self.sources)
+        if all(share.value is None for share in found["basis_set"].shares):
+            del found["basis_set"]
+        return list(found.values())
+
+    @staticmethod
+    def _sum(shares: Iterable[Share | None]) -> float | None:
+        values = [share.value for share in shares if share is not None]
+        return None if None in values else math.fsum(value for value in values if value is not None)
+
+
+UNMEASURED = "the set was not measured on these atoms"
+UNKNOWN_BASIS = Share(None, UNKNOWN, "one basis set cannot tell; dfmp2 cbs estimates it from two")
+
+
+NO_PAIRS = Share(0.0, BOUNDED, "there is no pair of electrons to correlate")
+
+
+def error_budget(result: MP2Result) -> ErrorBudget:
+    """The budget of one run: E(SCF), E(corr) and their sum against the same basis set without fitting."""
+    shares = {
+        "precision": (_scf_rounding(result), _pair_precision(result)),
+        "scf_convergence": _convergence(result),
+        "fitting_metric": (None, _metric(result)),
+        **_fitting(result),
+        "basis_set": (UNKNOWN_BASIS, UNKNOWN_BASIS),
+    }
+    sources = {key: Source(name, *map(_finite, shares[key])) for key, name in SOURCES.items()}
+    if result.mp2_correlation_energy == 0.0:
+        sources = {
+            key: source if source.correlation is None else replace(source, correlation=NO_PAIRS)
+            for key, source in sources.items()
+        }
+    return ErrorBudget(sources)
+
+
+def _finite(share: Share | None) -> Share | None:
+    """The share; where a damaged or absurd result makes no number of it, one that is not known."""
+    if share is None or share.value is None or math.isfinite(share.value):
+        return share
+    return Share(None, UNKNOWN, "the numbers it follows from are not finite")
+
+
+def _scf_rounding(result: MP2Result) -> Share:
+    value = SCF_ROUNDING * EPSILON * abs(result.scf_total_energy)
+    return Share(value, ESTIMATED, f"float64: {SCF_ROUNDING:g} units in the last place of E(SCF)")
+
+
+def _pair_precision(result: MP2Result) -> Share:
+    certificate = result.certificate
+    if result.precision == "fp64":
+        parts = abs(result.mp2_opposite_spin_correlation_energy) + abs(result.mp2_same_spin_correlation_energy)
+        how = "float64: a unit in the last place of E(OS) and E(SS) for each fitting function"
+        return Share(result.sizes.naux * EPSILON * parts, BOUNDED, how)
+    if certificate is None:
+        return Share(None, UNKNOWN, "mixed precision without a certificate")
+    sample = f"{certificate.sampled} of {certificate.pairs} pairs redone in float64"
+    if certificate.sampled == certificate.pairs:
+        return Share(certificate.correlation_error, MEASURED, sample)
+    if certificate.seed is None:  # evenly spaced, before the sample was drawn at random
+        return Share(certificate.correlation_error, ESTIMATED, f"estimate from {sample}")
+    return Share(certificate.correlation_error, BOUNDED, f"95 % upper bound from {sample}")
+
+
+def _convergence(result: MP2Result) -> tuple[Share, Share]:
+    """Shares of an SCF that ended with an orbital gradient, whose norm is in the history or below its tolerance."""
+    reference, tolerance = result.reference, result.options.scf_gradient_tol
+    given = reference.ladder == GIVEN
+    if given and reference.history is None:
+        share = Share(None, UNKNOWN, "the SCF was done elsewhere and its gradient is not recorded")
+        return share, share
+    if reference.history is None:
+        gradient, known = tolerance, f"{tolerance:.1e} Eh, the tolerance of the orbital gradient"
+    elif not len(reference.history):
+        gradient, known = 0.0, "0: one diagonalisation solves this SCF"
+    else:
+        gradient = float(reference.history[-1, 2])
+        known = f"{gradient:.1e} Eh, the last orbital gradient"
+    second, first = (constant * (GIVEN_TIMES if given else 1.0) for constant in (SECOND_ORDER, FIRST_ORDER))
+    return (
+        Share(second * gradient**2, ESTIMATED, f"{second:.3g} g^2, g = {known}"),
+        Share(first * gradient, ESTIMATED, f"{first:.3g} g, g = {known}"),
+    )
+
+
+def _metric(result: MP2Result) -> Share:
+    found, energy = result.diagnostics, abs(result.mp2_correlation_energy)
+    condition = found.metric_condition if found.metric_condition >= 1.0 else math.nan  # there is none below 1
+    value = math.sqrt(condition) * EPSILON * energy
+    how = f"root of the condition number {condition:.1e} times rounding"
+    if not found.metric_dropped:
+        return Share(value, BOUNDED, how)
+    dropped = f"{found.metric_dropped} fitting functions dropped at {found.metric_threshold:.0e} of the largest"
+    return Share(value + DROPPED * found.metric_dropped * energy, ESTIMATED, f"{how}, and {dropped}")
+
+
+def _fitting(result: MP2Result) -> dict[str, tuple[Share | None, Share | None]]:
+    """Shares of both fitting sets, from four-centre integrals in the molecule where they were made, else from atoms."""
+    certificate, conventional = result.fitting_certificate, result.scf_fitting is None
+    four_centre = Share(0.0, BOUNDED, "the SCF has four-centre integrals")
+    if certificate is None:
+        scf = _of_atoms(result, "scf", result.scf_fitting), _of_orbitals(result, result.scf_fitting)
+        mp2 = None, _of_atoms(result, "mp2", result.mp2_fitting)
+        return {"scf_fitting": (four_centre, None) if conventional else scf, "mp2_fitting": mp2}
+    error = abs(certificate.correlation_error) + certificate.correlation_uncertainty
+    how = (
+        f"four-centre integrals: {certificate.sampled_pairs} of {certificate.pairs} pairs, "
+        f"{certificate.correlation_error:+.1e} Eh within {certificate.correlation_uncertainty:.1e} Eh"
+    )
+    correlation = Share(error, MEASURED, how if conventional else f"{how}; the orbitals of the fitted SCF are in it")
+    if conventional or certificate.scf_error is None:
+        return {"scf_fitting": (four_centre, None), "mp2_fitting": (None, correlation)}
+    uncertainty = certificate.scf_uncertainty or 0.0
+    how = f"four-centre integrals: {certificate.scf_error:+.1e} Eh within {uncertainty:.1e} Eh"
+    scf_share = Share(abs(certificate.scf_error) + uncertainty, MEASURED, how)
+    return {"scf_fitting": (scf_share, None), "mp2_fitting": (None, correlation)}
+
+
+def _of_atoms(result: MP2Result, role: str, basis: BasisSet | None) -> Share:
+    """Share of a set in the energy that it fits."""
+    atoms, between = _atoms(result.molecule, basis), _between(result.molecule, role)
+    if atoms is None:
+        return Share(None, UNKNOWN, UNMEASURED)
+    how = f"{atoms:.1e} Eh of the atoms one by one, and an allowance of {between:.1e} Eh for what lies between them"
+    return Share(atoms + between, ESTIMATED, how)
+
+
+def _of_orbitals(result: MP2Result, basis: BasisSet | None) -> Share:
+    """Share of the SCF's set in E(corr), whose orbitals it makes."""
+    atoms, between = _atoms(result.molecule, basis), _between(result.molecule, "orbitals")
+    if atoms is None:
+        return Share(None, UNKNOWN, UNMEASURED)
+    how = f"through the orbitals: an allowance of {between:.1e} Eh, and {100 * ORBITALS:g} % of the atoms"
+    return Share(ORBITALS * atoms + between, ESTIMATED, how)
+
+
+def _atoms(molecule: Molecule, basis: BasisSet | None) -> float | None:
+    """Magnitudes of the errors of a set for the atoms one by one, Eh; None where one was not measured."""
+    symbols = molecule.real_symbols
+    if basis is None or basis.error_of(symbols) is None:
+        return None
+    return math.fsum(abs(basis.errors[symbol]) for symbol in symbols)
+
+
+def _between(molecule: Molecule, role: str) -> float:
+    """Allowance for what fitting misses between atoms, Eh."""
+    single, bonded = BETWEEN[role]
+    count = bonded_atoms(molecule)
+    return single * (len(molecule.real_symbols) - count) + bonded * count
+
+
+def bonded_atoms(molecule: Molecule) -> int:
+    """Real atoms heavier than hydrogen that are bonded to another one."""
+    pairs = bonds(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, molecule.ghost)
+    heavy = [pair for pair in pairs if "H" not in (molecule.symbols[pair[0]], molecule.symbols[pair[1]])]
+    return len({atom for pair in heavy for atom in pair})
+
+
+# --- several runs -------------------------------------------------------------------------------------
+
+Weights = tuple[float, float]  # of a run's E(SCF) and of its E(corr) in a combination of energies
+
+
+def combined(
+    parts: Sequence[tuple[Weights, MP2Result]],
+    energy: str,
+    *,
+    cancelling: float = CANCELLING,
+    basis_set: tuple[Share, Share] = (UNKNOWN_BASIS, UNKNOWN_BASIS),
+    exact: str = EXACT,
+) -> ErrorBudget:
+    """The budget of a combination of energies of several runs.
+
+    Errors of precision, convergence and metric have nothing to do with each other: they add. Those of fitting are
+    nearly the same on both sides of a difference. Where every run has measured its own they are combined with their
+    signs; elsewhere a part of their sum is left.
+
+    Parameters
+    ----------
+    parts : weights and result of each run
+    energy, exact, basis_set : of the budget
+    cancelling : part of the fitting errors that is left; 1 where the combination is no difference
+    """
+    budgets = [(weights, result.error_budget.sources) for weights, result in parts]
+
+    def added(key: str, which: int, factor: float) -> Share | None:
+        shares = [(weights[which], (found[key].scf, found[key].correlation)[which]) for weights, found in budgets]
+        weighted = [(abs(weight), share) for weight, share in shares if share is not None and weight]
+        if not weighted:
+            return None
+        unknown = [share for _, share in weighted if share.value is None]
+        if unknown:
+            return unknown[0]
+        value = factor * math.fsum(weight * share.value for weight, share in weighted if share.value is not None)
+        if factor < 1.0:
+            return Share(value, ESTIMATED, f"{100 * factor:g} % of the sum over {len(weighted)} runs: the rest cancels")
+        kind = max((share.kind for _, share in weighted), key=KINDS.index)  # the least sure
+        return Share(value, kind, f"sum over {len(weighted)} runs")
+
+    sources = {}
+    measured = all(result.fitting_certificate is not None for _, result in parts)
+    for key, name in SOURCES.items():
+        fitting = key.endswith("fitting")
+        if key == "basis_set":
+            shares: tuple[Share | None, Share | None] = basis_set
+        elif fitting and measured:
+            shares = _with_signs(parts, key)
+        else:
+            factor = cancelling if fitting else 1.0
+            shares = added(key, 0, factor), added(key, 1, factor)
+        sources[key] = Source(name, *shares)
+    return ErrorBudget(sources, energy, exact)
+
+
+def _with_signs(parts: Sequence[tuple[Weights, MP2Result]], key: str) -> tuple[Share | None, Share | None]:
+    """Shares of a fitting set where each run has measured its error; uncertainties add."""
+    which, name = (0, "scf") if key == "scf_fitting" else (1, "correlation")
+    found = [(weights[which], result.fitting_certificate) for weights, result in parts]
+    errors = [weight * (getattr(c, f"{name}_error") or 0.0) for weight, c in found]
+    uncertain = [abs(weight) * (getattr(c, f"{name}_uncertainty") or 0.0) for weight, c in found]
+    error, uncertainty = math.fsum(errors), math.fsum(uncertain)
+    how = f"four-centre integrals in {len(found)} runs: {error:+.1e} Eh within {uncertainty:.1e} Eh"
+    share = Share(abs(error) + uncertainty, MEASURED, how)
+    return (share, None) if which == 0 else (None, share)

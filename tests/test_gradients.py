@@ -1,0 +1,230 @@
+"""Gradients, relaxed densities and their certificate: against energies, PySCF and published numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pyscf import gto
+
+import dfmp2
+from dfmp2.errors import Dfmp2Error, ResourceError
+from dfmp2.gradients import memory
+from dfmp2.gradients.gradient import mp2_gradient
+from dfmp2.host.resources import resident_memory
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.energy import mp2_energy
+from dfmp2.options import make_options
+from dfmp2.progress import Silent
+from dfmp2.scf.reference import StartOrbitals
+from tests.conftest import Heard, succeed
+
+SMALL = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "cc-pvdz-ri", "allow_poor_fit": True}
+EXACT = {"precision": "fp64", "scf_conv_tol": 1e-14, "stability": "off", "threads": 1}
+FOUR_CENTRE = {"scf": "conventional", "scf_auxbasis": None}
+WATER = Molecule(("O", "H", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]])
+FIELD = WATER.in_field([[0, 0.3, 4.2, 0.5], [1, -5, 0, -0.8]])
+GHOST = Molecule(("H", "F", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]], ghost=(False, False, True))
+CASES = {
+    "rhf": (WATER, {}),
+    "uhf, scaled": (WATER.with_state(1, 2), {"os_scale": 1.3, "ss_scale": 0.4}),
+    "rhf, core and virtuals frozen, scaled": (
+        WATER, {"frozen_core": "1", "frozen_virtual": 2, "os_scale": 1.2, "ss_scale": 0.3},
+    ),
+    "uhf, core and virtuals frozen": (WATER.with_state(1, 2), {"frozen_core": "1", "frozen_virtual": 2}),
+    "rhf, four-centre": (WATER, FOUR_CENTRE),
+    "uhf, four-centre": (WATER.with_state(1, 2), FOUR_CENTRE),
+    "ghost": (GHOST, {}),
+    "x2c": (WATER, {"relativity": "x2c"}),
+    "charges": (FIELD, {}),
+    "no beta electron": (Molecule(("H", "H"), [[0, 0, 0], [0, 0, 2.1]], charge=1, multiplicity=2), {}),
+}  # fmt: skip
+
+
+def total(result):
+    """The energy that is differentiated."""
+    scaled = result.scaled_mp2_correlation_energy
+    return result.mp2_total_energy if scaled is None else result.scf_total_energy + scaled
+
+
+def slope(molecule, options, direction, start, step=0.005, charges=None):
+    """Five-point difference of energies along a direction of the atoms and one of the charges, Eh/bohr."""
+    energies = []
+    for factor in (-2, -1, 1, 2):
+        moved = replace(molecule, coordinates=molecule.coordinates + factor * step * direction)
+        if charges is not None:
+            moved = moved.in_field(molecule.point_charges + factor * step * charges)
+        energies.append(total(mp2_energy(moved, options, start=start, listener=Silent())))
+    return (energies[0] - 8 * energies[1] + 8 * energies[2] - energies[3]) / (12 * step)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradient_is_the_derivative_of_the_energy(name):
+    molecule, special = CASES[name]
+    options = make_options(**SMALL | EXACT | special)
+    found = mp2_gradient(molecule, options, listener=Silent())
+    reference = found.result.reference
+    start = StartOrbitals(reference.mo_coeff, reference.mo_occ, None, "there")
+    rng = np.random.default_rng(1)
+    direction, charges = rng.standard_normal((molecule.natom, 3)), None
+    expected = np.vdot(direction, found.gradient)
+    if molecule.point_charges is not None:
+        charges = np.column_stack([rng.standard_normal((2, 3)), np.zeros(2)])
+        expected += np.vdot(charges[:, :3], found.point_charge_gradient)
+    assert slope(molecule, options, direction, start, charges=charges) == pytest.approx(expected, abs=5e-8)
+    assert found.certificate.passed, found.certificate.failures
+
+
+def test_the_gradient_is_exact_where_eigenvalues_of_the_metric_are_cut(monkeypatch):
+    monkeypatch.setattr("dfmp2.integrals.metric.CONDITION_LIMIT", 1e2)
+    monkeypatch.setattr("dfmp2.integrals.metric.EIGENVALUE_CUT", 3e-3)
+    options = make_options(**SMALL | EXACT)
+    found = mp2_gradient(WATER, options, listener=Silent())
+    assert found.result.diagnostics.metric_dropped > 5
+    direction = np.random.default_rng(1).standard_normal((3, 3))
+    reference = found.result.reference
+    start = StartOrbitals(reference.mo_coeff, reference.mo_occ, None, "there")
+    expected = slope(WATER, options, direction, start, step=0.002)
+    assert np.vdot(direction, found.gradient) == pytest.approx(expected, abs=1e-7)
+
+
+@pytest.mark.parametrize("state", [(0, 1), (1, 2)], ids=["rhf", "uhf"])
+def test_densities_are_those_of_pyscf(state):
+    from pyscf.mp import dfmp2_native, dfump2_native
+
+    from dfmp2.molecule.mole import fitting_data
+    from dfmp2.planning.system import prepare, resolve
+    from dfmp2.scf.hamiltonian import mean_field
+
+    molecule = WATER.with_state(*state)
+    scaled = {"os_scale": 1.2, "ss_scale": 0.5, "frozen_core": "1"}
+    options = make_options(**SMALL | EXACT | FOUR_CENTRE | scaled)
+    found = mp2_gradient(molecule, options, listener=Silent())
+    system = resolve(molecule, prepare(options, "test"), Silent())
+    reference, own = found.result.reference, found.properties
+    mf = mean_field(system.mole, reference.kind, "none", None)
+    parts = (reference.mo_coeff, reference.mo_energy, reference.mo_occ)
+    mf.mo_coeff, mf.mo_energy, mf.mo_occ = (part[0] for part in parts) if state[1] == 1 else parts
+    mf.e_tot, mf.converged = reference.scf_total_energy, True
+    solver = dfmp2_native.DFRMP2 if state[1] == 1 else dfump2_native.DFUMP2
+    for name, density, occupations, dipole in (
+        ("unrelaxed", own.unrelaxed_density, own.unrelaxed_occupations, own.unrelaxed_dipole),
+        ("relaxed", own.relaxed_density, own.relaxed_occupations, own.relaxed_dipole),
+    ):
+        with solver(mf, frozen=1, auxbasis=fitting_data(molecule, system.mp2_fitting)) as theirs:
+            theirs.verbose, theirs.ps, theirs.pt, theirs.cphf_tol = 0, 1.2, 0.5, 1e-12
+            theirs.kernel()
+            expected = np.asarray(theirs.make_rdm1(relaxed=name == "relaxed", ao_repr=True))
+            numbers = np.asarray(theirs.make_natorbs(relaxed=name == "relaxed")[0])
+        expected = expected[None] / 2 if expected.ndim == 2 else expected
+        np.testing.assert_allclose(density, expected, atol=2e-7, err_msg=name)
+        np.testing.assert_allclose(occupations, numbers, atol=2e-7, err_msg=name)
+        np.testing.assert_allclose(
+            dipole, mf.dip_moment(system.mole, _total(expected), unit="au", verbose=0), atol=1e-6
+        )
+
+
+def _total(density):
+    """A density as PySCF takes it: the sum over spins of one that stands for two."""
+    return 2 * density[0] if len(density) == 1 else density
+
+
+def test_the_relaxed_density_has_the_potential_that_a_charge_feels():
+    """dE/dq of a charge q at R is the potential of the molecule there."""
+    options = make_options(**SMALL | EXACT | {"frozen_core": "1", "frozen_virtual": 1})
+    found = mp2_gradient(WATER, options, listener=Silent())
+    place, step = np.array([0.4, 0.8, 2.5]), 0.002
+    energies = [
+        total(mp2_energy(WATER.in_field([[*place, factor * step]]), options, listener=Silent()))
+        for factor in (-2, -1, 1, 2)
+    ]
+    expected = (energies[0] - 8 * energies[1] + 8 * energies[2] - energies[3]) / (12 * step)
+    mole = gto.Mole.loads(found.result.mole_json)
+    potential = mole.intor("int1e_grids", grids=place[None])[0]
+    nuclei = (mole.atom_charges() / np.linalg.norm(mole.atom_coords() - place, axis=1)).sum()
+    density = 2 * found.properties.relaxed_density[0]
+    assert nuclei - np.vdot(density, potential) == pytest.approx(expected, abs=2e-7)
+
+
+REFUSED = {
+    "linearly dependent": (
+        Molecule(("He",) * 6, np.array(
+            [[0, 0, 0], [0, 0, 0.3782], [0, 0, 0.7563], [0, 0, -0.3782], [0, 0.3782, 0], [0.3782, 0, 0]]
+        ), ghost=(False, *[True] * 5)),
+        {"basis": "aug-cc-pvtz", "auxbasis": None, "scf_auxbasis": None}, "linearly dependent",
+    ),
+    "device": (WATER, {"transform": "device"}, "transform device"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_gradient_is_refused(name):
+    molecule, special, message = REFUSED[name]
+    with pytest.raises(Dfmp2Error, match=message):
+        mp2_gradient(molecule, make_options(**SMALL | EXACT | special), listener=Silent())
+
+
+SHORT = ("h2o.xyz", "--basis", "sto-3g", "--auxbasis", "cc-pvdz-ri", "--allow-poor-fit")
+
+
+def test_the_command_prints_and_stores_the_gradient(call):
+    found = succeed(call("gradient", *SHORT, "--check", "--json")).json
+    result = dfmp2.read("h2o.gradient.h5")
+    assert found["mp2_total_gradient"] == result.gradient.mp2_total_gradient.tolist()
+    assert np.shape(found["mp2_total_gradient"]) == (3, 3)
+    assert found["gradient_method"] == "MP2"
+    assert set(found["properties"]["dipole"]) == {"scf", "unrelaxed", "relaxed"}
+    proof = found["gradient_certificate"]
+    assert proof["passed"]
+    assert abs(proof["slope_difference"]) < 1e-6
+    assert result.properties.relaxed_density.shape == (1, 7, 7)
+    again = succeed(call("gradient", *SHORT, "--check", "--resume", "--json"))
+    assert again.json == found
+    assert "nothing is computed" in again.err
+    shown = succeed(call("show", "h2o.gradient.h5")).out.split("Gradient of")[1].splitlines()
+    row = next(line for line in shown if line.startswith("1 O"))
+    assert [float(x) for x in row.split()[2:]] == pytest.approx(found["mp2_total_gradient"][0], abs=1e-10)
+    succeed(call("derive", "h2o.gradient.h5", "--frozen-core", "1", "--output", "core.h5"))
+    assert dfmp2.read("core.h5").gradient is None
+
+
+def test_a_stored_energy_is_no_gradient(call):
+    succeed(call("run", *SHORT))
+    refused = call("gradient", *SHORT, "--resume", "--output", "h2o.dfmp2.h5")
+    assert refused.code == 3
+    assert "without its gradient" in refused.message
+
+
+def test_a_gradient_whose_certificate_fails_ends_with_8(call):
+    done = call("gradient", *SHORT, "--scf-conv-tol", "1e-3", "--check")
+    assert done.code == 8
+    assert "certificate fails" in done.message
+    assert not dfmp2.read("h2o.gradient.h5").gradient_certificate.passed
+
+
+@pytest.mark.parametrize("state", [(0, 1), (1, 2)], ids=["rhf", "uhf"])
+def test_arrays_on_disk_give_the_same_gradient(state, monkeypatch):
+    molecule, options = WATER.with_state(*state), make_options(**SMALL | EXACT)
+    expected = mp2_gradient(molecule, options, listener=Silent())
+    planned = memory.plan
+
+    def on_disk(*arguments):
+        tight = {"z_on_disk": True, "half_on_disk": True, "scf_on_disk": True, "pair_bytes": 1, "read_bytes": 1}
+        return replace(planned(*arguments), **tight, tile_bytes=3 * 8 * 5 * 8, packed_bytes=1)
+
+    monkeypatch.setattr(memory, "plan", on_disk)
+    monkeypatch.setattr("dfmp2.planning.memory.MemoryPlan.mp2_fits_in_core", False)
+    found = mp2_gradient(molecule, options, listener=Silent())
+    assert expected.result.storage.written == 0
+    assert found.result.storage.fitted_tensor == "disk"
+    assert found.result.storage.written > 0
+    np.testing.assert_allclose(found.gradient, expected.gradient, atol=1e-11)
+    assert found.certificate.passed
+
+
+def test_memory_that_does_not_suffice_is_refused_before_the_scf():
+    told = Heard()
+    with pytest.raises(ResourceError, match=r"for the gradient.*--memory"):
+        mp2_gradient(WATER, make_options(**SMALL | EXACT, memory=resident_memory() + 15 * 10**6), listener=told)
+    assert not told.energies

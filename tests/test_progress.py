@@ -1,0 +1,303 @@
+"""Time left and how it is shown: synthetic runs on a clock of ours, lines on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dfmp2.cli import console
+from dfmp2.cli.console import Console, about
+from dfmp2.errors import InputError
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.options import Options
+from dfmp2.planning.time import Pace, Timings
+from dfmp2.planning.time_left import TimeLeft
+from dfmp2.progress import Collector, Listener, Silent, Stopwatch, counted
+from dfmp2.studies import runs
+from tests.conftest import Heard
+
+FORESEEN = Timings(scf=60.0, integrals=10.0, fit=5.0, transform=10.0, pair_energies=40.0, total=126.0)
+PACE = Pace(integrals=8.0, cycle=4.0, cycles=12, certificate=4.0)
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Told(Silent):
+    """Estimates and the time at which each came."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.estimates: list[tuple[float, float | None]] = []
+
+    def time_left(self, seconds: float | None) -> None:
+        self.estimates.append((self._clock.now, seconds))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(time, "perf_counter", found)
+    return found
+
+
+def synthetic_run(clock: Clock, slower: float, cycles: int, pairs_slower: float = 1.0) -> Told:
+    """A run on a machine that is `slower` than its forecast, with an SCF of `cycles` iterations."""
+    told = Told(clock)
+    listener, watch = Collector(told), Stopwatch()
+    listener.forecast = TimeLeft(watch, FORESEEN, PACE, 1e-6)
+
+    def parts(number: int, seconds: float, what: str) -> Iterator[tuple[int, int, None]]:
+        for part in range(number):
+            clock.wait(seconds * slower / number)
+            yield part, part + 1, None
+
+    listener.stage("RHF (df)")
+    with watch("scf"):
+        for _ in counted(parts(4, 8.0, "SCF"), 4, listener):
+            pass
+        for cycle in range(1, cycles + 1):
+            clock.wait(4.0 * slower)
+            listener.scf_cycle(cycle, -1.0, 0.0, 10 ** (-6.0 * cycle / cycles))
+    listener.stage("integrals")
+    with watch("fit"):
+        for _ in counted(watch.during("transform", parts(20, 20.0, "integrals")), 20, listener):
+            pass
+        clock.wait(5.0 * slower)
+    listener.stage("pair energies")
+    with watch("pair_energies"):
+        for part in range(36):
+            clock.wait(slower * pairs_slower)
+            listener.step(part + 1, 36, "pairs")
+        clock.wait(4.0 * slower * pairs_slower)
+    return told
+
+
+@pytest.mark.parametrize("slower", [0.4, 1.0, 3.0])
+@pytest.mark.parametrize("cycles", [9, 12, 18])
+def test_time_left_is_right_within_a_third_and_calm(clock: Clock, slower: float, cycles: int) -> None:
+    told = synthetic_run(clock, slower, cycles)
+    begun, end = told.estimates[0][0], clock.now
+    for now, seconds in told.estimates:
+        if begun + 0.25 * (end - begun) < now < end - 4.0 * slower:
+            assert seconds is not None
+            assert seconds == pytest.approx(end - now, rel=0.35), (now - begun, seconds)
+    late = [(now, seconds) for now, seconds in told.estimates if now > begun + 0.35 * (end - begun)]
+    for (before, first), (now, second) in pairwise(late):
+        assert second <= first - (now - before) + 0.1 * (end - before)  # what is expected later than before
+
+
+def test_a_stage_tells_its_own_speed(clock: Clock) -> None:
+    """Pair energies that take thrice their forecast: known when a fifth of them is done, though the SCF was in time."""
+    told = synthetic_run(clock, 1.0, 12, pairs_slower=3.0)
+    late = [(now, seconds) for now, seconds in told.estimates if clock.now - 80 < now < clock.now - 24]
+    assert len(late) > 10
+    for now, seconds in late:
+        assert seconds == pytest.approx(clock.now - now, rel=0.2)
+
+
+def test_nothing_is_said_where_nothing_is_known(clock: Clock) -> None:
+    watch = Stopwatch()
+    forecast = TimeLeft(watch, FORESEEN, PACE, 1e-6)
+    with watch("scf"):
+        for cycle in range(1, 12):
+            clock.wait(4.0)
+            forecast.cycle(cycle, 1e-2 if cycle > 3 else 10.0 ** (1 - cycle))  # it does not converge
+        assert forecast.left() is None
+        forecast.cycle(12, 1e-4)
+        forecast.cycle(13, 1e-6)
+        assert forecast.left() is not None
+    fresh = TimeLeft(Stopwatch(), FORESEEN, PACE, 1e-6)
+    assert fresh.left() == pytest.approx(125.0)
+    with fresh._clock("scf"):
+        clock.wait(61.0)  # longer than the whole SCF, and no iteration yet
+        assert fresh.left() is None
+
+
+def test_a_series_counts_the_runs_to_come(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three runs of 100, 50 and 50 s; all take twice as long, which the second one knows from the first."""
+    forecasts = {"a": 100.0, "b": 50.0, "c": 50.0}
+
+    def planned(step: runs.Step) -> Any:
+        if step.name == "d":
+            raise InputError("refused when it is its turn")
+        return None, SimpleNamespace(timings=SimpleNamespace(total=forecasts[step.name]))
+
+    monkeypatch.setattr(runs, "_planned", planned)
+    molecule = Molecule(("He",), [[0.0, 0.0, 0.0]])
+    steps = [runs.Step(name, name, molecule, Options(basis=name)) for name in ("a", "b", "c", "d")]
+    told = Told(clock)
+    series = runs.Series(told, steps)
+    series.begin("a")
+    series.time_left(100.0)
+    assert told.estimates[-1][1] == pytest.approx(200.0)
+    clock.wait(100.0)
+    series.time_left(100.0)
+    assert told.estimates[-1][1] == pytest.approx(100.0 + 2 * 100.0, rel=0.02)
+    clock.wait(100.0)
+    series.end(SimpleNamespace(timings=SimpleNamespace(total=200.0), predicted=SimpleNamespace(total=100.0)))  # type: ignore[arg-type]
+    series.begin("b")
+    for own in (50.0, None):  # its own forecast does not know that yet, or nothing
+        series.time_left(own)
+        assert told.estimates[-1][1] == pytest.approx(200.0, rel=0.03)
+    clock.wait(60.0)
+    series.time_left(40.0)
+    assert told.estimates[-1][1] == pytest.approx(140.0, rel=0.03)
+
+
+# --- what is shown ----------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def show(shown: Console) -> None:
+    """Events of a run in which nothing is told for a while."""
+    shown.stage("RHF (df)")
+    shown.time_left(200.0)
+    shown.scf_cycle(1, -76.0, 0.0, 1e-1)
+    shown.step(3, 10, "integrals")
+    time.sleep(0.3)
+    shown.warning("a doubt")
+    shown.time_left(None)
+    shown.step(10, 10, "integrals")
+    time.sleep(0.2)
+    shown.step(1, 4, "pairs")
+    shown.step(4, 4, "pairs")
+
+
+def test_a_terminal_is_never_silent_and_left_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(console, "TICK", 0.04)
+    monkeypatch.setattr(console, "BAR_EVERY", 0.0)
+    monkeypatch.setenv("NO_COLOR", "1")
+    with Console(quiet=False, log=None) as shown:
+        show(shown)
+    text = stream.getvalue()
+    assert text.count("\r  integrals [#########.....................] 3/10, about 3 min left") > 2  # of the clock alone
+    assert "\r  0:00" in text and "\r  integrals [##############################] 10/10" in text
+    lines = text.split("\n")
+    assert [re.sub(r".*\r", "", line) for line in lines] == [
+        "RHF (df)",
+        "  SCF   1  E =     -76.0000000000 Eh  change   0.0e+00  gradient  1.0e-01",
+        "warning: a doubt",
+        "",
+    ]
+    assert "left" not in lines[-1].split("10/10")[-1]  # after the last None nothing is known
+    assert all(len(part) < 80 for line in lines for part in line.split("\r"))
+    before = stream.tell()
+    time.sleep(0.1)
+    assert stream.tell() == before
+
+
+def test_elsewhere_lines_are_few_and_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, log, clock = io.StringIO(), io.StringIO(), Clock()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(time, "monotonic", clock)
+    with Console(quiet=False, log=log) as shown:
+        shown.stage("pair energies")
+        for done in range(1, 401):  # 100 s
+            clock.wait(0.25)
+            shown.time_left(100.0 - done / 4)
+            shown.step(done, 400, "pairs")
+    lines = stream.getvalue().splitlines()
+    assert stream.getvalue() == log.getvalue() and "\r" not in stream.getvalue()
+    assert lines == [
+        "pair energies",
+        "  pairs 120/400, about 70 s left",
+        "  pairs 240/400, about 40 s left",
+        "  pairs 360/400",
+    ]
+    stream.truncate(0)
+    with Console(quiet=True, log=None) as shown:
+        clock.wait(60.0)
+        show_quietly: Listener = shown
+        show_quietly.step(1, 2, "pairs")
+        show_quietly.stage("check")
+    assert stream.getvalue().strip("\0") == ""
+
+
+def test_a_batch_shows_its_items_and_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dfmp2.cli import batch
+    from dfmp2.execution.state import Row
+
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(batch.signal, "signal", lambda *given: None)
+    monkeypatch.setattr(console, "BAR_EVERY", 0.0)
+    with Console(quiet=False, log=None) as shown:
+        display = batch.Display(shown)
+        display.item(Row("a", "a.xyz", "complete", seconds=2.0), 1, 3, 170.0)
+        display.item(Row("b", "b.xyz", "failed", exit_code=4, error="no convergence"), 2, 3, 80.0)
+        display.item(Row("c", "c.xyz", "complete", seconds=1.0), 3, 3, 0.0)
+    text = stream.getvalue()
+    assert (
+        "[1/3] a: complete, 2.0 s; 3 min left\n\r  items [##########....................] 1/3, about 3 min left" in text
+    )
+    assert "\r  items [####################..........] 2/3, about 80 s left" in text
+    assert "[3/3] c: complete, 1.0 s\n" in text and text.endswith("\r")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (1.0, "a few seconds"),
+        (38.0, "about 40 s"),
+        (170.0, "about 3 min"),
+        (5300.0, "about 88 min"),
+        (9000.0, "about 2.5 h"),
+        (90000.0, "about 25 h"),
+    ],
+)
+def test_durations_are_no_more_exact_than_they_are_known(seconds: float, text: str) -> None:
+    assert about(seconds) == text
+
+
+def test_a_run_tells_its_steps_and_the_time_left() -> None:
+    import dfmp2
+
+    class Steps(Heard):
+        def __init__(self) -> None:
+            super().__init__()
+            self.steps: dict[str, list[tuple[int, int]]] = {}
+            self.left: list[float | None] = []
+
+        def step(self, done: int, total: int, what: str) -> None:
+            self.steps.setdefault(what, []).append((done, total))
+
+        def time_left(self, seconds: float | None) -> None:
+            self.left.append(seconds)
+
+    heard = Steps()
+    result = dfmp2.run("inputs/h2o.xyz", "cc-pvdz", listener=heard, threads=1)
+    assert {what: found[-1] for what, found in heard.steps.items()} == {
+        "SCF integrals": (result.sizes.naux_scf, result.sizes.naux_scf),
+        "integrals": (result.sizes.naux, result.sizes.naux),
+        "pairs": (15, 15),
+    }
+    assert all(done <= total for found in heard.steps.values() for done, total in found)
+    assert len(heard.left) > result.reference.cycles
+    assert all(seconds is None or 0 <= seconds < 60 for seconds in heard.left)
