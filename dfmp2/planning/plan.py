@@ -350,7 +350,8 @@ def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePla
         auxmole = densely_fitted(system).auxmole
         functions = three_center.block_functions(auxmole, work.nao)
         dense, unused = replace(work, naux=int(auxmole.nao), block_functions=functions), {}
-    fixed = {"program": resources.resident_memory(), "budget": setup.budget}
+    left = memory.CERTIFICATE_LEFT + memory.LEFT_BEHIND * setup.threads
+    fixed = {"program": resources.resident_memory() + left, "budget": setup.budget}
     held = memory_plan(dense or work, setup.backend.limits, setup.threads, **fixed)
     rows = memory.exact_rows(work, setup.threads, max(shares))
     held = replace(held, **({} if work.naux_scf else NO_SCF), **unused, exact_rows=rows)

@@ -47,13 +47,11 @@ class Conventional:
     reference : its energy and orbitals
     below : Eh, what the energy lies below that of the last density, to second order
     coupling : Eh, norm of F_ia at the last density
-    builds : exact Fock matrices made
     """
 
     reference: Reference
     below: float
     coupling: float
-    builds: int
 
 
 def conventional_scf(
@@ -128,7 +126,7 @@ def conventional_scf(
         history=None,
     )
     _require_same(reference, found, overlap)
-    return Conventional(found, below, coupling, build)
+    return Conventional(found, below, coupling)
 
 
 def _two_electron(coulomb: Array, exchange: Array) -> Array:
