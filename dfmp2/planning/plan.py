@@ -75,7 +75,7 @@ NOTHING = memory.Stage(0, 0, 0)
 NO_SCF: dict[str, Any] = {"scf_in_core": 0, "scf_fit": None, "scf_read": None, "scf_disk": 0}
 NOT_HELD: dict[str, dict[str, Any]] = {  # part of a run -> fields of its memory plan that belong to the rest
     "all": {},
-    "up to b": {"mp2_pairs": NOTHING, "mp2_disk": 0},
+    "up to b": {"mp2_pairs": NOTHING, "mp2_check": None, "mp2_disk": 0},
     "from orbitals": NO_SCF,
     "from b": {**NO_SCF, "mp2_integrals": NOTHING, "mp2_solve": NOTHING, "mp2_disk": 0},
 }
@@ -94,7 +94,7 @@ def make_plan(system: System, setup: Setup, core: FrozenCore, kind: str, *, part
     if part == "up to b":
         work = replace(work, precision="fp64")
     if part == "from b":
-        work = replace(work, frontier_elements=0, block_functions=0)
+        work = replace(work, frontier=(), block_functions=0)
     known, disk = rates.load(setup.backend.name, setup.threads), rates.load_disk(setup.scratch)
     held = _memory(work, setup, part)
     moved = time.traffic(work, held, setup.backend.limits)
@@ -250,11 +250,12 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
     """Sizes of the run; nvir is taken from nao, an upper limit."""
     mole = system.mole
     spins = mole.nelec if kind == "uhf" else mole.nelec[:1]
-    nao, frontier = int(mole.nao), 0
+    nao = int(mole.nao)
+    frontier: tuple[tuple[int, int], ...] = ()
     if options.stability == "auto":
-        from dfmp2.scf.stability import frontier_elements
+        from dfmp2.scf.stability import frontier_window
 
-        frontier = sum(frontier_elements(int(n), nao - int(n)) for n in spins)
+        frontier = tuple(frontier_window(int(n), nao - int(n)) for n in spins)
     return Workload(
         nao=nao,
         naux_scf=system.naux_scf,
@@ -265,7 +266,7 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         precision=options.precision,
         block_functions=three_center.block_functions(system.auxmole, nao),
         widest_shell=int(np.diff(mole.ao_loc_nr()).max()),
-        frontier_elements=frontier,
+        frontier=frontier,
         single_exchange=uses_single(options.precision, nao),
         x2c_functions=uncontracted_functions(mole) if options.relativity == "x2c" else 0,
         starts=options.scf_starts,
@@ -286,6 +287,8 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
     """Bytes of every stage of that part."""
     limits, program = setup.backend.limits, resources.resident_memory()
     found = memory_plan(work, limits, setup.threads, program=program, budget=setup.budget)
+    if setup.options.check:
+        found = replace(found, mp2_check=memory.check_stage(work, setup.threads))
     if setup.options.transform == "device":
         found = replace(found, mp2_in_core=memory.device_host_bytes(work))
     return replace(found, **NOT_HELD[part])
