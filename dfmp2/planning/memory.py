@@ -21,7 +21,7 @@ X2C_MATRICES = 32  # float64 arrays of the decontracted basis while X2C is made:
 START_MATRICES = 10  # of them at the first iteration, when the integrals are made
 WORKER_BYTES = 32 * 10**6  # buffers of one worker in the SCF fit, the exchange and the triangular solves
 STREAMING_WORKER_BYTES = 8 * 10**6  # of BLAS and small arrays in the exchange where blocks are small
-FIT_WORKER_BYTES = 4 * 10**6  # of BLAS while the SCF integrals are fitted on their way to the disk
+FIT_WORKER_BYTES = 8 * 10**6  # of BLAS while the SCF integrals are fitted on their way to the disk
 HALF_BYTES = 12 * 10**6  # of half-transformed integrals per worker (dfmp2.integrals.transform, dfmp2.scf.jk)
 LEFT_BEHIND = 16 * 10**6  # of BLAS per worker, at most: it keeps the buffers that it copies operands to
 BLAS_DEPTH = 256  # rows of an operand that it copies at a time
@@ -83,7 +83,7 @@ class MemoryPlan:
 
     Attributes
     ----------
-    program : resident now
+    program : resident now, without what an earlier run of this process has left for this one
     scf_in_core, mp2_in_core : with everything in memory
     scf_fit, scf_read : making and reading the SCF integrals on disk; a conventional SCF has no scf_fit, and makes its
         integrals anew where scf_read is
@@ -224,7 +224,9 @@ class MemoryPlan:
         return max((stage.fixed + stage.blocks(self.room) for stage in stages), default=least)
 
 
-def plan(work: Workload, *, program: int, budget: int, workers: int, limits: Limits, edge: int = 1) -> MemoryPlan:
+def plan(
+    work: Workload, *, program: int, budget: int, workers: int, limits: Limits, edge: int = 1, grown: int = 0
+) -> MemoryPlan:
     """Bytes every stage will hold.
 
     Parameters
@@ -233,7 +235,9 @@ def plan(work: Workload, *, program: int, budget: int, workers: int, limits: Lim
     program, budget : resident and allowed bytes
     workers : concurrent tiles and threads; limits : what each tile holds
     edge : occupied orbitals along the edge of a tile of pairs
+    grown : of the resident bytes, what came since the plan before in this process; modules and buffers serve again
     """
+    program -= min(grown, SLACK + min(workers * FIT_WORKER_BYTES, _blas_buffers(work, workers)))
     scf_in_core, scf_fit, scf_read, scf_disk = _scf(work, workers)
     mp2_in_core, integrals, solve, pairs, mp2_disk = _mp2(work, workers, limits, edge)
     return MemoryPlan(
@@ -288,11 +292,10 @@ def _mp2(work: Workload, workers: int, limits: Limits, edge: int) -> tuple[int, 
     row = nvir * naux * FLOAT64
     tiles = min(workers * _tile_elements(limits, edge, nvir * nvir) * FLOAT64, 2 * whole)
     per_function = (pairs + 2 * work.elements + work.frontier_elements) * FLOAT64  # on disk once more, to be written
-    # Of all workers: half-transformed integrals, BLAS's own copy of them and of what is solved, triangles and virtuals.
+    # Of all workers: half-transformed integrals, what BLAS keeps, triangles and virtuals.
     half = work.block_functions * work.half_transformed * work.nao * FLOAT64
     solved = workers * min(max(SOLVE_BYTES, row), whole)
-    copied = min(workers * SOLVE_BYTES, whole + frontier) * BLAS_DEPTH // max(naux, BLAS_DEPTH)
-    left = min(workers * LEFT_BEHIND, half + copied)
+    left = _blas_buffers(work, workers)
     fixed = metric + frontier + workers * work.nao * sum(work.nao + spin.nvir for spin in work.spins) * FLOAT64
     if half > workers * HALF_BYTES:
         half = workers * HALF_BYTES
@@ -308,6 +311,13 @@ def _mp2(work: Workload, workers: int, limits: Limits, edge: int) -> tuple[int, 
     rounding = 0 if work.precision == "fp64" else row // 2
     streamed = Stage(left + tiles + row + rounding, 3 * edge * row, (rows + 2 * edge) * row)
     return in_core, integrals, solve, streamed, whole
+
+
+def _blas_buffers(work: Workload, workers: int) -> int:
+    """Bytes that BLAS keeps: its own copies of half-transformed integrals, and of what is solved."""
+    half = work.block_functions * work.half_transformed * work.nao * FLOAT64
+    solved = min(workers * SOLVE_BYTES, (work.elements + work.frontier_elements) * work.naux * FLOAT64)
+    return min(workers * LEFT_BEHIND, half + solved * BLAS_DEPTH // max(work.naux, BLAS_DEPTH))
 
 
 def check_stage(work: Workload, workers: int) -> Stage:

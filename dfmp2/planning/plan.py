@@ -283,10 +283,16 @@ def _with_columns(work: Workload, system: System) -> Workload:
     return replace(work, scf_columns=len(pair_list(system.mole).columns))
 
 
+_program: int | None = None  # bytes, of the plan before in this process
+
+
 def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
     """Bytes of every stage of that part."""
-    limits, program = setup.backend.limits, resources.resident_memory()
-    found = memory_plan(work, limits, setup.threads, program=program, budget=setup.budget)
+    global _program
+    limits, resident = setup.backend.limits, resources.resident_memory()
+    grown = 0 if _program is None else max(0, resident - _program)
+    found = memory_plan(work, limits, setup.threads, program=resident, budget=setup.budget, grown=grown)
+    _program = found.program
     if setup.options.check:
         found = replace(found, mp2_check=memory.check_stage(work, setup.threads))
     if setup.options.transform == "device":
@@ -294,7 +300,9 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
     return replace(found, **NOT_HELD[part])
 
 
-def memory_plan(work: Workload, limits: Limits, count: int, *, program: int, budget: int) -> memory.MemoryPlan:
+def memory_plan(
+    work: Workload, limits: Limits, count: int, *, program: int, budget: int, grown: int = 0
+) -> memory.MemoryPlan:
     """Bytes of every stage on a backend with these limits and `count` threads, on this host or another one."""
     row = max(s.nvir for s in work.spins) * work.naux
     return memory.plan(
@@ -304,4 +312,5 @@ def memory_plan(work: Workload, limits: Limits, count: int, *, program: int, bud
         workers=max(limits.workers, count),
         limits=limits,
         edge=max(tiling.edge(s.nocc, limits, row) for s in work.spins),
+        grown=grown,
     )
