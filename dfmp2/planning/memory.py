@@ -29,6 +29,7 @@ SLACK = 8 * 10**6  # modules, pages of libraries and Python objects that come on
 VARIES = 10**6  # between two processes that load the same
 RECOMPUTED_MATRICES = 4  # (nao, nao) per thread of a conventional SCF that makes its integrals anew
 PAIR_BLOCK_MOST = 64 * 10**6  # of SCF integrals made at a time; larger ones gain nothing
+CACHE_BYTES = 10**6  # of SCF integrals that each worker takes at least
 READ_MOST = 256 * 10**6  # of SCF integrals read at a time
 SOLVE_BYTES = 16 * 10**6  # of B a worker solves at a time (dfmp2.integrals.metric)
 PIECE_BYTES = 10**6  # of raw integrals that a worker reads at a time from the disk
@@ -276,7 +277,8 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage | None, Stage | None,
     streaming = min(STREAMING_WORKER_BYTES * workers, 2 * whole) + min(
         HALF_BYTES * workers, naux * occupied * n * FLOAT64
     )
-    read = Stage(matrices + streaming, 2 * workers * columns * FLOAT64, min(READ_MOST, 2 * whole))
+    least = 2 * workers * max(CACHE_BYTES, columns * FLOAT64)  # dfmp2.scf.jk
+    read = Stage(matrices + streaming, min(least, 2 * whole), min(READ_MOST, 2 * whole))
     return max(matrices + whole + 2 * metric + buffers, x2c), fit, read, whole
 
 

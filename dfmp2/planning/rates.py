@@ -166,7 +166,7 @@ def _host(count: int) -> dict[str, float]:
     """Rates of integrals, transformation, exchange, solves and diagonalisation on four waters, 3 angstrom apart."""
     from dfmp2.integrals.screening import every_pair
     from dfmp2.integrals.transform import Transformation
-    from dfmp2.scf.jk import coulomb_exchange, fit_in_place
+    from dfmp2.scf.jk import coulomb_exchange, fit_columns
 
     one = np.array([[0.0, 0.0, 0.2217], [0.0, 1.4309, -0.8867], [0.0, -1.4309, -0.8867]])
     shift = np.array([5.67, 0.0, 0.0])
@@ -185,7 +185,7 @@ def _host(count: int) -> dict[str, float]:
     transformation = Transformation([space], count)
     transform = _best(lambda: transformation(b))
     factor = factorise(three_center.coulomb_metric(auxmole))
-    solve = _best(lambda: fit_in_place(b, factor.factor, count))
+    solve = _best(lambda: fit_columns(b, factor, [npair], count))
     occupied = [np.ascontiguousarray(c[:, :nocc])]
     pairs = every_pair(nao)
     exchange = _best(lambda: coulomb_exchange(b, pairs, occupied, count))
