@@ -109,6 +109,31 @@ def test_every_accepted_budget_is_kept(spins, precision):
         refused.require()
 
 
+def test_memory_counts_the_hessian_of_the_frontier_orbitals():
+    work = replace(WATER, frontier=((20, 30),))
+    plan = memory.plan(work, program=0, budget=10**9, workers=1, limits=CpuBackend(1).limits)
+    b = (20 * 30 + 20**2 + 30**2) * 84 * 8
+    assert plan.mp2_solve.needed - b == pytest.approx(4 * 600**2 * 8, rel=0.3)
+    assert plan.mp2_in_core > b + 4 * 600**2 * 8
+
+
+def test_what_a_run_leaves_for_the_next_one_is_counted_once():
+    given = {"budget": 10**9, "workers": 1, "limits": CpuBackend(1).limits}
+    first = memory.plan(WATER, program=100 * MEGABYTE, **given)
+    assert memory.plan(WATER, program=105 * MEGABYTE, grown=5 * MEGABYTE, **given) == first
+    later = memory.plan(WATER, program=200 * MEGABYTE, grown=100 * MEGABYTE, **given)  # an array of the caller
+    assert later.program > 150 * MEGABYTE
+
+
+def test_a_check_that_does_not_fit_is_refused_before_the_scf(monkeypatch):
+    from dfmp2.scf import hartree_fock
+
+    monkeypatch.setattr(memory, "check_stage", lambda *given: memory.Stage(10**12, 0, 0))
+    monkeypatch.setattr(hartree_fock, "run_scf", lambda *given, **named: pytest.fail("computed"))
+    with pytest.raises(ResourceError, match=r"1\.00 TB are required"):
+        dfmp2.run("inputs/h2o.xyz", "sto-3g", check=True, memory=10**9)
+
+
 # --- time and rates -----------------------------------------------------------------------------------
 
 

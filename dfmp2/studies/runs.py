@@ -43,7 +43,7 @@ from dfmp2.progress import Listener, Silent
 from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.scf.reference import StartOrbitals
 
-LATER = 8 * 10**6  # bytes by which a process grows with its first run, beyond what the plan of the next one credits
+LATER = 16 * 10**6  # bytes by which a process grows with its first run, beyond what the plan of the next one credits
 REST = 5.0  # pause after writing the file, in units of the time that took
 # Errors that are not the step's own: the next step would meet them as well, or they concern the whole study.
 OF_THE_STUDY = (ForeignCheckpoint, DeviceFault)

@@ -7,7 +7,7 @@ The budgets are the comfortable one (the smallest with which `dfmp2 plan` keeps 
 half or a quarter of what is beyond it, and the smallest that works, which is read from the refusal of 1 MB. Every peak
 is that of the kernel, measured from outside. A row is written to --rows as it comes; started again, the script goes on.
 Exit code 1: a peak exceeds its budget by more than 5 %, a budget is refused that is not below the smallest, an energy
-has other bits (1e-9 Eh where a conventional SCF makes its integrals anew), or scratch is left.
+has other bits (1e-8 Eh where a conventional SCF makes its integrals anew), or scratch is left.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from programs import private_folder, run_dfmp2
+from programs import Child, private_folder, run_dfmp2
 
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_xyz, write_xyz
@@ -31,7 +31,7 @@ from dfmp2.validation.entries import load
 
 MEGABYTE = 10**6
 CEILING = 1.05  # times the budget
-CONVENTIONAL = 1e-9  # Eh, by which energies differ where four-centre integrals are made anew
+CONVENTIONAL = 1e-8  # Eh, by which energies may differ where PySCF makes four-centre integrals anew
 REFUSED = 7  # exit code
 SEED = 18
 INPUTS = Path(__file__).resolve().parents[2] / "inputs"
@@ -164,6 +164,68 @@ def broken(row: dict[str, Any], first: dict[str, Any]) -> str:
     return "other energy" if abs(row["energy"] - first["energy"]) > (CONVENTIONAL if anew else 0.0) else ""
 
 
+ENERGY = ("energy", "--from", "p.h5")
+COMMANDS: tuple[tuple[str, int, tuple[str, ...]], ...] = (  # label, processes that share the memory, arguments
+    ("prepare", 1, ("prepare", "{inputs}/water-8.xyz", "--basis", "cc-pvdz", "--output", "p.h5")),
+    ("energy", 1, (*ENERGY, "--output", "e.h5")),
+    ("energy --workers 2", 3, (*ENERGY, "--output", "w.h5", "--workers", "2")),
+    ("energy --shard 0/2", 1, (*ENERGY, "--output", "s.h5", "--shard", "0/2")),
+    ("energy --shard 1/2", 1, (*ENERGY, "--output", "s.h5", "--shard", "1/2")),
+    ("energy --collect", 1, (*ENERGY, "--output", "s.h5", "--collect")),
+    (
+        "interaction",
+        1,
+        ("interaction", "{inputs}/formic-acid-dimer.xyz", "--fragments", "1-5,6-10", "--basis", "def2-svp"),
+    ),
+    ("scan", 1, ("scan", "{inputs}/ch4.xyz", "--bond", "1,2", "1.0:1.2:3", "--basis", "cc-pvtz")),
+    ("cbs", 1, ("cbs", "{inputs}/ch4.xyz", "--basis", "cc-pv[dt]z")),
+)
+BATCH = ("batch", "run", "{inputs}/glycine.xyz", "{inputs}/benzene.xyz", "--basis", "cc-pvdz", "--output", "b")
+
+
+def command_rows() -> Iterator[dict[str, Any]]:
+    """Other commands, with the smallest budget that they name and with half as much again."""
+    with private_folder() as name:
+        folder = Path(name)
+        for label, processes, given in COMMANDS:
+            arguments = [word.format(inputs=INPUTS) for word in given] + ["--threads", "1", "--overwrite", "--quiet"]
+            if label.startswith(("interaction", "scan", "cbs")):
+                arguments += ["--output", f"{label}.h5"]
+            least = least_named(arguments[0], *arguments[1:], folder=folder)
+            once = label.startswith(("energy --shard", "energy --collect"))  # what is done is not done again
+            for which, budget in (("least", least), ("3/2", least * 3 // 2))[: 1 if once else 2]:
+                child, _ = run_dfmp2(*arguments, "--memory", f"{budget}B", folder=folder)
+                yield {"case": label, "which": which, "budget": budget // processes, "peak": child.peak} | end_of(child)
+        arguments = [word.format(inputs=INPUTS) for word in BATCH] + ["--workers", "1", "--threads", "1"]
+        run_dfmp2(*arguments, "--memory", "1MB", folder=folder)
+        texts = [json.loads(path.read_text())["message"] for path in (folder / "b").glob("*.error.json")]
+        least = max(int(re.findall(r"at least --memory (\d+)MB", text)[0]) for text in texts) * MEGABYTE
+        child, _ = run_dfmp2(*arguments, "--memory", f"{least}B", folder=folder)
+        row = {"case": "batch run --workers 1", "which": "least", "budget": least, "peak": child.peak}
+        yield row | end_of(child)
+
+
+def end_of(child: Child) -> dict[str, Any]:
+    """Exit code, wall time and the last words of a failure."""
+    return {"code": child.code, "wall": child.wall, "error": child.ending() if child.code else ""}
+
+
+def show_commands(rows: list[dict[str, Any]]) -> bool:
+    """Print the rows of other commands; whether one breaks a promise."""
+    print(
+        "\n| command | budget of a process | | largest process | peak / budget | time / s |\n|---|---|---|---|---|---|"
+    )
+    found = False
+    for row in rows:
+        fault = f"exit code {row['code']}: {row['error']}" if row["code"] else ""
+        fault = fault or ("more than 5 % above" if row["peak"] > CEILING * row["budget"] else "")
+        found |= bool(fault)
+        cells = [row["case"], f"{row['budget'] / MEGABYTE:.0f} MB", row["which"], f"{row['peak'] / MEGABYTE:.0f} MB"]
+        cells += [f"{row['peak'] / row['budget']:.2f}", f"{row['wall']:.1f}"]
+        print(f"| {' | '.join(cells)} |{' **' + fault + '**' if fault else ''}", flush=True)
+    return found
+
+
 HEAD = "| molecule | functions | budget | | predicted | peak | peak / budget | SCF integrals, B | dE / Eh | time / s |"
 
 
@@ -210,6 +272,8 @@ def main() -> int:
                 with open(given.rows, "a") as file:
                     file.writelines(f"{json.dumps(row)}\n" for row in rows)
         found |= show(rows)
+    if not given.molecule:
+        found |= show_commands(list(command_rows()))
     return int(found)
 
 
