@@ -8,6 +8,7 @@ import re
 import resource
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,9 +80,8 @@ def test_energies_on_disk_equal_those_in_memory(name: str, monkeypatch: pytest.M
     held, stored = both(
         monkeypatch, lambda: dfmp2.run(INPUTS / f"{name}.xyz", "sto-3g", scratch=str(root), stability="off", **EXACT)
     )
-    assert stored.scf_total_energy == pytest.approx(held.scf_total_energy, abs=1e-10)
-    assert stored.mp2_same_spin_correlation_energy == pytest.approx(held.mp2_same_spin_correlation_energy, abs=1e-10)
-    assert stored.mp2_correlation_energy == pytest.approx(held.mp2_correlation_energy, abs=1e-10)
+    for energy in ("scf_total_energy", "mp2_same_spin_correlation_energy", "mp2_correlation_energy"):
+        assert getattr(stored, energy) == getattr(held, energy)  # to the last bit
     assert held.storage is not None and stored.storage is not None
     assert (held.storage.scf_integrals, held.storage.fitted_tensor, held.storage.written) == ("memory", "memory", 0)
     assert (stored.storage.scf_integrals, stored.storage.fitted_tensor) == ("disk", "disk")
@@ -123,7 +123,7 @@ AUX = df.addons.make_auxmol(MOLE, "def2-universal-jkfit")
 
 
 @pytest.mark.parametrize(("pair_bytes", "read_bytes"), [(1, 1), (10**5, 10**5), (10**9, 10**9)])
-def test_matrices_from_disk(pair_bytes: int, read_bytes: int, tmp_path: Path) -> None:
+def test_matrices_from_disk(pair_bytes: int, read_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any block size, densities of two spins with and without orbitals; pairs of distant functions are left out."""
     rng = np.random.default_rng(2)
     occupied = [rng.standard_normal((MOLE.nao, n)) for n in (5, 4)]
@@ -133,7 +133,7 @@ def test_matrices_from_disk(pair_bytes: int, read_bytes: int, tmp_path: Path) ->
     with Space(tmp_path, 0) as space:
         stored = DiskIntegrals(MOLE, AUX, 2, Room(space, pair_bytes, read_bytes))
         for left, right in zip(held.matrices(occupied), stored.matrices(occupied), strict=True):
-            np.testing.assert_allclose(right, left, atol=1e-10)
+            np.testing.assert_array_equal(right, left)
         for left, right in zip(held.get_jk(density), stored.get_jk(density), strict=True):  # PySCF's own builder
             np.testing.assert_allclose(right, left, atol=1e-10)
         assert stored.get_naoaux() == AUX.nao
@@ -149,6 +149,58 @@ def test_full_stability_reads_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert "unstable" in stored.reference.stability.verdict
 
 
+# Runs a command and says its peak memory, kB; from a small process, since Linux counts that of the one that starts it.
+MEASURED = """
+import resource, subprocess, sys
+done = subprocess.run(sys.argv[1:], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+sys.stderr.buffer.write(done.stderr)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+sys.exit(done.returncode)
+"""
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(
+            ("nh2.xyz", "--multiplicity", "2", "--basis", "cc-pvdz", "--scf", "conventional"), id="conventional"
+        ),
+        pytest.param(("ch4.xyz", "--basis", "cc-pvtz", "--precision", "fp64"), id="stability"),
+        pytest.param(("water-8.xyz", "--basis", "cc-pvdz"), id="fitted", marks=SLOW),
+        pytest.param(("benzene.xyz", "--basis", "cc-pvdz", "--check"), id="check", marks=SLOW),
+        pytest.param(("glycine.xyz", "--basis", "cc-pvdz", "--relativity", "x2c"), id="x2c", marks=SLOW),
+    ],
+)
+def test_the_least_budget_named_is_kept(given: tuple[str, ...], tmp_path: Path) -> None:
+    """It works, with a peak of at most 5 % more, and 4 % less are refused."""
+
+    def run(budget: int) -> subprocess.CompletedProcess[str]:
+        command = (COMMAND, "run", str(INPUTS / given[0]), *given[1:], "--threads", "1", "--memory", f"{budget}kB")
+        launcher = (sys.executable, "-S", "-c", MEASURED, *command, "--quiet")
+        return subprocess.run(launcher, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    refused = run(1000)
+    assert refused.returncode == 7
+    least = 1000 * int(re.findall(r"at least --memory (\d+)MB", refused.stderr)[0])
+    assert run(least * 96 // 100).returncode == 7
+    kept = run(least)
+    assert kept.returncode == 0, kept.stderr
+    assert int(kept.stdout) * 1024 <= 1.05 * least * 1000
+
+
+def test_arrays_go_back_to_the_system_when_they_are_freed() -> None:
+    """Where --memory is given: one large array is enough for the C library to keep those that follow."""
+    program = (
+        "import numpy as np; from dfmp2.host.resources import resident_memory; from dfmp2.options import Options\n"
+        "from dfmp2.planning.system import prepare; prepare(Options('sto-3g', memory=10**9), '')\n"
+        "before = resident_memory(); large = np.ones(3 * 10**6); del large\n"
+        "several = [np.ones(250_000) for _ in range(40)]; last = several[-1]; del several\n"
+        "print(resident_memory() - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 10 * 10**6  # of 80 MB
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("memory_given", ["270MB", "220MB"])
 def test_peak_stays_near_the_budget(memory_given: str, tmp_path: Path) -> None:
@@ -161,7 +213,7 @@ def test_peak_stays_near_the_budget(memory_given: str, tmp_path: Path) -> None:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0
-    assert usage.ru_maxrss * 1024 <= 1.1 * int(memory_given[:-2]) * 10**6 + 200 * 10**6
+    assert usage.ru_maxrss * 1024 <= 1.05 * int(memory_given[:-2]) * 10**6
     result = dfmp2.read(tmp_path / "water-8.dfmp2.h5")
     assert result.mp2_total_energy == pytest.approx(-610.0169162773, abs=1e-8)
 

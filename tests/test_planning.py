@@ -29,7 +29,7 @@ INPUTS = Path(__file__).parent.parent / "inputs"
 
 
 WATER = Workload(nao=24, naux_scf=116, naux=84, spins=(Spin(5, 5, 19),), precision="fp64", block_functions=84)
-LARGE = Workload(490, 2366, 1708, (Spin(81, 81, 409),), "fp64", 66, widest_shell=6, frontier_elements=1792)
+LARGE = Workload(490, 2366, 1708, (Spin(81, 81, 409),), "fp64", 66, widest_shell=6, frontier=((16, 32),))
 MEGABYTE = 10**6
 
 
@@ -78,7 +78,7 @@ def test_operations_counted_by_hand(changes, pairs):
 
 
 def planned(budget, spins=1, precision="auto"):
-    work = replace(LARGE, spins=LARGE.spins * spins, precision=precision, frontier_elements=1792 * spins)
+    work = replace(LARGE, spins=LARGE.spins * spins, precision=precision, frontier=((16, 32),) * spins)
     limits = CpuBackend(2).limits
     return memory.plan(work, program=100 * MEGABYTE, budget=budget, workers=2, limits=limits, edge=3)
 
@@ -87,7 +87,7 @@ def test_memory_holds_the_large_arrays():
     """B and its float32 copy, 30 matrices of the SCF for each spin, the SCF integrals; 2.54 GB were measured."""
     plan, exact, both = planned(10**11), planned(10**11, precision="fp64"), planned(10**11, spins=2)
     b, matrix = 81 * 409 * 1708, 490 * 490 * 8
-    assert plan.mp2 > b * 12 > exact.mp2 > b * 8
+    assert plan.mp2 > b * 12 and plan.mp2 > exact.mp2 > b * 8
     assert both.mp2 > 2 * b * 12
     assert plan.scf > 2366 * 490 * 491 // 2 * 8 + 30 * matrix
     assert both.scf - plan.scf == pytest.approx(30 * matrix, rel=0.01)
@@ -111,10 +111,35 @@ def test_every_accepted_budget_is_kept(spins, precision):
         )
     comfortable, below = (planned(ample.comfortable - n, spins, precision) for n in (0, 1))
     assert comfortable.disk == 0 and below.disk > 0
-    refused, least = (planned(ample.least - n, spins, precision) for n in (1, 0))
+    refused, least = (planned(ample.least - memory.VARIES - n, spins, precision) for n in (1, 0))
     assert not refused.fits and least.fits
     with pytest.raises(ResourceError, match=rf"may be used.*--memory {-(-ample.least // MEGABYTE)}MB"):
         refused.require()
+
+
+def test_memory_counts_the_hessian_of_the_frontier_orbitals():
+    work = replace(WATER, frontier=((20, 30),))
+    plan = memory.plan(work, program=0, budget=10**9, workers=1, limits=CpuBackend(1).limits)
+    b = (20 * 30 + 20**2 + 30**2) * 84 * 8
+    assert plan.mp2_solve.needed - b == pytest.approx(4 * 600**2 * 8, rel=0.3)
+    assert plan.mp2_in_core > b + 4 * 600**2 * 8
+
+
+def test_what_a_run_leaves_for_the_next_one_is_counted_once():
+    given = {"budget": 10**9, "workers": 1, "limits": CpuBackend(1).limits}
+    first = memory.plan(WATER, program=100 * MEGABYTE, **given)
+    assert memory.plan(WATER, program=105 * MEGABYTE, grown=5 * MEGABYTE, **given) == first
+    later = memory.plan(WATER, program=200 * MEGABYTE, grown=100 * MEGABYTE, **given)  # an array of the caller
+    assert later.program > 150 * MEGABYTE
+
+
+def test_a_check_that_does_not_fit_is_refused_before_the_scf(monkeypatch):
+    from dfmp2.scf import hartree_fock
+
+    monkeypatch.setattr(memory, "check_stage", lambda *given: memory.Stage(10**12, 0, 0))
+    monkeypatch.setattr(hartree_fock, "run_scf", lambda *given, **named: pytest.fail("computed"))
+    with pytest.raises(ResourceError, match=r"1\.00 TB are required"):
+        dfmp2.run("inputs/h2o.xyz", "sto-3g", check=True, memory=10**9)
 
 
 # --- time and rates -----------------------------------------------------------------------------------

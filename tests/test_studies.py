@@ -60,6 +60,8 @@ def test_water_as_in_psi4(call: Runner, folder: Path) -> None:
 
 def test_diffuse_and_def2(call: Runner) -> None:
     """The limit lies below the larger basis and differs between families by less than the step between two bases."""
+    refused = call("cbs", "h2.xyz", "--basis", "aug-cc-pv[dt]z", "--memory", "1MB")
+    assert refused.code == 7 and "in aug-cc-pvtz: not enough memory" in refused.message  # that of the larger basis
     small = succeed(call("cbs", "h2.xyz", "--basis", "aug-cc-pv[dt]z", "--json")).json
     other = succeed(call("cbs", "h2.xyz", "--basis", "def2-[tq]zvpp", "--json", "--overwrite")).json
     assert (small["correlation_formula"], other["correlation_formula"]) == ("helgaker", "neese-valeev")

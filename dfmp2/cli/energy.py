@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -241,6 +242,7 @@ def _by_workers(
             result = two_parts.energy(source, share, **given, elsewhere=partial(by_workers, pool, source.path))
     except ResourceError as error:
         if engine is None and "--memory" in str(error):
-            raise type(error)(f"{error}; {count} workers and this process share the --memory that is given") from error
+            named = re.sub(r"--memory (\d+)MB", lambda one: f"--memory {(count + 1) * int(one[1])}MB", str(error))
+            raise type(error)(f"{named}; {count} workers and this process share the --memory that is given") from error
         raise
     return replace(result, options=chosen)

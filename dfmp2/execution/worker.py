@@ -115,8 +115,11 @@ def load_libraries() -> None:
     ------
     InputError : PySCF is missing or not usable
     """
+    from dfmp2.host.deferred import defer_numpy_extras, defer_unused
     from dfmp2.molecule.pyscf_shield import import_pyscf
 
+    defer_unused()  # as the command line does: 20 MB
+    defer_numpy_extras()
     import_pyscf()
     for name in ("dfmp2.interop.python", "dfmp2.planning.plan", "dfmp2.execution.state", "pyscf.scf", "pyscf.df"):
         import_module(name)

@@ -53,7 +53,7 @@ from dfmp2.planning.system import prepare as set_up
 from dfmp2.planning.system import resolve
 from dfmp2.progress import Collector, Listener, Stopwatch
 from dfmp2.scf import hamiltonian
-from dfmp2.scf.hartree_fock import reference_kind, release, reproducible, uses_single
+from dfmp2.scf.hartree_fock import jk_builder, reference_kind, release, reproducible, uses_single
 from dfmp2.scf.reference import Reference, StartOrbitals
 
 Array = NDArray[np.float64]
@@ -277,15 +277,12 @@ def _builder(calculation: Calculation, held: memory.GradientMemory) -> Any:
     system, threads = calculation.system, calculation.setup.active
     mf = hamiltonian.mean_field(system.mole, calculation.kind, "none", None)
     if system.jk_auxmole is None:
-        return reproducible(mf)
-    if not held.scf_on_disk:
-        from dfmp2.scf.jk import FittedIntegrals
-
-        return mf.density_fit(with_df=FittedIntegrals(system.mole, system.jk_auxmole, threads))
-    from dfmp2.scf.jk_on_disk import DiskIntegrals
-
-    room = Room(calculation.space, held.pair_bytes, held.read_bytes)
-    return mf.density_fit(with_df=DiskIntegrals(system.mole, system.jk_auxmole, threads, room))
+        return reproducible(mf, held=not held.scf_on_disk)
+    integrals, room = (
+        "disk" if held.scf_on_disk else "memory",
+        Room(calculation.space, held.pair_bytes, held.read_bytes),
+    )
+    return mf.density_fit(with_df=jk_builder(system.mole, system.jk_auxmole, integrals, threads, room))
 
 
 def _assemble(

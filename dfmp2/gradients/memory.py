@@ -38,7 +38,8 @@ class GradientMemory:
 
     Attributes
     ----------
-    z_on_disk, half_on_disk, scf_on_disk : whether these arrays, and the SCF integrals, are in scratch space
+    z_on_disk, half_on_disk, scf_on_disk : whether these arrays, and the SCF integrals, are in scratch space; those of
+        four centres are made anew instead
     pair_bytes, read_bytes : of SCF integrals made and read at a time, as of `dfmp2.host.scratch.Room`
     tile_bytes : of one array of amplitudes of a worker
     packed_bytes : of packed three-centre integrals per block
@@ -91,12 +92,15 @@ def plan(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> Gradi
     amplitudes = fixed + metric + b + workers
     vectors = left + VECTORS * sum(spin.occupied * (nao - spin.occupied) for spin in work.spins) * FLOAT64
     fit, read = energy.scf_fit, energy.scf_read
-    scf_on_disk = fit is not None and read is not None and energy.scf_in_core + vectors > room
+    scf_on_disk = read is not None and energy.scf_in_core + vectors > room
     response = vectors + energy.scf_in_core
     pair_bytes = read_bytes = 0
-    if fit is not None and read is not None and scf_on_disk:
-        pair_bytes, read_bytes = fit.blocks(room - vectors), read.blocks(room - vectors)
-        response = vectors + max(fit.fixed + pair_bytes, read.fixed + read_bytes)
+    if read is not None and scf_on_disk:
+        read_bytes = read.blocks(room - vectors)
+        response = vectors + read.fixed + read_bytes
+        if fit is not None:
+            pair_bytes = fit.blocks(room - vectors)
+            response = max(response, vectors + fit.fixed + pair_bytes)
 
     tiles = threads * TILE_ARRAYS
     z_fits = max(amplitudes + whole + tiles * least_tile, fixed + metric + whole + least_block) <= room

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import ConvergenceError, NumericalError
 from dfmp2.progress import Listener
-from dfmp2.scf.rotations import Spin, coulomb_exchange, hessian_product
+from dfmp2.scf.rotations import Spin, coulomb_exchange, fitted_integrals, hessian_product
 
 Array = NDArray[np.float64]
 
@@ -224,7 +224,7 @@ def solve(
     def product(x: Array) -> Array:
         return np.concatenate([y.ravel() for y in hessian_product(mf, spins, split(x), weight)])
 
-    fitted: Any = getattr(mf, "with_df", None)
+    fitted = fitted_integrals(mf)
     quick = fitted is not None and single
     vectors: list[Array] = []
     images: list[Array] = []

@@ -24,6 +24,7 @@ from dfmp2.host.threads import each
 Array = NDArray[np.float64]
 
 FLOAT64 = 8
+PIECE_ELEMENTS = 1 << 17  # of raw integrals read at a time: 1 MB
 
 
 class Region:
@@ -176,7 +177,7 @@ class StoredTensor:
         if not shrinks:
             each(len(self._groups), lambda number: self._fit(solve, *self._groups[number]), workers)
             return self
-        lengths = {self._fit(solve, *group) for group in self._groups}
+        lengths = {self._fit(solve, *group, parts=8) for group in self._groups}
         self.shape = (*self.shape[:2], lengths.pop()) if lengths else self.shape
         return self
 
@@ -195,19 +196,29 @@ class StoredTensor:
         self.read(i0, i1, out)
         return out
 
-    def _fit(self, solve: Callable[[Array], Array], i0: int, i1: int) -> int:
+    def _fit(self, solve: Callable[[Array], Array], i0: int, i1: int, parts: int = 1) -> int:
+        """Fit a group, its rows in so many parts; returns the length of a row afterwards."""
         _, nvir, naux = self.shape
         count = (i1 - i0) * nvir
         rows = np.empty((count, naux))
         for p0, p1 in self._pieces:
-            piece = np.empty((count, p1 - p0))
-            self._array.read(i0 * nvir * naux + p0 * count, piece)
-            rows[:, p0:p1] = piece
-        fitted = solve(rows)
-        self._array.write(i0 * nvir * fitted.shape[1], fitted)
+            step = max(1, PIECE_ELEMENTS // (p1 - p0))
+            for start in range(0, count, step):
+                piece = np.empty((min(step, count - start), p1 - p0))
+                self._array.read(i0 * nvir * naux + p0 * count + start * (p1 - p0), piece)
+                rows[start : start + len(piece), p0:p1] = piece
+        digest, place, length = hashlib.sha256(), 0, naux
+        step = max(1, -(-count // parts))
+        for start in range(0, count, step):
+            fitted = solve(rows[start : start + step])
+            length = int(fitted.shape[1])
+            self._array.write(i0 * nvir * length + place, fitted)
+            place += fitted.size
+            if self._signed:
+                digest.update(np.ascontiguousarray(fitted).data)
         if self._signed:
-            self._digests[i0] = numbers_hash(fitted)
-        return int(fitted.shape[1])
+            self._digests[i0] = digest.hexdigest()
+        return length
 
 
 def numbers_hash(rows: Array) -> str:

@@ -3,7 +3,7 @@
 PySCF's DIIS imports `scipy.optimize` for two variants we do not call; that import takes a fifth of the
 time of a whole run on water. Its SCF package imports the classes for point groups, which we never use.
 SciPy's array-API layer asks NumPy for every name it has, which loads `numpy.f2py`, `numpy.testing` and
-others. Only the command line, whose process is its own, defers anything. Delete a name when its importer
+others. Only processes of our own, the command line and workers, defer anything. Delete a name when its importer
 asks for it where it is used.
 """
 

@@ -15,6 +15,9 @@ _CGROUP_LIMITS = (  # (limit, usage) of version 2 and version 1
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
 
+M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
+LARGE_BYTES = 10**6  # of an array that is given back when it is freed
+
 
 def available_memory() -> int:
     """Bytes that can still be allocated without swapping, within the control group's limit."""
@@ -47,6 +50,16 @@ def return_memory() -> None:
     gc.collect()  # PySCF's objects refer to each other
     with contextlib.suppress(OSError, AttributeError, TypeError):  # not the GNU library
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def keep_nothing_back() -> None:
+    """Let arrays go back to the system when they are freed, from now on and in the whole process.
+
+    The GNU C library learns from the first large array that is freed to keep blocks of up to 32 MB, for every thread by
+    itself: half of a small budget. Setting the threshold of `mmap` ends that.
+    """
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 def restart_peak() -> None:

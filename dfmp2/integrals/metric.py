@@ -91,11 +91,12 @@ def factorise(metric: Array, *, overwrite: bool = False) -> MetricFactor:
     for column in range(len(metric)):
         metric[column + 1 :, column] = metric[column, column + 1 :]
     np.fill_diagonal(metric, diagonal)
-    eigenvalues, vectors = np.linalg.eigh(metric)
-    kept = eigenvalues > EIGENVALUE_CUT * eigenvalues[-1]
+    eigenvalues, vectors = scipy.linalg.eigh(metric, overwrite_a=True)  # two matrices in all
+    dropped = int(np.searchsorted(eigenvalues, EIGENVALUE_CUT * eigenvalues[-1], side="right"))
     condition = _estimate(float(eigenvalues[-1] / np.abs(eigenvalues).min()))
-    cut = vectors[:, kept] / np.sqrt(eigenvalues[kept])
-    return MetricFactor(cut, False, condition, int((~kept).sum()))
+    cut = vectors[:, dropped:]
+    cut /= np.sqrt(eigenvalues[dropped:])
+    return MetricFactor(cut, False, condition, dropped)
 
 
 def _estimate(condition: float) -> float:

@@ -64,7 +64,7 @@ def packed_blocks(
     ----------
     out : (naux, nao (nao + 1) / 2) float64, C order: the blocks are written into it; None for work space that
         the next block overwrites
-    block_bytes : of a block; it changes numbers in their last bit at most
+    block_bytes : of a block; it changes no number
 
     Yields
     ------

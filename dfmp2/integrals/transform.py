@@ -97,6 +97,7 @@ class ClusterTransform:
         return [work[:count] for work in self._work]
 
 
+ROWS = 8  # of half-transformed integrals in a product, or a multiple
 HALF_BYTES = 12 * 10**6  # of half-transformed integrals per product; stays in the shared cache
 
 
@@ -142,12 +143,24 @@ class Transformation:
                 for (number, columns), virtual, part in zip(self._halves, self._virtual, parts, strict=True):
                     x = halves[number][:, columns]
                     if x.flags.c_contiguous:
-                        x = x.reshape(1, -1, x.shape[2])
-                    np.matmul(x, virtual, out=part[start:stop].reshape(*x.shape[:2], virtual.shape[1]))
+                        _multiply(x.reshape(-1, x.shape[2]), virtual, part[start:stop].reshape(-1, virtual.shape[1]))
+                    else:
+                        np.matmul(x, virtual, out=part[start:stop])
 
         with ThreadPoolExecutor(self._threads) as pool:
             list(pool.map(share, range(self._threads)))
         return parts
+
+
+def _multiply(x: Array, virtual: Array, out: Array) -> None:
+    """out = x virtual, each row with the same bits among however many: BLAS has other kernels for the last few."""
+    left = len(x) % ROWS
+    whole = len(x) - left
+    np.matmul(x[:whole], virtual, out=out[:whole])
+    if left:
+        padded = np.zeros((ROWS, x.shape[1]))
+        padded[:left] = x[whole:]
+        out[whole:] = (padded @ virtual)[:left]
 
 
 def _found(orbitals: Array, ranges: list[Array]) -> tuple[int, slice]:

@@ -18,15 +18,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import NumericalError
+from dfmp2.host.resources import resident_memory
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.result import Certificate, Check, NativeEnergies, PairEnergies
-from dfmp2.planning.memory import FLOAT64, SCF_MATRICES
+from dfmp2.planning.memory import CHECK_MODULES, FLOAT64, SCF_MATRICES
 from dfmp2.planning.sizes import Sizes
 from dfmp2.scf.reference import Reference
 
 
 def native_energies(
-    mole: Any, reference: Reference, fitting: dict[str, Any], frozen_core: int, frozen_virtual: int
+    mole: Any,
+    reference: Reference,
+    fitting: dict[str, Any],
+    frozen_core: int,
+    frozen_virtual: int,
+    held: int | None = None,
 ) -> NativeEnergies:
     """Evaluate PySCF's DF-MP2 on the orbitals of `reference`.
 
@@ -34,6 +40,7 @@ def native_energies(
     ----------
     fitting : MP2 fitting set as data
     frozen_core, frozen_virtual : lowest occupied and highest virtual orbitals left out per spin
+    held : bytes of B that may be in memory, None for what the molecule may use
 
     Raises
     ------
@@ -53,6 +60,9 @@ def native_energies(
         program = f"PySCF {pyscf.__version__} {'dfmp2_native' if restricted else 'dfump2_native'}"
         solver = (dfmp2_native.DFRMP2 if restricted else dfump2_native.DFUMP2)(mf, frozen=frozen_core, auxbasis=fitting)
         solver.verbose = 0
+        if held is not None:  # PySCF compares it with what is resident beside the metric and its factor
+            resident = resident_memory() + 2 * int(solver.auxmol.nao) ** 2 * FLOAT64
+            solver.max_memory = (resident + held + CHECK_MODULES) / 1e6
         energies = []
         with solver:
             for solver.ps, solver.pt in ((0.0, 1.0), (1.0, 0.0)):

@@ -27,12 +27,9 @@ def fitted_integrals(a: Array, factor: MetricFactor, threads: int) -> Array:
     ----------
     a : (Q|mu nu), overwritten
     """
-    if not factor.triangular:
-        return np.asarray(factor.factor.T @ a)
     with shielded():
-        from dfmp2.scf.jk import fit_in_place
-    fit_in_place(a, factor.factor, threads)
-    return a
+        from dfmp2.scf.jk import fit_columns
+    return fit_columns(a, factor, [a.shape[1]], threads)
 
 
 def on_device(a: Array, spaces: list[ActiveSpace], frontier: list[ActiveSpace], backend: Any) -> list[Any]:

@@ -228,7 +228,8 @@ def correlate(
 
         listener.stage("check: PySCF's own DF-MP2 on the same orbitals")
         data = fitting_data(system.molecule, system.mp2_fitting)
-        theirs = native_energies(system.mole, reference, data, calculation.core.orbitals, options.frozen_virtual)
+        frozen = calculation.core.orbitals, options.frozen_virtual
+        theirs = native_energies(system.mole, reference, data, *frozen, held=plan.memory.check_bytes)
         check = compare(reference, pairs, theirs, allowed_difference(certificate, precision))
 
     fitting_certificate = None

@@ -20,14 +20,21 @@ SCF_MATRICES = 30  # (nao, nao) float64 arrays alive in the SCF: DIIS space of 8
 X2C_MATRICES = 32  # float64 arrays of the decontracted basis while X2C is made: 31 to 36 measured (Ar chain, cc-pVTZ)
 START_MATRICES = 10  # of them at the first iteration, when the integrals are made
 WORKER_BYTES = 32 * 10**6  # buffers of one worker in the SCF fit, the exchange and the triangular solves
-STREAMING_WORKER_BYTES = 28 * 10**6  # the same where blocks are small
-HALF_BYTES = 12 * 10**6  # of half-transformed MP2 integrals per worker (dfmp2.integrals.transform)
-LEFT_BEHIND = 16 * 10**6  # per worker: what the SCF leaves in BLAS buffers and the C library's heap
-SLACK = 6 * 10**6  # bytes of Python objects and library buffers made on the way
-CONVENTIONAL_LEAST = 200 * 10**6  # of PySCF's conventional SCF when its integrals do not fit: it recomputes them
+STREAMING_WORKER_BYTES = 8 * 10**6  # of BLAS and small arrays in the exchange where blocks are small
+FIT_WORKER_BYTES = 8 * 10**6  # of BLAS while the SCF integrals are fitted on their way to the disk
+HALF_BYTES = 12 * 10**6  # of half-transformed integrals per worker (dfmp2.integrals.transform, dfmp2.scf.jk)
+LEFT_BEHIND = 16 * 10**6  # of BLAS per worker, at most: it keeps the buffers that it copies operands to
+BLAS_DEPTH = 256  # rows of an operand that it copies at a time
+SLACK = 8 * 10**6  # modules, pages of libraries and Python objects that come on the way, the result file among them
+VARIES = 10**6  # between two processes that load the same
+RECOMPUTED_MATRICES = 4  # (nao, nao) per thread of a conventional SCF that makes its integrals anew
 PAIR_BLOCK_MOST = 64 * 10**6  # of SCF integrals made at a time; larger ones gain nothing
+CACHE_BYTES = 10**6  # of SCF integrals that each worker takes at least
 READ_MOST = 256 * 10**6  # of SCF integrals read at a time
 SOLVE_BYTES = 16 * 10**6  # of B a worker solves at a time (dfmp2.integrals.metric)
+PIECE_BYTES = 10**6  # of raw integrals that a worker reads at a time from the disk
+CHECK_MODULES = 8 * 10**6  # of PySCF that only the check loads, and of HDF5
+CHECK_SHELL = 11  # functions of the largest fitting shell: h
 DEVICE_TILE = 128  # rows of a tile on a device, and fitting functions that go up together
 EXACT_BLOCK, EXACT_WORK = (
     32 * 10**6,
@@ -82,15 +89,17 @@ class MemoryPlan:
 
     Attributes
     ----------
-    program : resident now
+    program : resident now, without what an earlier run of this process has left for this one
     scf_in_core, mp2_in_core : with everything in memory
-    scf_fit, scf_read : making and reading the SCF integrals on disk, None for a conventional SCF
-    mp2_integrals, mp2_solve, mp2_pairs : making B on disk, fitting it, pair energies
+    scf_fit, scf_read : making and reading the SCF integrals on disk; a conventional SCF has no scf_fit, and makes its
+        integrals anew where scf_read is
+    mp2_integrals, mp2_solve, mp2_pairs : making B on disk, fitting it and looking at stability, pair energies
     scf_disk, mp2_disk : bytes on disk of the variants on disk
     integral_block : bytes of packed MP2 integrals per block where there is room
     budget : what the run may use
     exact_rows : integrals of single orbitals from four centres, None where none are made
     certificate : of the fitting certificate, which has an SCF and pair energies of its own; None without one
+    mp2_check : PySCF's DF-MP2 with its integrals on disk, None without --check
     """
 
     program: int
@@ -107,6 +116,7 @@ class MemoryPlan:
     budget: int
     exact_rows: Stage | None = None
     certificate: MemoryPlan | None = None
+    mp2_check: Stage | None = None
 
     @property
     def room(self) -> int:
@@ -131,7 +141,8 @@ class MemoryPlan:
     @property
     def mp2_least(self) -> int:
         """Bytes without which the MP2 step cannot run."""
-        return min(self.mp2_in_core, max(s.needed for s in self._mp2_stages()))
+        check = 0 if self.mp2_check is None else self.mp2_check.needed
+        return max(min(self.mp2_in_core, max(s.needed for s in self._mp2_stages())), check)
 
     @property
     def scf(self) -> int:
@@ -141,7 +152,8 @@ class MemoryPlan:
     @property
     def mp2(self) -> int:
         """Bytes the MP2 step will hold."""
-        return self.mp2_in_core if self.mp2_fits_in_core else self._held(self._mp2_stages(), self.mp2_least)
+        held = self.mp2_in_core if self.mp2_fits_in_core else self._held(self._mp2_stages(), self.mp2_least)
+        return held if self.mp2_check is None else max(held, self.mp2_check.fixed + self.check_bytes)
 
     @property
     def pair_bytes(self) -> int:
@@ -177,6 +189,11 @@ class MemoryPlan:
         return 0 if self.exact_rows is None else self.exact_rows.blocks(self.room)
 
     @property
+    def check_bytes(self) -> int:
+        """Of B that the check holds at a time."""
+        return 0 if self.mp2_check is None else self.mp2_check.blocks(self.room)
+
+    @property
     def disk(self) -> int:
         """Bytes of scratch space: the SCF integrals are gone before B is written, which lasts to the end."""
         scf, mp2 = 0 if self.scf_fits_in_core else self.scf_disk, 0 if self.mp2_fits_in_core else self.mp2_disk
@@ -190,9 +207,9 @@ class MemoryPlan:
 
     @property
     def least(self) -> int:
-        """Smallest budget that works, bytes."""
+        """Smallest budget that works, in another process as well, bytes."""
         rows = 0 if self.exact_rows is None else self.exact_rows.needed
-        least = self.program + SLACK + max(self.scf_least, self.mp2_least, rows)
+        least = self.program + VARIES + SLACK + max(self.scf_least, self.mp2_least, rows)
         return least if self.certificate is None else max(least, self.certificate.least)
 
     @property
@@ -205,7 +222,9 @@ class MemoryPlan:
     @property
     def fits(self) -> bool:
         """Whether the run can stay inside the budget."""
-        return self.least <= self.budget
+        rows = 0 if self.exact_rows is None else self.exact_rows.needed
+        there = self.certificate is None or self.certificate.fits
+        return there and max(self.scf_least, self.mp2_least, rows) <= self.room
 
     def require(self) -> None:
         """Refuse a run that cannot stay inside the budget.
@@ -232,7 +251,9 @@ class MemoryPlan:
         return max((stage.fixed + stage.blocks(self.room) for stage in stages), default=least)
 
 
-def plan(work: Workload, *, program: int, budget: int, workers: int, limits: Limits, edge: int = 1) -> MemoryPlan:
+def plan(
+    work: Workload, *, program: int, budget: int, workers: int, limits: Limits, edge: int = 1, grown: int = 0
+) -> MemoryPlan:
     """Bytes every stage will hold.
 
     Parameters
@@ -241,8 +262,10 @@ def plan(work: Workload, *, program: int, budget: int, workers: int, limits: Lim
     program, budget : resident and allowed bytes
     workers : concurrent tiles and threads; limits : what each tile holds
     edge : occupied orbitals along the edge of a tile of pairs
+    grown : of the resident bytes, what came since the plan before in this process; modules and buffers serve again
     """
-    scf_in_core, scf_fit, scf_read, scf_disk = _scf(work, budget - program - SLACK, workers)
+    program -= min(grown, SLACK + min(workers * FIT_WORKER_BYTES, _blas_buffers(work, workers)))
+    scf_in_core, scf_fit, scf_read, scf_disk = _scf(work, workers)
     mp2_in_core, integrals, solve, pairs, mp2_disk = _mp2(work, workers, limits, edge)
     return MemoryPlan(
         program=program,
@@ -260,24 +283,28 @@ def plan(work: Workload, *, program: int, budget: int, workers: int, limits: Lim
     )
 
 
-def _scf(work: Workload, room: int, workers: int) -> tuple[int, Stage | None, Stage | None, int]:
+def _scf(work: Workload, workers: int) -> tuple[int, Stage | None, Stage | None, int]:
     pairs, n, naux = work.pairs_of_functions, work.nao, work.naux_scf
     x2c = X2C_MATRICES * work.x2c_functions**2 * FLOAT64  # freed before the SCF integrals are made
     matrices = SCF_MATRICES * n * n * FLOAT64 * len(work.spins) + 2 * (pairs + n * n) * FLOAT64 * workers
-    if not naux:  # PySCF keeps all four-centre integrals when they fit, else it recomputes them
+    if not naux:
         everything = pairs * (pairs + 1) // 2 * FLOAT64
-        fits = matrices + everything <= room
-        held = matrices + (everything if fits else min(everything, CONVENTIONAL_LEAST))
-        return max(held, x2c), None, None, 0
+        again = RECOMPUTED_MATRICES * n * n * FLOAT64 * len(work.spins) * workers
+        return max(matrices + everything, x2c), None, Stage(max(matrices + again, x2c), 0, 0), 0
     columns = work.kept_pairs
     whole = naux * columns * FLOAT64
     metric = naux * naux * FLOAT64
     buffers = min(WORKER_BYTES * workers, 2 * naux * pairs * FLOAT64)
     start = START_MATRICES * n * n * FLOAT64 * len(work.spins)
     widest = work.widest_shell * n * naux * FLOAT64
-    fit = Stage(max(start + metric, x2c), widest, min(PAIR_BLOCK_MOST, 2 * whole))
-    streaming = min(STREAMING_WORKER_BYTES * workers, 2 * whole)
-    read = Stage(matrices + streaming, 2 * workers * columns * FLOAT64, min(READ_MOST, 2 * whole))
+    least = max(widest, metric)  # a nearly singular metric is diagonalised before there are integrals
+    fit = Stage(max(start + metric + FIT_WORKER_BYTES * workers, x2c), least, min(PAIR_BLOCK_MOST, 2 * whole))
+    occupied = sum(spin.occupied for spin in work.spins)
+    streaming = min(STREAMING_WORKER_BYTES * workers, 2 * whole) + min(
+        HALF_BYTES * workers, naux * occupied * n * FLOAT64
+    )
+    least = 2 * workers * max(CACHE_BYTES, columns * FLOAT64)  # dfmp2.scf.jk
+    read = Stage(matrices + streaming, min(least, 2 * whole), min(READ_MOST, 2 * whole))
     return max(matrices + whole + 2 * metric + buffers, x2c), fit, read, whole
 
 
@@ -287,17 +314,27 @@ def _mp2(work: Workload, workers: int, limits: Limits, edge: int) -> tuple[int, 
     single = 0 if work.precision == "fp64" else work.elements * naux * FLOAT32
     metric = naux * naux * FLOAT64
     frontier = work.frontier_elements * naux * FLOAT64
-    per_function = (pairs + 2 * (work.elements + work.frontier_elements)) * FLOAT64
-    block = work.block_functions * per_function
+    rotations = [occupied * virtual for occupied, virtual in work.frontier]
+    hessian = (sum(rotations) ** 2 + 3 * max(rotations, default=0) ** 2) * FLOAT64
     nvir = max((s.nvir for s in work.spins), default=0)
     row = nvir * naux * FLOAT64
     tiles = min(workers * _tile_elements(limits, edge, nvir * nvir) * FLOAT64, 2 * whole)
-    in_core = max(whole + frontier + 2 * metric + block, whole + single + metric + tiles)
-    coefficients = work.nao * sum(work.nao + spin.nvir for spin in work.spins)  # one worker's triangle, virtuals
-    half = min(HALF_BYTES * workers, whole) + workers * coefficients * FLOAT64
-    left = min(LEFT_BEHIND * workers, whole)
-    integrals = Stage(left + metric + frontier + half, min(block, LEAST_FUNCTIONS * per_function), block)
-    solve = Stage(left + metric + frontier + 2 * workers * min(max(SOLVE_BYTES, row), whole), 0, 0)
+    per_function = (pairs + 2 * work.elements + work.frontier_elements) * FLOAT64  # on disk once more, to be written
+    # Of all workers: half-transformed integrals, what BLAS keeps, triangles and virtuals.
+    half = work.block_functions * work.half_transformed * work.nao * FLOAT64
+    solved = workers * min(max(SOLVE_BYTES, row), whole)
+    left = _blas_buffers(work, workers)
+    fixed = metric + frontier + workers * work.nao * sum(work.nao + spin.nvir for spin in work.spins) * FLOAT64
+    if half > workers * HALF_BYTES:
+        half = workers * HALF_BYTES
+        fixed += half + left
+    else:  # smaller blocks make them smaller
+        per_function += 2 * work.half_transformed * work.nao * FLOAT64
+    block = work.block_functions * per_function
+    in_core = whole + max(metric + fixed + block, left + frontier + hessian, left + single + metric + tiles)
+    integrals = Stage(fixed, min(block, LEAST_FUNCTIONS * per_function), block)
+    pieces = workers * min(PIECE_BYTES, whole)
+    solve = Stage(left + max(frontier + max(metric + solved + pieces, hessian), 2 * metric), 0, 0)
     rows = sum(s.nocc for s in work.spins)
     rounding = 0 if work.precision == "fp64" else row // 2
     streamed = Stage(left + tiles + row + rounding, 3 * edge * row, (rows + 2 * edge) * row)
@@ -315,6 +352,23 @@ def exact_rows(work: Workload, workers: int, count: int) -> Stage:
     matrices = 3 * nvir * nvir * occupied + n * n * (8 + workers * work.widest_shell**2)
     fixed = block + work_space + FLOAT64 * matrices
     return Stage(fixed, one, count * one)
+
+
+def _blas_buffers(work: Workload, workers: int) -> int:
+    """Bytes that BLAS keeps: its own copies of half-transformed integrals, and of what is solved."""
+    half = work.block_functions * work.half_transformed * work.nao * FLOAT64
+    solved = min(workers * SOLVE_BYTES, (work.elements + work.frontier_elements) * work.naux * FLOAT64)
+    return min(workers * LEFT_BEHIND, half + solved * BLAS_DEPTH // max(work.naux, BLAS_DEPTH))
+
+
+def check_stage(work: Workload, workers: int) -> Stage:
+    """PySCF's native DF-MP2 on the orbitals of the run: B by rows, of which it reads some at a time."""
+    row = max((s.nvir for s in work.spins), default=0) * work.naux * FLOAT64
+    rows = max((s.nocc for s in work.spins), default=0)
+    whole = work.elements * work.naux * FLOAT64
+    shell = 2 * CHECK_SHELL * work.nao**2 * FLOAT64
+    fixed = CHECK_MODULES + min(workers * LEFT_BEHIND, 2 * whole) + 3 * work.naux**2 * FLOAT64 + 4 * row + shell
+    return Stage(fixed, row, rows * row)
 
 
 def _tile_elements(limits: Limits, edge: int, pair: int) -> int:

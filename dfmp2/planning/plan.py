@@ -96,7 +96,7 @@ NOTHING = memory.Stage(0, 0, 0)
 NO_SCF: dict[str, Any] = {"scf_in_core": 0, "scf_fit": None, "scf_read": None, "scf_disk": 0}
 NOT_HELD: dict[str, dict[str, Any]] = {  # part of a run -> fields of its memory plan that belong to the rest
     "all": {},
-    "up to b": {"mp2_pairs": NOTHING, "mp2_disk": 0},
+    "up to b": {"mp2_pairs": NOTHING, "mp2_check": None, "mp2_disk": 0},
     "from orbitals": NO_SCF,
     "from b": {**NO_SCF, "mp2_integrals": NOTHING, "mp2_solve": NOTHING, "mp2_disk": 0},
 }
@@ -121,7 +121,7 @@ def make_plan(system: System, setup: Setup, core: FrozenCore, kind: str, *, part
     if part == "up to b":
         work = replace(work, precision="fp64")
     if part == "from b":
-        work = replace(work, frontier_elements=0, frontier_virtual=0, block_functions=0)
+        work = replace(work, frontier=(), block_functions=0)
     known, disk = rates.load(setup.backend.name, setup.threads) or Rates(), rates.load_disk(setup.scratch)
     held = _memory(work, setup, part)
     certificate = None
@@ -292,11 +292,12 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
     """Sizes of the run; nvir is taken from nao, an upper limit."""
     mole = system.mole
     spins = mole.nelec if kind == "uhf" else mole.nelec[:1]
-    nao, windows = int(mole.nao), []
+    nao = int(mole.nao)
+    frontier: tuple[tuple[int, int], ...] = ()
     if options.stability == "auto":
         from dfmp2.scf.stability import frontier_window
 
-        windows = [frontier_window(int(n), nao - int(n)) for n in spins]
+        frontier = tuple(frontier_window(int(n), nao - int(n)) for n in spins)
     return Workload(
         nao=nao,
         naux_scf=system.naux_scf,
@@ -307,8 +308,7 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         precision=options.precision,
         block_functions=three_center.block_functions(system.auxmole, nao),
         widest_shell=int(np.diff(mole.ao_loc_nr()).max()),
-        frontier_elements=sum(occ * vir + occ**2 + vir**2 for occ, vir in windows),
-        frontier_virtual=sum(vir for _, vir in windows),
+        frontier=frontier,
         single_exchange=uses_single(options.precision, nao),
         x2c_functions=uncontracted_functions(mole) if options.relativity == "x2c" else 0,
         starts=options.scf_starts,
@@ -329,10 +329,18 @@ def _with_columns(work: Workload, system: System) -> Workload:
     return replace(work, scf_columns=len(pair_list(system.mole).columns))
 
 
+_program: int | None = None  # bytes, of the plan before in this process
+
+
 def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
     """Bytes of every stage of that part."""
-    limits, program = setup.backend.limits, resources.resident_memory()
-    found = memory_plan(work, limits, setup.threads, program=program, budget=setup.budget)
+    global _program
+    limits, resident = setup.backend.limits, resources.resident_memory()
+    grown = 0 if _program is None else max(0, resident - _program)
+    found = memory_plan(work, limits, setup.threads, program=resident, budget=setup.budget, grown=grown)
+    _program = found.program
+    if setup.options.check:
+        found = replace(found, mp2_check=memory.check_stage(work, setup.threads))
     if setup.options.transform == "device":
         found = replace(found, mp2_in_core=memory.device_host_bytes(work))
     return replace(found, **NOT_HELD[part])
@@ -343,7 +351,7 @@ def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePla
     counts = [spin.nocc for spin in work.spins]
     shares = [sum(parts) for parts in exact_row_shares(counts)]
     work = work if work.scf_columns else _with_columns(work, system)
-    work = replace(work, frontier_elements=0, x2c_functions=0, starts=1, examined=False)
+    work = replace(work, frontier=(), x2c_functions=0, starts=1, examined=False)
     dense: Workload | None = None
     unused: dict[str, Any] = {"mp2_in_core": 0, **dict.fromkeys(("mp2_integrals", "mp2_solve", "mp2_pairs"), NOTHING)}
     if sum(shares) < sum(counts):
@@ -359,7 +367,9 @@ def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePla
     return CertificatePlan(dense, held, sum(shares), sum(-(-share // at_once) for share in shares))
 
 
-def memory_plan(work: Workload, limits: Limits, count: int, *, program: int, budget: int) -> memory.MemoryPlan:
+def memory_plan(
+    work: Workload, limits: Limits, count: int, *, program: int, budget: int, grown: int = 0
+) -> memory.MemoryPlan:
     """Bytes of every stage on a backend with these limits and `count` threads, on this host or another one."""
     row = max(s.nvir for s in work.spins) * work.naux
     return memory.plan(
@@ -369,4 +379,5 @@ def memory_plan(work: Workload, limits: Limits, count: int, *, program: int, bud
         workers=max(limits.workers, count),
         limits=limits,
         edge=max(tiling.edge(s.nocc, limits, row) for s in work.spins),
+        grown=grown,
     )

@@ -250,7 +250,7 @@ def _host(count: int) -> dict[str, float]:
     """
     from dfmp2.integrals.screening import every_pair
     from dfmp2.integrals.transform import Transformation
-    from dfmp2.scf.jk import coulomb_exchange, fit_in_place
+    from dfmp2.scf.jk import coulomb_exchange, fit_columns
 
     mole, auxmole = _waters(4, "cc-pvtz", "ri")
     nao, naux = int(mole.nao), int(auxmole.nao)
@@ -264,7 +264,7 @@ def _host(count: int) -> dict[str, float]:
     transformation = Transformation([space], count)
     transform = _best(lambda: transformation(b))
     factor = factorise(three_center.coulomb_metric(auxmole))
-    solve = _best(lambda: fit_in_place(b, factor.factor, count))
+    solve = _best(lambda: fit_columns(b, factor, [npair], count))
     occupied = [np.ascontiguousarray(c[:, :nocc])]
     pairs = every_pair(nao)
     exchange = _best(lambda: coulomb_exchange(b, pairs, occupied, count))

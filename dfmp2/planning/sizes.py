@@ -87,8 +87,7 @@ class Workload:
     block_functions : MP2 fitting functions in the largest block of integrals
     scf_columns : pairs of basis functions the fitted SCF integrals are kept for, 0 for all
     widest_shell : functions of the largest shell of the orbital basis
-    frontier_elements : elements (p, q) of the orbital ranges whose B the stability check needs
-    frontier_virtual : virtual orbitals of all spins among them
+    frontier : occupied and virtual orbitals of each spin among which the stability check looks
     single_exchange : whether the SCF begins with float32 exchange
     x2c_functions : functions of the decontracted basis in which X2C is made, 0 without it
     starts : starts of the SCF
@@ -107,8 +106,7 @@ class Workload:
     block_functions: int
     scf_columns: int = 0
     widest_shell: int = 1
-    frontier_elements: int = 0
-    frontier_virtual: int = 0
+    frontier: tuple[tuple[int, int], ...] = ()
     single_exchange: bool = False
     x2c_functions: int = 0
     starts: int = 1
@@ -143,6 +141,16 @@ class Workload:
     def elements(self) -> int:
         """Elements (i, a) of all spins: B has this many rows of naux."""
         return sum(s.nocc * s.nvir for s in self.spins)
+
+    @property
+    def frontier_elements(self) -> int:
+        """Elements (i, a), (i, j) and (a, b) of the frontier orbitals of all spins, whose B the check holds."""
+        return sum(o * v + o**2 + v**2 for o, v in self.frontier)
+
+    @property
+    def half_transformed(self) -> int:
+        """Orbitals of all ranges that the first index of the MP2 integrals is transformed to, at most."""
+        return sum(s.occupied for s in self.spins) + sum(virtual for _, virtual in self.frontier)
 
     def integrals(self) -> dict[str, float]:
         """Integrals per stage, of three centres, or of four in a conventional SCF, and the primitive ones they take.
@@ -180,7 +188,7 @@ class Workload:
             "scf_fit": p * p * self.kept_pairs,
             "eigen": self.starts * (self.cycles + 1) * len(self.spins) * n**3,
             "transform": sum(2 * self.naux * s.nocc * n * (n + s.nvir) for s in self.spins)
-            + 2 * self.naux * n * (n * self.frontier_virtual + self.frontier_elements),
+            + 2 * self.naux * n * (n * sum(v for _, v in self.frontier) + self.frontier_elements),
             "fit": self.naux**2 * self.elements,
             "pairs_fp64": sum(per_channel) if exact else sum(sampled),
             "pairs_mixed": 0 if exact else sum(per_channel),

@@ -79,6 +79,9 @@ def prepare(options: Options, command: str, choose: Callable[[int], tuple[Backen
     scratch = choose_root(options.scratch)
     import_pyscf()
     resources.restart_peak()
+    if options.memory:
+        resources.keep_nothing_back()
+        resources.return_memory()
     count = options.threads or resources.usable_cores()
     backend, reason = choose(count) if choose else select(options.backend, options.precision, count)
     budget = options.memory or resources.resident_memory() + int(0.9 * resources.available_memory())

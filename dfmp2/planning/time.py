@@ -135,7 +135,7 @@ def tiles_of(work: Workload, limits: Limits) -> dict[tuple[int, int], list[Tile]
 def traffic(work: Workload, plan: MemoryPlan, limits: Limits) -> Traffic:
     """What a run with this plan will move; the limits of the backend decide about tiles."""
     scf = 0 if plan.scf_fits_in_core else plan.scf_disk
-    recomputed = not work.naux_scf and plan.scf_in_core < four_centre_bytes(work)
+    recomputed = not work.naux_scf and not plan.scf_fits_in_core
     if plan.mp2_fits_in_core:
         return Traffic(scf, work.scf_builds * scf, recomputed=recomputed)
     size, passes = (FLOAT64, 1) if work.precision == "fp64" else (FLOAT32, 2)  # of a number in memory
@@ -189,7 +189,7 @@ def _check(work: Workload, rates: Rates) -> float:
     """Predicted wall time of PySCF's own DF-MP2, s; 0 where it is not asked for."""
     if not work.checked:
         return 0.0
-    flops = replace(work, precision="fp64", frontier_virtual=0, frontier_elements=0).flops()
+    flops = replace(work, precision="fp64", frontier=()).flops()
     products = CHECK_PRODUCTS * sum(flops[name] for name in ("fit", "transform", "pairs_fp64")) / rates.products
     return CHECK_INTEGRALS * work.integrals()["integrals"] / rates.integrals + products
 
@@ -224,8 +224,3 @@ def _scf(work: Workload, rates: Rates, moved: Traffic, disk: DiskRates) -> float
     if work.x2c_functions:
         one_electron += X2C_SECONDS + X2C_PRODUCTS * work.x2c_functions**3 / rates.exchange
     return integrals + max(products, moved.scf_read / disk.read) + matrices + one_electron
-
-
-def four_centre_bytes(work: Workload) -> int:
-    """Bytes of the four-centre integrals of a conventional SCF."""
-    return work.pairs_of_functions * (work.pairs_of_functions + 1) // 2 * FLOAT64

@@ -27,7 +27,7 @@ from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.options import Options
 from dfmp2.progress import Listener, Silent
 from dfmp2.scf import hamiltonian
-from dfmp2.scf.hartree_fock import climb, fitted_integrals
+from dfmp2.scf.hartree_fock import climb, jk_builder
 from dfmp2.scf.reference import Reference
 
 Array = NDArray[np.float64]
@@ -85,7 +85,7 @@ def conventional_scf(
         exact = hamiltonian.mean_field(mole, reference.kind, options.relativity, charges)
         screen = exact.init_direct_scf(mole)
         core, overlap, nuclear = exact.get_hcore(), exact.get_ovlp(), float(exact.energy_nuc())
-        fitted = fitted_integrals(mole, auxmole, integrals, threads, room)
+        fitted = jk_builder(mole, auxmole, integrals, threads, room)
         coeff, occupations = reference.mo_coeff, reference.mo_occ
         for build in range(1, MOST_BUILDS + 1):
             listener.stage(f"exact Fock matrix {build}: four-centre integrals")

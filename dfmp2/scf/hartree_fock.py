@@ -22,6 +22,7 @@ from dfmp2.progress import Listener
 from dfmp2.scf import hamiltonian
 from dfmp2.scf.guess import ORIGINS, guess_density
 from dfmp2.scf.reference import Reference, StartOrbitals
+from dfmp2.scf.rotations import fitted_integrals
 
 Array = NDArray[np.float64]
 OnIteration = Callable[[Array, Array], None]
@@ -76,8 +77,9 @@ def run_scf(
     auxmole : PySCF molecule carrying the Coulomb-exchange fitting set, None for a conventional SCF
     start : start orbitals, None for those of options.guess
     threads : workers of our own Coulomb and exchange builder
-    integrals : of a density-fitted SCF: "memory" or "disk" with our builder, "pyscf" for PySCF's own, which then also
-        makes the potential of the charges
+    integrals : "memory" or "disk" with our builder of a density-fitted SCF, "pyscf" for PySCF's own, which then also
+        makes the potential of the charges; of a conventional SCF "memory" to keep them, "disk" to make them anew in
+        each iteration, "pyscf" for what PySCF finds room for
     charges : (n, 4) point charges around the molecule, bohr and e
     room : dfmp2.host.scratch.Room, needed for "disk"
     resumed : orbitals of the last iteration of an SCF that was stopped: the first one begins with them
@@ -100,11 +102,11 @@ def run_scf(
     with shielded():
         mf = hamiltonian.mean_field(mole, kind, options.relativity, charges, native=integrals == "pyscf")
         if auxmole is not None and integrals != "pyscf":
-            mf = mf.density_fit(with_df=fitted_integrals(mole, auxmole, integrals, threads, room, progress))
+            mf = mf.density_fit(with_df=jk_builder(mole, auxmole, integrals, threads, room, progress))
         elif auxmole is not None:
             mf = mf.density_fit(auxbasis=auxmole.basis)
         else:
-            mf = reproducible(mf)
+            mf = reproducible(mf, held=None if integrals == "pyscf" else integrals == "memory")
         mf.verbose = 0
         mf.chkfile = None
         mf.conv_tol = options.scf_conv_tol
@@ -139,7 +141,7 @@ def run_scf(
         return found.mf, replace(reference, history=history, stability=found.stability, solutions=solutions)
 
 
-def fitted_integrals(
+def jk_builder(
     mole: Any,
     auxmole: Any,
     integrals: str,
@@ -159,8 +161,9 @@ def fitted_integrals(
 
 def release(mf: Any) -> None:
     """Free the fitted SCF integrals of a mean field that is no longer needed."""
-    if getattr(mf, "with_df", None) is not None:
-        mf.with_df.discard()
+    fitted = fitted_integrals(mf)
+    if fitted is not None:
+        fitted.discard()
 
 
 def record(mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, start: str) -> Reference:
@@ -202,7 +205,7 @@ def climb(
     diis = 0 if second_order else min(limit, max(DIIS_LEAST, int(limit * DIIS_SHARE)))
     shift = 0 if second_order else min(limit - diis, int(limit * SHIFT_SHARE))
     last: dict[str, Any] = {}
-    fitted = getattr(mf, "with_df", None)
+    fitted = fitted_integrals(mf)
     schedule = None
     if hasattr(fitted, "single") and not second_order and uses_single(options.precision, int(mf.mol.nao)):
         schedule = ExchangeSchedule(fitted)
@@ -347,14 +350,23 @@ class ExchangeSchedule:
         self._fitted.single = False
 
 
-def reproducible(mf: Any) -> Any:
-    """A conventional PySCF mean field whose J and K do not depend on how threads are scheduled, while in memory."""
+def reproducible(mf: Any, held: bool | None = None) -> Any:
+    """A conventional PySCF mean field whose J and K do not depend on how threads are scheduled, while in memory.
+
+    Parameters
+    ----------
+    held : whether four-centre integrals are kept, None to let PySCF decide, which asks for 8 bytes for all nao^4
+    """
     from pyscf import lib
 
     class OneAdds(type(mf)):  # type: ignore[misc]
         """J and K of integrals in memory by one thread."""
 
         _eri: Any
+
+        def _is_mem_enough(self) -> bool:
+            """Whether four-centre integrals are kept."""
+            return bool(super()._is_mem_enough()) if held is None else held
 
         def get_jk(
             self,

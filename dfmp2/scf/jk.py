@@ -13,15 +13,17 @@ reads the same B. Source: Weigend, Phys. Chem. Chem. Phys. 4, 4285 (2002).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.host.blas import solve_columns
-from dfmp2.integrals.metric import factorise
+from dfmp2.integrals.metric import MetricFactor, factorise
 from dfmp2.integrals.screening import PairList, pair_list
 from dfmp2.integrals.three_center import coulomb_metric, packed_blocks
 from dfmp2.integrals.transform import half_transform
@@ -34,9 +36,9 @@ from pyscf import df, lib  # noqa: E402 - through the shield
 Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
-COLUMN_BYTES = 16 * 10**6  # of B per triangular solve
+COLUMNS = 1024  # of B per triangular solve
 BLOCK_BYTES = 12 * 10**6  # of half-transformed integrals per exchange product; stays in the shared cache
-CACHE_BYTES = 4 * 10**6  # of B at a time; stays in cache from Coulomb to exchange
+CACHE_BYTES = 10**6  # of B at a time; stays in cache from Coulomb to exchange
 
 
 class FittedIntegrals(df.DF):  # type: ignore[misc]
@@ -112,28 +114,112 @@ def fitted_integrals(
             pairs.compress(block, b[p0:p1])
         progress(p1, len(b))
     factor = factorise(coulomb_metric(auxmole), overwrite=True)
-    if not factor.triangular:
-        return np.asarray(factor.factor.T @ b)
-    fit_in_place(b, factor.factor, threads)
-    return b
+    return fit_columns(b, factor, ends_of(pair_groups(mole, pairs)), threads)
 
 
-def fit_in_place(b: Array, factor: Array, threads: int) -> None:
-    """Replace (Q|mn), shape (naux, ncolumn), with L^-1 (Q|mn), in ranges of columns shared out over workers."""
-    step = max(1, COLUMN_BYTES // (8 * len(b)))
+@dataclass(frozen=True, slots=True)
+class PairBlock:
+    """Columns c0:c1 of B, made from shells first:last, which reach over the packed pairs t0:t1."""
+
+    first: int
+    last: int
+    c0: int
+    c1: int
+    t0: int
+    t1: int
+
+
+def pair_groups(mole: Any, pairs: PairList, most: int = 0) -> list[PairBlock]:
+    """Cut the rows m of the packed triangle, in front of a shell, into blocks of at most `most` pairs.
+
+    A block has as many pairs as a row of the widest shell at least, so that those of 0 are the groups that B is fitted
+    in, and those of any other number are made of such groups.
+    """
+    edges = [int(x) for x in mole.ao_loc_nr()]
+    ends = np.searchsorted(pairs.columns, [_triangle(edge) for edge in edges])
+    least = max((last - first for first, last in pairwise(edges)), default=1) * pairs.nao
+    groups = _joined([(n, n + 1) for n in range(len(edges) - 1)], edges, least)
+    return [
+        PairBlock(first, last, int(ends[first]), int(ends[last]), _triangle(edges[first]), _triangle(edges[last]))
+        for first, last in _joined(groups, edges, most)
+    ]
+
+
+def _joined(cuts: list[tuple[int, int]], edges: list[int], most: int) -> list[tuple[int, int]]:
+    """Neighbouring ranges of shells put together while they have at most `most` pairs."""
+    found: list[tuple[int, int]] = []
+    for first, last in cuts:
+        if found and _triangle(edges[last]) - _triangle(edges[found[-1][0]]) <= most:
+            found[-1] = found[-1][0], last
+        else:
+            found.append((first, last))
+    return found
+
+
+def _triangle(n: int) -> int:
+    return n * (n + 1) // 2
+
+
+def ends_of(groups: list[PairBlock]) -> list[int]:
+    """Where each of neighbouring groups ends among their columns."""
+    return [group.c1 - groups[0].c0 for group in groups]
+
+
+def fit_columns(b: Array, factor: MetricFactor, ends: list[int], threads: int) -> Array:
+    """B from (Q|mn), shape (naux, ncolumn), in groups of columns that end there; in place for a triangular factor.
+
+    The columns of a group are solved COLUMNS at a time, wherever they lie: the last bits are the same in memory and on
+    the way to the disk.
+    """
+    ranges = [
+        (start, min(start + COLUMNS, end))
+        for begin, end in pairwise([0, *ends])
+        for start in range(begin, end, COLUMNS)
+    ]
+    fitted = b if factor.triangular else np.empty((factor.naux, b.shape[1]))
+
+    def solve(cut: tuple[int, int]) -> None:
+        if factor.triangular:
+            solve_columns(factor.factor, b, *cut)
+        else:
+            fitted[:, slice(*cut)] = factor.factor.T @ b[:, slice(*cut)]
+
     with ThreadPoolExecutor(threads) as pool:
-        starts = range(0, b.shape[1], step)
-        list(pool.map(lambda start: solve_columns(factor, b, start, min(start + step, b.shape[1])), starts))
+        list(pool.map(solve, ranges))
+    return fitted
 
 
 def coulomb_exchange(
     b: Array, pairs: PairList, occupied: list[Array], threads: int, *, single: bool = False
 ) -> tuple[Array, Array]:
-    """J and K of each spin.
+    """J and K of each spin, from B in memory, (naux, ncolumn) float64; the rest is as in `accumulated`."""
+    bounds = shares(len(b), threads)
+    parts = [b[start:stop] for start, stop in pairwise(bounds)]
+    return accumulated([parts], pairs, occupied, threads, single=single)
+
+
+def shares(naux: int, threads: int) -> list[int]:
+    """Where the fitting functions of each worker begin, and the end of the last."""
+    return [int(x) for x in np.linspace(0, naux, threads + 1).round()]
+
+
+def rows_at_a_time(pairs: PairList, occupied: list[Array]) -> tuple[int, int]:
+    """Fitting functions that stay in cache from Coulomb to exchange, and a multiple of them per exchange product."""
+    most = max(1, BLOCK_BYTES // (8 * len(occupied[0]) * max(1, sum(c.shape[1] for c in occupied))))
+    few = min(most, max(1, CACHE_BYTES // (8 * max(1, len(pairs.columns)))))
+    return few, most - most % few
+
+
+def accumulated(
+    chunks: Iterable[list[Array]], pairs: PairList, occupied: list[Array], threads: int, *, single: bool = False
+) -> tuple[Array, Array]:
+    """J and K of each spin; their last bits depend on sizes and threads only, not on how B comes.
 
     Parameters
     ----------
-    b : (naux, ncolumn) float64; pairs : what its columns are
+    chunks : of B, for each worker the next rows of its share, (n, ncolumn) float64; n is a multiple of
+        the first of `rows_at_a_time`, but for the last
+    pairs : what the columns of B are
     occupied : per spin (nao, n) float64, orbitals scaled with the root of their occupation
     single : K from float32 products, each block of them added up in float64
 
@@ -141,32 +227,49 @@ def coulomb_exchange(
     -------
     J, K : (nspin, nao, nao) float64, Eh
     """
-    naux, nao = len(b), len(occupied[0])
     density = [c @ c.T for c in occupied]
     folded = np.stack([lib.pack_tril(d + d.T - np.diag(d.diagonal()))[pairs.columns] for d in density])
-    step = max(1, BLOCK_BYTES // (8 * nao * max(1, sum(c.shape[1] for c in occupied))))
-    few = max(1, CACHE_BYTES // (8 * max(1, b.shape[1])))
-    bounds = np.linspace(0, naux, threads + 1).round().astype(int)
-
-    def share(worker: int) -> tuple[Array, Array]:
-        j, k = np.zeros_like(folded), np.zeros((len(occupied), nao, nao))
-        transform = half_transform(occupied, step, pairs, single=single)
-        for start in range(bounds[worker], bounds[worker + 1], step):
-            stop = min(start + step, bounds[worker + 1])
-            for first in range(start, stop, few):  # read from memory once, for J and K
-                rows = b[first : min(first + few, stop)]
-                for s, row in enumerate(folded):
-                    j[s] += (rows @ row) @ rows
-                transform.put(first - start, rows)
-            for s, half in enumerate(transform.halves(stop - start)):
-                x = half.reshape(-1, nao)
-                k[s] += x.T @ x  # NumPy sees one operand twice and calls syrk
-        return j, k
-
+    workers = [Share(folded, pairs, occupied, single=single) for _ in range(threads)]
     with ThreadPoolExecutor(threads) as pool:
-        parts = list(pool.map(share, range(threads)))
-    j, k = (np.add.reduce([part[n] for part in parts]) for n in (0, 1))
+        for chunk in chunks:
+            list(pool.map(Share.add, workers, chunk))
+        list(pool.map(Share.finish, workers))
+    j, k = (np.add.reduce(parts) for parts in ([w.j for w in workers], [w.k for w in workers]))
     if not pairs.complete:  # K has its rows and columns in the order of the clusters
         back = np.argsort(np.concatenate([cluster.functions for cluster in pairs.clusters]))
         k = k[:, back[:, None], back]
     return np.stack([lib.unpack_tril(row) for row in pairs.expand(j)]), k
+
+
+class Share:
+    """What one worker adds to J and K.
+
+    Attributes
+    ----------
+    j, k : (nspin, ncolumn) and (nspin, nao, nao), Eh
+    """
+
+    def __init__(self, folded: Array, pairs: PairList, occupied: list[Array], *, single: bool) -> None:
+        nao = len(occupied[0])
+        self.j, self.k = np.zeros_like(folded), np.zeros((len(occupied), nao, nao))
+        self._folded, (self._few, self._most) = folded, rows_at_a_time(pairs, occupied)
+        self._transform = half_transform(occupied, self._most, pairs, single=single)
+        self._waiting = 0  # fitting functions that are half transformed
+
+    def add(self, rows: Array) -> None:
+        """The next fitting functions, (n, ncolumn)."""
+        for first in range(0, len(rows), self._few):  # read from memory once, for J and K
+            few = rows[first : first + self._few]
+            for s, row in enumerate(self._folded):
+                self.j[s] += (few @ row) @ few
+            self._transform.put(self._waiting, few)
+            self._waiting += len(few)
+            if self._waiting == self._most:
+                self.finish()
+
+    def finish(self) -> None:
+        """Exchange of what waits for it."""
+        for s, half in enumerate(self._transform.halves(self._waiting)):
+            x = half.reshape(-1, half.shape[2])
+            self.k[s] += x.T @ x  # NumPy sees one operand twice and calls syrk
+        self._waiting = 0

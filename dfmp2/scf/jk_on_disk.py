@@ -9,7 +9,7 @@ ways of access are long contiguous runs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,26 +19,24 @@ from dfmp2.host.arrays_on_disk import FLOAT64
 from dfmp2.host.resources import return_memory
 from dfmp2.host.scratch import Room, ScratchArray
 from dfmp2.host.threads import prefetched
-from dfmp2.integrals.metric import MetricFactor, factorise
+from dfmp2.integrals.metric import factorise
 from dfmp2.integrals.screening import PairList
 from dfmp2.integrals.three_center import coulomb_metric, pair_integrals
-from dfmp2.scf.jk import FittedIntegrals, Progress, coulomb_exchange, fit_in_place
+from dfmp2.scf.jk import (
+    FittedIntegrals,
+    PairBlock,
+    Progress,
+    accumulated,
+    ends_of,
+    fit_columns,
+    pair_groups,
+    rows_at_a_time,
+    shares,
+)
 
 Array = NDArray[np.float64]
 
 BUFFERS = 2  # blocks of P in memory: the one in use and the one on its way
-
-
-@dataclass(frozen=True, slots=True)
-class PairBlock:
-    """Columns c0:c1 of B, made from shells first:last, which reach over the packed pairs t0:t1."""
-
-    first: int
-    last: int
-    c0: int
-    c1: int
-    t0: int
-    t1: int
 
 
 class DiskIntegrals(FittedIntegrals):
@@ -62,7 +60,8 @@ class DiskIntegrals(FittedIntegrals):
         super().__init__(mole, auxmole, threads, progress)
         self._room = room
         self._naux = 0
-        self._blocks = pair_blocks(mole, self.pairs, int(auxmole.nao), room.pair_bytes)
+        self._blocks = pair_groups(mole, self.pairs, room.pair_bytes // (FLOAT64 * int(auxmole.nao)))
+        self._groups = pair_groups(mole, self.pairs)
 
     def build(self) -> DiskIntegrals:
         """Write B to disk, unless it is there."""
@@ -71,10 +70,10 @@ class DiskIntegrals(FittedIntegrals):
             self._naux = factor.naux
             stored = self._room.space.array("scf", factor.naux * len(self.pairs.columns))
             for block in self._blocks:
-                stored.write(
-                    factor.naux * block.c0,
-                    _fitted(self.mol, self.auxmol, self.pairs, block, factor, self.threads),
-                )
+                groups = [group for group in self._groups if block.first <= group.first < block.last]
+                raw = _integrals(self.mol, self.auxmol, self.pairs, block)
+                stored.write(factor.naux * block.c0, fit_columns(raw, factor, ends_of(groups), self.threads))
+                del raw
                 self._progress(block.c1, len(self.pairs.columns))
             self._cderi = stored
             return_memory()
@@ -99,72 +98,64 @@ class DiskIntegrals(FittedIntegrals):
                 yield self.pairs.expand(block[start : start + step])
 
     def matrices(self, occupied: list[Array]) -> tuple[Array, Array]:
-        """J and K of each spin, summed block by block of fitting functions."""
-        nao = len(occupied[0])
-        j, k = (np.zeros((len(occupied), nao, nao)) for _ in range(2))
-        for block in self.rows():
-            part = coulomb_exchange(block, self.pairs, occupied, self.threads, single=self.single)
-            j += part[0]
-            k += part[1]
-        return j, k
+        """J and K of each spin, with the bits of those in memory."""
+        self.build()
+        bounds, (few, _) = shares(self._naux, self.threads), rows_at_a_time(self.pairs, occupied)
+        step = max(few, self._most() // self.threads // few * few)
+        count = max(-(-(stop - start) // step) for start, stop in pairwise(bounds))
+        cuts = [
+            [(min(start + k * step, stop), min(start + (k + 1) * step, stop)) for start, stop in pairwise(bounds)]
+            for k in range(count)
+        ]
+        return accumulated(self._read(cuts), self.pairs, occupied, self.threads, single=self.single)
 
     def rows(self) -> Iterator[Array]:
         """B in blocks of fitting functions, (n, ncolumn) float64; each is valid until the next is taken."""
-        stored: ScratchArray = self.build()._cderi
-        row = FLOAT64 * max(1, len(self.pairs.columns))
-        step = min(self._naux, max(self.threads, self._room.read_bytes // (BUFFERS * row)))
-        widest = max((block.c1 - block.c0 for block in self._blocks), default=0)
-        buffers = [np.empty((step, len(self.pairs.columns))) for _ in range(BUFFERS)]
-        piece = np.empty(min(step, PIECE_ROWS) * widest)
+        self.build()
+        step = max(1, self._most())
+        cuts = [[(start, min(start + step, self._naux))] for start in range(0, self._naux, step)]
+        for (block,) in self._read(cuts):
+            yield block
 
-        def load(number: int) -> Array:
-            p0 = number * step
-            count = min(step, self._naux - p0)
-            target = buffers[number % BUFFERS][:count]
+    def _most(self) -> int:
+        """Fitting functions that may be in memory at a time."""
+        return self._room.read_bytes // (BUFFERS * FLOAT64 * max(1, len(self.pairs.columns)))
+
+    def _read(self, cuts: list[list[tuple[int, int]]]) -> Iterator[list[Array]]:
+        """Ranges of fitting functions, several at a time, (n, ncolumn) each; valid until the next are taken."""
+        stored: ScratchArray = self._cderi
+        most = max((sum(p1 - p0 for p0, p1 in ranges) for ranges in cuts), default=0)
+        widest = max((block.c1 - block.c0 for block in self._blocks), default=0)
+        buffers = [np.empty((most, len(self.pairs.columns))) for _ in range(BUFFERS)]
+        piece = np.empty(min(most, PIECE_ROWS) * widest)
+
+        def fill(target: Array, p0: int) -> None:
             for block in self._blocks:
                 columns = block.c1 - block.c0
-                for start in range(0, count, PIECE_ROWS):
-                    rows = min(PIECE_ROWS, count - start)
+                for start in range(0, len(target), PIECE_ROWS):
+                    rows = min(PIECE_ROWS, len(target) - start)
                     part = piece[: rows * columns].reshape(rows, columns)
                     stored.read(self._naux * block.c0 + (p0 + start) * columns, part)
                     target[start : start + rows, block.c0 : block.c1] = part
-            return target
 
-        yield from prefetched(load, -(-self._naux // step) if step else 0)
+        def load(number: int) -> list[Array]:
+            ends = np.cumsum([0, *(p1 - p0 for p0, p1 in cuts[number])])
+            targets = [buffers[number % BUFFERS][begin:end] for begin, end in pairwise(ends)]
+            for target, (p0, _) in zip(targets, cuts[number], strict=True):
+                fill(target, p0)
+            return targets
+
+        yield from prefetched(load, len(cuts))
 
 
 PIECE_ROWS = 16  # of B read at a time: long runs, small buffer
 
 
-def pair_blocks(mole: Any, pairs: PairList, naux: int, pair_bytes: int) -> list[PairBlock]:
-    """Cut the rows m of the packed triangle into blocks of at most `pair_bytes` of raw integrals.
-
-    Parameters
-    ----------
-    naux : fitting functions
-    """
-    edges = [int(x) for x in mole.ao_loc_nr()]
-    most = max(1, pair_bytes // (FLOAT64 * max(1, naux)))
-    blocks, first = [], 0
-    for last in range(1, len(edges)):
-        begin = _triangle(edges[first])
-        if last + 1 < len(edges) and _triangle(edges[last + 1]) - begin <= most:
-            continue
-        end = _triangle(edges[last])
-        c0, c1 = (int(x) for x in np.searchsorted(pairs.columns, (begin, end)))
-        blocks.append(PairBlock(first, last, c0, c1, begin, end))
-        first = last
-    return blocks
-
-
-def _fitted(mole: Any, auxmole: Any, pairs: PairList, block: PairBlock, factor: MetricFactor, threads: int) -> Array:
-    """B of a block of pairs, (naux, columns) float64."""
+def _integrals(mole: Any, auxmole: Any, pairs: PairList, block: PairBlock) -> Array:
+    """(Q|mn) of a block of pairs, (naux, columns) float64."""
     raw = pair_integrals(mole, auxmole, block.first, block.last)
     if block.c1 - block.c0 < block.t1 - block.t0:
         raw = _compressed(raw, pairs.columns[block.c0 : block.c1] - block.t0)
-    if not factor.triangular:
-        return np.asarray(factor.factor.T @ raw)
-    fit_in_place(raw, factor.factor, threads)
     return raw
 
 
@@ -174,7 +165,3 @@ def _compressed(raw: Array, columns: NDArray[np.intp]) -> Array:
     for row, values in enumerate(raw):
         flat[row * count : (row + 1) * count] = values[columns]
     return flat[: len(raw) * count].reshape(len(raw), count)
-
-
-def _triangle(n: int) -> int:
-    return n * (n + 1) // 2

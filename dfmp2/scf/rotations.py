@@ -182,9 +182,17 @@ def deepest(change: Callable[[float], float]) -> tuple[float, float]:
     return best if best[0] else (0.0, 0.0)
 
 
+def fitted_integrals(mf: Any) -> Any:
+    """The density-fitting object of a mean field, None for a conventional SCF.
+
+    To ask PySCF for an attribute that is not there makes it load all of its methods: 300 modules, 40 MB.
+    """
+    return vars(mf).get("with_df")
+
+
 def coulomb_exchange(mf: Any, orbitals: list[Array]) -> tuple[Array, Array]:
     """J and K of the densities C C^T of some orbitals, each (n, nao, nao), Eh."""
-    fitted = getattr(mf, "with_df", None)
+    fitted = fitted_integrals(mf)
     if fitted is not None and hasattr(fitted, "matrices"):
         found: tuple[Array, Array] = fitted.matrices(orbitals)
         return found

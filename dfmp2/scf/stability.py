@@ -43,7 +43,7 @@ def frontier_spaces(reference: Reference) -> list[ActiveSpace]:
 
 
 def frontier_window(occupied: int, virtual: int) -> tuple[int, int]:
-    """Occupied and virtual orbitals in a spin's `frontier_spaces`."""
+    """Occupied and virtual orbitals of a spin that `frontier_spaces` has: all of a small molecule."""
     if occupied * virtual > EXACT_ROTATIONS:
         return min(occupied, FRONTIER_OCCUPIED), min(virtual, FRONTIER_VIRTUAL)
     return occupied, virtual
@@ -65,18 +65,17 @@ def frontier_stability(reference: Reference, tensors: list[Array]) -> Stability:
     covered = "all rotations" if exact else f"{sum(w.nocc * w.nvir for w in windows)} frontier rotations"
     if reference.kind == "rhf":
         coulomb, exchange = _blocks(windows[0], *tensors)
-        hessians = {RHF: exchange + 4 * coulomb, BROKEN: exchange}
+        coulomb *= 4
+        coulomb += exchange
+        lowest = {RHF: _lowest(coulomb), BROKEN: _lowest(exchange)}
     else:
-        (ja, xa), (jb, xb) = (_blocks(w, *tensors[3 * s : 3 * s + 3]) for s, w in enumerate(windows))
-        ba, bb = (tensors[3 * s].reshape(-1, tensors[0].shape[2]) for s in (0, 1))
-        mixed = 2 * ba @ bb.T
-        hessians = {UHF: np.block([[xa + 2 * ja, mixed], [mixed.T, xb + 2 * jb]])}
-    kind, eigenvalue = min(((kind, _lowest(matrix)) for kind, matrix in hessians.items()), key=lambda item: item[1])
+        lowest = {UHF: _lowest(_unrestricted_hessian(windows, tensors))}
+    kind, (eigenvalue, vector) = min(lowest.items(), key=lambda item: item[1][0])
     gain = None
     if eigenvalue < THRESHOLD:
-        gain = -rotations.deepest(_energy_along(kind, hessians[kind], windows, tensors))[1]
+        gain = -rotations.deepest(_energy_along(kind, vector, windows, tensors))[1]
     verdict = f"unstable ({kind})" if gain is not None else "stable" if exact else "no instability found"
-    return Stability(verdict, f"{', '.join(hessians)}; {covered}", eigenvalue, gain)
+    return Stability(verdict, f"{', '.join(lowest)}; {covered}", eigenvalue, gain)
 
 
 def full_stability(mf: Any) -> Stability:
@@ -132,27 +131,48 @@ def _blocks(window: ActiveSpace, b_ov: Array, b_oo: Array, b_vv: Array) -> tuple
     coulomb = b_ov.reshape(size, naux) @ b_ov.reshape(size, naux).T
     ibja = coulomb.reshape(nocc, nvir, nocc, nvir).transpose(0, 3, 2, 1)
     ijab = b_oo.reshape(-1, naux) @ b_vv.reshape(-1, naux).T
-    exchange = (-ibja - ijab.reshape(nocc, nocc, nvir, nvir).transpose(0, 2, 1, 3)).reshape(size, size)
+    exchange = np.empty((size, size))
+    parts = exchange.reshape(ibja.shape)
+    np.add(ibja, ijab.reshape(nocc, nocc, nvir, nvir).transpose(0, 2, 1, 3), out=parts)
+    np.negative(parts, out=parts)
     exchange[np.diag_indices(size)] += (window.eps_vir[None, :] - window.eps_occ[:, None]).ravel()
     return coulomb, exchange
 
 
-def _lowest(hessian: Array) -> float:
+def _unrestricted_hessian(windows: list[ActiveSpace], tensors: list[Array]) -> Array:
+    """All blocks of the windows' Hessian, one spin after the other so that few are held, Eh."""
+    edge = windows[0].nocc * windows[0].nvir
+    size = edge + windows[1].nocc * windows[1].nvir
+    hessian = np.empty((size, size))
+    for s, cut in enumerate((slice(0, edge), slice(edge, size))):
+        coulomb, exchange = _blocks(windows[s], *tensors[3 * s : 3 * s + 3])
+        coulomb *= 2
+        np.add(exchange, coulomb, out=hessian[cut, cut])
+        del coulomb, exchange
+    ba, bb = (tensors[3 * s].reshape(-1, tensors[0].shape[2]) for s in (0, 1))
+    mixed = 2 * ba @ bb.T
+    hessian[:edge, edge:] = mixed
+    hessian[edge:, :edge] = mixed.T
+    return hessian
+
+
+def _lowest(hessian: Array) -> tuple[float, Array]:
+    """Lowest eigenvalue and its vector, (n,); the matrix is overwritten."""
     if not hessian.size:
-        return float("inf")
-    return float(scipy.linalg.eigh(hessian, eigvals_only=True, subset_by_index=[0, 0])[0])
+        return float("inf"), np.empty(0)
+    values, vectors = scipy.linalg.eigh(hessian.T, overwrite_a=True, subset_by_index=[0, 0])  # LAPACK's order: no copy
+    return float(values[0]), vectors[:, 0]
 
 
 def _energy_along(
-    kind: str, hessian: Array, windows: list[ActiveSpace], tensors: list[Array]
+    kind: str, vector: Array, windows: list[ActiveSpace], tensors: list[Array]
 ) -> Callable[[float], float]:
-    """E(angle) - E(0) of the determinant turned along the lowest eigenvector of the windows' Hessian, Eh.
+    """E(angle) - E(0) of the determinant turned along an eigenvector of the windows' Hessian, Eh.
 
     With Delta the change of a spin's density among its window's orbitals and v_P = sum_pq B_pq,P Delta_pq
 
         E(angle) - E(0) = sum_s [sum_p e_p Delta_pp - tr(B_P Delta B_P Delta) / 2] + |v_alpha + v_beta|^2 / 2
     """
-    vector = scipy.linalg.eigh(hessian, subset_by_index=[0, 0])[1][:, 0]
     parts = np.split(vector, [windows[0].nocc * windows[0].nvir]) if len(windows) == 2 else [vector, vector]
     signs = (1.0, -1.0 if kind == BROKEN else 1.0)
     scale = 1 / max(np.linalg.norm(part) for part in parts)

@@ -20,7 +20,7 @@ from dfmp2.mp2.result import SCS, SOS, custom_scaling
 from dfmp2.options import Options
 from dfmp2.output.study import Column, Study, Value
 from dfmp2.progress import Listener
-from dfmp2.studies.runs import Failures, Keeper, Numbers, Results, Step, Task, carry_out, examine
+from dfmp2.studies.runs import Failures, Keeper, Numbers, Results, Step, Task, carry_out, examine, require_memory
 
 COLUMNS = (
     *("scf_total_energy", "mp2_same_spin_correlation_energy", "mp2_opposite_spin_correlation_energy"),
@@ -73,8 +73,7 @@ def basis_set_limit(
         Step(name, f"{molecule.name} in {name}", molecule, replace(options, basis=name, scf_auxbasis=j, auxbasis=r))
         for name, j, r in zip(bracket.names, jk, ri, strict=True)
     ]
-    for step in steps:
-        examine(step)
+    require_memory(steps, [examine(step) for step in steps])
 
     def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
         values = _values(results, bracket, *formulas, options) if complete else {}

@@ -20,7 +20,7 @@ from dfmp2.options import Options
 from dfmp2.output.study import Study, Value
 from dfmp2.progress import Listener
 from dfmp2.studies.fragments import Fragment, alone, in_complex, make_fragments
-from dfmp2.studies.runs import Failures, Keeper, Numbers, Results, Step, Task, carry_out, examine
+from dfmp2.studies.runs import Failures, Keeper, Needs, Numbers, Results, Step, Task, carry_out, examine, require_memory
 from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE
 
 PARTS: dict[str, tuple[str, Callable[[MP2Result], float | None]]] = {  # prefix -> (in words, energy of a run)
@@ -107,13 +107,15 @@ def _require_comparable(options: Options) -> None:
 
 def _require_same_core(steps: list[Step], count: int) -> None:
     """Examine every run, and refuse cores that do not add up: the complex would freeze other orbitals."""
-    cores = {}
+    needs: dict[str, Needs] = {}
     for step in steps:
         try:
-            cores[step.name] = examine(step)
+            needs[step.name] = examine(step)
         except InputError as error:
             hint = "" if step.name == COMPLEX else " (for a fragment: --charges, --multiplicities)"
             raise InputError(f"{error}{hint}") from error
+    require_memory(steps, list(needs.values()))
+    cores = {name: found.core for name, found in needs.items()}
     for basis in SCHEMES.values():
         parts = [cores[f"fragment-{number}-{basis}"] for number in range(1, count + 1)]
         if sum(parts) != cores[COMPLEX]:

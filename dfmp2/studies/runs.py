@@ -19,10 +19,10 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dfmp2.errors import DeviceFault, Dfmp2Error, ForeignCheckpoint, InputError, Interrupted, ResourceError
 from dfmp2.host.files import require_writable
@@ -39,12 +39,14 @@ from dfmp2.options import Options
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of, found_beside, remove
 from dfmp2.output.study import MOST_RUNS, Column, Study, StudyWriter, Value, read_study, verify_study
 from dfmp2.planning import plan, system
+from dfmp2.planning.memory import FLOAT64, MemoryPlan
 from dfmp2.progress import Listener, Relay, Silent
 from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.scf.reference import StartOrbitals
 
 TRUSTED = 0.3  # of a run: from there on what it says of itself counts alone
 CONFIRMED = 1.0  # s by which the forecast of all runs counts as confirmed
+LATER = 16 * 10**6  # bytes by which a process grows with its first run, beyond what the plan of the next one credits
 REST = 5.0  # pause after writing the file, in units of the time that took
 # Errors that are not the step's own: the next step would meet them as well, or they concern the whole study.
 OF_THE_STUDY = (ForeignCheckpoint, DeviceFault)
@@ -131,19 +133,46 @@ class Task:
         )
 
 
-def examine(step: Step) -> int:
-    """Find everything a run would be refused for, before any run; returns the number of frozen core orbitals.
+class Needs(NamedTuple):
+    """What a run needs: frozen core orbitals, memory, and bytes of its result, which the study keeps."""
+
+    core: int
+    memory: MemoryPlan
+    kept: int
+
+
+def examine(step: Step) -> Needs:
+    """Find everything but memory that a run would be refused for.
 
     Raises
     ------
     Dfmp2Error : what `dfmp2 run` would say, with the step's name in front
     """
     try:
-        core, outlook = _planned(step)
-        outlook.memory.require()
+        core, planned = _planned(step)
     except Dfmp2Error as error:
         raise type(error)(f"{step.who}: {error}") from error
-    return core.orbitals
+    work = planned.work
+    kept = sum(FLOAT64 * (work.nao**2 + 2 * s.nocc**2) for s in work.spins)  # of the result: orbitals, pair energies
+    return Needs(core.orbitals, planned.memory, kept)
+
+
+def require_memory(steps: Sequence[Step], needs: Sequence[Needs]) -> None:
+    """Refuse a study of which a run does not fit beside the results of those before it, before any run.
+
+    Raises
+    ------
+    ResourceError : names what the whole study needs
+    """
+    before, beside = 0, []
+    for _, memory, kept in needs:
+        beside.append(replace(memory, program=memory.program + before + (LATER if before else 0)))
+        before += kept
+    step, most = max(zip(steps, beside, strict=True), key=lambda pair: pair[1].least)
+    try:
+        most.require()
+    except ResourceError as error:
+        raise type(error)(f"{step.who}: {error}") from error
 
 
 def _planned(step: Step) -> tuple[FrozenCore, plan.Plan]:

@@ -23,7 +23,7 @@ from dfmp2.progress import Listener
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.studies.coordinate import Coordinate
 from dfmp2.studies.fragments import show_atoms
-from dfmp2.studies.runs import Failures, Keeper, Numbers, Results, Step, Task, carry_out, examine
+from dfmp2.studies.runs import Failures, Keeper, Numbers, Results, Step, Task, carry_out, examine, require_memory
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 
 NUMBERS: dict[str, tuple[str, str, Callable[[MP2Result], float]]] = {  # column -> (unit, description, of a run)
@@ -125,7 +125,7 @@ def scan_energies(
         if scan.coordinate is None:
             kind, who = "frame", f"frame {number}"
         steps.append(Step(f"{kind}-{number:03d}", who, molecule, scan.options))
-    examine(steps[0])  # the same atoms everywhere
+    require_memory(steps, [examine(steps[0])] * len(steps))  # the same atoms everywhere
 
     def evaluate(results: Results, failures: Failures, complete: bool) -> Numbers:
         return _numbers(scan, steps, results, failures, complete=complete)

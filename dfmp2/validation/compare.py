@@ -19,7 +19,7 @@ from dfmp2.validation.psi4 import run_psi4
 
 TOLERANCE = 1e-6  # Eh; two converged SCFs and two MP2 implementations agree to much less
 FITTING_TOLERANCE = 1e-3  # Eh per atom; sound sets show up to 5.5e-4 in a component (docs/explanation/checks.md)
-LOADED = 32 * 10**6  # bytes of PySCF's MP2 modules and of work space, beside what is counted
+LOADED = 10 * 10**6  # bytes of PySCF's MP2 modules and of work space, beside what is counted
 CONVERGED, LEAST_CYCLES = 1e-10, 100  # Eh and cycles of the other SCF, whatever the run was content with
 COMMON = 0.5  # smallest cosine between the occupied spaces of what still counts as one SCF solution
 
