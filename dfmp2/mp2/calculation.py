@@ -111,8 +111,8 @@ class Checkpoint(State):
         """The converged reference."""
 
     def add_b(self, b: StoredB | None) -> None:
-        """B is complete, on disk, or in memory for None. Tiles of another B are dropped: how the integrals were cut
-        decides about last bits, and on disk memory decides about that."""
+        """B is complete, on disk, or in memory for None. Tiles of another B are dropped: a conventional SCF that
+        makes its integrals anew has orbitals with other last bits."""
 
     def add_tile(self, key: TileKey, terms: PairTerms) -> None:
         """A tile is finished."""
