@@ -70,7 +70,7 @@ def test_operations_counted_by_hand(changes, pairs):
         assert contracted.integrals() == {"scf": 116 * (300 + 1.3 * 820), "integrals": 84 * (300 + 1.3 * 820)}
         assert work.integrals()["integrals"] == 84 * 2.3 * 300
         assert replace(contracted, naux_scf=0).integrals()["scf"] == 300 * 301 / 2 + 0.5 * 820 * 821 / 2
-        kept = replace(work, frontier_virtual=19, frontier_elements=95 + 25 + 361).flops()["transform"]
+        kept = replace(work, frontier=((5, 19),)).flops()["transform"]
         assert kept - flops["transform"] == 2 * 84 * 24 * (24 * 19 + 481)
 
 
@@ -189,7 +189,7 @@ def test_more_work_takes_longer(more):
 @pytest.mark.parametrize(("stage", "order"), [("integrals", 3), ("transform", 4), ("fit", 4), ("pair_energies", 5)])
 def test_stages_grow_as_they_should(stage, order):
     """A molecule twice as large: integrals as N^3, transformation and fit as N^4, pair energies as N^5."""
-    small = replace(LARGE, frontier_elements=0)
+    small = replace(LARGE, frontier=())
     large = replace(small, nao=980, naux_scf=4732, naux=3416, spins=(Spin(162, 162, 818),))
     first, second = (getattr(time.seconds(work, Rates()), stage) for work in (small, large))
     assert 2 ** (order - 0.4) < second / first < 2 ** (order + 0.1)  # below it where new memory still counts
