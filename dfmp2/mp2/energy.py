@@ -237,7 +237,7 @@ def correlate(
         from dfmp2.mp2.fitting_certificate import certify_fit
 
         with calculation.clock("fitting_certificate"):
-            fitting_certificate = certify_fit(calculation, reference, pairs)
+            fitting_certificate = certify_fit(calculation, reference, pairs, build_b)
 
     made = {"transformation": "device: asked for with --transform device"} if options.transform == "device" else {}
     return MP2Result(

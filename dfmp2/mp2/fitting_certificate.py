@@ -20,7 +20,7 @@ Student's t with the degrees of freedom that the variance has (Cochran, Sampling
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -33,7 +33,7 @@ from dfmp2.host import resources
 from dfmp2.host.scratch import Room, Space
 from dfmp2.integrals.four_center import exact_rows
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.mp2.calculation import NOTHING, Calculation
+from dfmp2.mp2.calculation import NOTHING, Calculation, FittedIntegrals
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
 from dfmp2.mp2.result import FittingCertificate, PairEnergies
 from dfmp2.planning.memory import MemoryPlan
@@ -44,6 +44,7 @@ from dfmp2.scf.conventional import conventional_scf
 from dfmp2.scf.reference import Reference
 
 Array = NDArray[np.float64]
+BuildB = Callable[[Calculation, Reference], tuple[Reference, FittedIntegrals]]
 
 SEED = 1
 CONFIDENCE = 0.95
@@ -51,12 +52,15 @@ SCF_ROUNDING = 1e-9  # Eh; integrals left out of J and K, and rounding
 RESPONSE = 0.5  # of E(corr) to what is left of F_ia, Eh per Eh
 
 
-def certify_fit(calculation: Calculation, reference: Reference, pairs: PairEnergies) -> FittingCertificate | None:
+def certify_fit(
+    calculation: Calculation, reference: Reference, pairs: PairEnergies, build_b: BuildB
+) -> FittingCertificate | None:
     """The fitting errors of a calculation; None, and a warning, where the conventional SCF is not found.
 
     Parameters
     ----------
     reference, pairs : what was computed with fitted integrals
+    build_b : makes B of a reference (`dfmp2.mp2.energy`)
     """
     listener = calculation.listener
     try:
@@ -73,7 +77,7 @@ def certify_fit(calculation: Calculation, reference: Reference, pairs: PairEnerg
     fitted, rounding = [np.zeros(count) for count in counts], 0.0
     if sum(map(len, chosen)) < sum(counts):
         resources.return_memory()
-        again, rounding = _fitted_again(calculation, conventional)
+        again, rounding = _fitted_again(calculation, conventional, build_b)
         fitted = orbital_energies(again)
     energy, spread = estimate(fitted, rows, strata)
     total, sampled = _pair_counts(counts, [len(picks) for picks in chosen])
@@ -173,10 +177,8 @@ def orbital_energies(pairs: PairEnergies) -> list[Array]:
     return [opposite.sum(axis=1) / 2 + same[0].sum(axis=1), opposite.sum(axis=0) / 2 + same[1].sum(axis=1)]
 
 
-def _fitted_again(calculation: Calculation, reference: Reference) -> tuple[PairEnergies, float]:
+def _fitted_again(calculation: Calculation, reference: Reference, build_b: BuildB) -> tuple[PairEnergies, float]:
     """Pair energies on the orbitals of the conventional SCF with the dense fitting set, and their precision, Eh."""
-    from dfmp2.mp2.energy import build_b
-
     options = replace(calculation.options, stability="off", transform="host", allow_small_gap=True)
     setup, held = replace(calculation.setup, options=options), _plan(calculation)
     told = Collector(_Progress(calculation.listener))
