@@ -154,6 +154,11 @@ REFUSED = {
         ), ghost=(False, *[True] * 5)),
         {"basis": "aug-cc-pvtz", "auxbasis": None, "scf_auxbasis": None}, "linearly dependent",
     ),
+    "degenerate": (
+        Molecule(("Ne",), [[0, 0, 0]]),
+        {"frozen_virtual": 1, "basis": "cc-pvdz", "scf_auxbasis": None},
+        "virtual orbital is degenerate",
+    ),
     "device": (WATER, {"transform": "device"}, "transform device"),
 }  # fmt: skip
 

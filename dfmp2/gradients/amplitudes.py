@@ -34,6 +34,8 @@ from dfmp2.mp2.result import Scaling
 
 Array = NDArray[np.float64]
 
+CACHE_BYTES = 2 * 10**6  # of amplitudes between two products
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AmplitudeDensities:
@@ -140,36 +142,32 @@ def _add(
     above = space.eps_occ[:, None, None] - space.eps_vir[:, None]
     for b0 in range(0, len(own), step):
         b1 = min(b0 + step, len(own))
-        t = np.empty((nocc, nvir, b1 - b0))
-        turned = t.transpose(0, 2, 1)  # (ib|ja)
-        if same and b1 - b0 < len(own):
-            turned = np.empty((nocc, nvir, b1 - b0))
-        for i0, i1, rows in _groups(left):
-            np.matmul(rows.reshape(-1, naux), own[b0:b1].T, out=t[i0:i1].reshape(-1, b1 - b0))
-            if same and b1 - b0 < len(own):
-                turned[i0:i1] = (rows[:, b0:b1].reshape(-1, naux) @ own.T).reshape(-1, b1 - b0, nvir).transpose(0, 2, 1)
-        if same:
-            u = (same + opposite) * t
-            u -= same * turned
-        else:
-            u = opposite * t
-        denominators = above + (energies[0] - energies[1][b0:b1])
-        u /= denominators
-        t /= denominators
-        del denominators
-        for i0, i1, rows in _groups(left):
-            y[b0:b1] += u[i0:i1].reshape(-1, b1 - b0).T @ rows.reshape(-1, naux)
+        t, u = np.empty((nocc, nvir, b1 - b0)), np.empty((nocc, nvir, b1 - b0))
+        for i0, i1, rows in _groups(left, 8 * nvir * (b1 - b0)):
+            denominators = above[i0:i1] + (energies[0] - energies[1][b0:b1])
+            first, second, flat = t[i0:i1], u[i0:i1], rows.reshape(-1, naux)
+            np.matmul(flat, own[b0:b1].T, out=first.reshape(-1, b1 - b0))
+            first /= denominators
+            np.multiply(first, same + opposite, out=second)
+            if same and b1 - b0 == len(own):
+                second -= same * first.transpose(0, 2, 1)
+            elif same:  # t_ibja of all a and these b
+                turned = (rows[:, b0:b1].reshape(-1, naux) @ own.T).reshape(-1, b1 - b0, nvir).transpose(0, 2, 1)
+                second -= same * (turned / denominators)
+            y[b0:b1] += second.reshape(-1, b1 - b0).T @ flat
+            for one, other in zip(first, second, strict=True):
+                virtual += one @ other.T
         occupied -= t.reshape(nocc, -1) @ u.reshape(nocc, -1).T
-        for first, second in zip(t, u, strict=True):
-            virtual += first @ second.T
 
 
-def _groups(b: Array | StoredTensor) -> Iterator[tuple[int, int, Array]]:
-    """B in groups of occupied orbitals (i0, i1, rows): all at once in memory, a few at a time from disk."""
-    if not isinstance(b, StoredTensor):
-        yield 0, len(b), b
-        return
+def _groups(b: Array | StoredTensor, row_bytes: int) -> Iterator[tuple[int, int, Array]]:
+    """B in groups of occupied orbitals (i0, i1, rows); their amplitudes of `row_bytes` each stay in cache."""
     nocc, nvir, naux = b.shape
+    if not isinstance(b, StoredTensor):
+        step = max(1, CACHE_BYTES // max(1, row_bytes))
+        for i0 in range(0, nocc, step):
+            yield i0, min(i0 + step, nocc), b[i0 : i0 + step]
+        return
     step = min(nocc, max(1, STREAM_BYTES // (8 * nvir * naux)))
     buffer = np.empty((step, nvir, naux))
     for i0 in range(0, nocc, step):

@@ -26,7 +26,8 @@ STREAM_BYTES = 8 * 10**6  # of B read from disk at a time by a worker
 MATRICES = 24  # (nao, nao) float64 arrays of a spin: orbitals, densities, fields, Lagrangian
 MODULES = 20 * 10**6  # bytes of PySCF's and our modules that only a gradient loads
 HEAP_MOST = 40 * 10**6  # left in the C library's heap by earlier stages: 20 to 40 measured
-METRICS = 5  # (naux, naux) float64 arrays
+METRICS = 3  # (naux, naux) float64 arrays: metric, factor, two-index densities
+TWO_CENTER = 6  # of them while the metric's derivative is contracted, when there are no blocks any more
 VECTORS = 40  # of the Z-vector equations, with their images
 PASS_MATRICES = 9  # (nao, nao) arrays per fitting function of a block: integrals, densities, derivatives, copies
 PASS_HALVES = 6  # (nocc, nao) arrays per fitting function of a block
@@ -93,6 +94,7 @@ def plan(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> Gradi
     vectors = left + VECTORS * sum(spin.occupied * (nao - spin.occupied) for spin in work.spins) * FLOAT64
     fit, read = energy.scf_fit, energy.scf_read
     scf_on_disk = read is not None and energy.scf_in_core + vectors > room
+    two_center = fixed + TWO_CENTER * max(naux, naux_scf) ** 2 * FLOAT64
     response = vectors + energy.scf_in_core
     pair_bytes = read_bytes = 0
     if read is not None and scf_on_disk:
@@ -111,6 +113,7 @@ def plan(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> Gradi
         fixed + metric + held_z + least_block,
         fixed + jk_metric + held_half + least_block,
         response,
+        two_center,
     )
     if needed > room:
         lacking = needed - room
@@ -127,6 +130,7 @@ def plan(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> Gradi
         fixed + metric + held_z + passing * per_function,
         fixed + jk_metric + held_half + passing * per_function,
         response,
+        two_center,
     )
     disk = max(0 if z_fits else whole, 0 if half_fits else half, energy.scf_disk if scf_on_disk else 0)
     return GradientMemory(

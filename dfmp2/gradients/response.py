@@ -45,7 +45,6 @@ SINGLE_GAIN = 1e-4  # of the residual that iterations in float32 are trusted wit
 MOST_CYCLES = 60
 SMALLEST = 0.05  # Eh, of a denominator of the preconditioner
 DEGENERATE = 1e-4  # Eh, between a correlated and a frozen orbital
-UNMIXED = 1e-10  # Eh, of T between orbitals that symmetry keeps apart
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,16 +155,20 @@ def relax(
 
 
 def _mix(o: Orbitals, p: Array, t: Array, frozen: slice, correlated: slice, name: str) -> None:
-    """Put P between frozen and correlated orbitals into its places."""
+    """Put P between frozen and correlated orbitals into its places.
+
+    Raises
+    ------
+    NumericalError : two of them are degenerate, and the smallest displacement would mix them
+    """
     gaps = o.energy[correlated] - o.energy[frozen, None]
-    block = t[frozen, correlated]
-    close = np.abs(gaps) < DEGENERATE
-    if (np.abs(block[close]) > UNMIXED).any():
+    closest = float(np.abs(gaps).min())
+    if closest < DEGENERATE:
         raise NumericalError(
-            f"a frozen {name} orbital is degenerate with a correlated one (less than {DEGENERATE:.0e} Eh apart), so "
-            "that the energy has no gradient: freeze one orbital more or less"
+            f"a frozen {name} orbital is degenerate with a correlated one ({closest:.0e} Eh apart), so that the energy "
+            "has no gradient: freeze one orbital more or less"
         )
-    p[frozen, correlated] = np.where(close, 0.0, block / (2 * np.where(close, 1.0, gaps)))
+    p[frozen, correlated] = t[frozen, correlated] / (2 * gaps)
     p[correlated, frozen] = p[frozen, correlated].T
 
 
