@@ -215,7 +215,7 @@ def test_arrays_on_disk_give_the_same_gradient(state, monkeypatch):
     planned = memory.plan
 
     def on_disk(*arguments):
-        tight = {"z_on_disk": True, "half_on_disk": True, "scf_on_disk": True, "pair_bytes": 1, "read_bytes": 1}
+        tight = {"z_on_disk": True, "half_on_disk": True, "scf_on_disk": True, "pair_bytes": 10**5, "read_bytes": 10**6}
         return replace(planned(*arguments), **tight, tile_bytes=3 * 8 * 5 * 8, packed_bytes=1)
 
     monkeypatch.setattr(memory, "plan", on_disk)
@@ -241,7 +241,7 @@ def test_a_gradient_that_was_stopped_with_arrays_on_disk_goes_on(tmp_path, monke
     planned = memory.plan
 
     def on_disk(*arguments):
-        tight = {"z_on_disk": True, "half_on_disk": True, "scf_on_disk": True, "pair_bytes": 1, "read_bytes": 1}
+        tight = {"z_on_disk": True, "half_on_disk": True, "scf_on_disk": True, "pair_bytes": 10**5, "read_bytes": 10**6}
         return replace(planned(*arguments), **tight)
 
     monkeypatch.setattr(memory, "plan", on_disk)
