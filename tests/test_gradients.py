@@ -215,7 +215,7 @@ def test_arrays_on_disk_give_the_same_gradient(state, monkeypatch):
     planned = memory.plan
 
     def on_disk(*arguments):
-        tight = {"z_on_disk": True, "half_on_disk": True, "scf_on_disk": True, "pair_bytes": 1, "read_bytes": 1}
+        tight = {"z_on_disk": True, "half_on_disk": True, "scf_on_disk": True, "pair_bytes": 10**5, "read_bytes": 10**6}
         return replace(planned(*arguments), **tight, tile_bytes=3 * 8 * 5 * 8, packed_bytes=1)
 
     monkeypatch.setattr(memory, "plan", on_disk)
@@ -233,3 +233,29 @@ def test_memory_that_does_not_suffice_is_refused_before_the_scf():
     with pytest.raises(ResourceError, match=r"for the gradient.*--memory"):
         mp2_gradient(WATER, make_options(**SMALL | EXACT, memory=resident_memory() + 15 * 10**6), listener=told)
     assert not told.energies
+
+
+def test_a_gradient_that_was_stopped_with_arrays_on_disk_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("DFMP2_CHECKPOINT_SECONDS", "0")
+    monkeypatch.setattr("dfmp2.planning.memory.MemoryPlan.mp2_fits_in_core", False)
+    planned = memory.plan
+
+    def on_disk(*arguments):
+        tight = {"z_on_disk": True, "half_on_disk": True, "scf_on_disk": True, "pair_bytes": 10**5, "read_bytes": 10**6}
+        return replace(planned(*arguments), **tight)
+
+    monkeypatch.setattr(memory, "plan", on_disk)
+    given = SMALL | EXACT | {"scratch": str(tmp_path), "listener": Silent()}
+    expected = dfmp2.gradient(WATER, **given)
+    stops = "dfmp2.gradients.gradient.mean_field_part"
+    with monkeypatch.context() as stopped:
+        stopped.setattr(stops, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            dfmp2.gradient(WATER, **given, checkpoint=tmp_path / "water.h5")
+    (folder,) = tmp_path.glob("dfmp2-scratch-*")
+    for name in ("scf", "half-0", "z-0"):  # as after SIGKILL
+        (folder / f"{name}.raw").write_bytes(b"left over")
+    found = dfmp2.gradient(WATER, **given, checkpoint=tmp_path / "water.h5", resume=True)
+    assert found.result.storage.written < expected.result.storage.written  # B was there
+    np.testing.assert_array_equal(found.gradient, expected.gradient)
+    assert not list(tmp_path.glob("dfmp2-scratch-*"))

@@ -106,7 +106,7 @@ class Space:
         self.folder: Path | None = None
         self._lock = -1
         self._arrays: list[ScratchArray] = []
-        self._kept = False
+        self._kept = self._adopted = False
 
     @property
     def written(self) -> int:
@@ -140,7 +140,10 @@ class Space:
         ------
         ResourceError : the folder or the file cannot be made
         """
-        array = ScratchArray(self, self.own_folder() / f"{name}{SUFFIX}", existing=existing)
+        path = self.own_folder() / f"{name}{SUFFIX}"
+        if self._adopted and not existing:
+            path.unlink(missing_ok=True)  # the run that was stopped had one, too
+        array = ScratchArray(self, path, existing=existing)
         self._arrays.append(array)
         return array
 
@@ -172,7 +175,7 @@ class Space:
         lock = _taken_over(folder) if self.folder is None else -1
         if lock < 0:
             return False
-        self.folder, self._lock, self._kept = folder, lock, True
+        self.folder, self._lock, self._kept, self._adopted = folder, lock, True, True
         return True
 
     def close(self) -> None:
