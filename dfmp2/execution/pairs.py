@@ -13,17 +13,16 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections import Counter, deque
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from dfmp2.backends.base import PairTerms, Source
 from dfmp2.backends.tiling import pairs_in
-from dfmp2.errors import Dfmp2Error, InputError, ResourceError, ResultFileError
-from dfmp2.execution.pool import Pool
+from dfmp2.errors import InputError, ResultFileError
+from dfmp2.execution.pool import Call, Pool, share_out
 from dfmp2.mp2.calculation import NOTHING, RUN, Calculation, Checkpoint
 from dfmp2.mp2.certificate import operands
 from dfmp2.mp2.identity import differences
@@ -35,7 +34,6 @@ from dfmp2.progress import Listener, Silent
 
 PARTS = 16  # for each worker, at least: they end at about the same time
 SECONDS = 5.0  # that a part takes about, at most: what is lost with a worker
-TRIES = 3  # of a part whose worker dies
 
 
 def pairs_of(keys: list[TileKey]) -> int:
@@ -214,36 +212,15 @@ def by_workers(pool: Pool, path: str, calculation: Calculation, keys: list[TileK
     ResourceError : TRIES workers died of one part; the message says what they would need
     Dfmp2Error : what a worker raises, or workers that cannot start
     """
-    options = replace(calculation.options, backend=calculation.setup.backend.name)
+    options, memory = replace(calculation.options, backend=calculation.setup.backend.name), calculation.plan.memory
     job = Job(os.path.abspath(path), options, tuple(calculation.identity.items()))
     seconds = calculation.plan.timings.pair_energies * calculation.setup.threads
     wanted = max(PARTS * len(pool.slots), round(seconds / SECONDS))
-    waiting = deque(enumerate(filter(None, cut(keys, min(len(keys), wanted)))))
-    deaths: Counter[int] = Counter()
-    while waiting or pool.busy:
-        for slot in pool.free:
-            if slot.dead:  # while it had nothing to do
-                slot.death()
-                slot.start()
-            elif waiting:
-                number, part = waiting.popleft()
-                mine = replace(job, options=replace(job.options, threads=slot.threads, memory=slot.memory))
-                slot.submit(compute_tiles, mine, part, task=(number, part))
-        for slot in pool.finished():
-            _, task, future = slot.release()
-            error = future.exception()
-            if error is None:
-                yield from future.result() if task else ()
-            elif not isinstance(error, BrokenExecutor):
-                raise error
-            else:
-                death = slot.death()
-                if task is None:
-                    raise Dfmp2Error(f"a worker cannot start: {death.message(None)}")
-                deaths[task[0]] += 1
-                if deaths[task[0]] == TRIES:
-                    memory = calculation.plan.memory
-                    failed = ResourceError if death.exit_code == ResourceError.exit_code else Dfmp2Error
-                    raise failed(f"{TRIES} workers died: {death.message((memory.least, memory.comfortable))}")
-                waiting.appendleft(task)
-                slot.start()
+
+    def call(slot: Any, part: list[TileKey]) -> Call:
+        mine = replace(job, options=replace(job.options, threads=slot.threads, memory=slot.memory))
+        return compute_tiles, mine, part
+
+    parts = list(filter(None, cut(keys, min(len(keys), wanted))))
+    for found in share_out(pool, parts, call, (memory.least, memory.comfortable)):
+        yield from found

@@ -15,15 +15,16 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dfmp2.errors import Interrupted, ResourceError
+from dfmp2.errors import Dfmp2Error, Interrupted, ResourceError
 from dfmp2.execution.devices import pinning
 from dfmp2.execution.worker import begin, load_libraries
 from dfmp2.host.resources import available_memory, usable_cores
@@ -32,7 +33,10 @@ from dfmp2.units import format_bytes
 TICK = 0.2  # s between two looks at what the user wants
 LAST_BYTES = 16_000  # of what a worker wrote on standard error
 FAULT = 1  # exit code of a fault in dfmp2
+TRIES = 3  # of a part whose worker dies
 SHARE_OF_FREE = 0.9  # of the memory that is free
+
+Call = tuple[Any, ...]  # a function of a module and its arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +221,50 @@ class Pool:
         else:
             time.sleep(TICK)
         return [slot for slot in busy if slot.future.done()]
+
+
+def share_out(
+    pool: Pool, parts: Sequence[Any], call: Callable[[Any, Any], Call], need: tuple[int, int] | None = None
+) -> Iterator[Any]:
+    """What parts of a work give, as the workers finish them; a part whose worker dies goes to another.
+
+    Parameters
+    ----------
+    call : slot, part -> what the worker calls
+    need : as of Death.message, of a part
+
+    Raises
+    ------
+    ResourceError : TRIES workers died of one part; the message says what they would need
+    Dfmp2Error : what a worker raises, or workers that cannot start
+    """
+    waiting, deaths = deque(enumerate(parts)), Counter[int]()
+    while waiting or pool.busy:
+        for slot in pool.free:
+            if slot.dead:  # while it had nothing to do
+                slot.death()
+                slot.start()
+            elif waiting:
+                task = waiting.popleft()
+                slot.submit(*call(slot, task[1]), task=task)
+        for slot in pool.finished():
+            _, task, future = slot.release()
+            error = future.exception()
+            if error is None:
+                if task is not None:
+                    yield future.result()
+            elif not isinstance(error, BrokenExecutor):
+                raise error
+            else:
+                death = slot.death()
+                if task is None:
+                    raise Dfmp2Error(f"a worker cannot start: {death.message(None)}")
+                deaths[task[0]] += 1
+                if deaths[task[0]] == TRIES:
+                    failed = ResourceError if death.exit_code == ResourceError.exit_code else Dfmp2Error
+                    raise failed(f"{TRIES} workers died: {death.message(need)}")
+                waiting.appendleft(task)
+                slot.start()
 
 
 def local_pool(backend: str, count: int, threads: int | None, memory: int | None, *, others: int = 0) -> Pool:

@@ -34,6 +34,7 @@ RUN_KEYS = (  # of a result that are also those of a run of a study
     "precision",
     "scf_iterations",
 )
+OF_A_GRADIENT = ("mp2_total_gradient", "gradient_method", "gradient_norm")  # where the run has one
 
 
 def to_json(result: MP2Result) -> str:
@@ -50,6 +51,7 @@ def study_json(study: Study) -> str:
             "status": study.status,
             **study.settings,
             **{name: plain(value.value) for name, value in study.values.items()},
+            **{name: array.value.tolist() for name, array in study.arrays.items()},
             "notes": list(study.notes),
             "table": {name: plain(list(column.values)) for name, column in study.table.items()},
             "runs": {name: _run(result) for name, result in study.runs.items()},
@@ -101,7 +103,7 @@ def _whole(x: float) -> float | int:
 def _run(result: MP2Result) -> dict[str, Any]:
     found, certificate = result.to_dict(), result.certificate
     return {
-        **{key: found[key] for key in RUN_KEYS},
+        **{key: found[key] for key in (*RUN_KEYS, *OF_A_GRADIENT) if key in found},
         "nao": result.sizes.nao,
         "precision_error": None if certificate is None else plain(certificate.correlation_error),
         "seconds": result.timings.total,

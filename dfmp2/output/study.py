@@ -3,7 +3,7 @@ a table alone.
 
     /runs/NAME/...                      results, each laid out as a result file (`dfmp2.output.hdf5`), with its own hash
     /study/{title, settings, notes}     what was asked for (settings as JSON)
-    /study/{table/COLUMN, values/NAME}  what came out, each with its unit and description
+    /study/{table/COLUMN, values/NAME, arrays/NAME}  what came out, each with its unit and description
 
 The file is written anew after every run, all or nothing, with status "incomplete" until the last one is done.
 A table (`write_table`) is a group with one dataset per column.
@@ -24,6 +24,7 @@ import numpy as np
 
 from dfmp2.errors import ResultFileError
 from dfmp2.host.files import write_atomically
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5 import Item
@@ -33,7 +34,7 @@ STUDY_VERSION = 1
 TABLE_VERSION = 1
 MOST_RUNS = 500
 MOST_OBJECTS = 300 * MOST_RUNS + 1000  # a result has about 200 groups and datasets
-KINDS = ("interaction", "cbs", "scan")
+KINDS = ("interaction", "cbs", "scan", "optimization", "frequencies")
 
 
 class Value(NamedTuple):
@@ -58,7 +59,7 @@ class Study:
 
     Attributes
     ----------
-    kind : "interaction", "cbs" or "scan"
+    kind : one of KINDS
     title : one line for people
     settings : what was asked for; plain JSON values
     notes : lines for the report: formulas, citations, what failed
@@ -67,6 +68,7 @@ class Study:
     runs : results, by name
     complete : whether everything asked for has been tried
     version, command, created : of the program that wrote it
+    arrays : numbers with more than one dimension, by name
     """
 
     kind: str
@@ -80,6 +82,12 @@ class Study:
     version: str = ""
     command: str = ""
     created: str = ""
+    arrays: Mapping[str, Item] = field(default_factory=dict)
+
+    @property
+    def last(self) -> Molecule:
+        """The geometry of the last run: of an optimisation, what it has come to."""
+        return list(self.runs.values())[-1].molecule
 
     @property
     def status(self) -> str:
@@ -153,10 +161,10 @@ def read_study(path: str | Path) -> Study:
         kind, status = read_attribute(handle, "kind"), read_attribute(handle, "status")
         if kind not in KINDS or status not in ("complete", "incomplete"):
             raise ResultFileError(f"{path}: a study of kind {kind!r} with status {status!r}: damaged, compute it again")
-        given = hdf5.stored(handle, "study")
-        values, table = (
+        given = {"array_names": (), **hdf5.stored(handle, "study")}  # none in files of dfmp2 0.1
+        values, table, arrays = (
             {str(name): _read(handle[f"study/{group}/{name}"]) for name in given[names]}
-            for group, names in (("values", "value_names"), ("table", "table_names"))
+            for group, names in (("values", "value_names"), ("table", "table_names"), ("arrays", "array_names"))
         )
         return Study(
             kind=kind,
@@ -167,6 +175,7 @@ def read_study(path: str | Path) -> Study:
             table={name: Column(tuple(item.value.tolist()), *item[1:]) for name, item in table.items()},
             runs={name: hdf5.load(handle[f"runs/{name}"], f"{path}, {name}") for name in given["runs"]},
             complete=status == "complete",
+            arrays=arrays,
             **{name: given[name] for name in ("version", "command", "created")},
         )
 
@@ -226,6 +235,9 @@ def _store(handle: h5py.File, study: Study) -> None:
         **{f"values/{name}": Item(float(value.value), *value[1:]) for name, value in study.values.items()},
         **{f"table/{name}": item for name, item in _column_items(study.table).items()},
     }
+    if study.arrays:
+        items["array_names"] = Item(tuple(study.arrays), "", "names below arrays, in order")
+        items |= {f"arrays/{name}": item for name, item in study.arrays.items()}
     group = handle.create_group("study")
     # The reader wants the units back: `safe_hdf5.read_attribute` says why they are of fixed length.
     hdf5.write_items(group, items, hdf5.storable, label=lambda text: np.bytes_(hdf5.printed(text)))

@@ -1,6 +1,8 @@
 """The runs of a study, one after the other, each kept and written as soon as it is done.
 
-A study is its steps and a function that makes numbers of their results (`Task`); all else is here. One stopped half way
+A study is its steps and a function that makes numbers of their results (`Task`); all else is here. Steps that follow
+from results, as those of an optimisation, come group by group (`Task.then`); stored ones are recalled as they come, so
+that a study which goes on takes the same way again. One stopped half way
 leaves a file with status "incomplete" and its finished runs in it, and beside it the state of the run it was at;
 started again with `resume`, those are not repeated. (Killed without notice the file may lack the last of many runs
 quicker than its writing.)
@@ -15,16 +17,29 @@ One process at a time: the lock of the file is held as long as the study goes on
 
 from __future__ import annotations
 
+import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dfmp2.errors import DeviceFault, Dfmp2Error, ForeignCheckpoint, InputError, Interrupted, ResourceError
+import numpy as np
+
+from dfmp2.errors import (
+    ComparisonFailed,
+    ConvergenceError,
+    DeviceFault,
+    Dfmp2Error,
+    ForeignCheckpoint,
+    InputError,
+    Interrupted,
+    ResourceError,
+)
 from dfmp2.host.files import require_writable
 from dfmp2.host.locks import locked
 from dfmp2.host.provenance import version
@@ -36,12 +51,14 @@ from dfmp2.mp2.identity import changed, question
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of, found_beside, remove
+from dfmp2.output.hdf5 import Item
 from dfmp2.output.study import MOST_RUNS, Column, Study, StudyWriter, Value, read_study, verify_study
 from dfmp2.planning import plan, system
 from dfmp2.progress import Listener, Silent
 from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.scf.reference import StartOrbitals
 
+NEAR = 1e-6  # bohr; what rounding on another machine changes of a geometry that follows from results
 REST = 5.0  # pause after writing the file, in units of the time that took
 # Errors that are not the step's own: the next step would meet them as well, or they concern the whole study.
 OF_THE_STUDY = (ForeignCheckpoint, DeviceFault)
@@ -49,12 +66,18 @@ OF_THE_STUDY = (ForeignCheckpoint, DeviceFault)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One calculation of a study; `who` describes it to people, and so in errors."""
+    """One calculation of a study; `who` describes it to people, and so in errors.
+
+    Attributes
+    ----------
+    start : the run whose orbitals its SCF starts from, "" for those of the task
+    """
 
     name: str
     who: str
     molecule: Molecule
     options: Options
+    start: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +96,39 @@ class Numbers:
     notes: Sequence[str]
     values: Mapping[str, Value] = field(default_factory=dict)
     table: Mapping[str, Column] = field(default_factory=dict)
+    arrays: Mapping[str, Item] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A step as another process computes it.
+
+    Attributes
+    ----------
+    compute : as of Task; a function of a module
+    start : start orbitals of its SCF
+    """
+
+    step: Step
+    compute: Callable[..., MP2Result]
+    start: StartOrbitals | None
+    command: str
 
 
 Results = Mapping[str, MP2Result]
 Failures = Mapping[str, Failure]
+Elsewhere = Callable[[Sequence[Unit]], Iterable[tuple[Step, MP2Result]]]  # in the order in which they are done
+
+
+class Unfinished(ConvergenceError):
+    """What was looked for is not reached; the study holds what was computed, and goes on with `resume`.
+
+    Attributes
+    ----------
+    study : set by `carry_out`
+    """
+
+    study: Study
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +145,9 @@ class Task:
     chained : start every SCF from the converged orbitals of the run before
     tolerant : a step that fails is recorded and the next one goes on; else its error ends the study
     start : start orbitals of the first run
+    then : the steps after those, in groups whose steps do not need each other, from the results so far (which grow);
+        raises Unfinished where it gives up
+    compute : a run of a step, None for `dfmp2.mp2.energy.mp2_energy`
     """
 
     kind: str
@@ -104,10 +159,14 @@ class Task:
     chained: bool = False
     tolerant: bool = False
     start: StartOrbitals | None = None
+    then: Callable[[Results], Iterator[Sequence[Step]]] | None = None
+    compute: Callable[..., MP2Result] | None = None
 
-    def study(self, results: Results, failures: Failures, command: str, *, complete: bool) -> Study:
-        """The study as far as it has come."""
-        runs = {step.name: results[step.name] for step in self.steps if step.name in results}
+    def study(
+        self, steps: Sequence[Step], results: Results, failures: Failures, command: str, *, complete: bool
+    ) -> Study:
+        """The study as far as it has come; `steps` are those so far."""
+        runs = {step.name: results[step.name] for step in steps if step.name in results}
         found, molecule = self.evaluate(runs, failures, complete), self.molecule
         charges = molecule.point_charges
         common = [] if charges is None else [f"every run in the field of the same {len(charges)} point charges"]
@@ -120,6 +179,7 @@ class Task:
             notes=(*common, *found.notes),
             values=found.values,
             table=found.table,
+            arrays=found.arrays,
             runs=runs,
             complete=complete,
             version=version(),
@@ -147,60 +207,131 @@ def examine(step: Step) -> int:
     return core.orbitals
 
 
-def carry_out(task: Task, keeper: Keeper | None, listener: Listener | None, command: str) -> Study:
+def gradient(molecule: Molecule, options: Options, *, doubt_units: bool = True, **rest: Any) -> MP2Result:
+    """The result of a run with its gradient and its relaxed density, for `Task.compute`.
+
+    Raises
+    ------
+    ComparisonFailed : the certificate of the gradient does not hold
+    Dfmp2Error : as of `dfmp2.gradients.gradient.mp2_gradient`
+    """
+    from dfmp2.gradients.gradient import mp2_gradient
+
+    found = mp2_gradient(molecule, options, **rest)
+    if not found.certificate.passed:
+        raise ComparisonFailed(
+            f"the certificate of the gradient does not hold ({', '.join(found.certificate.failures)}): use a smaller "
+            "--scf-conv-tol, or another fitting set"
+        )
+    return found.result
+
+
+def carry_out(
+    task: Task, keeper: Keeper | None, listener: Listener | None, command: str, elsewhere: Elsewhere | None = None
+) -> Study:
     """Run all steps in order and return the study of them.
 
     Parameters
     ----------
     keeper : where finished runs go, None for nowhere
+    elsewhere : computes the steps of a group in other processes
 
     Raises
     ------
+    Unfinished : `task.then` gave up
     Dfmp2Error : of the step that failed, with its name in front
     """
-    steps, keeper, listener = task.steps, keeper or Keeper(), listener or Listener()
-    if len(steps) > MOST_RUNS:
-        raise InputError(f"{len(steps)} runs: at most {MOST_RUNS} go into one study; split it")
+    keeper, listener = keeper or Keeper(), listener or Listener()
+    compute = task.compute or energy.mp2_energy
+    steps: list[Step] = []
     results = keeper.find(task)
     failures: dict[str, Failure] = {}
-    start = task.start
+    start, number = task.start, 0
 
     def study(*, complete: bool = False) -> Study:
-        return task.study(results, failures, command, complete=complete)
+        return task.study(steps, results, failures, command, complete=complete)
 
-    with keeper.held(steps, listener), keeper.up_to_date(study):
-        for number, step in enumerate(steps, start=1):
-            before = step.name in results
-            listener.stage(f"[{number}/{len(steps)}] {step.who}{': finished before' if before else ''}")
-            if not before:
-                checkpoint = keeper.checkpoint(step)
-                try:
-                    results[step.name] = energy.mp2_energy(
-                        *(step.molecule, step.options),
-                        start=start,
-                        listener=listener,
-                        command=command,
-                        checkpoint=checkpoint,
-                        doubt_units=number == 1,
-                    )
-                except Interrupted:
-                    raise
-                except Dfmp2Error as error:
-                    if not task.tolerant or isinstance(error, OF_THE_STUDY):
-                        if not isinstance(error, ResourceError):  # where room can be made, the run can go on
-                            keeper.close(checkpoint)
-                        raise type(error)(f"{step.who}: {error}") from error
-                    failures[step.name] = Failure(error.exit_code, str(error))
-                    listener.warning(f"{step.who}: failed with code {error.exit_code}: {error}")
-                else:
-                    keeper.keep(step.name, results[step.name], study)
-                keeper.close(checkpoint)
-            if task.chained and step.name in results:
-                orbitals = results[step.name].reference
-                start = StartOrbitals(orbitals.mo_coeff, orbitals.mo_occ, None, f"orbitals of {step.name}")
+    def keep(step: Step, result: MP2Result) -> None:
+        results[step.name] = result
+        keeper.keep(step.name, result, study)
+
+    def begin(step: Step) -> StartOrbitals | None:
+        return _orbitals_of(step.start, results[step.start]) if step.start else start
+
+    def run(step: Step) -> None:
+        checkpoint = keeper.checkpoint(step)
+        try:
+            result = compute(
+                *(step.molecule, step.options),
+                start=begin(step),
+                listener=listener,
+                command=command,
+                checkpoint=checkpoint,
+                doubt_units=number == 1,
+            )
+        except Interrupted:
+            raise
+        except Dfmp2Error as error:
+            if not task.tolerant or isinstance(error, OF_THE_STUDY):
+                if not isinstance(error, ResourceError):  # where room can be made, the run can go on
+                    keeper.close(checkpoint)
+                raise type(error)(f"{step.who}: {error}") from error
+            failures[step.name] = Failure(error.exit_code, str(error))
+            listener.warning(f"{step.who}: failed with code {error.exit_code}: {error}")
+        else:
+            keep(step, result)
+        keeper.close(checkpoint)
+
+    with keeper.held(task, listener), keeper.up_to_date(study), _few_collections():
+        try:
+            for group in chain([task.steps], task.then(results) if task.then else ()):
+                steps.extend(group)
+                if len(steps) > MOST_RUNS:
+                    raise InputError(f"{len(steps)} runs: at most {MOST_RUNS} go into one study; split it")
+                results |= keeper.recall([step for step in group if step.name not in results], listener)
+                left = [step for step in group if step.name not in results]
+                total = f"/{len(steps)}" if len(group) > 1 or task.then is None else ""
+                if elsewhere is not None and len(left) > 1:
+                    keeper.wait_for_no_run()
+                    number += len(group) - len(left)
+                    for step, result in elsewhere([Unit(step, compute, begin(step), command) for step in left]):
+                        number += 1
+                        listener.stage(f"[{number}{total}] {step.who}: done")
+                        keep(step, result)
+                    continue
+                for step in group:
+                    number += 1
+                    listener.stage(f"[{number}{total}] {step.who}{'' if step in left else ': finished before'}")
+                    if step in left:
+                        run(step)
+                    if task.chained and step.name in results:
+                        start = _orbitals_of(step.name, results[step.name])
+        except Unfinished as error:
+            error.study = study()
+            keeper.write(error.study)
+            raise
         finished = study(complete=True)
         keeper.write(finished)
     return finished
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """What is there already is spared by the garbage collections of the runs, most of whose time they take where the
+    molecule is small."""
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _orbitals_of(name: str, result: MP2Result) -> StartOrbitals:
+    """The converged orbitals of a run."""
+    return StartOrbitals(result.reference.mo_coeff, result.reference.mo_occ, None, f"orbitals of {name}")
 
 
 class Keeper:
@@ -258,20 +389,45 @@ class Keeper:
         runs = self._stored.runs
         found = {step.name: runs[step.name] for step in task.steps if step.name in runs}
         for step in task.steps:
-            different = (
-                _changed(found[step.name], step, alone=len(found) == len(task.steps)) if step.name in found else []
-            )
-            if different:
-                raise InputError(
-                    f"--resume: run {step.name} in {self._path} is another calculation (different "
-                    f"{', '.join(different)}): use the options it was started with, or start anew with --overwrite"
-                )
+            if step.name in found:
+                self._require_same(found[step.name], step, alone=len(found) == len(task.steps))
         for name, result in found.items():
             self._writer.add(name, result)
         return found
 
+    def recall(self, steps: Sequence[Step], listener: Listener) -> dict[str, MP2Result]:
+        """The stored results of steps that follow from other results, by name; one at another geometry is left out.
+
+        Raises
+        ------
+        InputError : a run of that name is another calculation
+        """
+        recalled: dict[str, MP2Result] = {}
+        if self._stored is None or self._writer is None:
+            return recalled
+        for step in steps:
+            found = self._stored.runs.get(step.name)
+            if found is None:
+                continue
+            there = found.molecule.coordinates
+            if np.abs(there - step.molecule.coordinates).max() > NEAR:
+                listener.stage(f"run {step.name} in {self._path} is at another geometry: it is computed again")
+                continue
+            self._require_same(found, replace(step, molecule=replace(step.molecule, coordinates=there)))
+            self._writer.add(step.name, found)
+            recalled[step.name] = found
+        return recalled
+
+    def _require_same(self, found: MP2Result, step: Step, *, alone: bool = True) -> None:
+        different = _changed(found, step, alone=alone)
+        if different:
+            raise InputError(
+                f"--resume: run {step.name} in {self._path} is another calculation (different "
+                f"{', '.join(different)}): use the options it was started with, or start anew with --overwrite"
+            )
+
     @contextmanager
-    def held(self, steps: Sequence[Step], listener: Listener) -> Iterator[None]:
+    def held(self, task: Task, listener: Listener) -> Iterator[None]:
         """The file for this process alone; in the end nothing but the file is left, unless the study was stopped.
 
         Raises
@@ -289,7 +445,8 @@ class Keeper:
         with locked(self._path):
             if os.path.lexists(checkpoint):
                 self._begun = found_beside(self._path, resume=self._resume, note=listener.stage, warn=listener.warning)
-            if self._begun is not None and self._begun.run not in {step.name for step in steps}:
+            known = {step.name for step in task.steps}
+            if self._begun is not None and self._begun.run not in known and not (task.then and self._begun.run):
                 raise ForeignCheckpoint(
                     f"{checkpoint} belongs to another calculation ({self._begun.run or 'a single run'} there): name "
                     "another file, or delete it"
@@ -314,6 +471,11 @@ class Keeper:
         made = FileCheckpoint(self._path, found, run=step.name, eager=self.written or self._behind)
         self._finishing(made)
         return made
+
+    def wait_for_no_run(self) -> None:
+        """Other processes compute: a signal need not wait for an iteration or tile of this one."""
+        if self._path is not None:
+            self._finishing(FileCheckpoint(self._path))
 
     def close(self, checkpoint: Checkpoint) -> None:
         """The run is kept, or has failed for good: there is nothing to go on from."""
