@@ -15,7 +15,7 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dfmp2.errors import Dfmp2Error
-    from dfmp2.interop.python import energy, from_mean_field, gradient, prepare, read, run, write
+    from dfmp2.interop.python import energy, frequencies, from_mean_field, gradient, optimize, prepare, read, run, write
     from dfmp2.molecule.molecule import Molecule
     from dfmp2.mp2.derive import derive
     from dfmp2.mp2.result import MP2Result
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "run": "dfmp2.interop.python",
+    "optimize": "dfmp2.interop.python",
+    "frequencies": "dfmp2.interop.python",
     "prepare": "dfmp2.interop.python",
     "energy": "dfmp2.interop.python",
     "from_mean_field": "dfmp2.interop.python",
@@ -44,8 +46,10 @@ __all__ = [
     "Options",
     "derive",
     "energy",
+    "frequencies",
     "from_mean_field",
     "gradient",
+    "optimize",
     "prepare",
     "read",
     "run",

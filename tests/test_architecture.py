@@ -26,7 +26,18 @@ FLOORS = (
 )
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 FOREIGN = {
-    "pyscf": {"molecule", "integrals", "scf", "mp2", "planning", "interop", "validation", "output", "gradients"},
+    "pyscf": {
+        "molecule",
+        "integrals",
+        "scf",
+        "mp2",
+        "planning",
+        "interop",
+        "validation",
+        "output",
+        "gradients",
+        "studies",
+    },
     "basis_set_exchange": {"molecule"},
     "h5py": {"host", "output"},
     "torch": {"backends", "trainium"},
@@ -37,6 +48,7 @@ FOREIGN = {
     "ase": {"interop"},
     "qcelemental": {"interop"},
     "qcengine": {"interop"},
+    "geometric": {"studies"},
     "boto3": {"execution"},
     "botocore": {"execution"},
     "distributed": {"execution"},

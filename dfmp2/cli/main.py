@@ -42,6 +42,8 @@ COMMANDS = {  # name -> (module:function, one line); modules are loaded when cal
     "derive": ("dfmp2.cli.results:derive", "Energies with a larger frozen core or other scaling, without a new run."),
     "interaction": ("dfmp2.cli.studies:interaction", "Interaction energy of fragments, with counterpoise correction."),
     "cbs": ("dfmp2.cli.studies:cbs", "Energy at the basis set limit from two basis sets."),
+    "optimize": ("dfmp2.cli.studies:optimize", "Geometry of a minimum or a transition state."),
+    "frequencies": ("dfmp2.cli.studies:frequencies", "Harmonic frequencies, infrared intensities, thermochemistry."),
     "batch": ("dfmp2.cli.batch", "Run many molecules, restart them, see where they stand, collect their energies."),
     "scan": ("dfmp2.cli.studies:scan", "Energies along a bond, an angle, a dihedral, or the frames of a file."),
     "doctor": ("dfmp2.cli.checks:doctor", "Check installation, machine and folder; one fix line per problem."),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="The object that run --json printed.")
 @click.option("--pairs", is_flag=True, help="All pair energies.")
 @click.option("--verify", is_flag=True, help="Check the stored hash against the content first.")
-@click.option("--run", metavar="NAME", help="One run of a study (interaction, cbs, scan).")
+@click.option("--run", metavar="NAME", help="One run of a study.")
 @click.option("--csv", "as_csv", is_flag=True, help="The table of a study.")
 def show(result: str, as_json: bool, pairs: bool, verify: bool, run: str | None, as_csv: bool) -> None:
     """Print the stored result or study RESULT (.h5)."""
@@ -99,7 +99,7 @@ def _run_of(study: Study, file: str, name: str) -> MP2Result:
 def report(results: tuple[str, ...], output: str, kind: str | None, title: str | None, overwrite: bool) -> None:
     """Write RESULTS (.h5 files, or the output folder of a batch) as one self-contained HTML page.
 
-    RESULTS may also be one file of dfmp2 interaction, cbs or scan.
+    RESULTS may also be the file of a study (interaction, cbs, scan, optimize, frequencies).
 
     One result is shown in full. Several are compared first: the same calculation by other backends or
     precisions, a basis series, a scan; what belongs to no series is listed with a warning.
@@ -199,7 +199,7 @@ NAMES = ("molden", "trexio", "qcschema", "xyz")  # of `dfmp2.output.export.FORMA
 @click.option("--to", type=click.Choice(NAMES), required=True, help="Format of the new file.")
 @click.option("-o", "--output", metavar="FILE", help="File to write.  [default: STEM with the format's ending, here]")
 @OVERWRITE
-@click.option("--run", metavar="NAME", help="One run of a study (interaction, cbs, scan).")
+@click.option("--run", metavar="NAME", help="One run of a study.")
 @click.option("--schema-version", type=click.Choice(["1", "2"]), help="Of --to qcschema.  [default: 1]")
 def export(
     result: str, to: str, output: str | None, overwrite: bool, run: str | None, schema_version: str | None

@@ -1,4 +1,4 @@
-"""`dfmp2 interaction`, `dfmp2 cbs`, `dfmp2 scan`: studies that run several calculations into one file."""
+"""`dfmp2 interaction`, `cbs`, `scan`, `optimize` and `frequencies`: studies, several calculations in one file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfmp2.cli import signals
-from dfmp2.cli.options import Display, Given, one_molecule, output_options, print_report
+from dfmp2.cli.options import MOST_WORKERS, Display, Given, one_molecule, output_options, print_report
 from dfmp2.cli.run import command_line, logged, require_distinct
 from dfmp2.errors import Dfmp2Error, InputError, SomeFailed
 from dfmp2.molecule.text import printable
@@ -47,11 +47,15 @@ def run_study(
     ending : says what came out
     given : names the files that are read, which must not be those that are written
     beside : files that `finish` writes, by the option that names them
+
+    Raises
+    ------
+    Unfinished : what there is has been written and printed
     """
     from dfmp2.host.files import require_writable
     from dfmp2.output.json import study_json
     from dfmp2.output.text import study_report
-    from dfmp2.studies.runs import Keeper
+    from dfmp2.studies.runs import Keeper, Unfinished
 
     target = display.target(f"{name}.{kind}.h5")
     written = {"--output": target, **(beside or {})}
@@ -71,8 +75,12 @@ def run_study(
         )
         if keeper.written:
             signals.leave(left)
+        short: Unfinished | None = None
         try:
-            study = compute(keeper=keeper, listener=console, command=command_line())
+            try:
+                study = compute(keeper=keeper, listener=console, command=command_line())
+            except Unfinished as error:
+                short, study = error, error.study
             signals.commit()
             if finish:
                 finish(study)
@@ -80,8 +88,10 @@ def run_study(
             if not keeper.written or isinstance(error, InputError):
                 raise
             raise type(error)(f"{error} ({left}; --resume goes on)") from error
-        last = f"dfmp2 finished: {ending(study)} -> {printable(str(target))}"
+        last = f"dfmp2 {'finished' if short is None else 'NOT FINISHED'}: {ending(study)} -> {printable(str(target))}"
         print_report(display, log, study_report(study), last, lambda: study_json(study))
+        if short is not None:
+            raise type(short)(f"{short}: {left}, and --resume goes on")
     return study, target
 
 
@@ -244,3 +254,153 @@ def _make_scan(given: Given, coordinates: dict[str, Any], options: Options, movi
     whole = given.read().molecule
     coordinate = make_coordinate(kind, atoms, values, whole, units=given.state["units"], moving=moving)
     return along(whole, coordinate, options, chained=chained)
+
+
+@click.command("optimize")
+@click.option(
+    "--freeze",
+    nargs=2,
+    multiple=True,
+    metavar="KIND ATOMS",
+    help="Keep bond I,J, angle I,J,K, dihedral I,J,K,L, or the positions xyz RANGES; may be repeated.",
+)
+@click.option(
+    "--set",
+    "fixed",
+    nargs=3,
+    multiple=True,
+    metavar="KIND ATOMS VALUE",
+    help="Bring a bond, angle or dihedral to a value, in the unit of the file or degrees; may be repeated.",
+)
+@click.option("--constraints", metavar="FILE", help="Constraints in geomeTRIC's format ($freeze, $set).")
+@click.option(
+    "--convergence",
+    type=click.Choice(
+        ["GAU", "GAU_LOOSE", "GAU_TIGHT", "GAU_VERYTIGHT", "NWCHEM_LOOSE", "TURBOMOLE", "INTERFRAG_TIGHT"],
+        case_sensitive=False,
+    ),
+    default="GAU",
+    show_default=True,
+    help="When a geometry is converged, by geomeTRIC's names.",
+)
+@click.option("--max-steps", type=int, default=100, show_default=True, help="Limit on the steps.")
+@click.option("--transition-state", is_flag=True, help="Look for a saddle point of first order, from its Hessian on.")
+@click.option("--xyz", "xyz_file", metavar="FILE", help="The last geometry.  [default: beside --output, .xyz]")
+@click.option(
+    "--trajectory", "path_file", metavar="FILE", help="All geometries.  [default: beside --output, .trajectory.xyz]"
+)
+@one_molecule()
+@study_options
+def optimize(
+    given: Given,
+    display: Display,
+    freeze: tuple[tuple[str, str], ...],
+    fixed: tuple[tuple[str, str, str], ...],
+    constraints: str | None,
+    convergence: str,
+    max_steps: int,
+    transition_state: bool,
+    xyz_file: str | None,
+    path_file: str | None,
+) -> None:
+    """Optimise the geometry of MOLECULE, an xyz file or - for standard input, in internal coordinates (geomeTRIC).
+
+    Every SCF starts from the orbitals of the step before. All steps go into one file; the last geometry and the way to
+    it are written as xyz files as well, also where --max-steps are not enough (exit code 4; --resume goes on). With
+    --os-scale or --ss-scale the scaled energy is minimised.
+    """
+    chosen, read = given.chosen(), given.read()
+    from dfmp2.molecule.text import read_text
+    from dfmp2.studies.optimize import Constraints, Search, optimize_geometry
+
+    text = "" if constraints is None else read_text(constraints, 10**6, "more than 1 MB", "a constraints file")[1]
+    search = Search(Constraints(freeze, fixed, text, given.state["units"]), convergence, max_steps, transition_state)
+    target = display.target(f"{read.molecule.name}.optimization.h5")
+    last, path = Path(xyz_file or target.with_suffix(".xyz")), Path(path_file or target.with_suffix(".trajectory.xyz"))
+    require_distinct({"--constraints": constraints, "--xyz": str(last), "--trajectory": str(path)})
+
+    def compute(**rest: Any) -> Study:
+        from dfmp2.output.hdf5 import read_start_orbitals
+
+        start = None if chosen.scf_from is None else read_start_orbitals(chosen.scf_from)
+        return optimize_geometry(read.molecule, chosen, search, start=start, **rest)
+
+    def finish(study: Study) -> None:
+        from dfmp2.host.files import write_atomically
+        from dfmp2.output.export import xyz
+
+        frames = [xyz(run) for name, run in study.runs.items() if name.startswith("step-")]
+        for file, content in ((path, b"".join(frames)), (last, frames[-1])):
+            write_atomically(file, content, overwrite=display.overwrite or display.resume)
+
+    def ending(study: Study) -> str:
+        energy, steps = study.values["optimized_total_energy"].value, study.settings["steps"]
+        said = "" if study.complete else "not converged, "
+        return f"{said}{steps} steps, E = {energy:.10f} Eh; {last}, {path}"
+
+    beside = {"--xyz": last, "--trajectory": path}
+    run_study("optimization", read.molecule.name, compute, ending, display, given, beside=beside, finish=finish)
+
+
+@click.command("frequencies")
+@click.option("--temperature", type=float, default=298.15, show_default=True, metavar="K", help="Of the gas.")
+@click.option("--pressure", type=float, default=101325.0, show_default=True, metavar="PA", help="Of the gas.")
+@click.option("--symmetry-number", type=int, metavar="N", help="Rotations onto itself.  [default: counted]")
+@click.option(
+    "--displacement", type=float, default=0.005, show_default=True, metavar="BOHR", help="Of each coordinate."
+)
+@click.option("--allow-gradient", is_flag=True, help="Go on at a geometry that is no stationary point.")
+@click.option(
+    "--workers", type=click.IntRange(1, MOST_WORKERS), metavar="N", help="Processes that share the displaced runs."
+)
+@click.option("--molden", "molden_file", metavar="FILE", help="Modes for viewers.  [default: beside --output, .molden]")
+@one_molecule()
+@study_options
+def frequencies(
+    given: Given,
+    display: Display,
+    temperature: float,
+    pressure: float,
+    symmetry_number: int | None,
+    displacement: float,
+    allow_gradient: bool,
+    workers: int | None,
+    molden_file: str | None,
+) -> None:
+    """Harmonic frequencies of MOLECULE, an xyz file or - for standard input, at its stationary point.
+
+    6 N + 1 gradients for N atoms: central differences give the Hessian, and its modes the infrared intensities and the
+    thermochemistry of an ideal gas. All runs go into one file. With --workers, --threads are those of each and
+    --memory is shared.
+    """
+    chosen, read = given.chosen(), given.read()
+    from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
+
+    conditions = Conditions(temperature, pressure, symmetry_number, displacement, allow_gradient)
+    target = display.target(f"{read.molecule.name}.frequencies.h5")
+    modes = Path(molden_file or target.with_suffix(".molden"))
+
+    def compute(**rest: Any) -> Study:
+        from dfmp2.output.hdf5 import read_start_orbitals
+
+        if workers is not None:
+            from dfmp2.execution.steps import by_workers
+
+            rest["elsewhere"] = partial(by_workers, workers)
+        start = None if chosen.scf_from is None else read_start_orbitals(chosen.scf_from)
+        return harmonic_frequencies(read.molecule, chosen, conditions, start=start, **rest)
+
+    def finish(study: Study) -> None:
+        from dfmp2.host.files import write_atomically
+        from dfmp2.output.export.molden import normal_modes
+
+        write_atomically(modes, normal_modes(study), overwrite=display.overwrite or display.resume)
+
+    def ending(study: Study) -> str:
+        found = study.table["wavenumber"].values
+        imaginary = sum(value < 0 for value in found)
+        said = f", {imaginary} IMAGINARY" if imaginary else ""
+        return f"{len(found)} vibrations{said}, from {found[0]:.1f} to {found[-1]:.1f} cm^-1; {modes}"
+
+    beside = {"--molden": modes}
+    run_study("frequencies", read.molecule.name, compute, ending, display, given, beside=beside, finish=finish)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,12 +30,15 @@ from dfmp2.scf.stability import full_stability
 if TYPE_CHECKING:
     from dfmp2.gradients.gradient import GradientResult
     from dfmp2.output.prepared import Prepared
+    from dfmp2.output.study import Study
 
 __all__ = [
     "energy",
+    "frequencies",
     "from_mean_field",
     "gradient",
     "gradient_options",
+    "optimize",
     "prepare",
     "read",
     "run",
@@ -209,6 +212,141 @@ def gradient_options(
 
     start = None if options.scf_from is None else read_start_orbitals(options.scf_from)
     return mp2_gradient(molecule, options, start=start, listener=listener, command=command, checkpoint=checkpoint)
+
+
+def optimize(
+    molecule: Molecule | str | Path,
+    basis: str,
+    *,
+    freeze: Sequence[tuple[str, str]] = (),
+    fixed: Sequence[tuple[str, str, float]] = (),
+    constraints: str = "",
+    convergence: str = "GAU",
+    max_steps: int = 100,
+    transition_state: bool = False,
+    output: str | Path | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    charge: int | None = None,
+    multiplicity: int | None = None,
+    units: str | None = None,
+    point_charges: Any = None,
+    point_charge_units: str = "angstrom",
+    listener: Listener | None = None,
+    **options: Any,
+) -> Study:
+    """The geometry of a minimum or a transition state; what is not listed is as of `run`.
+
+    Parameters
+    ----------
+    freeze : what stays, as ("bond", "1,2"), ("xyz", "1-3"); atoms count from 1
+    fixed : what is brought to a value, as ("angle", "2,1,3", 90.0); degrees, lengths in angstrom or in `units`
+    constraints : text of a constraints file of geomeTRIC
+    convergence : one of `dfmp2.studies.optimize.PRESETS`
+    max_steps : after the first geometry
+    transition_state : look for a saddle point of first order
+    output : file that all steps go to, None for none
+    overwrite, resume : replace that file, or go on from it
+
+    Returns
+    -------
+    Study; `study.arrays["final_geometry"].value` is (natom, 3) in bohr, `study.runs` has a result per step
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do; not converged is
+        `dfmp2.studies.runs.Unfinished`, whose `study` holds the steps
+
+    Examples
+    --------
+    >>> study = dfmp2.optimize("inputs/h2o.xyz", basis="cc-pvdz")               # doctest: +SKIP
+    >>> study.values["optimized_total_energy"].value                            # doctest: +SKIP
+    """
+    from dfmp2.studies.optimize import Constraints, Search, optimize_geometry
+
+    read = _molecule(molecule, units, charge, multiplicity, read_point_charges(point_charges, point_charge_units))
+    values = [(kind, atoms, str(value)) for kind, atoms, value in fixed]
+    kept = Constraints(tuple(freeze), values, constraints, units or "angstrom")
+    return _studied(
+        *(optimize_geometry, read, basis, options, Search(kept, convergence, max_steps, transition_state)),
+        *(output, overwrite, resume, listener, "dfmp2.optimize"),
+    )
+
+
+def frequencies(
+    molecule: Molecule | str | Path,
+    basis: str,
+    *,
+    temperature: float = 298.15,
+    pressure: float = 101325.0,
+    symmetry_number: int | None = None,
+    displacement: float = 0.005,
+    allow_gradient: bool = False,
+    output: str | Path | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    charge: int | None = None,
+    multiplicity: int | None = None,
+    units: str | None = None,
+    point_charges: Any = None,
+    point_charge_units: str = "angstrom",
+    listener: Listener | None = None,
+    **options: Any,
+) -> Study:
+    """Harmonic frequencies, infrared intensities and thermochemistry; what is not listed is as of `run`.
+
+    Parameters
+    ----------
+    temperature, pressure : of the gas, K and Pa
+    symmetry_number : rotations that put the molecule onto itself, None to count them
+    displacement : of each coordinate, bohr
+    allow_gradient : go on at a geometry that is no stationary point
+    output, overwrite, resume : as of `optimize`
+
+    Returns
+    -------
+    Study; `study.table["wavenumber"].values` are in cm^-1, imaginary ones negative
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do
+
+    Examples
+    --------
+    >>> geometry = dfmp2.optimize("inputs/h2o.xyz", basis="cc-pvdz").last       # doctest: +SKIP
+    >>> dfmp2.frequencies(geometry, basis="cc-pvdz").table["wavenumber"].values # doctest: +SKIP
+    """
+    from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
+
+    read = _molecule(molecule, units, charge, multiplicity, read_point_charges(point_charges, point_charge_units))
+    conditions = Conditions(temperature, pressure, symmetry_number, displacement, allow_gradient)
+    return _studied(
+        *(harmonic_frequencies, read, basis, options, conditions),
+        *(output, overwrite, resume, listener, "dfmp2.frequencies"),
+    )
+
+
+def _studied(
+    study: Callable[..., Study],
+    molecule: Molecule,
+    basis: str,
+    options: dict[str, Any],
+    how: Any,
+    output: str | Path | None,
+    overwrite: bool,
+    resume: bool,
+    listener: Listener | None,
+    command: str,
+) -> Study:
+    """A study of one molecule, into a file where one is named."""
+    from dfmp2.studies.runs import Keeper
+
+    if output is None and resume:
+        raise InputError("resume=True needs output=FILE: the file of the study that is to go on")
+    chosen = make_options(basis=basis, **options)
+    start = None if chosen.scf_from is None else read_start_orbitals(chosen.scf_from)
+    keeper = Keeper(None if output is None else Path(output), overwrite=overwrite, resume=resume)
+    return study(molecule, chosen, how, start=start, keeper=keeper, listener=listener, command=command)
 
 
 def write(result: MP2Result, path: str | Path, *, overwrite: bool = False) -> None:

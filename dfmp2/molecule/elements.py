@@ -1,4 +1,4 @@
-"""Chemical elements, hydrogen (1) to oganesson (118): symbols, atomic numbers, covalent radii.
+"""Chemical elements, hydrogen (1) to oganesson (118): symbols, atomic numbers, covalent radii, masses.
 
 Two atoms count as bonded when they are nearer than BOND times the sum of their radii. A drawing, the names of
 coordinates and a warning depend on it, no energy does.
@@ -83,6 +83,33 @@ COVALENT = (
     *(1.75, 1.70, 1.62, 1.51, 1.44, 1.41, 1.36, 1.36, 1.32, 1.45, 1.46, 1.48, 1.40, 1.50, 1.50),
     *(2.60, 2.21, 2.15, 2.06, 2.00, 1.96, 1.90, 1.87, 1.80, 1.69),
 )
+# u, hydrogen to tennessine: the most abundant isotope, of radioactive elements the longest-lived one (NIST, Atomic
+# Weights and Isotopic Compositions, SRD 144, as QCElemental 0.50 has them).
+MASSES = (
+    *(1.007825, 4.0026033),
+    *(7.0160034, 9.0121831, 11.0093054, 12, 14.003074, 15.9949146, 18.9984032, 19.9924402),
+    *(22.9897693, 23.9850417, 26.9815385, 27.9769265, 30.973762, 31.9720712, 34.9688527, 39.9623831),
+    *(38.9637065, 39.9625909, 44.9559083, 47.947942, 50.943957, 51.9405062, 54.9380439, 55.9349363, 58.9331943),
+    57.9353424,
+    *(62.9295977, 63.929142, 68.9255735, 73.9211778, 74.9215946, 79.9165218, 78.9183376, 83.9114977),
+    *(84.9117897, 87.9056125, 88.9058403, 89.9046977, 92.906373, 97.9054048, 97.9072124, 101.904344, 102.905498),
+    105.90348,
+    *(106.905092, 113.903365, 114.903879, 119.902202, 120.903812, 129.906223, 126.904472, 131.904155),
+    *(132.905452, 137.905247, 138.906356, 139.905443, 140.907658, 141.907729, 144.912756, 151.91974, 152.921238),
+    157.924112,
+    *(158.925355, 163.929182, 164.930329, 165.930299, 168.934218, 173.938866, 174.940775, 179.946557, 180.947996),
+    183.950931,
+    *(186.95575, 191.961477, 192.962922, 194.964792, 196.966569, 201.970643, 204.974428, 207.976653, 208.980399),
+    208.982431,
+    *(209.987148, 222.017578),
+    *(223.019736, 226.02541, 227.027752, 232.038056, 231.035884, 238.050788, 237.048174, 244.064205, 243.061381),
+    247.070354,
+    *(247.070307, 251.079589, 252.08298, 257.095106, 258.098432, 259.10103, 266.11983, 267.12179, 268.12567),
+    271.13393,
+    *(270.13336, 269.13375, 278.15631, 281.16451, 282.16912, 285.17712, 286.18221, 289.19042, 289.19363),
+    293.20449,
+    294.21046,
+)
 HEAVIEST = 1.69  # angstrom, for the elements beyond, of which none was measured
 BOND = 1.25
 SHORTEST, LONGEST = 0.6, 1.35  # bonds, in sums of the radii; N2 has 0.77 and F2 1.24
@@ -94,6 +121,19 @@ def radius(symbol: str) -> float:
     """Covalent radius of an element, angstrom."""
     place = SYMBOLS.index(symbol)
     return COVALENT[place] if place < len(COVALENT) else HEAVIEST
+
+
+def mass(symbol: str) -> float:
+    """Mass of the most abundant isotope of an element, u.
+
+    Raises
+    ------
+    InputError : none was ever measured (oganesson)
+    """
+    place = SYMBOLS.index(symbol)
+    if place >= len(MASSES):
+        raise InputError(f"{symbol} has no measured mass, so nothing that moves with it has frequencies")
+    return MASSES[place]
 
 
 def bonds(symbols: tuple[str, ...], positions: NDArray[np.float64], ghost: tuple[bool, ...]) -> list[tuple[int, int]]:

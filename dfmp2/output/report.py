@@ -31,7 +31,7 @@ from dfmp2.output.document import (
     fixed,
     size,
 )
-from dfmp2.output.html.svg import Array, Bar, Curve, bars, curves, draw_molecule, pair_map
+from dfmp2.output.html.svg import Array, Bar, Curve, bars, curves, draw_molecule, pair_map, sticks
 from dfmp2.planning import rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf.reference import Reference, Solutions
@@ -611,9 +611,14 @@ HEADINGS = {  # of the columns of a study whose name is long
     "homo_lumo_gap": "gap",
     "scf_iterations": "cycles",
     "exit_code": "code",
+    "total_energy": "E",
+    "ir_intensity": "IR intensity",
 }
 CONVERTED = {"_kj_per_mol": "kJ/mol", "_kcal_per_mol": "kcal/mol"}  # end of a name -> unit of the same energy
-DIGITS = {"hartree": ".10f", "kJ/mol": ".4f", "kcal/mol": ".4f"}
+DIGITS = {
+    **{"hartree": ".10f", "kJ/mol": ".4f", "kcal/mol": ".4f", "hartree/bohr": ".7f"},
+    **{"cm^-1": ".1f", "km/mol": ".2f", "u": ".4f", "mdyn/angstrom": ".4f", "J/(mol K)": ".3f"},
+}
 
 
 def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Table:
@@ -647,9 +652,32 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
     if study.table:
         heads = [_heading(name, column) for name, column in study.table.items()]
         columns = ([_cell(value, column.units) for value in column.values] for column in study.table.values())
-        blocks.append(Table("", heads, list(zip(*columns, strict=True)), sortable=True))
+        blocks += [*_drawn(study), Table("", heads, list(zip(*columns, strict=True)), sortable=True)]
     runs = Section("overview", "Runs (groups /runs/NAME of the file)", [overview(study.runs, anchors)])
     return [Section("study", "Results", blocks), runs]
+
+
+def _drawn(study: Study) -> list[Block]:
+    """How an optimisation converged, or the infrared spectrum."""
+    table = {name: column.values for name, column in study.table.items()}
+    if study.kind == "optimization":
+        steps = range(len(table["step"]))
+        drawn = [
+            Curve(said, [(k, math.log10(table[name][k])) for k in steps if table[name][k] > 0])
+            for name, said in (
+                ("max_gradient", "largest gradient of an atom / Eh/bohr"),
+                ("rms_gradient", "root mean square of the gradients / Eh/bohr"),
+                ("max_displacement", "largest displacement / angstrom"),
+            )
+        ]
+        draw = partial(curves, "Convergence of the geometry", drawn, "step", "log10 of the value")
+        return [Figure(draw, "Gradients and displacements at each step, powers of ten.")]
+    if study.kind == "frequencies":
+        found = zip(table["wavenumber"], table["ir_intensity"], strict=True)
+        lines = [(wavenumber, intensity) for wavenumber, intensity in found if wavenumber > 0]
+        draw = partial(sticks, "Infrared spectrum", lines, "wavenumber / cm^-1", "intensity / km/mol")
+        return [Figure(draw, "Harmonic infrared spectrum; imaginary modes are left out.")]
+    return []
 
 
 def _values(study: Study) -> Table:
@@ -661,13 +689,13 @@ def _values(study: Study) -> Table:
         if not name.endswith(tuple(ends)):
             others = (values.get(f"{name}{end}") for end in ends)
             said = ("" if other is None else _cell(other.value, other.units) for other in others)
-            unit = "Eh" if item.units == "hartree" else item.units
+            unit = item.units.replace("hartree", "Eh")
             rows.append((name.replace("_", " "), _cell(item.value, item.units), unit, *said, item.description))
     return Table("", ("quantity", "#value", "unit", *(f"#{CONVERTED[end]}" for end in ends), "~meaning"), rows)
 
 
 def _heading(name: str, column: Column) -> str:
-    unit = f" / {'Eh' if column.units == 'hartree' else column.units}" if column.units else ""
+    unit = f" / {column.units.replace('hartree', 'Eh')}" if column.units else ""
     numbers = "" if all(isinstance(value, str) for value in column.values) else "#"
     return f"{numbers}{HEADINGS.get(name, name.replace('_', ' '))}{unit}"
 

@@ -13,6 +13,7 @@ can go when it does none of that.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,30 @@ from dfmp2.molecule.text import printable
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.export import conventions
 
+if TYPE_CHECKING:
+    from dfmp2.output.study import Study
+
 LETTERS = "spdfg"
+
+
+def normal_modes(study: Study) -> bytes:
+    """A Molden file of the vibrations of a study of frequencies: wavenumbers in cm^-1, negative where imaginary,
+    intensities in km/mol, the geometry in bohr and the normalised displacements of the atoms."""
+    molecule = study.runs["reference"].molecule
+    places = list(zip(molecule.symbols, molecule.coordinates, strict=True))
+    lines = ["[Molden Format]", "[Title]", printable(study.title), "[Atoms] AU"]
+    for place, ((symbol, point), number) in enumerate(zip(places, molecule.numbers, strict=True), start=1):
+        lines.append(f"{symbol} {place} {number} " + _row(point))
+    lines += ["[FREQ]", *(f"{value:.6f}" for value in study.table["wavenumber"].values)]
+    lines += ["[INT]", *(f"{value:.6f}" for value in study.table["ir_intensity"].values)]
+    lines += ["[FR-COORD]", *(f"{symbol} {_row(point)}" for symbol, point in places), "[FR-NORM-COORD]"]
+    for number, mode in enumerate(study.arrays["normal_modes"].value, start=1):
+        lines += [f"vibration {number}", *map(_row, mode)]
+    return ("\n".join(lines) + "\n").encode("ascii", "backslashreplace")
+
+
+def _row(point: NDArray[np.float64]) -> str:
+    return " ".join(f"{x:.12f}" for x in point)
 
 
 def molden(result: MP2Result) -> bytes:

@@ -105,7 +105,10 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
         ("runs", len(runs)),
         ("status", study.status),
     ]
-    results, overview = of_study(study, anchors(runs))
+    if study.kind == "optimization":  # the last step is what was looked for
+        runs = [*runs[-1:], *runs[:-1]]
+    shown = runs[:1] if study.kind == "frequencies" else runs  # the displaced ones are all alike
+    results, overview = of_study(study, anchors(shown))
     given = Code("Settings", json.dumps(dict(study.settings), indent=1, ensure_ascii=False), folded=True)
     # Only the plot of a scan is added: what follows from the runs of another study stands in the study itself.
     scans = find_groups(runs).scans if study.kind == "scan" else ()
@@ -113,7 +116,7 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
         results._replace(blocks=[*results.blocks, Code("Command", study.command), given]),
         *(scan_section(f"scan-{place}", group) for place, group in enumerate(scans, start=1)),
         overview,
-        *each_in_full(runs),
+        *each_in_full(shown),
     ]
     subtitle = f"{study.kind} of {len(runs)} runs; computed {study.created} by dfmp2 {study.version}"
     return render(title or study.title, subtitle, headline, sections, file)

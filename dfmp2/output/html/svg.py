@@ -181,6 +181,24 @@ def curves(
     return drawing(WIDTH, 330.0 + legend, label, parts)
 
 
+def sticks(label: str, lines: Sequence[tuple[float, float]], x_name: str, y_name: str) -> str:
+    """A spectrum: a stroke of height y at every x, none of them negative."""
+    left, right, top, bottom = 64.0, WIDTH - 16.0, 30.0, 238.0
+    x_ticks = ticks(0.0, max((x for x, _ in lines), default=1.0), 7)
+    y_ticks = ticks(0.0, max((_length(y) for _, y in lines), default=1.0))
+    to_x, to_y = _scale(x_ticks[0], x_ticks[-1], left, right), _scale(y_ticks[0], y_ticks[-1], bottom, top)
+    parts = [_text(14, top - 12, y_name, "small"), _text((left + right) / 2, bottom + 38, x_name, "small middle")]
+    for tick in y_ticks:
+        parts.append(_line(left, to_y(tick), right, to_y(tick), "grid"))
+        parts.append(_text(left - 7, to_y(tick) + 4, f"{tick:g}", "small end"))
+    for tick in x_ticks:
+        parts.append(_line(to_x(tick), bottom, to_x(tick), bottom + 5, "axis"))
+        parts.append(_text(to_x(tick), bottom + 18, f"{tick:g}", "small middle"))
+    parts.append(_line(left, bottom, right, bottom, "axis"))
+    parts += [_line(to_x(x), bottom, to_x(x), to_y(y), "mark", title=f"{x:.1f}, {y:.4g}") for x, y in lines]
+    return drawing(WIDTH, bottom + 52, label, parts)
+
+
 def scan_curve(study: Study) -> str:
     """The curve of a scan as an SVG file: energy above the lowest point, a stroke at the estimated minimum.
 

@@ -1,0 +1,303 @@
+"""Harmonic frequencies by central differences of gradients, with infrared intensities and thermochemistry.
+
+    H_ij = [g_i(x + d e_j) - g_i(x - d e_j)] / 2 d, made symmetric        d mu / d x_j likewise
+
+One run at the geometry given, then two for each coordinate of each atom, which need each other not at all: they start
+from the orbitals of the first and may be computed by other processes. What follows from the Hessian is in
+`dfmp2.studies.vibrations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import InputError, NumericalError
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import Options
+from dfmp2.output.hdf5 import Item
+from dfmp2.output.study import MOST_RUNS, Column, Study, Value
+from dfmp2.progress import Listener
+from dfmp2.scf.reference import StartOrbitals
+from dfmp2.studies.runs import (
+    Elsewhere,
+    Failures,
+    Keeper,
+    Numbers,
+    Results,
+    Step,
+    Task,
+    carry_out,
+    examine,
+    gradient,
+)
+from dfmp2.studies.vibrations import Vibrations, masses, on_a_line, symmetry_number, thermochemistry, vibrations
+
+Array = NDArray[np.float64]
+
+DISPLACEMENT = 0.005  # bohr
+LEAST_DISPLACEMENT, MOST_DISPLACEMENT = 1e-4, 0.1
+LARGEST_GRADIENT = 1e-3  # Eh/bohr, of an atom at a geometry that passes for a stationary point
+SMALL_ENOUGH = 1e-11  # Eh; convergence of the SCF, whose errors are divided by the displacement
+REFERENCE = "reference"
+ROOM = 298.15, 101325.0  # K and Pa
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How frequencies are computed and what gas is made of them.
+
+    Attributes
+    ----------
+    temperature, pressure : K and Pa
+    symmetry : rotational symmetry number, None to count it
+    displacement : d, bohr
+    allow_gradient : go on at a geometry that is no stationary point
+    """
+
+    temperature: float = ROOM[0]
+    pressure: float = ROOM[1]
+    symmetry: int | None = None
+    displacement: float = DISPLACEMENT
+    allow_gradient: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("temperature", 0.0, 1e5),
+            ("pressure", 0.0, 1e12),
+            ("displacement", LEAST_DISPLACEMENT / 2, MOST_DISPLACEMENT),
+        ):
+            value, unit = getattr(self, name), {"temperature": "K", "pressure": "Pa"}.get(name, "bohr")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not least < value <= most:
+                raise InputError(f"--{name} {value!r}: expected a number above {least:g} and up to {most:g} {unit}")
+        if self.symmetry is not None and (not isinstance(self.symmetry, int) or not 1 <= self.symmetry <= 60):
+            raise InputError(f"--symmetry-number {self.symmetry!r}: expected a whole number from 1 to 60")
+
+
+def harmonic_frequencies(
+    molecule: Molecule,
+    options: Options,
+    conditions: Conditions = Conditions(),
+    *,
+    start: StartOrbitals | None = None,
+    keeper: Keeper | None = None,
+    listener: Listener | None = None,
+    command: str = "dfmp2.studies.frequencies",
+    elsewhere: Elsewhere | None = None,
+) -> Study:
+    """Harmonic frequencies at the geometry of `molecule`.
+
+    Parameters
+    ----------
+    options : the SCF converges to 1e-11 Eh at least
+    start : start orbitals of the first run
+    keeper : where finished runs go, None for nowhere
+    elsewhere : computes displaced runs in other processes
+
+    Returns
+    -------
+    Study; its table has one row per vibration (imaginary ones negative), its arrays are `hessian` (3 natom, 3 natom),
+    Eh/bohr^2, `normal_modes` (n, natom, 3) and `dipole_derivatives` (3 natom, 3), e; its values the thermochemistry
+
+    Raises
+    ------
+    InputError : one atom, ghosts, more runs than a study takes
+    NumericalError : the gradient is not small
+    Dfmp2Error : of a run
+    """
+    _require_vibrations(molecule)
+    options = replace(options, scf_conv_tol=min(options.scf_conv_tol, SMALL_ENOUGH))
+    reference = Step(REFERENCE, "the geometry given", molecule, options)
+    examine(reference)
+
+    def then(results: Results) -> Iterator[Sequence[Step]]:
+        if not conditions.allow_gradient:
+            require_stationary(results[REFERENCE])
+        yield displaced(reference, conditions.displacement)
+
+    def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
+        return _numbers(molecule, conditions, results, complete=complete)
+
+    what = f"frequencies of {molecule.name} ({molecule.formula})"
+    task = Task(
+        *("frequencies", what, molecule, options, [reference], evaluate),
+        start=start,
+        then=then,
+        compute=gradient_alone,
+    )
+    return carry_out(task, keeper, listener, command, elsewhere)
+
+
+def gradient_alone(*arguments: Any, **more: Any) -> MP2Result:
+    """As `dfmp2.studies.runs.gradient`, without the densities: of 6 natom + 1 runs they would fill memory and file."""
+    result = gradient(*arguments, **more)
+    assert result.properties is not None
+    none = np.empty((result.reference.nspin, 0, 0))
+    return replace(result, properties=replace(result.properties, unrelaxed_density=none, relaxed_density=none))
+
+
+def _require_vibrations(molecule: Molecule) -> None:
+    if molecule.natom < 2:
+        raise InputError(f"{molecule.formula} is one atom and has no vibrations; dfmp2 run computes its energy")
+    if any(molecule.ghost):
+        raise InputError("ghost atoms have no mass, so no vibrations: leave them out")
+    if 6 * molecule.natom >= MOST_RUNS:
+        raise InputError(
+            f"{molecule.natom} atoms take {6 * molecule.natom + 1} gradients, and a study holds at most {MOST_RUNS}: "
+            f"compute a smaller molecule, of up to {(MOST_RUNS - 1) // 6} atoms"
+        )
+    masses(molecule)
+
+
+def require_stationary(result: MP2Result) -> None:
+    """Refuse a geometry that is neither minimum nor saddle point.
+
+    Raises
+    ------
+    NumericalError : an atom has a large gradient
+    """
+    largest = float(np.linalg.norm(_gradient(result), axis=1).max())
+    if not largest <= LARGEST_GRADIENT:
+        raise NumericalError(
+            f"the gradient of an atom is {largest:.1e} Eh/bohr, more than {LARGEST_GRADIENT:g}: frequencies are those "
+            "of a stationary point: give the geometry that dfmp2 optimize has found, or --allow-gradient"
+        )
+
+
+# --- differences ------------------------------------------------------------------------------------------
+
+
+def total_energy(result: MP2Result) -> float:
+    """The energy whose gradient the result has: that of MP2, or of a custom scaling; Eh."""
+    assert result.gradient is not None
+    opposite = result.gradient.opposite_spin_factor * result.mp2_opposite_spin_correlation_energy
+    same = result.gradient.same_spin_factor * result.mp2_same_spin_correlation_energy
+    return result.scf_total_energy + opposite + same
+
+
+def displaced(reference: Step, displacement: float) -> list[Step]:
+    """Two steps for every coordinate of every atom, that start from the orbitals of the reference."""
+    molecule, steps = reference.molecule, []
+    for atom in range(molecule.natom):
+        for axis, letter in enumerate("xyz"):
+            for sign, word in ((1, "plus"), (-1, "minus")):
+                moved = np.array(molecule.coordinates)
+                moved[atom, axis] += sign * displacement
+                steps.append(
+                    Step(
+                        f"{word}-{atom + 1:03d}-{letter}",
+                        f"{molecule.symbols[atom]} {atom + 1}, {letter} {'+-'[sign < 0]} {displacement:g} bohr",
+                        replace(molecule, coordinates=moved),
+                        reference.options,
+                        reference.name,
+                    )
+                )
+    return steps
+
+
+def hessian(molecule: Molecule, results: Mapping[str, MP2Result], displacement: float) -> Array:
+    """(3 natom, 3 natom) float64, Eh/bohr^2, symmetric, from the results of the steps of `displaced`."""
+    rows = _differences(molecule, {name: _gradient(run).ravel() for name, run in _moved(results)}, displacement)
+    return (rows + rows.T) / 2
+
+
+def _moved(results: Mapping[str, MP2Result]) -> list[tuple[str, MP2Result]]:
+    return [(name, run) for name, run in results.items() if name.startswith(("plus-", "minus-"))]
+
+
+def _differences(molecule: Molecule, values: Mapping[str, Array], displacement: float) -> Array:
+    """(3 natom, n) central differences of arrays (n,)."""
+    places = [f"{atom + 1:03d}-{letter}" for atom in range(molecule.natom) for letter in "xyz"]
+    return np.stack([(values[f"plus-{at}"] - values[f"minus-{at}"]) / (2 * displacement) for at in places])
+
+
+def _gradient(result: MP2Result) -> Array:
+    assert result.gradient is not None
+    return result.gradient.mp2_total_gradient
+
+
+# --- numbers ----------------------------------------------------------------------------------------------
+
+
+def _numbers(molecule: Molecule, conditions: Conditions, results: Results, *, complete: bool) -> Numbers:
+    settings: dict[str, object] = {
+        "temperature": conditions.temperature,
+        "pressure": conditions.pressure,
+        "displacement": conditions.displacement,
+        "symbols": list(molecule.symbols),
+    }
+    notes = [
+        f"central differences of gradients, displacement {conditions.displacement:g} bohr; harmonic, not scaled",
+        "masses of the most abundant isotopes: " + ", ".join(f"{s} {_mass(molecule, s)}" for s in molecule.elements),
+    ]
+    if not complete:
+        return Numbers(settings, notes)
+    moved, step = dict(_moved(results)), conditions.displacement
+    found = hessian(molecule, moved, step)
+    dipoles = _differences(molecule, {name: _dipole(run) for name, run in moved.items()}, step)
+    modes = vibrations(molecule, found, dipoles)
+    first = results[REFERENCE]
+    settings["rigid_motions_removed"] = modes.removed
+    largest = float(np.linalg.norm(_gradient(first), axis=1).max())
+    if largest > LARGEST_GRADIENT:
+        notes.append(f"NO STATIONARY POINT: the gradient of an atom is {largest:.1e} Eh/bohr")
+    notes += _imaginary(molecule, modes)
+    values = {"total_energy": Value(total_energy(first), "hartree", "at the geometry given")}
+    if molecule.point_charges is None:
+        symmetry = conditions.symmetry or symmetry_number(molecule)
+        settings["symmetry_number"] = symmetry
+        chosen = "given" if conditions.symmetry else "counted"
+        notes.append(f"{_shape(molecule)}, rotational symmetry number {symmetry} ({chosen})")
+        gas = thermochemistry(
+            *(molecule, total_energy(first), modes.wavenumbers, conditions.temperature, conditions.pressure, symmetry)
+        )
+        values |= {name: Value(*quantity) for name, quantity in gas.items()}
+        notes += ["imaginary modes are no part of the thermochemistry"] if modes.wavenumbers[0] < 0 else []
+    else:
+        notes.append("among point charges the molecule cannot move freely: all its motions are listed, there is no gas")
+    count = len(modes.wavenumbers)
+    table = {
+        "mode": Column(tuple(float(k + 1) for k in range(count)), "", "number of the vibration"),
+        "wavenumber": Column(tuple(modes.wavenumbers.tolist()), "cm^-1", "harmonic, negative where imaginary"),
+        "ir_intensity": Column(
+            tuple(modes.intensities.tolist()), "km/mol", "infrared intensity, relaxed dipole moments"
+        ),
+        "reduced_mass": Column(tuple(modes.reduced_masses.tolist()), "u", "of the normalised displacement"),
+        "force_constant": Column(tuple(modes.force_constants.tolist()), "mdyn/angstrom", "of the vibration"),
+    }
+    arrays = {
+        "hessian": Item(found, "hartree/bohr^2", "second derivatives of the energy (3 natom, 3 natom)"),
+        "normal_modes": Item(modes.displacements, "", "normalised displacements of the atoms (n, natom, 3)"),
+        "dipole_derivatives": Item(dipoles, "elementary charge", "of the relaxed dipole moment (3 natom, 3)"),
+    }
+    return Numbers(settings, notes, values, table, arrays)
+
+
+def _mass(molecule: Molecule, symbol: str) -> str:
+    return f"{masses(molecule)[molecule.symbols.index(symbol)]:.9g}"
+
+
+def _shape(molecule: Molecule) -> str:
+    return "linear molecule" if on_a_line(molecule) else "non-linear molecule"
+
+
+def _dipole(result: MP2Result) -> Array:
+    assert result.properties is not None
+    return result.properties.relaxed_dipole
+
+
+def _imaginary(molecule: Molecule, modes: Vibrations) -> list[str]:
+    """A line for every imaginary mode: its wavenumber, and the atoms that move most."""
+    lines = []
+    for number, (wavenumber, moves) in enumerate(zip(modes.wavenumbers, modes.displacements, strict=True), start=1):
+        if wavenumber < 0:
+            lengths = np.linalg.norm(moves, axis=1)
+            order = [int(atom) for atom in np.argsort(-lengths, kind="stable") if lengths[atom] > lengths.max() / 2]
+            named = ", ".join(f"{molecule.symbols[atom]}{atom + 1}" for atom in order[:4])
+            lines.append(f"IMAGINARY mode {number}: {abs(wavenumber):.1f}i cm^-1, mostly of {named}")
+    return lines

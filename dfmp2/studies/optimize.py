@@ -1,0 +1,484 @@
+"""Geometries of minima and of transition states, in internal coordinates.
+
+geomeTRIC proposes the geometries (Wang, Song, J. Chem. Phys. 144, 214108 (2016): translation-rotation-internal
+coordinates); each is one run with its gradient, its SCF started from the orbitals of the run before. A transition state
+begins with the Hessian of the first geometry, by differences of gradients (`dfmp2.studies.frequencies`). geomeTRIC
+decides by the numbers alone, so that a study which goes on takes the same way through its stored runs again.
+
+Energy and gradient are those of MP2, or of the custom scaling where os_scale or ss_scale are given.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dfmp2.errors import InputError, NumericalError
+from dfmp2.molecule.elements import internal_coordinate
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.calculation import NOTHING, Checkpoint
+from dfmp2.mp2.result import MP2, MP2Result
+from dfmp2.options import Options
+from dfmp2.output.hdf5 import Item
+from dfmp2.output.study import MOST_RUNS, Column, Study, Value
+from dfmp2.progress import Listener
+from dfmp2.scf.reference import StartOrbitals
+from dfmp2.studies.coordinate import ATOMS
+from dfmp2.studies.fragments import parse_atoms
+from dfmp2.studies.frequencies import DISPLACEMENT, displaced, hessian, total_energy
+from dfmp2.studies.runs import Failures, Keeper, Numbers, Results, Step, Task, Unfinished, carry_out, examine, gradient
+from dfmp2.units import ANGSTROM_PER_BOHR
+
+CITATION = "geomeTRIC: L.-P. Wang, C. C. Song, J. Chem. Phys. 144, 214108 (2016)"
+INSTALL = "pip install 'dfmp2[opt]'"
+# What a minimum is held to, by geomeTRIC's names: change of the energy (Eh), gradient and displacement of an atom, root
+# mean square and largest (Eh/bohr, angstrom).
+PRESETS = ("GAU", "GAU_LOOSE", "GAU_TIGHT", "GAU_VERYTIGHT", "NWCHEM_LOOSE", "TURBOMOLE", "INTERFRAG_TIGHT")
+MOST_STEPS = 100
+ENFORCED = 0.1  # bohr or radian; constraints that are nearer to their value are met exactly
+KINDS = {"bond": "distance", "distance": "distance", "angle": "angle", "dihedral": "dihedral", "xyz": "xyz"}
+EXPECTED = "expected bond I,J, angle I,J,K, dihedral I,J,K,L or xyz RANGES, atoms counted from 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """What stays as it is, or is brought to a value.
+
+    Attributes
+    ----------
+    frozen : (kind, atoms) as ("bond", "1,2"), ("xyz", "1-3+7")
+    fixed : (kind, atoms, value) as ("angle", "2,1,3", "90"); degrees, and lengths in `units`
+    text : a constraints file of geomeTRIC, "" for none
+    units : "angstrom" or "bohr"
+    """
+
+    frozen: Sequence[tuple[str, str]] = ()
+    fixed: Sequence[tuple[str, str, str]] = ()
+    text: str = ""
+    units: str = "angstrom"
+
+    def for_geometric(self, molecule: Molecule) -> str:
+        """All of them in geomeTRIC's format, lengths in angstrom; "" for none.
+
+        Raises
+        ------
+        InputError : atoms that do not exist or are named twice, a value that no such coordinate has, a file with more
+            than constraints
+        """
+        lines = [f"$freeze\n{_line('--freeze', kind, atoms, molecule)}" for kind, atoms in self.frozen]
+        lines += [
+            f"$set\n{_line('--set', kind, atoms, molecule)} {self._value(kind, atoms, value)!r}"
+            for kind, atoms, value in self.fixed
+        ]
+        for line in self.text.splitlines():
+            word = line.partition("#")[0].strip().lower()
+            if word.startswith("$scan"):
+                raise InputError(
+                    "--constraints: $scan asks for several optimisations: use dfmp2 scan, or one $set each"
+                )
+            if word.startswith("$options"):
+                raise InputError("--constraints: $options are those of geomeTRIC's command: use the options of dfmp2")
+        return "\n".join([*lines, *([self.text] if self.text.strip() else [])])
+
+    def _value(self, kind: str, atoms: str, text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        least, most, what = {
+            "angle": (0.0, 180.0, "degrees above 0 and below 180"),
+            "dihedral": (-360.0, 360.0, "degrees between -360 and 360"),
+        }.get(kind, (0.0, 1e3, f"a length above 0 in {self.units}"))
+        if kind == "xyz" or not least < value < most:
+            what = "positions as they are: --freeze xyz" if kind == "xyz" else what
+            raise InputError(f"--set {kind} {atoms} {text[:40]}: expected {what}")
+        return value * ANGSTROM_PER_BOHR if KINDS[kind] == "distance" and self.units == "bohr" else value
+
+
+def _line(option: str, kind: str, atoms: str, molecule: Molecule) -> str:
+    if kind not in KINDS:
+        raise InputError(f"{option} {kind[:40]!r}: {EXPECTED}")
+    if kind == "xyz":
+        chosen = parse_atoms(atoms, molecule.natom, option)
+        return "xyz " + ",".join(str(atom + 1) for atom in chosen)
+    words, count = [word.strip() for word in atoms.split(",")], ATOMS[kind.replace("distance", "bond")]
+    if len(words) != count or not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
+        raise InputError(f"{option} {kind} {atoms[:60]!r}: expected {count} atom numbers with commas between them")
+    place = [parse_atoms(word, molecule.natom, f"{option} {kind}")[0] for word in words]
+    if len(set(place)) < count:
+        raise InputError(f"{option} {kind} {atoms}: an atom is named twice: name {count} different ones")
+    return " ".join([KINDS[kind], *(str(atom + 1) for atom in place)])
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """How a geometry is looked for.
+
+    Attributes
+    ----------
+    constraints : what is kept or set
+    convergence : one of PRESETS, in any case
+    max_steps : after the first geometry
+    transition_state : look for a saddle point of first order
+    """
+
+    constraints: Constraints = Constraints()
+    convergence: str = "GAU"
+    max_steps: int = MOST_STEPS
+    transition_state: bool = False
+
+    def __post_init__(self) -> None:
+        if self.convergence.upper() not in PRESETS:
+            raise InputError(f"--convergence {self.convergence!r}: expected one of {', '.join(PRESETS)}")
+        if (
+            isinstance(self.max_steps, bool)
+            or not isinstance(self.max_steps, int)
+            or not 1 <= self.max_steps < MOST_RUNS
+        ):
+            raise InputError(f"--max-steps {self.max_steps!r}: expected a whole number from 1 to {MOST_RUNS - 1}")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A geometry that was judged; gradients and displacements as of PRESETS, NaN where there is none yet."""
+
+    energy: float
+    rms_gradient: float
+    max_gradient: float
+    rms_displacement: float
+    max_displacement: float
+
+    @property
+    def said(self) -> str:
+        """It in one line."""
+        moved = "" if math.isnan(self.max_displacement) else f", moved by {self.max_displacement:.1e} angstrom at most"
+        return f"E = {self.energy:.10f} Eh, largest gradient of an atom {self.max_gradient:.1e} Eh/bohr{moved}"
+
+
+def optimize_geometry(
+    molecule: Molecule,
+    options: Options,
+    search: Search = Search(),
+    *,
+    start: StartOrbitals | None = None,
+    keeper: Keeper | None = None,
+    listener: Listener | None = None,
+    command: str = "dfmp2.studies.optimize",
+) -> Study:
+    """The geometry of a minimum or of a transition state, from that of `molecule`.
+
+    Parameters
+    ----------
+    start : start orbitals of the first run
+    keeper : where finished runs go, None for nowhere
+
+    Returns
+    -------
+    Study; its runs are the steps, its table their energies and gradients, its arrays `final_geometry` (natom, 3), bohr
+
+    Raises
+    ------
+    Unfinished : not converged after `search.max_steps` steps; its `study` holds them
+    InputError : geomeTRIC is missing, one atom, ghosts, constraints that cannot be
+    Dfmp2Error : of a run
+    """
+    kind = "transition state" if search.transition_state else "minimum"
+    if molecule.natom < 2:
+        raise InputError(f"{molecule.formula} is one atom: there is nothing to optimise; dfmp2 run computes its energy")
+    if any(molecule.ghost):
+        raise InputError(
+            "ghost atoms have a gradient but no geometry of their own, and would wander: leave them out, or optimise "
+            "the molecule without them"
+        )
+    listener, text = listener or Listener(), search.constraints.for_geometric(molecule)
+    begin = "step-000"
+    steps = [Step(begin, "step 0", molecule, options)]
+    points: list[Point] = []
+    with quiet():
+        method = GeomeTRIC(molecule, search, text)
+    examine(steps[0])
+
+    def then(results: Results) -> Iterator[Sequence[Step]]:
+        guess = None
+        if search.transition_state:
+            yield displaced(steps[0], DISPLACEMENT)
+            guess = hessian(molecule, results, DISPLACEMENT)
+        number, found = 0, results[begin]
+        while True:
+            with quiet():
+                points.append(method.judge(found, guess))
+                place = method.next_geometry()
+            listener.stage(points[-1].said)
+            if place is None:
+                break
+            number += 1
+            try:
+                moved = replace(molecule, coordinates=place)
+            except InputError as error:  # an atom comes too near to another one, or to a point charge
+                raise NumericalError(
+                    f"step {number} leads to an impossible geometry ({error}): start from another one, or hold atoms "
+                    "with --freeze"
+                ) from error
+            yield [Step(f"step-{number:03d}", f"step {number}", moved, options)]
+            found = results[f"step-{number:03d}"]
+        if not method.converged:
+            raise Unfinished(f"no {kind} after {search.max_steps} steps: allow more with --max-steps")
+
+    def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
+        runs = [run for name, run in results.items() if name.startswith("step-")][: len(points)]
+        return _numbers(search, text, points, runs, complete=complete)
+
+    what = f"{kind} of {molecule.name} ({molecule.formula})"
+    task = Task(
+        *("optimization", what, molecule, options, steps, evaluate),
+        chained=True,
+        start=start,
+        then=then,
+        compute=gradient,
+    )
+    return carry_out(task, keeper, listener, command)
+
+
+def minimum(
+    molecule: Molecule,
+    options: Options,
+    *,
+    start: StartOrbitals | None = None,
+    listener: Listener | None = None,
+    command: str = "dfmp2.studies.optimize",
+    checkpoint: Checkpoint = NOTHING,
+) -> MP2Result:
+    """The result at the minimum, with its gradient: the item of a batch. One that is stopped begins again.
+
+    Raises
+    ------
+    Dfmp2Error : as of `optimize_geometry`
+    """
+    found = optimize_geometry(molecule, options, start=start, listener=listener, command=command)
+    return list(found.runs.values())[-1]
+
+
+def _numbers(
+    search: Search, text: str, points: Sequence[Point], runs: Sequence[MP2Result], *, complete: bool
+) -> Numbers:
+    settings = {
+        "convergence": search.convergence.upper(),
+        "max_steps": search.max_steps,
+        "transition_state": search.transition_state,
+        "constraints": text,
+        "steps": max(0, len(points) - 1),
+        "symbols": list(runs[0].molecule.symbols) if runs else [],
+    }
+    notes = [f"geometries by geomeTRIC {_library().__version__}, convergence {search.convergence.upper()}", CITATION]
+    if not points:
+        return Numbers(settings, notes)
+    last = runs[-1]
+    if last.gradient is not None and last.gradient.scaling != MP2.name:
+        notes.append(f"energy and gradient of {last.gradient.scaling}")
+    notes += [f"constraint: {line}" for line in _kept(text, last.molecule)]
+    table = {"step": Column(tuple(map(float, range(len(points)))), "", "number of the geometry")}
+    units = {"energy": "hartree", "gradient": "hartree/bohr", "displacement": "angstrom"}
+    for name, about in (
+        ("energy", "energy that is minimised"),
+        ("rms_gradient", "root mean square of the gradients of the atoms, without constrained directions"),
+        ("max_gradient", "largest gradient of an atom, without constrained directions"),
+        ("rms_displacement", "root mean square of the displacements since the geometry before"),
+        ("max_displacement", "largest displacement since the geometry before"),
+    ):
+        unit = units[name.rpartition("_")[2]]
+        table["total_energy" if name == "energy" else name] = Column([getattr(p, name) for p in points], unit, about)
+    values = {
+        "optimized_total_energy": Value(points[-1].energy, "hartree", "energy of the last geometry"),
+        "energy_change": Value(points[-1].energy - points[0].energy, "hartree", "since the first geometry"),
+        "max_gradient": Value(points[-1].max_gradient, "hartree/bohr", "largest gradient of an atom, last geometry"),
+    }
+    if not complete:
+        notes.append("NOT CONVERGED: the last geometry is only the last")
+    about = "positions of the atoms in the last geometry (natom, 3)"
+    return Numbers(settings, notes, values, table, {"final_geometry": Item(last.molecule.coordinates, "bohr", about)})
+
+
+def _kept(text: str, molecule: Molecule) -> list[str]:
+    """The bonds, angles and dihedrals that are constrained, with their values in a geometry; and other constraints."""
+    said = []
+    for line in text.splitlines():
+        words = line.partition("#")[0].split()
+        if len(words) > 2 and words[0].lower() in ATOMS | {"distance": 2} and not line.startswith("$"):
+            kind = words[0].lower().replace("distance", "bond")
+            place = [int(word) - 1 for word in words[1 : 1 + ATOMS[kind]]]
+            value = internal_coordinate(molecule.coordinates[place])
+            shown = (
+                f"{value * ANGSTROM_PER_BOHR:.6f} angstrom" if kind == "bond" else f"{math.degrees(value):.4f} degrees"
+            )
+            said.append(f"{kind} {'-'.join(str(atom + 1) for atom in place)} = {shown}")
+        elif words and not words[0].startswith("$"):
+            said.append(" ".join(words))
+    return said
+
+
+# --- geomeTRIC ------------------------------------------------------------------------------------------
+
+
+def _library() -> Any:
+    """geomeTRIC.
+
+    Raises
+    ------
+    InputError : it is not installed
+    """
+    try:
+        import geometric
+    except ImportError as error:
+        raise InputError(f"the optimisation needs geomeTRIC ({error}): {INSTALL}") from error
+    return geometric
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """geomeTRIC says nothing in the block; its progress is in our table."""
+    logger = logging.getLogger("geometric")
+    handler, propagates = logging.NullHandler(), logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.propagate = propagates
+        logger.removeHandler(handler)
+
+
+class GeomeTRIC:
+    """Its optimiser, asked for one geometry after the other.
+
+    Parameters
+    ----------
+    constraints : in its format, "" for none
+
+    Raises
+    ------
+    InputError : it is missing, or cannot make coordinates with these constraints
+    """
+
+    def __init__(self, molecule: Molecule, search: Search, constraints: str) -> None:
+        _library()
+        from geometric.engine import Engine
+        from geometric.errors import Error
+        from geometric.internal import DelocalizedInternalCoordinates
+        from geometric.molecule import Molecule as Geometry
+        from geometric.nifty import bohr2ang
+        from geometric.optimize import OPT_STATE, Optimizer
+        from geometric.params import OptParams
+        from geometric.prepare import parse_constraints
+        from geometric.step import calc_drms_dmax
+
+        self._states, self._errors, self._displacements = OPT_STATE, (Error, RuntimeError, ValueError), calc_drms_dmax
+        self._found: list[MP2Result] = []  # the last one is of the present geometry
+        atoms = Geometry()
+        atoms.elem = list(molecule.symbols)
+        atoms.xyzs = [molecule.coordinates * bohr2ang]
+        atoms.build_topology()
+
+        class Given(Engine):  # type: ignore[misc] # its types are not followed
+            """Energy and gradient of the run that was made of the optimiser's geometry."""
+
+            def calc(engine, *_: Any, **__: Any) -> dict[str, Any]:  # noqa: N805 - `self` is the optimiser here
+                found = self._found[-1]
+                return {"energy": total_energy(found), "gradient": gradient_of(found).ravel().copy()}
+
+            def save_guess_files(engine, _: str) -> None:  # noqa: N805
+                pass
+
+            load_guess_files = save_guess_files
+
+        objects, values = None, [None]
+        try:
+            if constraints.strip():
+                objects, values = parse_constraints(atoms, constraints)
+            coordinates = DelocalizedInternalCoordinates(
+                *(atoms,), build=True, connect=False, addcart=False, constraints=objects, cvals=values[0], conmethod=0
+            )
+        except (*self._errors, LookupError, np.linalg.LinAlgError) as error:
+            raise InputError(
+                f"geomeTRIC cannot take the constraints ({' '.join(str(error).split())}): correct them"
+            ) from error
+        parameters = OptParams(
+            convergence_set=search.convergence.upper(),
+            maxiter=search.max_steps,
+            transition=search.transition_state,
+            enforce=ENFORCED,
+            frequency=False,
+            subfrctor=1 if molecule.point_charges is None else 0,
+        )
+        given = molecule.coordinates.flatten()
+        self._optimizer = Optimizer(given, atoms, coordinates, Given(atoms), None, parameters, print_info=False)
+
+    @property
+    def converged(self) -> bool:
+        """Whether the last geometry is what was looked for."""
+        return bool(self._optimizer.state == self._states.CONVERGED)
+
+    def judge(self, found: MP2Result, hessian: Any = None) -> Point:
+        """Take energy and gradient of the present geometry.
+
+        Parameters
+        ----------
+        hessian : (3 natom, 3 natom) Eh/bohr^2 of the first geometry, None for a model
+
+        Raises
+        ------
+        NumericalError : geomeTRIC cannot go on
+        """
+        optimizer = self._optimizer
+        self._found[:] = [found]
+        moved = (math.nan, math.nan)
+        with self._asked():
+            first = optimizer.Iteration == 0
+            if hessian is not None and first:
+                optimizer.params.hess_data = hessian
+            optimizer.calcEnergyForce()
+            if first:
+                optimizer.prepareFirstStep()
+                energy, gradients = optimizer.E, optimizer.calcGradNorm()
+            else:
+                energy, gradients = optimizer.E, optimizer.calcGradNorm()  # a step that is refused is undone below
+                moved = self._displacements(optimizer.X, optimizer.Xprev)
+                optimizer.evaluateStep()
+        return Point(float(energy), *map(float, (*gradients, *moved)))
+
+    def next_geometry(self) -> Any:
+        """(natom, 3) bohr, or None at the end.
+
+        Raises
+        ------
+        NumericalError : geomeTRIC cannot go on
+        """
+        optimizer, states = self._optimizer, self._states
+        with self._asked():
+            while optimizer.state not in (states.CONVERGED, states.FAILED):
+                optimizer.step()
+                if optimizer.state == states.NEEDS_EVALUATION:
+                    return optimizer.X.reshape(-1, 3).copy()
+        return None
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        try:
+            with np.errstate(all="ignore"):  # a step of no length has no quality
+                yield
+        except (*self._errors, np.linalg.LinAlgError) as error:
+            raise NumericalError(
+                f"geomeTRIC cannot go on ({' '.join(str(error).split())}): start from another geometry"
+            ) from error
+
+
+def gradient_of(result: MP2Result) -> Any:
+    """(natom, 3) Eh/bohr."""
+    assert result.gradient is not None
+    return result.gradient.mp2_total_gradient
