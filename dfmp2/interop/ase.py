@@ -6,8 +6,8 @@
     atoms.calc = DFMP2(basis="cc-pvdz", frozen_core="auto")
     atoms.get_potential_energy()
 
-There are no analytic gradients: `DFMP2(..., displacement=0.002)` has forces by central differences, for ASE's
-optimisers among others, at 6 energies an atom. (ASE's FiniteDifferenceCalculator wants a stress, hence a cell.)
+Forces are analytic (`dfmp2.gradients`); `DFMP2(..., displacement=0.002)` has them by central differences instead, at 6
+energies an atom. (ASE's FiniteDifferenceCalculator wants a stress, hence a cell.) The dipole moment is the relaxed one.
 Positions are turned into bohr with the constant dfmp2 reads xyz files with, energies into eV with ASE's.
 """
 
@@ -19,13 +19,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dfmp2.errors import InputError
-from dfmp2.interop.python import run_options
-from dfmp2.interop.qcschema import read_field, read_keywords, read_method
+from dfmp2.interop.python import gradient_options, run_options
+from dfmp2.interop.qcschema import read_field, read_keywords, read_method, require_certified, with_factors
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.progress import Listener
-from dfmp2.units import BOHR_PER_ANGSTROM
+from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
 
 try:
     from ase.calculators.calculator import Calculator, all_changes
@@ -47,8 +47,8 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
     method : "mp2", "scs-mp2", "sos-mp2" or "custom-scs-mp2" (with `os_scale`, `ss_scale`)
     charge : total charge; None for the sum of the atoms' initial charges
     multiplicity : 2S + 1; None for 1 plus the sum of their initial magnetic moments
-    displacement : angstrom; makes forces available, by central differences of the energy. Methanol/cc-pVDZ, largest
-        error in eV/angstrom: 5e-5 at 0.001, 2e-4 at 0.002, 1e-3 at 0.005; in mixed precision 1e-4, 2e-4, 1e-3
+    displacement : angstrom; forces by central differences of the energy, None for analytic ones. Methanol/cc-pVDZ,
+        largest error in eV/angstrom: 5e-5 at 0.001, 2e-4 at 0.002, 1e-3 at 0.005; in mixed precision 1e-4, 2e-4, 1e-3
     point_charges : rows of x, y, z and charge around the atoms, None for none
     point_charge_units : of x, y, z, "angstrom" or "bohr"
     listener : receives progress and warnings; by default warnings are raised as Python warnings
@@ -63,7 +63,7 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
     dfmp2.Dfmp2Error : an unknown parameter, atoms that cannot be computed, or a calculation that failed
     """
 
-    implemented_properties: ClassVar[list[str]] = ["energy", "free_energy"]
+    implemented_properties: ClassVar[list[str]] = ["energy", "free_energy", "forces", "dipole"]
     default_parameters: ClassVar[dict[str, Any]] = {
         **{"method": "mp2", "charge": None, "multiplicity": None, "displacement": None},
         **{"point_charges": None, "point_charge_units": "angstrom"},
@@ -85,8 +85,6 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         """
         _understood({**self.parameters, **parameters})
         changed: dict[str, Any] = super().set(**parameters)
-        forces = [] if self.parameters["displacement"] is None else ["forces"]
-        self.implemented_properties = [*DFMP2.implemented_properties, *forces]  # type: ignore[misc]
         return changed
 
     def reset(self) -> None:
@@ -107,10 +105,20 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         options, method = _understood(self.parameters)
         molecule = _molecule(self.atoms, self.parameters["charge"], self.parameters["multiplicity"])
         molecule = molecule.in_field(read_field({name: self.parameters[name] for name in FIELD}))
-        self.result = run_options(molecule, options, listener=self._listener, command=f"{__name__}.DFMP2")
+        numerical = self.parameters["displacement"] is not None
+        wanted = {"dipole"} if numerical else {"forces", "dipole"}
+        told: dict[str, Any] = {"listener": self._listener, "command": f"{__name__}.DFMP2"}
+        if wanted & set(properties):
+            self.result = gradient_options(molecule, with_factors(options, method), **told).result
+            require_certified(self.result)
+        else:
+            self.result = run_options(molecule, options, **told)
         energy = (self.result.scf_total_energy + getattr(self.result, method)) * Hartree
         self.results = {"energy": energy, "free_energy": energy}  # at zero electronic temperature
-        if "forces" in properties:
+        if self.result.gradient is not None and self.result.properties is not None:
+            self.results["dipole"] = self.result.properties.relaxed_dipole * ANGSTROM_PER_BOHR
+            self.results["forces"] = self.result.gradient.mp2_total_gradient * (-Hartree * BOHR_PER_ANGSTROM)
+        if "forces" in properties and numerical:
             self.results["forces"] = self._forces()
 
     def _forces(self) -> Any:

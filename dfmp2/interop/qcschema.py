@@ -27,14 +27,15 @@ from dfmp2.errors import (
     NumericalError,
     ResourceError,
 )
-from dfmp2.interop.python import run_options
+from dfmp2.interop.python import gradient_options, run_options
 from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import printable
 from dfmp2.molecule.xyz import read_point_charges
-from dfmp2.mp2.result import MP2Result
+from dfmp2.mp2.result import SCS, SOS, MP2Result
 from dfmp2.options import Options, make_options
 from dfmp2.output.export.qcschema import INPUT_NAMES, PROTOCOLS, VERSIONS, atomic_result
+from dfmp2.output.study import Study
 from dfmp2.progress import Listener
 
 LOOSER: dict[str, Any] = {"frozen_core": str | int, "memory": str | int | None}  # what Options converts itself
@@ -77,6 +78,14 @@ def read_field(keywords: dict[str, Any]) -> Any:
     return read_point_charges(given, units)
 
 
+def with_factors(options: Options, method: str) -> Options:
+    """The options with which the gradient is that of a correlation energy, by its name in a result."""
+    factors = FACTORS.get(method)
+    if factors is None:
+        return options
+    return replace(options, os_scale=factors.opposite_spin, ss_scale=factors.same_spin)
+
+
 def _fits(value: Any, hint: Any) -> bool:
     if isinstance(value, bool):
         return hint is bool
@@ -85,12 +94,14 @@ def _fits(value: Any, hint: Any) -> bool:
 
 # Method -> the correlation energy of a result that it stands for. The MP2 step is always density-fitted, so a prefix
 # that says so may be left out.
+DRIVERS = ("energy", "gradient", "hessian", "properties")
 CORRELATION_ENERGIES = {
     "mp2": "mp2_correlation_energy",
     "scs-mp2": "scs_mp2_correlation_energy",
     "sos-mp2": "sos_mp2_correlation_energy",
     "custom-scs-mp2": "scaled_mp2_correlation_energy",
 }
+FACTORS = {"mp2_correlation_energy": None, "scs_mp2_correlation_energy": SCS, "sos_mp2_correlation_energy": SOS}
 PREFIXES = ("df-", "ri-")
 CUSTOM = "custom-scs-mp2"
 
@@ -255,6 +266,7 @@ class Request:
     molecule, options : what to compute
     method : name of the correlation energy asked for
     kept : protocol `wavefunction`
+    driver : one of DRIVERS
     """
 
     document: Mapping[str, Any]
@@ -263,6 +275,7 @@ class Request:
     options: Options
     method: str
     kept: str
+    driver: str = "energy"
 
 
 def parse(text: str) -> Any:
@@ -320,8 +333,8 @@ def read_request(document: Any) -> Request:
     if program.lower() != "dfmp2":
         raise InputError(f"specification.program is {program!r}, and this is dfmp2: send it there, or correct it")
     driver = specification["driver"]
-    if driver != "energy":
-        raise InputError(f"driver {driver!r}: only energy is available; gradients can be had by finite differences")
+    if driver not in DRIVERS:
+        raise InputError(f"driver {driver!r}: expected one of {', '.join(DRIVERS)}")
     model = _fields("model", specification["model"] or {}, {"method": object, "basis": str})
     if model["basis"] is None:
         raise InputError("model.basis was not given: expected the name of a basis set, such as cc-pvdz")
@@ -332,7 +345,7 @@ def read_request(document: Any) -> Request:
     if kept not in PROTOCOLS:
         raise InputError(f"protocols.wavefunction {kept!r}: expected one of {', '.join(PROTOCOLS)}")
     molecule = read_molecule(given["molecule"] or {}).in_field(field)
-    return Request(document, version, molecule, options, read_method(model["method"], options), kept)
+    return Request(document, version, molecule, options, read_method(model["method"], options), kept, driver)
 
 
 def run(
@@ -342,8 +355,8 @@ def run(
     threads: int | None = None,
     listener: Listener | None = None,
     command: str = "dfmp2.interop.qcschema.run",
-) -> MP2Result:
-    """Compute what was asked for.
+) -> MP2Result | Study:
+    """Compute what was asked for: a result, with its gradient where that is wanted, or frequencies for a Hessian.
 
     Parameters
     ----------
@@ -358,7 +371,18 @@ def run(
         if value is not None and keyword is not None:
             raise InputError(f"keywords.{name} was given, and {name} from outside as well: leave the keyword out")
     options = replace(options, memory=memory or options.memory, threads=threads or options.threads)
-    result = run_options(request.molecule, options, listener=listener, command=command)
+    if request.driver == "hessian":
+        from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
+
+        options = with_factors(options, request.method)
+        how = Conditions(allow_gradient=True)
+        return harmonic_frequencies(request.molecule, options, how, listener=listener, command=command)
+    if request.driver == "energy":
+        result = run_options(request.molecule, options, listener=listener, command=command)
+    else:
+        options = with_factors(options, request.method)
+        result = gradient_options(request.molecule, options, listener=listener, command=command).result
+        require_certified(result)
     if result.check is not None and not result.check.passed:
         raise ComparisonFailed(
             f"PySCF's DF-MP2 differs by {result.check.largest_difference:.1e} Eh, more than the allowed "
@@ -367,10 +391,30 @@ def run(
     return result
 
 
-def answer(request: Request, result: MP2Result) -> dict[str, Any]:
+def require_certified(result: MP2Result) -> None:
+    """Refuse a gradient whose certificate does not hold.
+
+    Raises
+    ------
+    ComparisonFailed : it names what is larger than accepted
+    """
+    proof = result.gradient_certificate
+    if proof is not None and not proof.passed:
+        raise ComparisonFailed(f"the certificate of the gradient does not hold: {', '.join(proof.failures)}")
+
+
+def answer(request: Request, found: MP2Result | Study) -> dict[str, Any]:
     """The AtomicResult, in the version of the input."""
+    result = found if isinstance(found, MP2Result) else found.runs["reference"]
+    returned: Any = None
+    if not isinstance(found, MP2Result):
+        returned = {"return_hessian": found.arrays["hessian"].value.ravel().tolist()}
+    elif request.driver == "gradient" and result.gradient is not None:
+        returned = {"return_gradient": result.gradient.mp2_total_gradient.ravel().tolist()}
+    elif request.driver == "properties" and result.properties is not None:
+        returned = {"properties": result.properties.to_dict()}
     correlation = getattr(result, request.method)
-    return atomic_result(result, request.document, request.version, request.kept, correlation)
+    return atomic_result(result, request.document, request.version, request.kept, correlation, returned)
 
 
 def failure(error: Dfmp2Error | MemoryError, given: Any, version: int) -> dict[str, Any]:

@@ -57,7 +57,12 @@ def qcschema(result: MP2Result, version: int = 1) -> bytes:
 
 
 def atomic_result(
-    result: MP2Result, given: Mapping[str, Any], version: int, kept: str, correlation: float
+    result: MP2Result,
+    given: Mapping[str, Any],
+    version: int,
+    kept: str,
+    correlation: float,
+    returned: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The AtomicResult that answers an AtomicInput.
 
@@ -67,6 +72,8 @@ def atomic_result(
     version : of the schema, 1 or 2
     kept : protocol `wavefunction`, one of PROTOCOLS
     correlation : correlation energy of the method asked for, Eh
+    returned : what is returned, under its name: `return_gradient` or `return_hessian`, flat, or `properties`; None for
+        the total energy
 
     Returns
     -------
@@ -78,8 +85,8 @@ def atomic_result(
         "schema_name": OUTPUT_NAMES[version],
         "schema_version": version,
         "molecule": given["molecule"],
-        "properties": _properties(result, correlation),
-        "return_result": result.scf_total_energy + correlation,
+        "properties": _properties(result, correlation) | _derivatives(result, returned),
+        "return_result": result.scf_total_energy + correlation if returned is None else next(iter(returned.values())),
         "success": True,
         "provenance": {
             **asdict(result.provenance),
@@ -158,6 +165,15 @@ def _properties(result: MP2Result, correlation: float) -> dict[str, float | int]
         "mp2_doubles_energy": result.mp2_correlation_energy,
         **{name: getattr(result, name) for name in SAME_NAMES},
     }
+
+
+def _derivatives(result: MP2Result, returned: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Gradient, Hessian and dipole moments where there are some, e bohr."""
+    derivatives = {name: value for name, value in (returned or {}).items() if name != "properties"}
+    if result.properties is None:
+        return derivatives
+    dipoles = {"scf": result.properties.scf_dipole, "mp2": result.properties.relaxed_dipole}
+    return derivatives | {f"{name}_dipole_moment": dipole.tolist() for name, dipole in dipoles.items()}
 
 
 def _qcvars(result: MP2Result, correlation: float) -> dict[str, float]:
