@@ -211,6 +211,26 @@ def test_report_reads_the_folder(batch, call, monkeypatch):
     assert elements.row("h2-far", "failed (4)") and elements.row("h2o", "complete")
 
 
+@pytest.mark.slow
+def test_gradients_and_minima_are_items(folder, call):
+    """Each is complete for its own task alone, also where the geometry of the result is another one."""
+    (folder / "h.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.8\n")
+    head = 'basis = "6-31g"\nauxbasis = "def2-svp-ri"\noutput = "out"\n'
+    tasks = {"slope": "gradient", "best": "optimize"}
+
+    def items(tasks):
+        return head + "".join(f'[[item]]\nmolecule = "h.xyz"\nname = "{n}"\ntask = "{t}"\n' for n, t in tasks.items())
+
+    (folder / "b.toml").write_text(items(tasks))
+    assert "2 of 2 items complete (0 of them before)" in succeed(call("batch", "run", "b.toml", "--workers", "1")).out
+    assert "2 of 2 items complete (2 of them before)" in succeed(call("batch", "run", "b.toml", "--workers", "1")).out
+    slope, best = (dfmp2.read(folder / "out" / f"{name}.h5") for name in tasks)
+    assert slope.gradient.largest > 0.01 > 4.5e-4 > best.gradient.largest
+    assert best.mp2_total_energy < slope.mp2_total_energy - 1e-4
+    (folder / "b.toml").write_text(items({"slope": "energy", "best": "gradient"}))
+    assert "2 pending" in call("batch", "status", "b.toml").out
+
+
 def test_plan_divides_the_work(batch, call, monkeypatch):
     folder, _ = batch
     monkeypatch.chdir(folder)

@@ -18,6 +18,7 @@ from dfmp2.execution.manifest import Batch
 from dfmp2.execution.pool import FAULT, Pool
 from dfmp2.execution.state import (
     INDEX,
+    INPUT,
     START,
     Input,
     Row,
@@ -248,6 +249,7 @@ class BatchRun:
         item, before = self.batch.items[place], self._before.get(place)
         start = None if before is None or self.rows[before].status != "complete" else self.batch.items[before]
         begun = f"; {START}{given.start}" if given.start else ""
+        asked = "" if item.task == "energy" else f"; {item.task}, {INPUT}{given.fingerprint}"
         return Task(
             row=Row(item.name, item.molecule),
             kind=item.task,
@@ -256,7 +258,7 @@ class BatchRun:
             output=self.batch.output.absolute(),  # a worker may have another working directory
             start=None if start is None else self.batch.result(start).absolute(),
             fingerprint=given.fingerprint,
-            command=f"{self._command}  # item {item.name}{begun}",
+            command=f"{self._command}  # item {item.name}{begun}{asked}",
             token=slot.token,
         )
 

@@ -31,7 +31,11 @@ LONGEST_NAME = 100
 LONGEST_SHOWN = 60
 
 # What a manifest may ask for with `task`: function of (molecule, options), as `dfmp2.mp2.energy.mp2_energy`.
-TASKS = {"energy": "dfmp2.mp2.energy:mp2_energy"}
+TASKS = {
+    "energy": "dfmp2.mp2.energy:mp2_energy",
+    "gradient": "dfmp2.studies.runs:gradient",
+    "optimize": "dfmp2.studies.optimize:minimum",
+}
 # What a manifest may say beside the options of a calculation, with types.
 OF_THE_ITEM: dict[str, type] = {
     **{"charge": int, "multiplicity": int, "units": str},

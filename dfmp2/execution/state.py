@@ -59,6 +59,7 @@ STATES = ("complete", "failed", "pending", "running")
 STATUS_KEYS = ("name", "molecule", "status", "exit_code", "error", "output", "seconds")
 KEPT_KEYS = ("numbers", "fingerprint", "stamp")  # of complete items, in batch.json
 START = "start orbitals sha256:"  # in the command that a result was made with
+INPUT = "input sha256:"  # before the fingerprint, in the command of a task other than an energy
 LARGEST_START = 4 * 10**9  # bytes of a file with start orbitals
 LARGEST_ERROR = 10**6  # bytes of an error file
 LARGEST_INDEX = 500 * 10**6  # bytes
@@ -134,7 +135,10 @@ def read_input(item: Item) -> Input:
         text, file=item.molecule, units=item.units, charge=item.charge, multiplicity=item.multiplicity
     ).molecule.in_field(read_point_charges(item.point_charges, item.point_charge_units))
     start = "" if item.options.scf_from is None else _file_hash(Path(item.options.scf_from))
-    return Input(molecule, fingerprint(molecule, item.options, start), start)
+    asked = fingerprint(molecule, item.options, start)
+    if item.task != "energy":
+        asked = hashlib.sha256(f"{item.task} {asked}".encode()).hexdigest()
+    return Input(molecule, asked, start)
 
 
 def read_inputs(batch: Batch, stop_asked: Callable[[], int] = lambda: 0) -> list[Input | InputError]:
@@ -156,7 +160,10 @@ def read_inputs(batch: Batch, stop_asked: Callable[[], int] = lambda: 0) -> list
 
 
 def fingerprint_of(result: MP2Result) -> str:
-    """The fingerprint of the input a stored result was made from."""
+    """The fingerprint of the input a stored result was made from; of a task that is no energy its command says it."""
+    task = re.search(re.escape(INPUT) + "([0-9a-f]{64})", result.provenance.command)
+    if task is not None:
+        return task[1]
     found = re.search(re.escape(START) + "([0-9a-f]{64})", result.provenance.command)
     return fingerprint(result.molecule, result.options, found[1] if found else "")
 
@@ -207,7 +214,7 @@ def look_at(batch: Batch, item: Item, known: Row | None, given: Input | None = N
         return _failed(replace(row, remark=f"its result does not count ({error})"), path, known)
     if fingerprint_of(result) != given.fingerprint:
         there, here = question(result.molecule, result.options), question(given.molecule, item.options)
-        what = ", ".join(changed(there, here)) or "start orbitals"
+        what = ", ".join(changed(there, here)) or "task or start orbitals"
         return _failed(replace(row, remark=f"its input has changed since the result was made ({what})"), path, known)
     return complete_row(row, path, result, given.fingerprint)
 
