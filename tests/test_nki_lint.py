@@ -78,6 +78,11 @@ BODY = [
         "nisa.activation(dst=a, op=nl.copy, data=a)",
     ),
     (
+        "activation-copy-bias",
+        "nisa.activation(dst=a, op=nl.copy, data=a, bias=n)",
+        "nisa.tensor_scalar(dst=a, data=a, op0=nl.add, operand0=n)",
+    ),
+    (
         "enum-value",
         "nisa.memset(dst=a, value=0.0, engine=5)",
         "nisa.memset(dst=a, value=0.0, engine=nisa.engine.vector)",

@@ -10,7 +10,7 @@ PROBES = (
           arithmetic.decide_width),
     Probe("P2", "What does a float32 product cost, how exact is it, what do the hints change?", rates.products,
           rates.decide_products),
-    Probe("P3", "How exact are reciprocal, copy + bias, square and rsqrt between 0.1 and 300?", arithmetic.functions,
+    Probe("P3", "How exact are reciprocal, sum with a column, square and rsqrt between 0.1 and 300?", arithmetic.functions,
           arithmetic.decide_functions),
     Probe("P4", "What do elementwise instructions cost, and is an operand in PSUM free?", rates.chains,
           rates.decide_chains),

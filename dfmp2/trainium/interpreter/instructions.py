@@ -402,6 +402,8 @@ def _bias(core: Core, bias: object, data: Tensor, op: str) -> float | Tensor:
         raise core.refuse("activation-bias", f"bias={bias!r} on {core.settings.target}")
     if gen2 and op == "reciprocal":
         raise core.refuse("activation-reciprocal", "reciprocal with a bias on gen2")
+    if gen2 and op == "copy":
+        raise core.refuse("activation-copy-bias", "copy with a bias on gen2")
     assert isinstance(bias, (float, Tensor))
     return bias
 

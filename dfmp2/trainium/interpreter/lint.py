@@ -247,7 +247,10 @@ class Lint:
             raise self._outside(node, f"nisa.{name}")
         if node.args:
             raise self._refuse("positional", node, f"nisa.{name} with {len(node.args)} positional arguments")
-        given = {keyword.arg for keyword in node.keywords if keyword.arg is not None}
+        words = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None}
+        given = set(words)
+        if name == "activation" and _names(words.get("op"), "copy") and not _is_none(words.get("bias")):
+            raise self._refuse("activation-copy-bias", node, "copy with a bias")
         if self._exempt or len(given) != len(node.keywords):
             return
         wrong = [f"{word} is not in every release" for word in sorted(given - in_all_releases(name))]
@@ -268,6 +271,16 @@ class Lint:
             raise self._outside(node, f"nki.{node.attr} inside a function")
         elif module is None and node.attr not in ATTRIBUTES and not self._is_member(node.value):
             raise self._outside(node, f"attribute .{node.attr}")
+
+
+def _names(node: ast.expr | None, name: str) -> bool:
+    """Whether an expression is a member of that name, such as nl.copy."""
+    return isinstance(node, ast.Attribute) and node.attr == name
+
+
+def _is_none(node: ast.expr | None) -> bool:
+    """Whether an argument is left out or None."""
+    return node is None or (isinstance(node, ast.Constant) and node.value is None)
 
 
 def _is_docstring(node: ast.stmt) -> bool:

@@ -96,6 +96,10 @@ RULES: dict[str, tuple[str, str]] = {
         "bias None or a [P, 1] tensor on gen2 (not tfloat32); also a float on gen3",
         f"{ISA} activation",
     ),
+    "activation-copy-bias": (
+        "no bias with nl.copy on gen2, which does not add it; nisa.tensor_scalar(op0=nl.add) does",
+        "aws-neuron-sdk issue 1296",
+    ),
     "activation-scale": ("scale a float or a [P, 1] float32 tensor", f"{ISA} activation"),
     "activation-reciprocal": ("no bias with reciprocal on gen2", SHARED),
     "activation-domain": ("inputs inside the function's valid range", SHARED),

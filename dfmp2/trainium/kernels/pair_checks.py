@@ -22,7 +22,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.tiles import BANK, P, contract, load, psum, row_sum, sbuf
+from dfmp2.trainium.kernels.tiles import BANK, P, add_column, contract, load, psum, row_sum, sbuf
 
 
 def p_tile(nvir: int) -> int:
@@ -67,7 +67,7 @@ def mp2_energy(t: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray, identity: nl.ndar
                         accumulate=False,
                     )
                 d = nl.ndarray((rows, nvir), dtype=nl.float32, buffer=nl.sbuf)
-                nisa.activation(dst=d, op=nl.copy, data=table, bias=neg_tile[:, pair : pair + 1])
+                add_column(d, table, neg_tile[:, pair : pair + 1])
                 r = nl.ndarray((rows, nvir), dtype=nl.float32, buffer=nl.psum)
                 nisa.reciprocal(dst=r, data=d)
                 z = nl.ndarray((rows, nvir), dtype=nl.float32, buffer=nl.sbuf)
@@ -107,7 +107,7 @@ def pair_fused(b_i: nl.ndarray, b_j: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray
         y = psum(nvir)
         contract(y, right, row * P, left, nvir)
         d = sbuf(nvir)
-        nisa.activation(dst=d, op=nl.copy, data=eu_tile[:, row * nvir : (row + 1) * nvir], bias=neg_tile)
+        add_column(d, eu_tile[:, row * nvir : (row + 1) * nvir], neg_tile)
         r = psum(nvir)
         nisa.reciprocal(dst=r, data=d)
         w = sbuf(nvir)

@@ -19,7 +19,7 @@ Dimensions (U' = 64 L (L+1) columns of the blocks below L, C' = ceil(U'/512)):
                              per single pair: as in pair_energy.py
 Limits: n <= 512, L >= 1, `residents` a multiple of g.
 Single pairs (where i > j for some of the g, in a diagonal block) take the path of pair_energy.py.
-Budget per pair, medium (g = 2): 51.5 Tensor, 15 Vector, 34.5 Scalar Engine statements, 28 us of Tensor Engine (trn1).
+Budget per pair, medium (g = 2): 51.5 Tensor, 19.5 Vector, 30 Scalar Engine statements, 28 us of Tensor Engine (trn1).
 
     per group:  for m: for A < L:  X = B_im[A]^t B_j;  xu, tl as before;  columns (A, L) -> xs[m, A]
                 XP;  columns [0, 128 L) -> tlp;  rest -> xlp, and block m of bd
@@ -39,6 +39,7 @@ from dfmp2.trainium.kernels.pair_energy import emit_chunk, store_row_tile
 from dfmp2.trainium.kernels.tiles import (
     BANK,
     P,
+    add_column,
     contract,
     copy_columns,
     grouped,
@@ -91,12 +92,7 @@ def emit_shared(
     d = sbuf(full * P)
     y = psum(full * P)
     for m in range(P // height):
-        nisa.activation(
-            dst=d[:, m * span : (m + 1) * span],
-            op=nl.copy,
-            data=eu[:, eu_at : eu_at + span],
-            bias=neg[:, single + m : single + m + 1],
-        )
+        add_column(d[:, m * span : (m + 1) * span], eu[:, eu_at : eu_at + span], neg[:, single + m : single + m + 1])
         for row in range(full):
             nisa.nc_matmul(
                 dst=y[:, m * span + row * height : m * span + (row + 1) * height],
@@ -126,7 +122,7 @@ def emit_last(
 ) -> None:
     """J and K parts of the blocks (L, L) of a group, rows m*height.. for pair m, into two columns of sums."""
     d = sbuf(height)
-    nisa.activation(dst=d, op=nl.copy, data=eu[:, eu_at : eu_at + height], bias=neg[:, double : double + 1])
+    add_column(d, eu[:, eu_at : eu_at + height], neg[:, double : double + 1])
     y = psum(height)
     nisa.nc_matmul(dst=y, stationary=bd, moving=identity[:, P : P + height], is_moving_onezero=True, accumulate=False)
     jj, kp = terms(xlp, y, d, height)

@@ -44,6 +44,14 @@ def copy_columns(dst: nl.ndarray, at: int, x: nl.ndarray, lo: int, hi: int, firs
         )
 
 
+def add_column(dst: nl.ndarray, table: nl.ndarray, column: nl.ndarray) -> None:
+    """dst = table + column (128, 1), on the Vector Engine.
+
+    Not a copy with bias on the Scalar Engine: trn1 does not add that bias (aws-neuron-sdk issue 1296).
+    """
+    nisa.tensor_scalar(dst=dst, data=table, op0=nl.add, operand0=column)
+
+
 def contract(x: nl.ndarray, stationary: nl.ndarray, column: int, moving: nl.ndarray, width: int) -> None:
     """x = sum_k stationary[:, k, column : column+128]^T moving[:, k, 0:width], all in one bank."""
     for k in range(stationary.shape[1]):
