@@ -18,7 +18,7 @@ from .conftest import succeed
 
 KEYS = {
     *("makespan_ms", "variant", "dispatch_ms", "engine_ms", "te_utilisation", "hbm_bytes", "neffs", "floor_ms"),
-    "sbuf_high_water_bytes",
+    *("sbuf_high_water_bytes", "dma_written_bytes", "makespan_usual_ms", "makespan_slowest_ms"),
 }
 
 
@@ -26,6 +26,9 @@ def test_cost_prints_one_object_with_the_documented_keys(call):
     facts = succeed(call("kernels", "cost", "--kernel", "K3", "--shape", "medium", "--target", "trn1", "--json")).json
     assert set(facts) == KEYS
     assert facts["te_utilisation"] == pytest.approx(facts["engine_ms"]["tensor"] / facts["makespan_ms"])
+    tensor = facts["engine_ms"]["tensor"]
+    assert facts["makespan_usual_ms"] == pytest.approx(tensor / 0.85)
+    assert facts["makespan_slowest_ms"] == pytest.approx(tensor / 0.40)
     assert facts["dispatch_ms"] == pytest.approx(36 * 0.67 + 1.3)  # 28 + 8 blocks of 8 x 8 orbitals
     assert facts["floor_ms"] == pytest.approx(2080 * 448**2 * 1536 * 4 / 128**2 / 2.8e6)
     assert facts["neffs"] == 2

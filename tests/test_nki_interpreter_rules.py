@@ -168,6 +168,7 @@ CASES = [
     ("sbuf-capacity", big(4, 1), big(4, 0)),
     ("sbuf-capacity", "w = new((128, 45057))", "w = new((128, 44000))"),
     ("psum-bank", "w = psum((128, 513))", "w = psum((128, 512))"),
+    ("sbuf-moved", "w = new((128, 16380)); move(w[:, 0:64], a)", "w = new((128, 16380)); copy(w[:, 0:64], s)"),
     ("psum-banks", banks(9), banks(8)),
     ("index", "w = s[:, 0:65]", "w = s[:, 0:64]"),
     ("index", "w = s[:, 8:8]", "w = s[:, 8:9]"),

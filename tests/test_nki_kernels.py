@@ -118,11 +118,29 @@ def test_indexing_and_packing_are_exact_in_float64(nvir, variant, diagonal):
     np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12 * exact.max())
 
 
-@pytest.mark.parametrize(("left", "right"), [(28, 26), (13, 130), (130, 13), (1, 1), (448, 129), (129, 600)])
+@pytest.mark.parametrize(
+    ("variant", "nvir", "naux", "edge", "held", "diagonal"),
+    [
+        ("plain", 448, 500, 4, 2, False),
+        ("packed", 448, 500, 4, 2, True),
+        ("plain", 600, 900, 2, 1, False),
+        ("plain", 416, 1700, 3, 1, True),  # B_j in two parts
+    ],
+)
+def test_b_in_pieces_and_parts(variant, nvir, naux, edge, held, diagonal):
+    s = space(2 * edge - 1, nvir, naux)
+    found, exact = evaluate(s, edge, held, diagonal, variant, ALGEBRA), oracle(s, edge, diagonal)
+    np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12 * exact.max())
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "naux"),
+    [(28, 26, 61), (13, 130, 61), (130, 13, 61), (1, 1, 61), (448, 129, 61), (129, 600, 61), (300, 416, 1700)],
+)
 @pytest.mark.parametrize("settings", [Settings(), ALGEBRA], ids=["float32", "algebra"])
-def test_cross_mode(left, right, settings):
-    edge, held = 4, 1 if right > 512 else 2
-    a, b = space(3, left, 61, 1), space(4, right, 61, 2)
+def test_cross_mode(left, right, naux, settings):
+    edge, held = 4, 1 if layout.parts(layout.padded_nvir(right), layout.padded_naux(naux)) > 1 else 2
+    a, b = space(3, left, naux, 1), space(4, right, naux, 2)
     dtype, tolerance = (np.float64, 1e-12) if settings is ALGEBRA else (np.float32, 3e-7)
     eps = (layout.pad_occupied(s.occ, edge) for s in (a, b))
     (b_i,), (b_j,) = (tuple(layout.pack_b(s.b, edge, dtype)) for s in (a, b))

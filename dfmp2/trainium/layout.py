@@ -27,6 +27,8 @@ BANK = 512
 EDGE = 8
 GROUP = 64  # occupied orbitals of a half transform: fewer cost the Tensor Engine as much
 RUN = 256  # elements of a float32 row sum
+PART = 6144  # float32 numbers per partition of a part of B_j, which DMA writes
+STAGING = 2 * 1536 * 4  # bytes per partition of the staging tiles through which everything else comes that stays
 SBUF_BUDGET = 152_064  # bytes per partition that choosing more residents may reach
 PACKED_BUDGET = SBUF_BUDGET + 18 * 1024  # the same where leftover rows are packed; 180,224 are usable on gen2
 FAR = 1.0e3  # Eh, of padded virtual orbitals
@@ -69,17 +71,28 @@ def sum_columns(total: int, run: int = RUN) -> list[tuple[int, int]]:
     return [(-(-2 * size // run), -(-size // run)) for size in sizes]
 
 
+def parts(nvir: int, naux: int) -> int:
+    """Parts in which the kernels load B_j: of at most 512 columns and 24 kB per partition; sizes are padded."""
+    found, columns = -(-nvir // BANK), tile_columns(nvir) if nvir <= BANK else -(-nvir // -(-nvir // BANK))
+    while naux // P * columns > PART and columns > 32:
+        found += 1
+        columns = -(-nvir // found)
+    return found
+
+
 def residents(nvir: int, naux: int, edge: int = EDGE, extra: int = 0, budget: int = SBUF_BUDGET) -> int:
-    """B_i blocks to hold at a time: as many as fit, one where B_j comes in parts (nvir > 512).
+    """B_i blocks to hold at a time: as many as fit, one where B_j comes in parts.
 
     nvir, naux : padded; extra : bytes per partition that a variant needs besides; budget : bytes to stay within
     """
-    if nvir > BANK:
+    if parts(nvir, naux) > 1:
         return 1
     block = naux // P * tile_columns(nvir) * 4
     upper = upper_columns(nvir)
     chunk = min(BANK, upper)
-    fixed = 4 * (3 * upper + 2 * lower_columns(nvir) + 2 * edge * edge + 3 * P + 9 * chunk) + 2 * block + extra
+    fixed = (
+        4 * (3 * upper + 2 * lower_columns(nvir) + 2 * edge * edge + 3 * P + 9 * chunk) + 2 * block + STAGING + extra
+    )
     columns = 4 * edge * sum(j + k for j, k in sum_columns(upper))
     fitting = [n for n in range(1, edge + 1) if edge % n == 0 and fixed + n * (block + 2 * columns) <= budget]
     return max(fitting, default=1)
@@ -168,7 +181,7 @@ def packing(nvir: int, naux: int, edge: int = EDGE) -> int:
     nvir, naux : padded
     """
     height = nvir % P
-    if height not in (32, 64) or not P < nvir <= BANK:
+    if height not in (32, 64) or nvir < P or parts(nvir, naux) > 1:
         return 0
     group = P // height
     return group if packed_residents(nvir, naux, edge) % group == 0 else 0

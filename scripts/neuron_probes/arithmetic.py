@@ -62,7 +62,7 @@ def functions(bench: Bench) -> Numbers:
 
 
 def decide_functions(found: Numbers) -> Decision:
-    """P3's rule: the kernel needs reciprocal and sum with a column of the Vector Engine, square of the Scalar Engine."""
+    """P3's rule: reciprocal and sum with a column of the Vector Engine, and square of the Scalar Engine are needed."""
     error = {name: found[f"{name}, largest relative error"] for name in FUNCTIONS}
     needed = {
         "Vector reciprocal": "a pair kernel without a reciprocal (Laplace transform)",

@@ -111,10 +111,13 @@ def _on(chip: Chip, spins: Sequence[Shape], given: Assumptions, cores: int) -> P
     launched = dispatch(LANES[0], calls, operands, operands, results)
     memory = max(by_core) + -(-results // cores) + sum(rings.values())
     short = "" if memory <= chip.hbm else "B does not fit the device memory of one core"
+    share = largest_share([s.nocc for s in spins], cores) / NS
     return Prediction(
         chip=chip.name,
         lane=LANES[0],
-        device=sum(found.makespan for found in prices) / NS * largest_share([s.nocc for s in spins], cores),
+        device=sum(found.makespan for found in prices) * share,
+        usual=sum(found.at(catalogue.USUAL) for found in prices) * share,
+        slowest=sum(found.at(catalogue.SLOWEST) for found in prices) * share,
         dispatch=launched.calls / 1e3 / cores,
         link=launched.link / 1e3,
         calls=calls,

@@ -479,6 +479,7 @@ def dma_copy(core: Core, given: Given) -> None:
     elif given.engine not in (None, Member("engine", "unknown")):
         raise core.refuse("engine", f"dma_copy with engine={given.engine!r} without hardware DGE")
     _copy(core, out, source)
+    out.storage.life.moved = True
     chip = out if out.storage.space == "sbuf" else source
     sizes = (out.dtype.itemsize, source.dtype.itemsize)
     total, run = prod(out.shape), min(out.run(), source.run())

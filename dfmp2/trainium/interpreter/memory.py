@@ -187,7 +187,7 @@ def close_loop(core: Core, first: int) -> None:
 def finish(core: Core) -> None:
     """Writes allocations and high-water marks into the trace.
 
-    Raises Violation (sbuf-capacity, psum-banks) with the declaration that did not fit.
+    Raises Violation (sbuf-capacity, sbuf-moved, psum-banks) with the declaration that did not fit.
     """
     allocations: dict[int, Allocation] = {}
     for life in core.lives:
@@ -196,6 +196,8 @@ def finish(core: Core) -> None:
     trace, limit = core.trace, core.settings.sbuf_limit
     trace.allocations = ordered = sorted(allocations.values(), key=lambda a: (a.born, a.tensor))
     trace.sbuf_high_water = _most(ordered, "sbuf", limit, "sbuf-capacity", "bytes per partition")
+    moved = [a for a in ordered if a.moved]
+    trace.moved_high_water = _most(moved, "sbuf", core.settings.moved_limit, "sbuf-moved", "bytes per partition")
     trace.psum_high_water = _most(ordered, "psum", PSUM_BANKS, "psum-banks", "banks")
 
 

@@ -25,6 +25,7 @@ GUIDE = "nki/get-started/nki-language-guide.rst"
 APS = "nki/deep-dives/nki-aps.rst"
 LOOPS = "nki/deep-dives/nki-dynamic-loops.rst"
 DGE = "nki/deep-dives/nki-dge.rst"
+DNS = "aws-samples/sample-spectral-dns-on-aws-neuron docs/neuron-rules.md"
 
 # rule -> (what is allowed, page)
 RULES: dict[str, tuple[str, str]] = {
@@ -39,6 +40,10 @@ RULES: dict[str, tuple[str, str]] = {
     "buffer-object": ("a buffer object: nl.sbuf, nl.psum, nl.shared_hbm, nl.private_hbm", MIGRATION),
     "address": ("no address: direct and automatic allocation cannot be mixed", f"{LANG}; own rule"),
     "sbuf-capacity": ("192 KiB per partition on gen2, 224 KiB on gen3, less the compiler's share", f"{ARCH}; {ARCH2}"),
+    "sbuf-moved": (
+        "on gen2 at most 64 KiB per partition alive of what dma_copy writes; copy what stays by an engine",
+        f"{DNS}, rule 3: beyond 96 KiB streamed tiles lose their slots",
+    ),
     "psum-bank": ("a PSUM tensor fits one bank of 2 KiB per partition", f"{ARCH}; own rule for whole tensors"),
     "psum-banks": ("at most 8 PSUM banks alive at once", ARCH),
     "index": ("one static slice start:stop:step per dimension, inside the tensor, not empty", GUIDE),
@@ -146,6 +151,7 @@ RELEASES = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0")
 
 # SBUF bytes per partition (trainium_inferentia2_arch.rst, trainium2_arch.rst).
 SBUF_BYTES: dict[str, int] = {"gen2": 192 * 1024, "gen3": 224 * 1024}
+MOVED_BYTES = 64 * 1024  # of them that transfers may write on gen2
 PSUM_BANK_BYTES = 2048
 PSUM_BANKS = 8
 PARTITIONS = 128
@@ -167,6 +173,7 @@ class Settings:
     strict : refuse reads of unwritten elements at once (False: NaN, or 4 for integers, flows on)
     arithmetic : False counts only: all rules that need no data, and the trace
     compiler_sbuf : bytes per SBUF partition that the compiler keeps for itself (16 KiB documented for gen2 at v2.26.0)
+    measured : refuse also what is slow by others' measurements and breaks no documented rule (sbuf-moved)
     """
 
     target: Target = "gen2"
@@ -178,6 +185,7 @@ class Settings:
     strict: bool = True
     arithmetic: bool = True
     compiler_sbuf: int = 16 * 1024
+    measured: bool = True
 
     def __post_init__(self) -> None:
         choices: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -201,6 +209,11 @@ class Settings:
     def sbuf_limit(self) -> int:
         """Usable bytes per SBUF partition."""
         return SBUF_BYTES[self.target] - self.compiler_sbuf
+
+    @property
+    def moved_limit(self) -> int:
+        """Bytes per SBUF partition that transfers may write."""
+        return MOVED_BYTES if self.measured and self.target == "gen2" else SBUF_BYTES[self.target]
 
 
 @dataclass(frozen=True, slots=True)

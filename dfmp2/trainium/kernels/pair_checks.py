@@ -22,7 +22,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.tiles import BANK, P, add_column, contract, load, psum, row_sum, sbuf
+from dfmp2.trainium.kernels.tiles import BANK, P, add_column, contract, fetch, fetch_slices, load, psum, row_sum, sbuf
 
 
 def p_tile(nvir: int) -> int:
@@ -90,12 +90,9 @@ def pair_fused(b_i: nl.ndarray, b_j: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray
     tiles = b_i.shape[2] // P
     assert nvir <= BANK, "at most 512 virtual orbitals"
     out = nl.ndarray((P, 2 * tiles), dtype=nl.float32, buffer=nl.shared_hbm)
-    left = nl.ndarray(b_i.shape, dtype=nl.float32, buffer=nl.sbuf)
-    load(left, b_i)
-    right = nl.ndarray(b_j.shape, dtype=nl.float32, buffer=nl.sbuf)
-    load(right, b_j)
-    eu_tile = sbuf(tiles * nvir)
-    load(eu_tile, eu)
+    left = fetch_slices(b_i)
+    right = fetch_slices(b_j)
+    eu_tile = fetch(eu)
     neg_tile = sbuf(1)
     load(neg_tile, neg)
     sums = sbuf(2 * tiles)

@@ -20,16 +20,20 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.tiles import BANK, P, load, psum, sbuf, sbuf3, transpose_piece
+from dfmp2.trainium.kernels.tiles import BANK, STAGE, P, load, psum, sbuf, sbuf3, transpose_piece
 
 BANKS_AT_ONCE = 4
 
 
 def load_slices(src: nl.ndarray, row: int, rows: int) -> nl.ndarray:
-    """Rows of an HBM matrix as (128, rows/128, columns)."""
+    """Rows of an HBM matrix as (128, rows/128, columns), through staging tiles."""
     tile = sbuf3(rows // P, src.shape[1])
     for k in range(rows // P):
-        load(tile[:, k, 0 : src.shape[1]], src[row + k * P : row + (k + 1) * P, 0 : src.shape[1]])
+        for low in range(0, src.shape[1], STAGE):
+            high = min(src.shape[1], low + STAGE)
+            staged = sbuf(high - low)
+            load(staged, src[row + k * P : row + (k + 1) * P, low:high])
+            nisa.activation(dst=tile[:, k, low:high], op=nl.copy, data=staged)
     return tile
 
 

@@ -27,7 +27,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.tiles import BANK, P, load, psum, sbuf, sbuf3
+from dfmp2.trainium.kernels.tiles import BANK, P, fetch_slices, load, psum, sbuf, sbuf3
 
 
 @nki.jit
@@ -38,8 +38,7 @@ def half_transform(a: nl.ndarray, c_occ: nl.ndarray) -> nl.ndarray:
     shared = BANK // nocc  # fitting functions in one PSUM bank
     assert shared > 0, "at most 512 occupied orbitals"
     out = nl.ndarray((tiles * P, nocc, P), dtype=nl.float32, buffer=nl.shared_hbm)
-    c_tile = sbuf3(tiles, nocc)
-    load(c_tile, c_occ)
+    c_tile = fetch_slices(c_occ)
     for nu in range(tiles):
         x = sbuf3(nocc, P)
         for first in range(0, P, shared):
@@ -75,8 +74,7 @@ def full_transform(x: nl.ndarray, c_vir: nl.ndarray) -> nl.ndarray:
     edge = x.shape[1]
     slices = x.shape[0] // (tiles * P)
     out = nl.ndarray((edge * P, slices, columns), dtype=nl.float32, buffer=nl.shared_hbm)
-    c_tile = sbuf3(tiles, columns)
-    load(c_tile, c_vir)
+    c_tile = fetch_slices(c_vir)
     for i in range(edge):
         for k in range(slices):
             x_tile = sbuf3(tiles, P)
