@@ -12,7 +12,7 @@ import pytest
 
 from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError, KernelError
-from dfmp2.trainium.calls import SHAPES
+from dfmp2.trainium.calls import SHAPES, programs, transform_calls
 from dfmp2.trainium.costs import catalogue, prediction, schedule, text
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions, charge, transfer_time
 from dfmp2.trainium.interpreter.trace import Access, Allocation, Instruction, Trace
@@ -98,6 +98,15 @@ def test_transfers_of_512_byte_rows_reach_the_published_rate():
     assert 65536 / transfer_time(one, TRN1, GIVEN) == pytest.approx(136.0)
     few = one._replace(writes=(rows._replace(partition_stop=16),))
     assert transfer_time(few, TRN1, GIVEN) == pytest.approx(8 * transfer_time(one, TRN1, GIVEN))
+
+
+@pytest.mark.parametrize(
+    ("row", "chip", "factor"), [(8192, TRN1, 2), (8192 + 512, TRN1, 1), (0, TRN1, 1), (8192, TRN2, 1)]
+)
+def test_rows_a_power_of_two_apart_are_moved_at_half_the_rate(row, chip, factor):
+    one = Instruction("dma_copy", "dma", 128, 128, 4, (), (), bytes=65536, descriptors=128, run_bytes=512)
+    moved = transfer_time(one._replace(row_bytes=row), chip, GIVEN)
+    assert moved == pytest.approx(factor * transfer_time(one, chip, GIVEN))
 
 
 def test_an_engine_runs_its_own_instructions_back_to_back():
@@ -424,6 +433,13 @@ def test_number_of_programs_does_not_depend_on_the_number_of_occupied_orbitals()
 def test_what_transfers_write_stays_below_64_kb_at_other_shapes(kernel, shape):
     (call,) = catalogue.find(kernel).calls(Shape(*shape), "gen2", "plain")
     assert schedule.trace_of(call, TRN1).moved_high_water <= 64 * 1024
+
+
+def test_a_tensor_of_more_than_2_gib_is_refused_by_name():
+    with pytest.raises(KernelError, match=r"pair_energy_block: b_i 1024x129x8192 has 4328521728 bytes: a tensor may"):
+        programs((Shape(8, 8192, 16_300),), "trn1")
+    cut = transform_calls(4000, 8, 100, 100)[0]
+    assert cut.arguments["a"].shape == (8 * 128**2, 32, 128) and cut.count == 4  # 32 tiles, 8 in each tensor
 
 
 def test_what_cannot_fit_is_refused_before_it_is_counted():

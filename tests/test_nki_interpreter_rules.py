@@ -144,6 +144,11 @@ def big(first: int, second: int) -> str:
     return "\n".join(lines[:first] + ["nisa.tensor_copy(dst=u[:, 0:1], src=v[:, 0:1])"] * second)
 
 
+def stored(columns: int) -> str:
+    """A store into a part of the rows of an HBM tensor."""
+    return f"w = new((128, {columns}), nl.float32, nl.private_hbm); move(w[:, 0:512], filled((128, 512)))"
+
+
 def banks(count: int) -> str:
     """`count` PSUM tiles alive at once."""
     lines = [f"w{n} = psum((64, 8)); fill(w{n}, 0.0)" for n in range(count)]
@@ -253,6 +258,9 @@ CASES = [
     ("dma-psum", "move(out[0:64, :], x)", "copy(u64, x)"),
     ("dma-spaces", "move(u, s)", "copy(u, s)"),
     ("dma-shape", "w = new((128, 8, 8)); move(w, a)", ""),
+    ("dma-stride", stored(2048), stored(2049)),
+    ("dma-stride", stored(4096), "w = new((128, 64), nl.float32, nl.private_hbm); move(w, s)"),
+    ("tensor-size", "w = new((128, 4194305), nl.float32, nl.private_hbm)", ""),
     ("dma-hwdge", "move(u, a, nisa.dge_mode.hwdge)", "move(u, a, nisa.dge_mode.none)"),
     (
         "dma-cast",

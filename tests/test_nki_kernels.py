@@ -145,6 +145,7 @@ def test_cross_mode(left, right, naux, settings):
     eps = (layout.pad_occupied(s.occ, edge) for s in (a, b))
     (b_i,), (b_j,) = (tuple(layout.pack_b(s.b, edge, dtype)) for s in (a, b))
     given = {"b_i": b_i, "b_j": b_j, "nvir": layout.padded_nvir(right), "residents": held}
+    given["slices"] = layout.padded_naux(naux) // 128
     given |= {"eu": layout.cross_table(a.vir, b.vir).astype(dtype), "neg": layout.cross_neg(*eps).astype(dtype)}
     (out,), _ = run_kernel(f"{calls.KERNELS}.pair_energy_cross", "pair_energy_cross", given, settings)
     exact, _ = pair_energy_twin(a.b, b.b, a.occ, b.occ, a.vir, b.vir, np.float64)
@@ -315,6 +316,27 @@ def test_transform_makes_the_blocks_that_the_host_packs(settings, tolerance):
     assert len(blocks) == len(expected) == 2
     for found, block in zip(blocks, expected, strict=True):
         assert_close(found, block, tolerance)
+
+
+def test_transform_in_tensors_of_a_few_tiles(monkeypatch):
+    a, c_occ, c_vir = fitted_problem()  # two tiles of basis functions
+    monkeypatch.setattr(layout, "TENSOR", 4 * 128**3 * 2)
+    launched = []
+    executor = InterpreterExecutor(ALGEBRA)
+    monkeypatch.setattr(executor, "upload", lambda array: launched.append(array.shape) or array)
+    (blocks,) = transform([untransformed(a, c_occ, c_vir)], executor)
+    assert launched.count((128**2, 2, 128)) == 2
+    expected = list(layout.pack_b(transform_twin(a, c_occ, c_vir, np.float64), dtype=np.float64))
+    for found, block in zip(blocks, expected, strict=True):
+        assert_close(found, block, 1e-12)
+
+
+@pytest.mark.parametrize(("nvir", "naux"), [(385, 400), (128, 8192), (600, 1024), (250, 1000)])
+def test_rows_of_b_are_never_a_power_of_two_of_bytes(nvir, naux):
+    (block,) = layout.pack_b(np.ones((1, nvir, naux)), 1)
+    row = block[0].nbytes
+    assert row & (row - 1) or row < 8192
+    assert block.sum() == nvir * naux
 
 
 def test_every_denominator_of_padded_orbitals_is_positive():

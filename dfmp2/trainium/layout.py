@@ -2,6 +2,9 @@
 
     B3[i*128 + p, k, a] = B[i, a, k*128 + p]        one block of `edge` occupied orbitals per device buffer
 
+A row of B3 gets an empty slice where its length would be a power of two of bytes, from 8 kB on: transfers of parts of
+such rows run at half their rate (aws-samples/sample-spectral-dns-on-aws-neuron, docs/neuron-rules.md, rule 7).
+
 Sizes are padded to buckets so that compiled programs do not depend on the molecule's details: virtuals to 32,
 fitting functions to 256 (one slice of 128 below that), occupied orbitals to the block edge. B is zero in all padding.
 Padded virtuals lie at +1000 Eh and padded occupied orbitals at the lowest real one, so that every denominator is
@@ -31,6 +34,8 @@ PART = 6144  # float32 numbers per partition of a part of B_j, which DMA writes
 STAGING = 2 * 1536 * 4  # bytes per partition of the staging tiles through which everything else comes that stays
 SBUF_BUDGET = 152_064  # bytes per partition that choosing more residents may reach
 PACKED_BUDGET = SBUF_BUDGET + 18 * 1024  # the same where leftover rows are packed; 180,224 are usable on gen2
+TENSOR = 2**31  # bytes of a tensor in device memory: the DMA engines' offsets have 32 bits, and 4 GiB abort
+STRIDE = 8192  # bytes: powers of two from here on are no length of a row
 FAR = 1.0e3  # Eh, of padded virtual orbitals
 OFF_DIAGONAL = EDGE * EDGE  # pairs that a call evaluates
 DIAGONAL = EDGE * (EDGE + 1) // 2
@@ -54,6 +59,21 @@ def tile_columns(nvir: int) -> int:
     return -(-nvir // P) * P
 
 
+def stored_slices(columns: int, naux: int) -> int:
+    """Slices of 128 fitting functions in a row of a B tile of that many columns; `naux` is padded."""
+    row = 4 * naux * columns // P
+    return naux // P + (row >= STRIDE and row & (row - 1) == 0)
+
+
+def stored_columns(width: int) -> int:
+    """Columns of a table of that width: one more where its rows would be a power of two of bytes."""
+    return width + (4 * width >= STRIDE and width & (width - 1) == 0)
+
+
+def _stored(table: Array) -> Array:
+    return np.pad(table, ((0, 0), (0, stored_columns(table.shape[1]) - table.shape[1])))
+
+
 def upper_columns(nvir: int) -> int:
     """Columns of the upper triangle of 128-blocks of an (nvir, nvir) matrix."""
     return sum(nvir - P * row for row in range(-(-nvir // P)))
@@ -69,6 +89,12 @@ def sum_columns(total: int, run: int = RUN) -> list[tuple[int, int]]:
     """Columns of J parts and of K parts of each chunk of `total` packed columns, `run` elements to a row sum."""
     sizes = [min(total, low + BANK) - low for low in range(0, total, BANK)]
     return [(-(-2 * size // run), -(-size // run)) for size in sizes]
+
+
+def tiles_at_once(tiles: int) -> int:
+    """Tiles of 128 basis functions nu that a call of the half transform takes: all, or as many as a tensor holds."""
+    calls = -(-4 * P**3 * tiles**2 // TENSOR)
+    return -(-tiles // calls)
 
 
 def parts(nvir: int, naux: int) -> int:
@@ -99,9 +125,10 @@ def residents(nvir: int, naux: int, edge: int = EDGE, extra: int = 0, budget: in
 
 
 def pack_b(b: Array, edge: int = EDGE, dtype: type[np.floating[Any]] = np.float32) -> Iterator[NDArray[Any]]:
-    """B (nocc, nvir, naux) as blocks (edge*128, naux_pad/128, tile columns), zero in the padding."""
+    """B (nocc, nvir, naux) as blocks (edge*128, stored slices, tile columns), zero in the padding."""
     nocc, nvir, naux = b.shape
-    slices, columns = padded_naux(naux) // P, tile_columns(padded_nvir(nvir))
+    columns = tile_columns(padded_nvir(nvir))
+    slices = stored_slices(columns, padded_naux(naux))
     for first in range(0, nocc, edge):
         block = np.zeros((edge, slices * P, columns), dtype)
         block[: min(edge, nocc - first), :naux, :nvir] = b[first : first + edge].transpose(0, 2, 1)
@@ -125,6 +152,10 @@ def pad_occupied(eps_occ: Array, edge: int = EDGE) -> Array:
 
 def eu_table(eps_vir: Array) -> Array:
     """(128, U) table of e_a + e_b: all diagonal blocks (doubled), then the blocks right of each, row by row."""
+    return _stored(_folded(eps_vir))
+
+
+def _folded(eps_vir: Array) -> Array:
     e, nvir = pad_virtuals(eps_vir), padded_nvir(eps_vir.size)
     rows = [e[start : start + P, None] for start in range(0, nvir, P)]
     diagonal = [2 * (row + e[None, P * k : min(nvir, P * k + P)]) for k, row in enumerate(rows)]
@@ -135,7 +166,7 @@ def eu_table(eps_vir: Array) -> Array:
 def cross_table(left: Array, right: Array) -> Array:
     """(128, NT*n) table of e_a + e_b, row tile after row tile of the left space."""
     e, f = pad_virtuals(left), pad_virtuals(right)[: padded_nvir(right.size)]
-    return np.hstack([e[start : start + P, None] + f[None, :] for start in range(0, e.size, P)])
+    return _stored(np.hstack([e[start : start + P, None] + f[None, :] for start in range(0, e.size, P)]))
 
 
 class Item(NamedTuple):
@@ -203,8 +234,8 @@ def packed_tables(eps_vir: Array, diagonal: bool) -> Array:
     own += [row + e[None, P * k + P : left] for k, row in enumerate(rows)]
     shared = [row + e[None, left:nvir] for row in rows]
     last = np.tile(2 * (e[left:nvir, None] + e[None, left:nvir]), (P // (nvir - left), 1))
-    whole = [eu_table(eps_vir)] if diagonal else []
-    return np.hstack([*own, *shared, last, *whole])
+    whole = [_folded(eps_vir)] if diagonal else []
+    return _stored(np.hstack([*own, *shared, last, *whole]))
 
 
 def packed_identity(nvir: int) -> Array:

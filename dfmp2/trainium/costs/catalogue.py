@@ -170,7 +170,8 @@ def price(variant: str, made: Iterable[Call], multiplications: int, chip: Chip, 
 def b_bytes(shape: Shape) -> int:
     """Bytes of B in the kernels' layout, padding included."""
     occupied = -(-shape.nocc // layout.EDGE) * layout.EDGE
-    return occupied * layout.padded_naux(shape.naux) * layout.tile_columns(layout.padded_nvir(shape.nvir)) * FLOAT32
+    columns = layout.tile_columns(layout.padded_nvir(shape.nvir))
+    return occupied * layout.P * layout.stored_slices(columns, layout.padded_naux(shape.naux)) * columns * FLOAT32
 
 
 def _predecessor(

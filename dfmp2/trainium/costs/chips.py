@@ -198,9 +198,10 @@ def charge(instruction: Instruction, chip: Chip, given: Assumptions) -> Charge:
 
 def transfer_time(instruction: Instruction, chip: Chip, given: Assumptions) -> float:
     """Nanoseconds the queues of a transfer are busy."""
-    run = max(1, instruction.run_bytes)
+    run, row = max(1, instruction.run_bytes), instruction.row_bytes
+    halved = 2 if chip.target == "gen2" and row and row & (row - 1) == 0 else 1  # see the rule dma-stride
     rate = queues(instruction) * chip.dma * run / (run + given.dma_half)
-    return instruction.bytes / rate
+    return halved * instruction.bytes / rate
 
 
 def queues(instruction: Instruction) -> int:

@@ -185,11 +185,12 @@ def transform_traffic(calls: list[Call]) -> tuple[int, int]:
     """Bytes up and down of these calls of K1 and K2, spin after spin."""
     up = down = 0
     for half, full in zip(calls[::2], calls[1::2], strict=True):
-        tiles, slices = half.arguments["a"].shape[1], full.arguments["x"].shape[0] // half.arguments["a"].shape[1]
-        slices //= layout.P
-        groups = half.count // slices
-        once = prod(half.arguments["a"].shape) * slices if half is calls[0] else 0  # all spins share it
+        tiles = half.arguments["a"].shape[1]
+        slices = full.arguments["x"].shape[0] // (full.arguments["edge"] * tiles * layout.P)
+        pieces = -(-tiles // layout.tiles_at_once(tiles))
+        groups = half.count // (slices * pieces)
+        once = prod(half.arguments["a"].shape) * slices * pieces if half is calls[0] else 0  # all spins share it
         orbitals = prod(half.arguments["c_occ"].shape) * groups + prod(full.arguments["c_vir"].shape)
         up += FLOAT32 * (once + orbitals + full.count * prod(full.arguments["x"].shape))
-        down += FLOAT32 * half.count * tiles * layout.P * layout.GROUP * layout.P
+        down += FLOAT32 * half.count // pieces * tiles * layout.P * layout.GROUP * layout.P
     return up, down

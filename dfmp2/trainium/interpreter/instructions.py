@@ -35,6 +35,7 @@ from dfmp2.trainium.interpreter.memory import (
 from dfmp2.trainium.interpreter.signatures import Member, Operator
 from dfmp2.trainium.interpreter.trace import Access, Engine, Instruction, overlap
 
+SLOW_ROW, SLOW_TRANSFER = 8192, 2**18  # bytes between partitions and of a transfer, from which dma-stride holds
 MOST_SIZE = 65_535
 MOST_STRIDE = 32_767
 HARDWARE = Member("dge_mode", "hwdge")
@@ -483,6 +484,11 @@ def dma_copy(core: Core, given: Given) -> None:
     chip = out if out.storage.space == "sbuf" else source
     sizes = (out.dtype.itemsize, source.dtype.itemsize)
     total, run = prod(out.shape), min(out.run(), source.run())
+    far = source if chip is out else out
+    row = far.strides[0] * far.dtype.itemsize if far.strides[0] != prod(far.shape[1:]) else 0
+    gen2 = core.settings.measured and core.settings.target == "gen2"
+    if gen2 and row >= SLOW_ROW and row & (row - 1) == 0 and 4 * total >= SLOW_TRANSFER:
+        raise core.refuse("dma-stride", f"partitions lie {row} bytes apart in {describe(far)}")
     issue(
         core,
         "dma_copy",
@@ -495,6 +501,7 @@ def dma_copy(core: Core, given: Given) -> None:
         bytes=total * max(sizes),
         descriptors=total // run,
         run_bytes=run * min(sizes),
+        row_bytes=row,
     )
 
 

@@ -27,6 +27,7 @@ from dfmp2.trainium.interpreter.trace import Access, Allocation, Rectangle, Spac
 
 LARGE_STRIDE_BYTES = 16
 MOST_FREE_DIMENSIONS = 4
+HBM_TENSOR = 2**31  # bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -134,6 +135,8 @@ class Core:
         life = Allocation(serial, name, space, 0, self.index, self.index, here, self.loops[-1].key)
         storage = Storage(life, region, dtype, shape)
         life.bytes = storage.row * storage.element_bytes
+        if space == "hbm" and life.bytes > HBM_TENSOR:
+            raise self.refuse("tensor-size", f"{name or 'a tensor'} of {life.bytes} bytes in HBM")
         if array is not None:
             storage.array = np.ascontiguousarray(array, dtype=held)
         elif not readonly and (self.arithmetic or (dtype.name == "int32" and space == "sbuf")):

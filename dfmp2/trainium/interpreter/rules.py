@@ -36,6 +36,7 @@ RULES: dict[str, tuple[str, str]] = {
     "partition-match": ("all operands of an instruction occupy the same number of partitions", ARCH),
     "tensor-rank": ("tensors of rank 2 to 4", f"{GUIDE}; own rule: the ranks documented in every release"),
     "tensor-shape": ("positive Python ints as dimensions", GUIDE),
+    "tensor-size": ("at most 2 GiB in HBM: DMA offsets have 32 bits", f"{DNS}, rule 10"),
     "tensor-dtype": ("float32, tfloat32, float16, bfloat16, int32, uint8, as nl objects", SHARED),
     "buffer-object": ("a buffer object: nl.sbuf, nl.psum, nl.shared_hbm, nl.private_hbm", MIGRATION),
     "address": ("no address: direct and automatic allocation cannot be mixed", f"{LANG}; own rule"),
@@ -82,6 +83,10 @@ RULES: dict[str, tuple[str, str]] = {
     "dma-psum": ("dma_copy neither reads nor writes PSUM", f"{ISA}; {NOTES} 0.3.0"),
     "dma-spaces": ("dma_copy between HBM and SBUF", f"{ISA}; own rule"),
     "dma-shape": ("equal shapes on both sides", f"{ISA}; own rule: element order differs otherwise"),
+    "dma-stride": (
+        "on gen2 no 256 KiB of parts of rows that lie a power of two, from 8 KiB on, apart in HBM; pad the rows",
+        f"{DNS}, rule 7: they are moved at half the rate",
+    ),
     "dma-hwdge": ("hardware DGE on gen3 only", ISA),
     "dma-cast": ("no conversion with hardware DGE", DGE),
     "dma-priority": ("priority on NeuronCore-v4 only", ISA),
@@ -173,7 +178,7 @@ class Settings:
     strict : refuse reads of unwritten elements at once (False: NaN, or 4 for integers, flows on)
     arithmetic : False counts only: all rules that need no data, and the trace
     compiler_sbuf : bytes per SBUF partition that the compiler keeps for itself (16 KiB documented for gen2 at v2.26.0)
-    measured : refuse also what is slow by others' measurements and breaks no documented rule (sbuf-moved)
+    measured : refuse also what is slow by others' measurements and breaks no documented rule (sbuf-moved, dma-stride)
     """
 
     target: Target = "gen2"

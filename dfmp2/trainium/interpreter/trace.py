@@ -40,6 +40,7 @@ class Instruction(NamedTuple):
     operands : tensor operands read (scalars not counted);
     strided : an operand whose stride is 16 bytes or more; dynamic : an address known at run time only;
     bytes, descriptors, run_bytes : dma_copy only: bytes moved, contiguous runs, bytes per run (the smaller side);
+    row_bytes : dma_copy only: between partitions in HBM, 0 where the transfer takes whole rows;
     line : "file:line" of the kernel statement.
     """
 
@@ -60,6 +61,7 @@ class Instruction(NamedTuple):
     bytes: int = 0
     descriptors: int = 0
     run_bytes: int = 0
+    row_bytes: int = 0
     line: str = ""
 
 

@@ -8,7 +8,8 @@ X = T_AB and Y = (T_BA)^t, J = sum (X^2 + Y^2) R and K = 2 sum X Y R over A < B;
 in place of D, an exact power of two. Only half of T is transposed, on the Tensor Engine against an identity.
 
 Dimensions: n = nvir padded to 32, NT = ceil(n/128) row tiles, aux in NK = naux/128 slices (padded to 128).
-  b_i, b_j  (edge*128, NK, 128 NT)  row i*128+p, slice k, column a = B[i, a, k*128+p]; zero in all padding
+  b_i, b_j  (edge*128, S, 128 NT)  row i*128+p, slice k, column a = B[i, a, k*128+p]; zero in all padding; S is NK, or
+            one more where a row would be a power of two of bytes, which halves the rate of transfers (trn1)
   eu        (128, U)                e_a + e_b: all diagonal blocks (doubled), then right of the diagonal, row by row
   neg       (128, 2 npair)          -(e_i + e_j), then twice that; pairs in the order in which they are emitted
   identity  (128, 128)
@@ -172,6 +173,7 @@ def pair_energy_block(
     neg: nl.ndarray,
     identity: nl.ndarray,
     nvir: int,
+    slices: int,
     residents: int,
     run: int,
     diagonal: bool,
@@ -179,12 +181,12 @@ def pair_energy_block(
 ) -> nl.ndarray:
     """J and K partial sums of a block of pairs of one spin space.
 
-    nvir : padded to 32; residents : B_i held at a time; run : elements per row sum; diagonal : b_i and b_j are the
-    same block, only i <= j; transpose : True on gen3. Shapes, limits and budget: see the module.
+    nvir : padded to 32; slices : NK; residents : B_i held at a time; run : elements per row sum; diagonal : b_i and b_j
+    are the same block, only i <= j; transpose : True on gen3. Shapes, limits and budget: see the module.
     """
     edge = b_i.shape[0] // P
     tiles = (nvir + P - 1) // P
-    parts = parts_of(nvir, b_i.shape[1])
+    parts = parts_of(nvir, slices)
     width = (nvir + parts - 1) // parts
     total = upper_columns(nvir)
     chunks = (total + BANK - 1) // BANK
@@ -211,8 +213,8 @@ def pair_energy_block(
     groups = (tiles + together - 1) // together
     steps = traversal(edge, residents, parts, diagonal)
     part = eu_tile
-    coming = load_part(b_j, steps[0][1], steps[0][2], nvir)
-    held, staged, done = advance(b_i, together, [], [], 0, 1, residents * groups)
+    coming = load_part(b_j, slices, steps[0][1], steps[0][2], nvir)
+    held, staged, done = advance(b_i, slices, together, [], [], 0, 1, residents * groups)
     # The pair being made, and the pair before it, whose elementwise work is emitted between its products.
     q = 0
     base = 0
@@ -242,7 +244,7 @@ def pair_energy_block(
         more = step + 1 < len(steps)
         turning = more and steps[step + 1][0] != first
         if more and not turning:
-            coming = load_part(b_j, steps[step + 1][1], steps[step + 1][2], nvir)
+            coming = load_part(b_j, slices, steps[step + 1][1], steps[step + 1][2], nvir)
         starts = step == 0 or steps[step - 1][0] != first or steps[step - 1][1] != j
         ends = not more or turning or steps[step + 1][1] != j
         present = pairs_of(first, j, residents, diagonal)
@@ -263,7 +265,7 @@ def pair_energy_block(
                 needed, allowed = window(
                     first, member, row, tiles, together, residents, present, parts, turning, following
                 )
-                held, staged, done = advance(b_i, together, held, staged, done, needed, allowed)
+                held, staged, done = advance(b_i, slices, together, held, staged, done, needed, allowed)
                 for c in range(chunks if q > 0 else 0):
                     if -(-(c + 1) * units // chunks) - 1 == seen * tiles + row:
                         emit_chunk(
@@ -294,7 +296,7 @@ def pair_energy_block(
                 q += 1
         if turning:
             if steps[step + 1][1] != j or steps[step + 1][2] != steps[step][2]:
-                coming = load_part(b_j, steps[step + 1][1], steps[step + 1][2], nvir)
+                coming = load_part(b_j, slices, steps[step + 1][1], steps[step + 1][2], nvir)
             else:
                 coming = part
     for c in range(chunks):

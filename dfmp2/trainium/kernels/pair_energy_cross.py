@@ -42,12 +42,12 @@ from dfmp2.trainium.kernels.tiles import (
 
 @nki.jit
 def pair_energy_cross(
-    b_i: nl.ndarray, b_j: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray, nvir: int, residents: int
+    b_i: nl.ndarray, b_j: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray, nvir: int, slices: int, residents: int
 ) -> nl.ndarray:
     """J partial sums of a block of alpha-beta pairs; nvir : of b_j, padded to 32. Shapes and limits: see the module."""
     edge = b_i.shape[0] // P
     tiles = b_i.shape[2] // P
-    parts = parts_of(nvir, b_i.shape[1])
+    parts = parts_of(nvir, slices)
     width = (nvir + parts - 1) // parts
     units = tiles * parts
     assert edge % residents == 0, "the block edge must be a multiple of the residents"
@@ -60,8 +60,8 @@ def pair_energy_cross(
     steps = traversal(edge, residents, parts, False)
     together = min(tiles, TOGETHER) if parts == 1 else 2
     groups = (tiles + together - 1) // together
-    coming = load_part(b_j, steps[0][1], steps[0][2], nvir)
-    held, staged, done = advance(b_i, together, [], [], 0, 1, residents * groups)
+    coming = load_part(b_j, slices, steps[0][1], steps[0][2], nvir)
+    held, staged, done = advance(b_i, slices, together, [], [], 0, 1, residents * groups)
     sums = neg_tile
     for step in range(len(steps)):
         first = steps[step][0]
@@ -74,7 +74,7 @@ def pair_energy_cross(
         more = step + 1 < len(steps)
         turning = more and steps[step + 1][0] != first
         if more and not turning:
-            coming = load_part(b_j, steps[step + 1][1], steps[step + 1][2], nvir)
+            coming = load_part(b_j, slices, steps[step + 1][1], steps[step + 1][2], nvir)
         for member in range(residents):
             for row in range(tiles):
                 size = high - low
@@ -96,7 +96,7 @@ def pair_energy_cross(
                 needed, allowed = window(
                     first, member, row, tiles, together, residents, residents, parts, turning, following
                 )
-                held, staged, done = advance(b_i, together, held, staged, done, needed, allowed)
+                held, staged, done = advance(b_i, slices, together, held, staged, done, needed, allowed)
         if not more or turning:
             load(out[:, units * edge * first : units * edge * (first + residents)], sums)
         if turning:

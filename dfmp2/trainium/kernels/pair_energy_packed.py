@@ -150,6 +150,7 @@ def pair_energy_packed(
     neg: nl.ndarray,
     identity: nl.ndarray,
     nvir: int,
+    slices: int,
     residents: int,
     run: int,
     diagonal: bool,
@@ -173,7 +174,7 @@ def pair_energy_packed(
     plain_at = last_at + height
     npair = edge * (edge + 1) // 2 if diagonal else edge * edge
     assert height == 64 or height == 32, "leftover rows of 64 or 32 only"
-    assert full > 0 and parts_of(nvir, b_i.shape[1]) == 1, "1 to 3 full row tiles, and B_j in one part"
+    assert full > 0 and parts_of(nvir, slices) == 1, "1 to 3 full row tiles, and B_j in one part"
     assert edge % residents == 0 and residents % group == 0, "residents must divide the edge and hold whole groups"
 
     steps = traversal(edge, residents, 1, diagonal)
@@ -195,8 +196,8 @@ def pair_energy_packed(
 
     packed = []
     part = eu_tile
-    coming = load_part(b_j, steps[0][1], 0, nvir)
-    held, staged, done = advance(b_i, tiles, [], [], 0, 1, residents)
+    coming = load_part(b_j, slices, steps[0][1], 0, nvir)
+    held, staged, done = advance(b_i, slices, tiles, [], [], 0, 1, residents)
     q = 0  # pairs, groups and columns before the current item
     groups = 0
     column = 0
@@ -243,7 +244,7 @@ def pair_energy_packed(
                 sums = sbuf(width)
             part = coming
             if more and not turning:
-                coming = load_part(b_j, steps[step + 1][1], 0, nvir)
+                coming = load_part(b_j, slices, steps[step + 1][1], 0, nvir)
 
         xu = []
         tl = []
@@ -279,7 +280,7 @@ def pair_energy_packed(
                 copy_columns(shared[0], (m * full + row) * height, x, 0, nvir, full * P, nvir)
             if kind > 1 and unit == group * full:
                 if len(packed) == member // group:
-                    packed.append(sbuf3(b_i.shape[1], P))
+                    packed.append(sbuf3(slices, P))
                     for m in range(group):
                         pack_rows(packed[member // group], m, held[first + member + m], height, full)
                 x = psum(nvir)
@@ -304,7 +305,7 @@ def pair_energy_packed(
                 if unit == units - 1 and ends and more:
                     needed = first + residents + 1
                     allowed = first + 2 * residents
-                held, staged, done = advance(b_i, tiles, held, staged, done, needed, allowed)
+                held, staged, done = advance(b_i, slices, tiles, held, staged, done, needed, allowed)
             for c in range(due):
                 if -(-(c + 1) * units // due) - 1 == unit:
                     at = before_column - before_base
@@ -389,5 +390,5 @@ def pair_energy_packed(
         groups += 1 if kind > 1 else 0
         column += 0 if kind == 0 else columns if kind > 1 else plain_columns
         if turning and ends:
-            coming = part if steps[step + 1][1] == j else load_part(b_j, steps[step + 1][1], 0, nvir)
+            coming = part if steps[step + 1][1] == j else load_part(b_j, slices, steps[step + 1][1], 0, nvir)
     return out

@@ -166,14 +166,14 @@ def parts_of(nvir: int, slices: int) -> int:
     return parts
 
 
-def load_part(b_j: nl.ndarray, j: int, part: int, nvir: int) -> nl.ndarray:
+def load_part(b_j: nl.ndarray, slices: int, j: int, part: int, nvir: int) -> nl.ndarray:
     """One part of B_j in SBUF, straight from HBM; whole rows where there is only one part."""
-    parts = parts_of(nvir, b_j.shape[1])
+    parts = parts_of(nvir, slices)
     width = (nvir + parts - 1) // parts
     low = part * width
     high = min(nvir, low + width) if parts > 1 else b_j.shape[2]
-    tile = sbuf3(b_j.shape[1], high - low)
-    load(tile, b_j[j * P : (j + 1) * P, 0 : b_j.shape[1], low:high])
+    tile = sbuf3(slices, high - low)
+    load(tile, b_j[j * P : (j + 1) * P, 0:slices, low:high])
     return tile
 
 
@@ -211,15 +211,15 @@ def pieces_of(slices: int, together: int) -> int:
     return (slices + depth - 1) // depth
 
 
-def stage_piece(b_i: nl.ndarray, number: int, together: int) -> nl.ndarray:
+def stage_piece(b_i: nl.ndarray, slices: int, number: int, together: int) -> nl.ndarray:
     """A piece of all rows i of a block, on its way from HBM: slices of `together` row tiles; see `advance`."""
-    count = pieces_of(b_i.shape[1], together)
+    count = pieces_of(slices, together)
     groups = (b_i.shape[2] // P + together - 1) // together
     i = number // (groups * count)
     first = number // count % groups * together * P
     last = min(b_i.shape[2], first + together * P)
     low = number % count * depth_of(together * P)
-    high = min(b_i.shape[1], low + depth_of(together * P))
+    high = min(slices, low + depth_of(together * P))
     tile = sbuf3(high - low, last - first)
     load(tile, b_i[i * P : (i + 1) * P, low:high, first:last])
     return tile
@@ -227,6 +227,7 @@ def stage_piece(b_i: nl.ndarray, number: int, together: int) -> nl.ndarray:
 
 def advance(
     b_i: nl.ndarray,
+    slices: int,
     together: int,
     held: list[nl.ndarray],
     staged: list[nl.ndarray],
@@ -242,7 +243,7 @@ def advance(
     held : tiles (128, slices, `together` row tiles) so far, row i after row i
     staged : pieces on their way, from number `done` on; returned are the new lists and the new number
     """
-    count = pieces_of(b_i.shape[1], together)
+    count = pieces_of(slices, together)
     groups = (b_i.shape[2] // P + together - 1) // together
     tiles = []
     for tile in held:
@@ -253,17 +254,17 @@ def advance(
     end = max(needed * count, done + len(staged))
     for number in range(done, end):
         for other in range(done + len(coming), min(end, number + AHEAD)):
-            coming.append(stage_piece(b_i, other, together))
+            coming.append(stage_piece(b_i, slices, other, together))
         piece = coming[number - done]
         if number % count == 0:
-            tiles.append(sbuf3(b_i.shape[1], piece.shape[2]))
+            tiles.append(sbuf3(slices, piece.shape[2]))
         low = number % count * depth_of(together * P)
         nisa.activation(
             dst=tiles[number // count][:, low : low + piece.shape[1], 0 : piece.shape[2]], op=nl.copy, data=piece
         )
     begun = []
     for number in range(end, min(min(allowed, b_i.shape[0] // P * groups) * count, end + AHEAD)):
-        begun.append(stage_piece(b_i, number, together))
+        begun.append(stage_piece(b_i, slices, number, together))
     return tiles, begun, end
 
 
