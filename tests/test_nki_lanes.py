@@ -124,17 +124,25 @@ def test_programs_are_compiled_once_for_all_sizes_of_a_bucket_and_run_where_ther
     assert stages == ["compiled kernels of nki"]
 
 
-@pytest.mark.parametrize("entry", ["standalone", "call"])
+@pytest.mark.parametrize("entry", ["tracer", "standalone", "call", "misfit"])
 def test_every_known_entry_point_of_the_compiler_is_used_where_it_is_the_one_there(machine, entry):
     machine.sound()
     machine.patch.setenv("STAND_IN_ENTRY", entry)
     cache, counts = NeffCache(machine.folder / "neff"), proof.Proof()
     program = programs((Shape(4, 8, 20),), "trn1")[0]
     done = compiler.ensure(program, "trn1", cache, counts)
-    assert (done.entry, done.compiler) == (entry, "neuronx-cc 2.26.6360.0, nki 0.5.0")
+    taken = "standalone" if entry == "misfit" else entry  # a tracer that is called otherwise
+    assert (done.entry, done.compiler) == (taken, "neuronx-cc 2.26.6360.0, nki 0.5.0")
     variables = json.loads(done.path.read_text())["environment"]
     assert variables["NEURON_PLATFORM_TARGET_OVERRIDE"] == "trn1" and variables["NEURON_LOGICAL_NC_CONFIG"] == "1"
-    assert variables["NEURON_CC_FLAGS"] == "--auto-cast=none --retry_failed_compilation"
+    assert variables["NEURON_CC_FLAGS"] == "--auto-cast=none"
+
+
+def test_a_flag_that_neuronx_cc_does_not_know_ends_the_run_and_is_named(machine):
+    machine.sound()
+    machine.patch.setenv("NEURON_CC_FLAGS", "--cache_dir=/tmp/x --auto-cast=matmult")
+    with pytest.raises(KernelError, match="unrecognized arguments: --cache_dir=/tmp/x"):
+        block("nki")
 
 
 def test_another_interpreter_compiles_where_nki_and_the_bindings_clash(machine):

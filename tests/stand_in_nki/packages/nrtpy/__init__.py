@@ -59,7 +59,10 @@ class NrtpyModel:
         """Load."""
         if fault() == "other-chip":
             raise NrtError("NRT Error NRT_FAILURE(6): Failed to load model")
-        return cls(json.loads(Path(neff_path).read_text()))
+        record = json.loads(Path(neff_path).read_text())
+        if record["target"] != "trn1":
+            raise NrtError(f"NRT Error NRT_FAILURE(6): NEFF arch: {record['target']}, instance arch: v2")
+        return cls(record)
 
     def shape(self):
         """Of the output."""
