@@ -292,7 +292,7 @@ CASES = [
         "w = psum((64, 64)); product(w, s, t, False)",
     ),
     ("matmul-accumulate", "product(x, s, t, 1)", "product(x, s, t, True)"),
-    ("matmul-accumulate", "nisa.nc_matmul(dst=y, stationary=s, moving=t)", ""),
+    ("matmul-accumulate", "product(y32, s, t32, False); product(y, s, t, None)", "product(y, s, t, None)"),
     ("matmul-group", "product(y, s, t, True)", "product(x, s, t, True)"),
     ("matmul-group", "fill(x[:, 0:1], 0.0); product(x, s, t, True)", ""),
     (
@@ -474,8 +474,20 @@ def test_counts_only_finds_the_rules_that_need_no_data(tmp_path):
         assert caught.value.rule == rule
 
 
+def test_a_constant_has_its_name_in_one_file_only(tmp_path):
+    path, _ = write(tmp_path, "")
+    text = Path(path).read_text().replace("HALF = ", "from parts import WIDTH\n\nHALF = ")
+    Path(path).write_text(text)
+    (tmp_path / "parts.py").write_text("WIDTH = 64\n")
+    run_kernel(path, "kernel", arguments())
+    (tmp_path / "parts.py").write_text("WIDTH = 64\nROWS = 4\n")
+    with pytest.raises(Violation, match="ROWS is bound in") as caught:
+        run_kernel(path, "kernel", arguments())
+    assert caught.value.rule == "constant-name"
+
+
 def test_every_rule_has_a_kernel_that_breaks_it():
-    elsewhere = {"kernel-arguments"}
+    elsewhere = {"kernel-arguments", "constant-name"}
     tested = {row[0] for row in CASES} | {row[0] for row in BODY} | {row[0] for row in MODULE_LEVEL} | elsewhere
     assert tested == set(RULES)
 

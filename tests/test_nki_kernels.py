@@ -209,7 +209,7 @@ def test_planted_faults_change_the_sums(tmp_path, fault):
     assert deviations(found, exact)[1] > 1e-5
 
 
-CONTRACTION = "moving=moving[:, k, 0:width],\n            accumulate="
+CONTRACTION = "moving[:, k, 0:width], "
 LAST_PRODUCT = ", data2=y, op=nl.multiply)\n    row_sums"
 REFUSED = {  # planted fault -> what replaces what, and the rule that it breaks
     "a lower block never stored": ("0, left)\n\n\ndef trans", "left, left)\n\n\ndef trans", "uninitialised-read"),
@@ -227,6 +227,15 @@ def test_planted_faults_that_break_a_rule_are_refused(tmp_path, fault):
     with pytest.raises(Violation) as caught:
         evaluate(space(4, 440, 140), 2, 1, False, settings=Settings(fuzz=1), source=planted(tmp_path, old, new))
     assert caught.value.rule == rule
+
+
+@pytest.mark.parametrize("variant", ["plain", "packed"])
+def test_without_accumulate_the_first_product_overwrites(tmp_path, variant):
+    s = space(8, 160, 130)
+    planted(tmp_path, "EXPLICIT = True", "EXPLICIT = False")
+    source = str(tmp_path / ("pair_energy_packed.py" if variant == "packed" else "pair_energy.py"))
+    found = evaluate(s, 4, 4, False, variant, Settings(fuzz=3), source)
+    np.testing.assert_allclose(found, evaluate(s, 4, 4, False, variant), rtol=1e-5)
 
 
 @pytest.mark.parametrize("target", ["gen2", "gen3"])

@@ -155,6 +155,25 @@ def test_another_interpreter_compiles_where_nki_and_the_bindings_clash(machine):
     assert len(list((machine.folder / "neff").glob("*/*.neff"))) == 1
 
 
+def test_kept_outputs_have_a_type_that_programs_take(machine):
+    machine.sound()
+    (machine.folder / "h2o.xyz").write_text(MOLECULES["h2o"])
+    given = {"backend": "nki", "transform": "device", "threads": 1, "listener": Quiet(), "check": True}
+    result = python.run(machine.folder / "h2o.xyz", "sto-3g", **given)
+    assert abs(result.check.correlation_difference) < 1e-7
+
+
+@pytest.mark.parametrize(("late", "warm"), [(False, 0.0), (True, 1.0)])
+def test_launches_of_the_first_seconds_are_not_warm(monkeypatch, late, warm):
+    times = iter([0.0, 1.0, 6.0, 7.0] if late else [0.0, 1.0, 2.0, 3.0])
+    monkeypatch.setattr(proof.time, "perf_counter", lambda: next(times))
+    counts = proof.Proof()
+    for _ in range(2):
+        with counts.launch("program"):
+            pass
+    assert (counts.first_seconds, counts.ramp_seconds, counts.warm_seconds) == (1.0, 1.0 - warm, warm)
+
+
 def test_a_damaged_program_counts_as_absent(machine):
     machine.sound()
     cache, counts = NeffCache(machine.folder / "neff"), proof.Proof()

@@ -52,6 +52,8 @@ BODY = [
     ("syntax", "yield n", ""),
     ("syntax", "nisa.memset(**a)", "nisa.memset(dst=a, value=0.0)"),
     ("syntax", "part(**a)", "part(x=a, y=n)"),
+    ("loop-target", "for k, m in a:\n    pass", "for k in range(n):\n    pass"),
+    ("not-in-subset", "nisa.tensor_scalar(dst=a, data=a, op0=nl.mod, operand0=n)", ""),
     ("purity", "global LIMIT", ""),
     ("import", "import nki", ""),
     ("positional", "nisa.memset(a, value=0.0)", "nisa.memset(dst=a, value=0.0)"),

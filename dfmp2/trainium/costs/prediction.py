@@ -1,10 +1,10 @@
 """Predicted time and device memory of a calculation: what the host adds to kernel calls, pair energies, transformation.
 
-    neff    programs compiled once, loaded once, operands stay on the device; calls are queued
+    neff    programs compiled once, loaded once, operands stay on the device
     xla     the same through torch-xla
     numpy   every call compiles, uploads its inputs and downloads its outputs
 
-0.67 ms per submission, 1.3 ms per round trip, 4.6 GB/s to and 5.6 GB/s from the device are figures published for trn1
+1.3 ms per round trip, 4.6 GB/s to and 5.6 GB/s from the device are figures published for trn1
 through torch-xla; for neff the link is assumed to be the same. One spin needs the pairs i <= j of its space, two spins
 both of these and all pairs between them. B comes from the host, to each of several cores the blocks that it needs; or
 it is made on the core from fitted integrals over basis functions, and stays there:
@@ -30,8 +30,8 @@ from dfmp2.trainium.costs.chips import CHIPS, Assumptions, Chip, find_chip
 from dfmp2.trainium.layout import blocks_by_core, largest_share, pair_channels
 
 LANES = ("neff", "xla", "numpy")
-SUBMIT = 0.67  # ms
-ROUND_TRIP = 1.3  # ms
+SUBMIT = 0.67  # ms of each further call of a queue
+ROUND_TRIP = 1.3  # ms of a call that is waited for, as the executors wait for each
 UPLOAD, DOWNLOAD = 4.6e6, 5.6e6  # bytes per ms
 RECOMPILE = 10_000.0  # ms for each call of the numpy lane, unless the user knows better
 MS, NS = 1e3, 1e9  # in a second
@@ -44,7 +44,7 @@ class Dispatch:
     Attributes
     ----------
     lane : how calls are launched
-    calls : submissions and the final round trip; link : uploads and downloads; compile : compilation inside the calls
+    calls : round trips; link : uploads and downloads; compile : compilation inside the calls
     flagged : why this lane is not for production, "" if it is
     """
 
@@ -73,7 +73,7 @@ def dispatch(
         return Dispatch(lane, calls * ROUND_TRIP, per_call / UPLOAD + down, calls * recompile, flagged)
     if lane not in LANES:
         raise ValueError(f"lane {lane!r}: expected one of {', '.join(LANES)}")
-    return Dispatch(lane, calls * SUBMIT + ROUND_TRIP, resident / UPLOAD + down, 0.0, "")
+    return Dispatch(lane, calls * ROUND_TRIP, resident / UPLOAD + down, 0.0, "")
 
 
 def predict(

@@ -90,7 +90,7 @@ def price_text(kernel: str, shape: Shape, chip: Chip, price: Price, launched: Di
         f"{price.at(SLOWEST) / MS:.3f} ms at {SLOWEST:.0%}",
         f"{'floor':<20}{price.floor / MS:>12.3f} ms   makespan / floor {ratio:.2f}; Tensor Engine utilisation "
         f"{price.utilisation:.3f}",
-        f"{'dispatch, ' + launched.lane:<20}{launched.calls:>12.3f} ms   if no submission overlaps with the device",
+        f"{'dispatch, ' + launched.lane:<20}{launched.calls:>12.3f} ms   every call is waited for",
         f"{'host link':<20}{launched.link:>12.3f} ms   operands up once, results down",
     ]
     if launched.compile:

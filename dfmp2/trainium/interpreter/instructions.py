@@ -26,6 +26,7 @@ from dfmp2.trainium.interpreter.memory import (
     Core,
     Register,
     Tensor,
+    continues_group,
     describe,
     note_read,
     note_write,
@@ -509,24 +510,25 @@ def nc_matmul(core: Core, given: Given) -> None:
     """dst (+)= stationary^T moving: (K, M), (K, N) -> (M, N)."""
     out = on_chip(core, given.dst, "dst")
     left, right = on_chip(core, given.stationary, "stationary"), on_chip(core, given.moving, "moving")
-    if type(given.accumulate) is not bool:
-        raise core.refuse("matmul-accumulate", f"accumulate={given.accumulate!r}")
     _check_geometry(core, out, left, right)
+    accumulate = continues_group(core, out) if given.accumulate is None else given.accumulate
+    if type(accumulate) is not bool:
+        raise core.refuse("matmul-accumulate", f"accumulate={accumulate!r}")
     _check_dtypes(core, out, left, right, given.is_transpose is True)
     note_read(core, left)
     note_read(core, right)
     if given.is_transpose:
-        _check_transpose(core, right, given.accumulate)
+        _check_transpose(core, right, accumulate)
     flagged = [(given.is_moving_onezero, right), (given.is_stationary_onezero, left)]
     if any(flag and not _holds_one_zero(operand) for flag, operand in flagged):
         raise core.refuse("matmul-onezero", "a flagged operand holds other values than 0 and 1")
-    if given.accumulate:
+    if accumulate:
         require_group(core, out)
     else:
         note_write(core, out, matmul=True)
         open_group(core, out)
     if core.arithmetic:
-        _multiply(core, out, left, right, given.accumulate)
+        _multiply(core, out, left, right, accumulate)
     issue(
         core,
         "nc_matmul",

@@ -51,8 +51,8 @@ REFUSED: dict[type[ast.AST], str] = {
 }
 
 
-def lint(text: str, name: str) -> None:
-    """Refuses kernel source that breaks a source rule.
+def lint(text: str, name: str) -> tuple[str, ...]:
+    """Refuses kernel source that breaks a source rule; returns the names of its constants.
 
     Parameters
     ----------
@@ -68,6 +68,9 @@ def lint(text: str, name: str) -> None:
         line = getattr(error, "lineno", None)
         raise Violation("syntax", f"not Python: {error}", f"{name}:{line}" if line else name) from error
     Lint(tree, name).check()
+    assigned = (node for node in tree.body if isinstance(node, ast.Assign))
+    names = (target.id for node in assigned for target in node.targets if isinstance(target, ast.Name))
+    return tuple(name for name in names if name != EXEMPTION)
 
 
 class Lint:
@@ -210,6 +213,8 @@ class Lint:
             isinstance(key, ast.Constant) and isinstance(key.value, str) for key in node.keys
         ):
             raise self._refuse("syntax", node, "a dict with keys that are not string literals")
+        if isinstance(node, ast.For) and not isinstance(node.target, ast.Name):
+            raise self._refuse("loop-target", node, f"for {ast.unparse(node.target)} in")
         if isinstance(node, ast.With) and not all(self._is_no_reorder(item) for item in node.items):
             raise self._refuse("syntax", node, "with (only nl.no_reorder() is known)")
 

@@ -551,6 +551,16 @@ def open_group(core: Core, tensor: Tensor) -> None:
     storage.groups.append(rectangle)
 
 
+def continues_group(core: Core, tensor: Tensor) -> bool:
+    """nc_matmul without accumulate: whether it adds to an open group; refused where it meets one only in part."""
+    own = _rectangle(tensor)
+    met = [group for group in tensor.storage.groups if overlap(group, own)]
+    inside = [a0 <= own[0] and own[1] <= a1 and b0 <= own[2] and own[3] <= b1 for a0, a1, b0, b1 in met]
+    if not all(inside) or len(met) > 1:
+        raise core.refuse("matmul-accumulate", f"accumulate left out on {describe(tensor)}, written in part")
+    return bool(met)
+
+
 def require_group(core: Core, tensor: Tensor) -> None:
     """nc_matmul(accumulate=True): adds to elements, whose rectangle must lie inside one open group."""
     _touch(core, tensor.storage, tensor)

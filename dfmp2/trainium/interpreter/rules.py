@@ -97,7 +97,10 @@ RULES: dict[str, tuple[str, str]] = {
     "matmul-start": ("equal start partitions of stationary and moving", "own rule: not documented otherwise"),
     "matmul-dst": ("dst is [stationary free size, moving free size] and starts at partition 0", f"{ISA} nc_matmul"),
     "matmul-dtype": ("float operands, float32/tfloat32 only together, dst float32", f"{ISA} nc_matmul"),
-    "matmul-accumulate": ("accumulate= a Python bool, always given", f"{ISA} nc_matmul; own rule"),
+    "matmul-accumulate": (
+        "accumulate= a Python bool, or left out where all elements are fresh or all are in one open group",
+        f"{ISA} nc_matmul, accumulation mode; own rule",
+    ),
     "matmul-group": ("accumulate=True onto elements of one open matmul group", f"{ISA} nc_matmul, accumulation mode"),
     "matmul-transpose": ("is_transpose with a square 0/1 identity, accumulate=False, dst of the data's dtype", ISA),
     "matmul-onezero": ("a one/zero flag only on operands that hold 0 and 1 only", ISA),
@@ -143,6 +146,8 @@ RULES: dict[str, tuple[str, str]] = {
     "kernel-error": ("kernel code that runs without a Python error", GUIDE),
     "purity": ("module globals are constants, bound once; no global or nonlocal", GUIDE),
     "syntax": ("the statements that the parsers of 0.3.0 to 0.6.0 and the tracer of 0.7.0 all take", GUIDE),
+    "loop-target": ("a plain name as the target of for", f"{DNS}, rule 9: the parser expects a simple variable"),
+    "constant-name": ("a module constant of that name in one kernel file only", "own rule: one name, one value"),
     "import": ("nki, nki.language, nki.isa and other kernel files, at the top of the file", GUIDE),
     "not-in-subset": ("the calls listed in the package's signature tables", "own rule"),
 }

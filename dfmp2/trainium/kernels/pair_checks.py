@@ -22,7 +22,19 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.tiles import BANK, P, add_column, contract, fetch, fetch_slices, load, psum, row_sum, sbuf
+from dfmp2.trainium.kernels.tiles import (
+    BANK,
+    P,
+    add_column,
+    contract,
+    fetch,
+    fetch_slices,
+    load,
+    psum,
+    row_sum,
+    sbuf,
+    transposed,
+)
 
 
 def p_tile(nvir: int) -> int:
@@ -59,13 +71,7 @@ def mp2_energy(t: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray, identity: nl.ndar
                 for b in range(0, nvir, rows):
                     block = nl.ndarray((rows, rows), dtype=nl.float32, buffer=nl.sbuf)
                     load(block, t[pair * nvir + b : pair * nvir + b + rows, a : a + rows])
-                    nisa.nc_matmul(
-                        dst=y[:, b : b + rows],
-                        stationary=block,
-                        moving=identity_tile,
-                        is_moving_onezero=True,
-                        accumulate=False,
-                    )
+                    transposed(y[:, b : b + rows], block, identity_tile, False)
                 d = nl.ndarray((rows, nvir), dtype=nl.float32, buffer=nl.sbuf)
                 add_column(d, table, neg_tile[:, pair : pair + 1])
                 r = nl.ndarray((rows, nvir), dtype=nl.float32, buffer=nl.psum)

@@ -54,6 +54,7 @@ from dfmp2.trainium.kernels.tiles import (
     sbuf,
     sbuf3,
     sum_columns,
+    transposed,
     traversal,
     upper_columns,
 )
@@ -96,13 +97,9 @@ def emit_shared(
     for m in range(P // height):
         add_column(d[:, m * span : (m + 1) * span], eu[:, eu_at : eu_at + span], neg[:, single + m : single + m + 1])
         for row in range(full):
-            nisa.nc_matmul(
-                dst=y[:, m * span + row * height : m * span + (row + 1) * height],
-                stationary=tlp[:, row * P : (row + 1) * P],
-                moving=identity[:, m * height : (m + 1) * height],
-                is_moving_onezero=True,
-                accumulate=False,
-            )
+            at_row = m * span + row * height
+            own = identity[:, m * height : (m + 1) * height]
+            transposed(y[:, at_row : at_row + height], tlp[:, row * P : (row + 1) * P], own, False)
     jj, kp = terms(xs, y, d, full * P)
     for m in range(P // height):
         dump = sbuf3(2, span)
@@ -126,7 +123,7 @@ def emit_last(
     d = sbuf(height)
     add_column(d, eu[:, eu_at : eu_at + height], neg[:, double : double + 1])
     y = psum(height)
-    nisa.nc_matmul(dst=y, stationary=bd, moving=identity[:, P : P + height], is_moving_onezero=True, accumulate=False)
+    transposed(y, bd, identity[:, P : P + height], False)
     jj, kp = terms(xlp, y, d, height)
     dump = sbuf3(2, height)
     row_sum(sums[:, at : at + 1], dump, jj)

@@ -15,6 +15,7 @@ PART = 6144  # float32 numbers per partition of a part of B_j: DMA writes it, an
 STAGE = 1536  # of a staging tile, through which everything else comes that stays
 AHEAD = 2  # staging tiles at a time
 TOGETHER = 4  # row tiles of B_i in an SBUF tile, at most
+EXPLICIT = True  # accumulate= is in NKI 0.3 and later; without it the first product into an element overwrites
 DGE = nisa.dge_mode.none  # all addresses are static; on gen2 any other mode may use GpSimd, which then blocks SBUF
 
 
@@ -56,15 +57,33 @@ def add_column(dst: nl.ndarray, table: nl.ndarray, column: nl.ndarray) -> None:
     nisa.tensor_scalar(dst=dst, data=table, op0=nl.add, operand0=column)
 
 
+def multiply(dst: nl.ndarray, stationary: nl.ndarray, moving: nl.ndarray, accumulate: bool) -> None:
+    """dst (+)= stationary^T moving, in a bank of its own where it accumulates."""
+    if EXPLICIT:
+        nisa.nc_matmul(dst=dst, stationary=stationary, moving=moving, accumulate=accumulate)
+    else:
+        nisa.nc_matmul(dst=dst, stationary=stationary, moving=moving)
+
+
+def transposed(dst: nl.ndarray, source: nl.ndarray, identity: nl.ndarray, transpose: bool) -> None:
+    """dst = source^T identity; transpose : mark it as one (2x on gen3, a label on gen2)."""
+    if EXPLICIT:
+        nisa.nc_matmul(
+            dst=dst,
+            stationary=source,
+            moving=identity,
+            is_moving_onezero=True,
+            is_transpose=transpose,
+            accumulate=False,
+        )
+    else:
+        nisa.nc_matmul(dst=dst, stationary=source, moving=identity, is_moving_onezero=True, is_transpose=transpose)
+
+
 def contract(x: nl.ndarray, stationary: nl.ndarray, column: int, moving: nl.ndarray, width: int) -> None:
     """x = sum_k stationary[:, k, column : column+128]^T moving[:, k, 0:width], all in one bank."""
     for k in range(stationary.shape[1]):
-        nisa.nc_matmul(
-            dst=x,
-            stationary=stationary[:, k, column : column + P],
-            moving=moving[:, k, 0:width],
-            accumulate=k > 0,
-        )
+        multiply(x, stationary[:, k, column : column + P], moving[:, k, 0:width], k > 0)
 
 
 def transpose_piece(
@@ -85,14 +104,9 @@ def transpose_piece(
     first = max(start, lo)
     last = min(start + height, hi)
     if first < last:
-        nisa.nc_matmul(
-            dst=y[:, first - lo : last - lo],
-            stationary=source[0:height, at : at + P],
-            moving=identity[0:height, first - start : last - start],
-            is_moving_onezero=True,
-            is_transpose=transpose and last - first == height,
-            accumulate=False,
-        )
+        own = identity[0:height, first - start : last - start]
+        whole = last - first == height
+        transposed(y[:, first - lo : last - lo], source[0:height, at : at + P], own, transpose and whole)
 
 
 def row_sum(result: nl.ndarray, dump: nl.ndarray, data: nl.ndarray) -> None:

@@ -27,7 +27,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.tiles import BANK, P, fetch_slices, load, psum, sbuf, sbuf3
+from dfmp2.trainium.kernels.tiles import BANK, P, fetch_slices, load, multiply, psum, sbuf, sbuf3
 
 
 @nki.jit
@@ -50,12 +50,8 @@ def half_transform(a: nl.ndarray, c_occ: nl.ndarray) -> nl.ndarray:
                 row = (nu * P + first + member) * P
                 load(a_tile, a[row : row + P, 0:tiles, 0:P])
                 for mu in range(tiles):
-                    nisa.nc_matmul(
-                        dst=bank[:, member * nocc : (member + 1) * nocc],
-                        stationary=a_tile[:, mu, 0:P],
-                        moving=c_tile[:, mu, 0:nocc],
-                        accumulate=mu > 0,
-                    )
+                    own = bank[:, member * nocc : (member + 1) * nocc]
+                    multiply(own, a_tile[:, mu, 0:P], c_tile[:, mu, 0:nocc], mu > 0)
             for member in range(count):
                 place = first + member
                 data = bank[:, member * nocc : (member + 1) * nocc]
@@ -91,12 +87,7 @@ def full_transform(x: nl.ndarray, c_vir: nl.ndarray, edge: int, stored: int) -> 
                 high = min(columns, low + BANK)
                 bank = psum(high - low)
                 for nu in range(tiles):
-                    nisa.nc_matmul(
-                        dst=bank,
-                        stationary=x_tile[:, nu, 0:P],
-                        moving=c_tile[:, nu, low:high],
-                        accumulate=nu > 0,
-                    )
+                    multiply(bank, x_tile[:, nu, 0:P], c_tile[:, nu, low:high], nu > 0)
                 nisa.activation(dst=b[:, low:high], op=nl.copy, data=bank)
             load(out[i * P : (i + 1) * P, k, 0:columns], b)
     return out

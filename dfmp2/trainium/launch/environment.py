@@ -1,9 +1,9 @@
 """The variables a Neuron process needs, set by the launcher before anything of Neuron is imported.
 
 What the user has set wins, except where it would change numbers or leave the tools unfound: PATH gets the folders of
-the tools in front, HOME a value where there is none, NEURON_CC_FLAGS the flag without which float32 products may be rounded, and
-with torch-xla the one without which failed compilations are kept. Sources: Neuron Runtime configuration, NKI `jit` and persistent cache pages
-of the AWS Neuron documentation 2.29 to 2.33. None of it was tried on a device.
+the tools in front, HOME a value where there is none, NEURON_CC_FLAGS the flag without which float32 products may be
+rounded, and with torch-xla the one without which failed compilations are kept. Sources: Neuron Runtime configuration,
+NKI `jit` and persistent cache pages of the AWS Neuron documentation 2.29 to 2.33. None of it was tried on a device.
 """
 
 from __future__ import annotations
