@@ -249,7 +249,7 @@ class Loaded:
     """A program on the device: the model, and the output tensors of its first call, which later calls reuse.
 
     The runtime does not always know the type of an output that it has made itself, and a program may refuse such a
-    tensor as its input; outputs that are kept are made here then, in float32, as nki's own driver makes them.
+    tensor as its input; outputs that are kept are then made of zeros sent from here, as nki's own driver makes them.
     """
 
     def __init__(self, model: Any, tensor: Any, program: Program, entry: str) -> None:
