@@ -260,11 +260,11 @@ def advance(
     count = pieces_of(slices, together)
     groups = (b_i.shape[2] // P + together - 1) // together
     tiles = []
-    for tile in held:
-        tiles.append(tile)
+    for number in range(len(held)):
+        tiles.append(held[number])
     coming = []
-    for tile in staged:
-        coming.append(tile)
+    for number in range(len(staged)):
+        coming.append(staged[number])
     end = max(needed * count, done + len(staged))
     for number in range(done, end):
         for other in range(done + len(coming), min(end, number + AHEAD)):

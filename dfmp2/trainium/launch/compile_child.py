@@ -110,8 +110,9 @@ def _call(kernel: Any, arguments: dict[str, Any], target: str, folder: Path) -> 
 
 
 def _takes(function: Any, *names: str) -> bool:
-    """Whether a function has these parameters."""
-    return set(names) <= set(inspect.signature(function).parameters)
+    """Whether a function takes these by name."""
+    parameters = inspect.signature(function).parameters
+    return set(names) <= set(parameters) or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 WAYS: dict[str, Way] = {"tracer": _tracer, "standalone": _standalone, "call": _call}
