@@ -38,6 +38,7 @@ from neuron_probes.questions import PROBES  # noqa: E402
 
 from dfmp2.errors import BackendUnavailable, Dfmp2Error  # noqa: E402
 from dfmp2.trainium.launch import executors, toolchain  # noqa: E402
+from dfmp2.trainium.launch.proof import RAMP  # noqa: E402
 
 LONGEST = 3600.0  # s for one probe or one compilation; 85 thousand statements may take that
 GRACE = 30.0  # s that a process gets to end what it has started
@@ -188,8 +189,10 @@ def answer_of(arguments: Sequence[str], variables: dict[str, str], limit: float)
 
 
 def ask_here(probe: Probe, lane: str) -> Numbers:
-    """The numbers of a probe, measured in this process."""
-    return probe.ask(DeviceBench(executors.executor(lane), compile_apart))
+    """The numbers of a probe, measured in this process once the engines have reached their rate."""
+    bench = DeviceBench(executors.executor(lane), compile_apart)
+    time.sleep(RAMP)
+    return probe.ask(bench)
 
 
 def compile_apart(shape: tuple[int, int, int], edge: int) -> tuple[float, float]:

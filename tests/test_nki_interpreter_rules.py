@@ -144,6 +144,11 @@ def big(first: int, second: int) -> str:
     return "\n".join(lines[:first] + ["nisa.tensor_copy(dst=u[:, 0:1], src=v[:, 0:1])"] * second)
 
 
+def stored(columns: int) -> str:
+    """A store into a part of the rows of an HBM tensor."""
+    return f"w = new((128, {columns}), nl.float32, nl.private_hbm); move(w[:, 0:512], filled((128, 512)))"
+
+
 def banks(count: int) -> str:
     """`count` PSUM tiles alive at once."""
     lines = [f"w{n} = psum((64, 8)); fill(w{n}, 0.0)" for n in range(count)]
@@ -168,6 +173,7 @@ CASES = [
     ("sbuf-capacity", big(4, 1), big(4, 0)),
     ("sbuf-capacity", "w = new((128, 45057))", "w = new((128, 44000))"),
     ("psum-bank", "w = psum((128, 513))", "w = psum((128, 512))"),
+    ("sbuf-moved", "w = new((128, 16380)); move(w[:, 0:64], a)", "w = new((128, 16380)); copy(w[:, 0:64], s)"),
     ("psum-banks", banks(9), banks(8)),
     ("index", "w = s[:, 0:65]", "w = s[:, 0:64]"),
     ("index", "w = s[:, 8:8]", "w = s[:, 8:9]"),
@@ -252,6 +258,9 @@ CASES = [
     ("dma-psum", "move(out[0:64, :], x)", "copy(u64, x)"),
     ("dma-spaces", "move(u, s)", "copy(u, s)"),
     ("dma-shape", "w = new((128, 8, 8)); move(w, a)", ""),
+    ("dma-stride", stored(2048), stored(2049)),
+    ("dma-stride", stored(4096), "w = new((128, 64), nl.float32, nl.private_hbm); move(w, s)"),
+    ("tensor-size", "w = new((128, 4194305), nl.float32, nl.private_hbm)", ""),
     ("dma-hwdge", "move(u, a, nisa.dge_mode.hwdge)", "move(u, a, nisa.dge_mode.none)"),
     (
         "dma-cast",
@@ -283,7 +292,7 @@ CASES = [
         "w = psum((64, 64)); product(w, s, t, False)",
     ),
     ("matmul-accumulate", "product(x, s, t, 1)", "product(x, s, t, True)"),
-    ("matmul-accumulate", "nisa.nc_matmul(dst=y, stationary=s, moving=t)", ""),
+    ("matmul-accumulate", "product(y32, s, t32, False); product(y, s, t, None)", "product(y, s, t, None)"),
     ("matmul-group", "product(y, s, t, True)", "product(x, s, t, True)"),
     ("matmul-group", "fill(x[:, 0:1], 0.0); product(x, s, t, True)", ""),
     (
@@ -306,12 +315,13 @@ CASES = [
     ("matmul-transpose", "product(x, s64, e, True, transpose=True)", ""),
     ("matmul-onezero", "product(y, s, t, False, onezero=True)", "product(y, s64, e, False, onezero=True)"),
     ("activation-op", "act(u, s, nl.add)", "act(u, s, nl.exp)"),
-    ("activation-bias", "act(u, s, nl.copy, bias=0.5)", "act(u, s, nl.copy, bias=c)"),
-    ("activation-bias", "act(u, s, nl.copy, bias=t)", ""),
+    ("activation-bias", "act(u, s, nl.square, bias=0.5)", "act(u, s, nl.square, bias=c)"),
+    ("activation-bias", "act(u, s, nl.square, bias=t)", ""),
+    ("activation-copy-bias", "act(u, s, nl.copy, bias=c)", "plus(u, s, c)"),
     (
         "activation-bias",
-        "act(u, s, nl.copy, bias=filled((128, 1), nl.tfloat32))",
-        "act(u, s, nl.copy, bias=filled((128, 1), nl.bfloat16))",
+        "act(u, s, nl.square, bias=filled((128, 1), nl.tfloat32))",
+        "act(u, s, nl.square, bias=filled((128, 1), nl.bfloat16))",
     ),
     ("engine", "nisa.tensor_scalar(dst=u, data=s, op0=nl.add, operand0=1.0, engine=nisa.engine.gpsimd)", ""),
     ("activation-bias", "act(u, s, nl.copy, bias=1)", "act(u, s, nl.copy, bias=0.5)", GEN3),
@@ -464,8 +474,20 @@ def test_counts_only_finds_the_rules_that_need_no_data(tmp_path):
         assert caught.value.rule == rule
 
 
+def test_a_constant_has_its_name_in_one_file_only(tmp_path):
+    path, _ = write(tmp_path, "")
+    text = Path(path).read_text().replace("HALF = ", "from parts import WIDTH\n\nHALF = ")
+    Path(path).write_text(text)
+    (tmp_path / "parts.py").write_text("WIDTH = 64\n")
+    run_kernel(path, "kernel", arguments())
+    (tmp_path / "parts.py").write_text("WIDTH = 64\nROWS = 4\n")
+    with pytest.raises(Violation, match="ROWS is bound in") as caught:
+        run_kernel(path, "kernel", arguments())
+    assert caught.value.rule == "constant-name"
+
+
 def test_every_rule_has_a_kernel_that_breaks_it():
-    elsewhere = {"kernel-arguments"}
+    elsewhere = {"kernel-arguments", "constant-name"}
     tested = {row[0] for row in CASES} | {row[0] for row in BODY} | {row[0] for row in MODULE_LEVEL} | elsewhere
     assert tested == set(RULES)
 

@@ -118,15 +118,34 @@ def test_indexing_and_packing_are_exact_in_float64(nvir, variant, diagonal):
     np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12 * exact.max())
 
 
-@pytest.mark.parametrize(("left", "right"), [(28, 26), (13, 130), (130, 13), (1, 1), (448, 129), (129, 600)])
+@pytest.mark.parametrize(
+    ("variant", "nvir", "naux", "edge", "held", "diagonal"),
+    [
+        ("plain", 448, 500, 4, 2, False),
+        ("packed", 448, 500, 4, 2, True),
+        ("plain", 600, 900, 2, 1, False),
+        ("plain", 416, 1700, 3, 1, True),  # B_j in two parts
+    ],
+)
+def test_b_in_pieces_and_parts(variant, nvir, naux, edge, held, diagonal):
+    s = space(2 * edge - 1, nvir, naux)
+    found, exact = evaluate(s, edge, held, diagonal, variant, ALGEBRA), oracle(s, edge, diagonal)
+    np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12 * exact.max())
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "naux"),
+    [(28, 26, 61), (13, 130, 61), (130, 13, 61), (1, 1, 61), (448, 129, 61), (129, 600, 61), (300, 416, 1700)],
+)
 @pytest.mark.parametrize("settings", [Settings(), ALGEBRA], ids=["float32", "algebra"])
-def test_cross_mode(left, right, settings):
-    edge, held = 4, 1 if right > 512 else 2
-    a, b = space(3, left, 61, 1), space(4, right, 61, 2)
+def test_cross_mode(left, right, naux, settings):
+    edge, held = 4, 1 if layout.parts(layout.padded_nvir(right), layout.padded_naux(naux)) > 1 else 2
+    a, b = space(3, left, naux, 1), space(4, right, naux, 2)
     dtype, tolerance = (np.float64, 1e-12) if settings is ALGEBRA else (np.float32, 3e-7)
     eps = (layout.pad_occupied(s.occ, edge) for s in (a, b))
     (b_i,), (b_j,) = (tuple(layout.pack_b(s.b, edge, dtype)) for s in (a, b))
     given = {"b_i": b_i, "b_j": b_j, "nvir": layout.padded_nvir(right), "residents": held}
+    given["slices"] = layout.padded_naux(naux) // 128
     given |= {"eu": layout.cross_table(a.vir, b.vir).astype(dtype), "neg": layout.cross_neg(*eps).astype(dtype)}
     (out,), _ = run_kernel(f"{calls.KERNELS}.pair_energy_cross", "pair_energy_cross", given, settings)
     exact, _ = pair_energy_twin(a.b, b.b, a.occ, b.occ, a.vir, b.vir, np.float64)
@@ -190,7 +209,7 @@ def test_planted_faults_change_the_sums(tmp_path, fault):
     assert deviations(found, exact)[1] > 1e-5
 
 
-CONTRACTION = "moving=moving[:, k, 0:width],\n            accumulate="
+CONTRACTION = "moving[:, k, 0:width], "
 LAST_PRODUCT = ", data2=y, op=nl.multiply)\n    row_sums"
 REFUSED = {  # planted fault -> what replaces what, and the rule that it breaks
     "a lower block never stored": ("0, left)\n\n\ndef trans", "left, left)\n\n\ndef trans", "uninitialised-read"),
@@ -208,6 +227,15 @@ def test_planted_faults_that_break_a_rule_are_refused(tmp_path, fault):
     with pytest.raises(Violation) as caught:
         evaluate(space(4, 440, 140), 2, 1, False, settings=Settings(fuzz=1), source=planted(tmp_path, old, new))
     assert caught.value.rule == rule
+
+
+@pytest.mark.parametrize("variant", ["plain", "packed"])
+def test_without_accumulate_the_first_product_overwrites(tmp_path, variant):
+    s = space(8, 160, 130)
+    planted(tmp_path, "EXPLICIT = True", "EXPLICIT = False")
+    source = str(tmp_path / ("pair_energy_packed.py" if variant == "packed" else "pair_energy.py"))
+    found = evaluate(s, 4, 4, False, variant, Settings(fuzz=3), source)
+    np.testing.assert_allclose(found, evaluate(s, 4, 4, False, variant), rtol=1e-5)
 
 
 @pytest.mark.parametrize("target", ["gen2", "gen3"])
@@ -297,6 +325,27 @@ def test_transform_makes_the_blocks_that_the_host_packs(settings, tolerance):
     assert len(blocks) == len(expected) == 2
     for found, block in zip(blocks, expected, strict=True):
         assert_close(found, block, tolerance)
+
+
+def test_transform_in_tensors_of_a_few_tiles(monkeypatch):
+    a, c_occ, c_vir = fitted_problem()  # two tiles of basis functions
+    monkeypatch.setattr(layout, "TENSOR", 4 * 128**3 * 2)
+    launched = []
+    executor = InterpreterExecutor(ALGEBRA)
+    monkeypatch.setattr(executor, "upload", lambda array: launched.append(array.shape) or array)
+    (blocks,) = transform([untransformed(a, c_occ, c_vir)], executor)
+    assert launched.count((128**2, 2, 128)) == 2
+    expected = list(layout.pack_b(transform_twin(a, c_occ, c_vir, np.float64), dtype=np.float64))
+    for found, block in zip(blocks, expected, strict=True):
+        assert_close(found, block, 1e-12)
+
+
+@pytest.mark.parametrize(("nvir", "naux"), [(385, 400), (128, 8192), (600, 1024), (250, 1000)])
+def test_rows_of_b_are_never_a_power_of_two_of_bytes(nvir, naux):
+    (block,) = layout.pack_b(np.ones((1, nvir, naux)), 1)
+    row = block[0].nbytes
+    assert row & (row - 1) or row < 8192
+    assert block.sum() == nvir * naux
 
 
 def test_every_denominator_of_padded_orbitals_is_positive():

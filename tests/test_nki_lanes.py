@@ -46,7 +46,7 @@ from dfmp2.trainium.launch.compiler import NeffCache
 from dfmp2.trainium.launch.executors import InterpreterExecutor, source_hash
 from dfmp2.trainium.launch.guard import GuardedBackend, redo
 from tests.conftest import MOLECULES
-from tests.stand_in_nki.site import planted
+from tests.stand_in_nki.site import PACKAGES, planted
 from tests.test_backends import fitted, oracle
 from tests.test_disk import both
 
@@ -124,17 +124,25 @@ def test_programs_are_compiled_once_for_all_sizes_of_a_bucket_and_run_where_ther
     assert stages == ["compiled kernels of nki"]
 
 
-@pytest.mark.parametrize("entry", ["standalone", "call"])
+@pytest.mark.parametrize("entry", ["tracer", "standalone", "call", "misfit"])
 def test_every_known_entry_point_of_the_compiler_is_used_where_it_is_the_one_there(machine, entry):
     machine.sound()
     machine.patch.setenv("STAND_IN_ENTRY", entry)
     cache, counts = NeffCache(machine.folder / "neff"), proof.Proof()
     program = programs((Shape(4, 8, 20),), "trn1")[0]
     done = compiler.ensure(program, "trn1", cache, counts)
-    assert (done.entry, done.compiler) == (entry, "neuronx-cc 2.26.6360.0, nki 0.5.0")
+    taken = "standalone" if entry == "misfit" else entry  # a tracer that is called otherwise
+    assert (done.entry, done.compiler) == (taken, "neuronx-cc 2.26.6360.0, nki 0.5.0")
     variables = json.loads(done.path.read_text())["environment"]
     assert variables["NEURON_PLATFORM_TARGET_OVERRIDE"] == "trn1" and variables["NEURON_LOGICAL_NC_CONFIG"] == "1"
-    assert variables["NEURON_CC_FLAGS"] == "--auto-cast=none --retry_failed_compilation"
+    assert variables["NEURON_CC_FLAGS"] == "--auto-cast=none"
+
+
+def test_a_flag_that_neuronx_cc_does_not_know_ends_the_run_and_is_named(machine):
+    machine.sound()
+    machine.patch.setenv("NEURON_CC_FLAGS", "--cache_dir=/tmp/x --auto-cast=matmult")
+    with pytest.raises(KernelError, match="unrecognized arguments: --cache_dir=/tmp/x"):
+        block("nki")
 
 
 def test_another_interpreter_compiles_where_nki_and_the_bindings_clash(machine):
@@ -145,6 +153,35 @@ def test_another_interpreter_compiles_where_nki_and_the_bindings_clash(machine):
     assert toolchain.versions(("nki", "absent"), environment.HERE, str(other)) == {"nki": "0.5.0"}
     assert block("nki").direct.shape == (3, 3)
     assert len(list((machine.folder / "neff").glob("*/*.neff"))) == 1
+
+
+def test_the_bindings_within_nki_are_found_where_there_are_no_others(machine):
+    machine.sound(nrtpy=None)
+    site = machine.folder / "site" / "nki" / "runtime"
+    site.mkdir()
+    text = (PACKAGES / "nrtpy" / "__init__.py").read_text()
+    (site / "__init__.py").write_text(f"{text}\n\nSpikeModel, SpikeTensor = NrtpyModel, NrtpyTensor\n")
+    assert toolchain.bindings() == ("nki.runtime", ("Spike",))
+    assert details(water(machine, "nki"))["runtime bindings"] == "nki.runtime.SpikeModel"
+
+
+def test_kept_outputs_have_a_type_that_programs_take(machine):
+    machine.sound()
+    (machine.folder / "h2o.xyz").write_text(MOLECULES["h2o"])
+    given = {"backend": "nki", "transform": "device", "threads": 1, "listener": Quiet(), "check": True}
+    result = python.run(machine.folder / "h2o.xyz", "sto-3g", **given)
+    assert abs(result.check.correlation_difference) < 1e-7
+
+
+@pytest.mark.parametrize(("late", "warm"), [(False, 0.0), (True, 1.0)])
+def test_launches_of_the_first_seconds_are_not_warm(monkeypatch, late, warm):
+    times = iter([0.0, 1.0, 6.0, 7.0] if late else [0.0, 1.0, 2.0, 3.0])
+    monkeypatch.setattr(proof.time, "perf_counter", lambda: next(times))
+    counts = proof.Proof()
+    for _ in range(2):
+        with counts.launch("program"):
+            pass
+    assert (counts.first_seconds, counts.ramp_seconds, counts.warm_seconds) == (1.0, 1.0 - warm, warm)
 
 
 def test_a_damaged_program_counts_as_absent(machine):

@@ -52,6 +52,8 @@ BODY = [
     ("syntax", "yield n", ""),
     ("syntax", "nisa.memset(**a)", "nisa.memset(dst=a, value=0.0)"),
     ("syntax", "part(**a)", "part(x=a, y=n)"),
+    ("loop-target", "for k, m in a:\n    pass", "for k in range(n):\n    pass"),
+    ("not-in-subset", "nisa.tensor_scalar(dst=a, data=a, op0=nl.mod, operand0=n)", ""),
     ("purity", "global LIMIT", ""),
     ("import", "import nki", ""),
     ("positional", "nisa.memset(a, value=0.0)", "nisa.memset(dst=a, value=0.0)"),
@@ -76,6 +78,11 @@ BODY = [
         "signature",
         "nisa.activation(dst=a, op=nl.copy, data=a, engine=nisa.engine.scalar)",
         "nisa.activation(dst=a, op=nl.copy, data=a)",
+    ),
+    (
+        "activation-copy-bias",
+        "nisa.activation(dst=a, op=nl.copy, data=a, bias=n)",
+        "nisa.tensor_scalar(dst=a, data=a, op0=nl.add, operand0=n)",
     ),
     (
         "enum-value",

@@ -133,8 +133,9 @@ def test_a_variable_that_is_neither_yes_nor_no_is_an_error(machine):
 
 
 def test_the_launcher_sets_what_keeps_numbers_and_tools_right(tmp_path):
-    given = {"PATH": "/usr/bin", "NEURON_CC_FLAGS": "--verbose=35 --auto-cast matmult"}
+    given = {"PATH": "/usr/bin", "NEURON_CC_FLAGS": "--retry_failed_compilation --verbose=35 --auto-cast matmult"}
     host = Host(given, tmp_path, tmp_path / "venv")
+    assert environment.settings("nki", "trn1", host)["NEURON_CC_FLAGS"] == "--verbose=35 --auto-cast=none"
     found = environment.settings("nki-xla", "trn1", host, core=3)
     assert found["NEURON_CC_FLAGS"] == "--verbose=35 --auto-cast=none --retry_failed_compilation"
     assert found["PATH"].split(":")[0] == str(tmp_path / "venv/bin")

@@ -186,7 +186,8 @@ def _trainium(predicted: tuple[Prediction, ...]) -> list[str]:
         if one.obstacle
         else (
             f"{_place(one)}, lane {one.lane}, {one.calls} calls, {one.neffs} NEFFs",
-            *(f"{seconds:.4f}" for seconds in (one.device, one.dispatch, one.link)),
+            f"{one.device:.4f} to {one.slowest:.4f}",
+            *(f"{seconds:.4f}" for seconds in (one.dispatch, one.link)),
             format_bytes(one.memory),
         )
         for one in predicted

@@ -8,9 +8,9 @@ B may also be made on the device (K1 and K2), of fitted integrals that are round
 
     B_iaP = sum_mu nu A_P(mu, nu) C_occ(mu, i) C_vir(nu, a)        A_P fitted in float64
 
-A batch of 128 A_P goes up once for all spins. Between K1 and K2 the host puts the outputs of all batches below each
-other, for 8 occupied orbitals at a time; nothing is permuted. All spins have the columns of the one with most virtual
-orbitals, so that they share both programs, and the programs of the pair energies as well.
+A batch of 128 A_P goes up once for all spins, in tensors of at most 2 GiB. Between K1 and K2 the host puts the outputs
+of all batches below each other, orbital after orbital, for 8 occupied orbitals at a time. All spins have the columns of
+the one with most virtual orbitals, so that they share both programs, and the programs of the pair energies as well.
 """
 
 from __future__ import annotations
@@ -42,20 +42,27 @@ def transform(tensors: Sequence[UntransformedTensor], executor: Executor) -> lis
     """
     a, nao = tensors[0].a, len(tensors[0].c_occ)
     tiles, slices = -(-nao // P), layout.padded_naux(len(a)) // P
+    rows = layout.tiles_at_once(tiles)
     columns = layout.tile_columns(layout.padded_nvir(max(t.shape[1] for t in tensors)))
     groups = [[executor.upload(pack_orbitals(part, GROUP)) for part in _parts(t.c_occ, GROUP)] for t in tensors]
     virtual = [executor.upload(pack_orbitals(t.c_vir, columns)) if columns else None for t in tensors]
     halves: list[list[list[NDArray[Any]]]] = [[[] for _ in own] for own in groups]  # spin, group of orbitals, batch
     for k in range(slices):
-        batch = executor.upload(pack_fitted(unpacked(a[k * P : (k + 1) * P], nao), tiles))
-        for own, found in zip(groups, halves, strict=True):
-            for c_occ, half in zip(own, found, strict=True):
-                half.append(executor.launch(SOURCE, "half_transform", {"a": batch, "c_occ": c_occ}))
+        fitted = unpacked(a[k * P : (k + 1) * P], nao)
+        for first in range(0, tiles, rows):
+            batch = executor.upload(pack_fitted(fitted, tiles, first, rows))
+            for own, found in zip(groups, halves, strict=True):
+                for c_occ, half in zip(own, found, strict=True):
+                    x = executor.launch(SOURCE, "half_transform", {"a": batch, "c_occ": c_occ})
+                    half.append(x[: (tiles - first) * P].transpose(1, 0, 2))
 
     def full(first: int, found: list[list[NDArray[Any]]], c_vir: Any) -> Any:
-        at = first % GROUP
-        x = np.concatenate([half[:, at : at + EDGE] for half in found[first // GROUP]])
-        return executor.keep(SOURCE, "full_transform", {"x": executor.upload(x), "c_vir": c_vir})
+        at, pieces = first % GROUP, -(-tiles // rows)
+        parts = [half[at : at + EDGE] for half in found[first // GROUP]]
+        x = np.concatenate([np.concatenate(parts[k : k + pieces], axis=1) for k in range(0, len(parts), pieces)])
+        given = {"x": executor.upload(x.reshape(-1, P)), "c_vir": c_vir, "edge": EDGE}
+        stored = layout.stored_slices(columns, slices * P)
+        return executor.keep(SOURCE, "full_transform", {**given, "stored": stored})
 
     return [
         tuple(full(first, found, c_vir) for first in range(0, tensor.shape[0], EDGE)) if columns else ()
@@ -75,13 +82,16 @@ def pack_orbitals(c: Array, columns: int) -> Array:
     return np.ascontiguousarray(padded.reshape(tiles, P, columns).transpose(1, 0, 2))
 
 
-def pack_fitted(a: Array, tiles: int) -> Array:
-    """Up to 128 A_P (n, nao, nao) as (NT*128*128, NT, 128): row (nu_tile*128 + P)*128 + mu, slice mu_tile, col. nu."""
-    packed = np.zeros((tiles, P, P, tiles, P))  # nu_tile, P, mu, mu_tile, nu
-    for nu, mu in np.ndindex(tiles, tiles):
-        part = a[:, mu * P : (mu + 1) * P, nu * P : (nu + 1) * P]
+def pack_fitted(a: Array, tiles: int, first: int, rows: int) -> Array:
+    """Up to 128 A_P (n, nao, nao) as (rows*128*128, NT, 128): row (nu_tile*128 + P)*128 + mu, slice mu_tile, column nu.
+
+    first, rows : tiles of nu; zero beyond the last
+    """
+    packed = np.zeros((rows, P, P, tiles, P))  # nu_tile, P, mu, mu_tile, nu
+    for nu, mu in np.ndindex(rows, tiles):
+        part = a[:, mu * P : (mu + 1) * P, (first + nu) * P : (first + nu + 1) * P]
         packed[nu, : part.shape[0], : part.shape[1], mu, : part.shape[2]] = part
-    return packed.reshape(tiles * P * P, tiles, P)
+    return packed.reshape(rows * P * P, tiles, P)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +263,7 @@ class NkiBackend(Backend):
             "eu": self._kept(left.b, ("cross", virtual[1].tobytes()), lambda: layout.cross_table(*virtual)),
             "neg": self._executor.upload(layout.cross_neg(eps_i, eps_j)),
             "nvir": nvir,
+            "slices": naux // P,
             "residents": layout.residents(max(nvir, left.b.nvir), naux),
         }
         out = self._executor.launch(f"{KERNELS}.pair_energy_cross", "pair_energy_cross", arguments)

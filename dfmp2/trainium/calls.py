@@ -10,13 +10,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dfmp2.backends.base import Shape
-from dfmp2.errors import InputError
+from dfmp2.errors import InputError, KernelError
 from dfmp2.trainium import layout
 from dfmp2.trainium.interpreter.rules import Shape as Tensor
 from dfmp2.trainium.layout import EDGE, Array, P
@@ -121,7 +122,7 @@ class PairForm:
 
     def constants(self, diagonal: bool, target: str) -> dict[str, Any]:
         """Compile-time arguments; `diagonal` : both blocks are the same one."""
-        found = {"nvir": self.nvir, "residents": self.residents, "run": layout.RUN}
+        found = {"nvir": self.nvir, "slices": self.naux // P, "residents": self.residents, "run": layout.RUN}
         return {**found, "diagonal": diagonal, "transpose": target == "gen3"}
 
     def items(self, diagonal: bool) -> tuple[layout.Item, ...]:
@@ -139,14 +140,14 @@ class PairForm:
 
     def tensors(self, diagonal: bool) -> dict[str, Tensor]:
         """Shapes of the other arguments."""
-        block = Tensor((self.edge * P, self.naux // P, layout.tile_columns(self.nvir)))
+        block = _block(self.edge, self.naux, layout.tile_columns(self.nvir))
         items, columns = self.items(diagonal), layout.upper_columns(self.nvir)
         groups = sum(len(item.rows) > 1 for item in items)
         if self.packed:
             full, height = divmod(self.nvir, P)
             columns = layout.upper_columns(full * P) + (full + 1) * height + (columns if diagonal else 0)
         neg = 2 * sum(len(item.rows) for item in items) + groups
-        widths = {"eu": columns, "neg": neg, "identity": self.identity().shape[1]}
+        widths = {"eu": layout.stored_columns(columns), "neg": neg, "identity": self.identity().shape[1]}
         return {"b_i": block, "b_j": block, **{name: Tensor((P, width)) for name, width in widths.items()}}
 
 
@@ -188,16 +189,17 @@ def cross_calls(
     count = -(-nocc[0] // edge) * -(-nocc[1] // edge)
     if not count:
         return ()
-    slices = layout.padded_naux(naux) // P
+    padded = layout.padded_naux(naux)
     left, right = (layout.tile_columns(layout.padded_nvir(n)) for n in nvir)
     n = layout.padded_nvir(nvir[1])
     arguments = {
-        "b_i": Tensor((edge * P, slices, left)),
-        "b_j": Tensor((edge * P, slices, right)),
-        "eu": Tensor((P, left // P * n)),
+        "b_i": _block(edge, padded, left),
+        "b_j": _block(edge, padded, right),
+        "eu": Tensor((P, layout.stored_columns(left // P * n))),
         "neg": Tensor((P, edge * edge)),
         "nvir": n,
-        "residents": layout.residents(max(map(layout.padded_nvir, nvir)), layout.padded_naux(naux), edge),
+        "slices": padded // P,
+        "residents": layout.residents(max(map(layout.padded_nvir, nvir)), padded, edge),
     }
     return (_call("pair_energy_cross", "pair_energy_cross", arguments, count),)
 
@@ -207,11 +209,14 @@ def transform_calls(
 ) -> tuple[Call, ...]:
     """Calls of K1 (128 fitting functions, 64 occupied orbitals each) and K2 (a block of them each) for one spin."""
     tiles, slices, blocks = -(-nao // P), layout.padded_naux(naux) // P, -(-nocc // edge)
-    half = {"a": Tensor((tiles * P * P, tiles, P)), "c_occ": Tensor((P, tiles, layout.GROUP))}
+    rows = layout.tiles_at_once(tiles)
+    half = {"a": Tensor((rows * P * P, tiles, P)), "c_occ": Tensor((P, tiles, layout.GROUP))}
     columns = layout.tile_columns(layout.padded_nvir(nvir))
-    full = {"x": Tensor((slices * tiles * P, edge, P)), "c_vir": Tensor((P, tiles, columns))}
+    stored = layout.stored_slices(columns, slices * P)
+    tensors = {"x": Tensor((slices * edge * tiles * P, P)), "c_vir": Tensor((P, tiles, columns))}
+    full = {**tensors, "edge": edge, "stored": stored}
     return (
-        _call("transform", "half_transform", half, slices * -(-nocc // layout.GROUP)),
+        _call("transform", "half_transform", half, slices * -(-tiles // rows) * -(-nocc // layout.GROUP)),
         _call("transform", "full_transform", full, blocks),
     )
 
@@ -240,8 +245,24 @@ def predecessor_calls(nocc: int, nvir: int, naux: int) -> tuple[Call, ...]:
     return tuple(calls)
 
 
+def _block(edge: int, naux: int, columns: int) -> Tensor:
+    """B of `edge` orbitals; `naux` is padded."""
+    return Tensor((edge * P, layout.stored_slices(columns, naux), columns))
+
+
 def _call(module: str, kernel: str, arguments: dict[str, Any], count: int) -> Call:
-    """The program's name is made of everything that it was compiled for."""
+    """The program's name is made of everything that it was compiled for.
+
+    Raises
+    ------
+    KernelError : a tensor is larger than the chips take
+    """
+    for name, value in arguments.items():
+        if isinstance(value, Tensor) and 4 * prod(value.shape) > layout.TENSOR:
+            raise KernelError(
+                f"{kernel}: {name} {'x'.join(map(str, value.shape))} has {4 * prod(value.shape)} bytes: a tensor may "
+                f"have {layout.TENSOR}, because DMA offsets have 32 bits: use --backend cpu"
+            )
     words = ["x".join(map(str, v.shape)) if isinstance(v, Tensor) else str(v) for v in arguments.values()]
     return Call(f"{KERNELS}.{module}", kernel, arguments, count, "-".join([kernel, *words]))
 

@@ -141,11 +141,11 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool, host: H
     cache, versions = NeffCache(cache_folder(host)), compiler.compiler_versions(host)
     missing = sum(cache.find(program, target, versions) is None for program in programs(spins, target))
     compiling = missing * COMPILE_SECONDS
-    dispatch = found.calls * prediction.ROUND_TRIP / 1e3 / cores  # every call is waited for
-    device = found.device + dispatch + found.link + compiling
+    device = found.usual + found.dispatch + found.link + compiling
     told = (
-        f"predicted {device:.2f} s on {cores} {target} core{'s' * (cores > 1)} (device {found.device:.3f}, "
-        f"dispatch {dispatch:.3f}, transfers {found.link:.3f}, compiling {missing} programs {compiling:.0f}) "
+        f"predicted {device:.2f} s on {cores} {target} core{'s' * (cores > 1)} "
+        f"(device {found.usual:.3f}, from {found.device:.3f} to {found.slowest:.3f}, "
+        f"dispatch {found.dispatch:.3f}, transfers {found.link:.3f}, compiling {missing} programs {compiling:.0f}) "
         f"against {host_seconds:.2f} s on the host ({'rates measured here' if measured else 'built-in rates'})"
     )
     return (lane, f"auto: {told}") if device < host_seconds else (None, f"auto: the host is faster: {told}")

@@ -2,6 +2,9 @@
 
     B3[i*128 + p, k, a] = B[i, a, k*128 + p]        one block of `edge` occupied orbitals per device buffer
 
+A row of B3 gets an empty slice where its length would be a power of two of bytes, from 8 kB on: transfers of parts of
+such rows run at half their rate (aws-samples/sample-spectral-dns-on-aws-neuron, docs/neuron-rules.md, rule 7).
+
 Sizes are padded to buckets so that compiled programs do not depend on the molecule's details: virtuals to 32,
 fitting functions to 256 (one slice of 128 below that), occupied orbitals to the block edge. B is zero in all padding.
 Padded virtuals lie at +1000 Eh and padded occupied orbitals at the lowest real one, so that every denominator is
@@ -27,8 +30,12 @@ BANK = 512
 EDGE = 8
 GROUP = 64  # occupied orbitals of a half transform: fewer cost the Tensor Engine as much
 RUN = 256  # elements of a float32 row sum
-SBUF_BUDGET = 152_064  # bytes per partition that choosing more residents may reach
-PACKED_BUDGET = SBUF_BUDGET + 18 * 1024  # the same where leftover rows are packed; 180,224 are usable on gen2
+PART = 6144  # float32 numbers per partition of a part of B_j, which DMA writes
+STAGING = 2 * 1536 * 4  # bytes per partition of the staging tiles through which everything else comes that stays
+SBUF_BUDGET = 164_352  # bytes per partition that choosing more residents may reach
+PACKED_BUDGET = SBUF_BUDGET + 14 * 1024  # the same where leftover rows are packed; 180,224 are usable on gen2
+TENSOR = 2**31  # bytes of a tensor in device memory: the DMA engines' offsets have 32 bits, and 4 GiB abort
+STRIDE = 8192  # bytes: powers of two from here on are no length of a row
 FAR = 1.0e3  # Eh, of padded virtual orbitals
 OFF_DIAGONAL = EDGE * EDGE  # pairs that a call evaluates
 DIAGONAL = EDGE * (EDGE + 1) // 2
@@ -52,6 +59,21 @@ def tile_columns(nvir: int) -> int:
     return -(-nvir // P) * P
 
 
+def stored_slices(columns: int, naux: int) -> int:
+    """Slices of 128 fitting functions in a row of a B tile of that many columns; `naux` is padded."""
+    row = 4 * naux * columns // P
+    return naux // P + (row >= STRIDE and row & (row - 1) == 0)
+
+
+def stored_columns(width: int) -> int:
+    """Columns of a table of that width: one more where its rows would be a power of two of bytes."""
+    return width + (4 * width >= STRIDE and width & (width - 1) == 0)
+
+
+def _stored(table: Array) -> Array:
+    return np.pad(table, ((0, 0), (0, stored_columns(table.shape[1]) - table.shape[1])))
+
+
 def upper_columns(nvir: int) -> int:
     """Columns of the upper triangle of 128-blocks of an (nvir, nvir) matrix."""
     return sum(nvir - P * row for row in range(-(-nvir // P)))
@@ -69,26 +91,44 @@ def sum_columns(total: int, run: int = RUN) -> list[tuple[int, int]]:
     return [(-(-2 * size // run), -(-size // run)) for size in sizes]
 
 
+def tiles_at_once(tiles: int) -> int:
+    """Tiles of 128 basis functions nu that a call of the half transform takes: all, or as many as a tensor holds."""
+    calls = -(-4 * P**3 * tiles**2 // TENSOR)
+    return -(-tiles // calls)
+
+
+def parts(nvir: int, naux: int) -> int:
+    """Parts in which the kernels load B_j: of at most 512 columns and 24 kB per partition; sizes are padded."""
+    found, columns = -(-nvir // BANK), tile_columns(nvir) if nvir <= BANK else -(-nvir // -(-nvir // BANK))
+    while naux // P * columns > PART and columns > 32:
+        found += 1
+        columns = -(-nvir // found)
+    return found
+
+
 def residents(nvir: int, naux: int, edge: int = EDGE, extra: int = 0, budget: int = SBUF_BUDGET) -> int:
-    """B_i blocks to hold at a time: as many as fit, one where B_j comes in parts (nvir > 512).
+    """B_i blocks to hold at a time: as many as fit, one where B_j comes in parts.
 
     nvir, naux : padded; extra : bytes per partition that a variant needs besides; budget : bytes to stay within
     """
-    if nvir > BANK:
+    if parts(nvir, naux) > 1:
         return 1
     block = naux // P * tile_columns(nvir) * 4
     upper = upper_columns(nvir)
     chunk = min(BANK, upper)
-    fixed = 4 * (3 * upper + 2 * lower_columns(nvir) + 2 * edge * edge + 3 * P + 9 * chunk) + 2 * block + extra
+    fixed = (
+        4 * (3 * upper + 2 * lower_columns(nvir) + 2 * edge * edge + 3 * P + 9 * chunk) + 2 * block + STAGING + extra
+    )
     columns = 4 * edge * sum(j + k for j, k in sum_columns(upper))
     fitting = [n for n in range(1, edge + 1) if edge % n == 0 and fixed + n * (block + 2 * columns) <= budget]
     return max(fitting, default=1)
 
 
 def pack_b(b: Array, edge: int = EDGE, dtype: type[np.floating[Any]] = np.float32) -> Iterator[NDArray[Any]]:
-    """B (nocc, nvir, naux) as blocks (edge*128, naux_pad/128, tile columns), zero in the padding."""
+    """B (nocc, nvir, naux) as blocks (edge*128, stored slices, tile columns), zero in the padding."""
     nocc, nvir, naux = b.shape
-    slices, columns = padded_naux(naux) // P, tile_columns(padded_nvir(nvir))
+    columns = tile_columns(padded_nvir(nvir))
+    slices = stored_slices(columns, padded_naux(naux))
     for first in range(0, nocc, edge):
         block = np.zeros((edge, slices * P, columns), dtype)
         block[: min(edge, nocc - first), :naux, :nvir] = b[first : first + edge].transpose(0, 2, 1)
@@ -112,6 +152,10 @@ def pad_occupied(eps_occ: Array, edge: int = EDGE) -> Array:
 
 def eu_table(eps_vir: Array) -> Array:
     """(128, U) table of e_a + e_b: all diagonal blocks (doubled), then the blocks right of each, row by row."""
+    return _stored(_folded(eps_vir))
+
+
+def _folded(eps_vir: Array) -> Array:
     e, nvir = pad_virtuals(eps_vir), padded_nvir(eps_vir.size)
     rows = [e[start : start + P, None] for start in range(0, nvir, P)]
     diagonal = [2 * (row + e[None, P * k : min(nvir, P * k + P)]) for k, row in enumerate(rows)]
@@ -122,7 +166,7 @@ def eu_table(eps_vir: Array) -> Array:
 def cross_table(left: Array, right: Array) -> Array:
     """(128, NT*n) table of e_a + e_b, row tile after row tile of the left space."""
     e, f = pad_virtuals(left), pad_virtuals(right)[: padded_nvir(right.size)]
-    return np.hstack([e[start : start + P, None] + f[None, :] for start in range(0, e.size, P)])
+    return _stored(np.hstack([e[start : start + P, None] + f[None, :] for start in range(0, e.size, P)]))
 
 
 class Item(NamedTuple):
@@ -168,7 +212,7 @@ def packing(nvir: int, naux: int, edge: int = EDGE) -> int:
     nvir, naux : padded
     """
     height = nvir % P
-    if height not in (32, 64) or not P < nvir <= BANK:
+    if height not in (32, 64) or nvir < P or parts(nvir, naux) > 1:
         return 0
     group = P // height
     return group if packed_residents(nvir, naux, edge) % group == 0 else 0
@@ -190,8 +234,8 @@ def packed_tables(eps_vir: Array, diagonal: bool) -> Array:
     own += [row + e[None, P * k + P : left] for k, row in enumerate(rows)]
     shared = [row + e[None, left:nvir] for row in rows]
     last = np.tile(2 * (e[left:nvir, None] + e[None, left:nvir]), (P // (nvir - left), 1))
-    whole = [eu_table(eps_vir)] if diagonal else []
-    return np.hstack([*own, *shared, last, *whole])
+    whole = [_folded(eps_vir)] if diagonal else []
+    return _stored(np.hstack([*own, *shared, last, *whole]))
 
 
 def packed_identity(nvir: int) -> Array:

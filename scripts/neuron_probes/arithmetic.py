@@ -10,7 +10,7 @@ from neuron_probes.probe import Bench, Decision, Numbers, Setting
 PRODUCTS, ELEMENTWISE, LOOP = ("neuron_probes." + name for name in ("products", "elementwise", "counted_loop"))
 # format, number in the kernel, k: (1 + 2^-k)^2 = 1 + 2^(1-k) + 2^-2k, of which a narrow product keeps the first two.
 FORMATS = (("float32", 0, 11), ("bfloat16", 1, 7), ("float16", 2, 10))
-FUNCTIONS = ("Vector reciprocal", "Scalar copy + bias", "Scalar square", "Scalar reciprocal", "Scalar rsqrt")
+FUNCTIONS = ("Vector reciprocal", "Vector sum with a column", "Scalar square", "Scalar reciprocal", "Scalar rsqrt")
 LOW, HIGH = 0.1, 300.0  # Eh: denominators of small and large gaps, deep core orbitals included
 ROUNDED = 2.0**-24  # relative error of a correctly rounded float32 operation
 GOOD = 4 * ROUNDED  # what the certificate's estimate allows for each step
@@ -51,22 +51,22 @@ def decide_width(found: Numbers) -> Decision:
 def functions(bench: Bench) -> Numbers:
     """P3: largest relative error over 65,536 points between 0.1 and 300."""
     x = np.geomspace(LOW, HIGH, 65_536).astype(np.float32).reshape(128, 512)
-    bias = np.linspace(0.6, 40.0, 128, dtype=np.float32)[:, None]
+    column = np.linspace(0.6, 40.0, 128, dtype=np.float32)[:, None]
     wide = x.astype(np.float64)
-    exact = (1 / wide, wide + bias, wide**2, 1 / wide, 1 / np.sqrt(wide))
+    exact = (1 / wide, wide + column, wide**2, 1 / wide, 1 / np.sqrt(wide))
     found = {}
     for number, (name, expected) in enumerate(zip(FUNCTIONS, exact, strict=True)):
-        result = bench.run(ELEMENTWISE, "function", {"x": x, "bias": bias, "which": number})
+        result = bench.run(ELEMENTWISE, "function", {"x": x, "column": column, "which": number})
         found[f"{name}, largest relative error"] = _relative(result, expected)
     return found
 
 
 def decide_functions(found: Numbers) -> Decision:
-    """P3's rule: the kernel needs the Vector Engine's reciprocal, and copy + bias and square of the Scalar Engine."""
+    """P3's rule: reciprocal and sum with a column of the Vector Engine, and square of the Scalar Engine are needed."""
     error = {name: found[f"{name}, largest relative error"] for name in FUNCTIONS}
     needed = {
         "Vector reciprocal": "a pair kernel without a reciprocal (Laplace transform)",
-        "Scalar copy + bias": "denominators from tensor_scalar on the Vector Engine",
+        "Vector sum with a column": "denominators from nl.relu with a bias on the Scalar Engine",
         "Scalar square": "squares from tensor_tensor on the Vector Engine",
     }
     bad = [name for name in needed if not error[name] <= GOOD]

@@ -1,6 +1,6 @@
 """Probe kernels of the Vector and Scalar Engine: accuracy of one function, time of a chain of instructions.
 
-    function      x (128, N), bias (128, 1) -> f(x)
+    function      x (128, N), column (128, 1) -> f(x)
     reciprocals   x (128, N)                -> x after `rounds` pairs 1/(1/x), into PSUM and back to SBUF
     multiplies    x (128, N), f (128, N)    -> x f^rounds, f in SBUF or in PSUM
     copies        x (128, N)                -> x after `rounds` copies on the Scalar Engine
@@ -14,23 +14,23 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.tiles import P, load, psum, sbuf
+from dfmp2.trainium.kernels.tiles import P, add_column, load, psum, sbuf
 
 
 @nki.jit
-def function(x: nl.ndarray, bias: nl.ndarray, which: int) -> nl.ndarray:
-    """which : 0 reciprocal of the Vector Engine; Scalar Engine: 1 copy + bias, 2 square, 3 reciprocal, 4 rsqrt."""
+def function(x: nl.ndarray, column: nl.ndarray, which: int) -> nl.ndarray:
+    """which : Vector Engine: 0 reciprocal, 1 sum with a column; Scalar Engine: 2 square, 3 reciprocal, 4 rsqrt."""
     columns = x.shape[1]
     out = nl.ndarray((P, columns), dtype=nl.float32, buffer=nl.shared_hbm)
     tile = sbuf(columns)
     load(tile, x)
     add = sbuf(1)
-    load(add, bias)
+    load(add, column)
     result = sbuf(columns)
     if which == 0:
         nisa.reciprocal(dst=result, data=tile)
     if which == 1:
-        nisa.activation(dst=result, op=nl.copy, data=tile, bias=add)
+        add_column(result, tile, add)
     if which == 2:
         nisa.activation(dst=result, op=nl.square, data=tile)
     if which == 3:

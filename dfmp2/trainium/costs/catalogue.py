@@ -22,6 +22,9 @@ from dfmp2.trainium.interpreter.rules import Shape as Tensor
 
 FLOAT32 = 4
 ARRAY = 128 * 128
+# Parts of the Tensor Engine's float32 peak that others reach on trn1: AWS's tuned products (documentation 2.26, matrix
+# multiplication tutorial), and the float32 kernels of aws-samples/sample-spectral-dns-on-aws-neuron (docs/results.md).
+USUAL, SLOWEST = 0.85, 0.40
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,10 @@ class Price:
         """In-order schedule, host dispatch not included."""
         return self.total(lambda account: account.makespan)
 
+    def at(self, utilisation: float) -> float:
+        """The makespan where the Tensor Engine is busy for that part of it, but no less than the schedule's."""
+        return max(self.makespan, self.busy("tensor") / utilisation)
+
     @property
     def bound(self) -> float:
         """The busiest engine or port of each call."""
@@ -124,6 +131,11 @@ class Price:
     def sbuf(self) -> int:
         """SBUF bytes per partition alive at once, of the largest call."""
         return max((part.account.sbuf for part in self.parts), default=0)
+
+    @property
+    def moved(self) -> int:
+        """The same of tensors that transfers write."""
+        return max((part.account.moved for part in self.parts), default=0)
 
     @property
     def psum(self) -> int:
@@ -158,7 +170,8 @@ def price(variant: str, made: Iterable[Call], multiplications: int, chip: Chip, 
 def b_bytes(shape: Shape) -> int:
     """Bytes of B in the kernels' layout, padding included."""
     occupied = -(-shape.nocc // layout.EDGE) * layout.EDGE
-    return occupied * layout.padded_naux(shape.naux) * layout.tile_columns(layout.padded_nvir(shape.nvir)) * FLOAT32
+    columns = layout.tile_columns(layout.padded_nvir(shape.nvir))
+    return occupied * layout.P * layout.stored_slices(columns, layout.padded_naux(shape.naux)) * columns * FLOAT32
 
 
 def _predecessor(

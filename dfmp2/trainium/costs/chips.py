@@ -129,6 +129,8 @@ class Assumptions:
     cross_engine_wait : cycles of the waiting engine between the end of an instruction elsewhere and its own start
     dma_start : ns between the release of a transfer and its first byte (DMA bandwidth guide)
     dma_half : contiguous bytes at which a queue reaches half of its rate; reproduces 135 to 142 GB/s for 512 B rows
+    moved_line : bytes per partition; where tensors that transfers write take more on trn1, streamed tiles lose their
+        slots and every transfer takes `moved_factor` as long (measured elsewhere: 2,823 us at 88 KiB, 11,201 at 96)
     """
 
     vector_overhead: int = 100
@@ -139,6 +141,8 @@ class Assumptions:
     cross_engine_wait: int = 64
     dma_start: float = 1300.0
     dma_half: int = 512
+    moved_line: int = 96 * 1024
+    moved_factor: float = 4.0
 
     def overhead(self, engine: str) -> int:
         """Cycles added to every instruction of an engine."""
@@ -194,9 +198,10 @@ def charge(instruction: Instruction, chip: Chip, given: Assumptions) -> Charge:
 
 def transfer_time(instruction: Instruction, chip: Chip, given: Assumptions) -> float:
     """Nanoseconds the queues of a transfer are busy."""
-    run = max(1, instruction.run_bytes)
+    run, row = max(1, instruction.run_bytes), instruction.row_bytes
+    halved = 2 if chip.target == "gen2" and row and row & (row - 1) == 0 else 1  # see the rule dma-stride
     rate = queues(instruction) * chip.dma * run / (run + given.dma_half)
-    return instruction.bytes / rate
+    return halved * instruction.bytes / rate
 
 
 def queues(instruction: Instruction) -> int:

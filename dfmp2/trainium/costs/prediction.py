@@ -1,10 +1,10 @@
 """Predicted time and device memory of a calculation: what the host adds to kernel calls, pair energies, transformation.
 
-    neff    programs compiled once, loaded once, operands stay on the device; calls are queued
+    neff    programs compiled once, loaded once, operands stay on the device
     xla     the same through torch-xla
     numpy   every call compiles, uploads its inputs and downloads its outputs
 
-0.67 ms per submission, 1.3 ms per round trip, 4.6 GB/s to and 5.6 GB/s from the device are figures published for trn1
+1.3 ms per round trip, 4.6 GB/s to and 5.6 GB/s from the device are figures published for trn1
 through torch-xla; for neff the link is assumed to be the same. One spin needs the pairs i <= j of its space, two spins
 both of these and all pairs between them. B comes from the host, to each of several cores the blocks that it needs; or
 it is made on the core from fitted integrals over basis functions, and stays there:
@@ -30,8 +30,8 @@ from dfmp2.trainium.costs.chips import CHIPS, Assumptions, Chip, find_chip
 from dfmp2.trainium.layout import blocks_by_core, largest_share, pair_channels
 
 LANES = ("neff", "xla", "numpy")
-SUBMIT = 0.67  # ms
-ROUND_TRIP = 1.3  # ms
+SUBMIT = 0.67  # ms of each further call of a queue
+ROUND_TRIP = 1.3  # ms of a call that is waited for, as the executors wait for each
 UPLOAD, DOWNLOAD = 4.6e6, 5.6e6  # bytes per ms
 RECOMPILE = 10_000.0  # ms for each call of the numpy lane, unless the user knows better
 MS, NS = 1e3, 1e9  # in a second
@@ -44,7 +44,7 @@ class Dispatch:
     Attributes
     ----------
     lane : how calls are launched
-    calls : submissions and the final round trip; link : uploads and downloads; compile : compilation inside the calls
+    calls : round trips; link : uploads and downloads; compile : compilation inside the calls
     flagged : why this lane is not for production, "" if it is
     """
 
@@ -73,7 +73,7 @@ def dispatch(
         return Dispatch(lane, calls * ROUND_TRIP, per_call / UPLOAD + down, calls * recompile, flagged)
     if lane not in LANES:
         raise ValueError(f"lane {lane!r}: expected one of {', '.join(LANES)}")
-    return Dispatch(lane, calls * SUBMIT + ROUND_TRIP, resident / UPLOAD + down, 0.0, "")
+    return Dispatch(lane, calls * ROUND_TRIP, resident / UPLOAD + down, 0.0, "")
 
 
 def predict(
@@ -111,10 +111,13 @@ def _on(chip: Chip, spins: Sequence[Shape], given: Assumptions, cores: int) -> P
     launched = dispatch(LANES[0], calls, operands, operands, results)
     memory = max(by_core) + -(-results // cores) + sum(rings.values())
     short = "" if memory <= chip.hbm else "B does not fit the device memory of one core"
+    share = largest_share([s.nocc for s in spins], cores) / NS
     return Prediction(
         chip=chip.name,
         lane=LANES[0],
-        device=sum(found.makespan for found in prices) / NS * largest_share([s.nocc for s in spins], cores),
+        device=sum(found.makespan for found in prices) * share,
+        usual=sum(found.at(catalogue.USUAL) for found in prices) * share,
+        slowest=sum(found.at(catalogue.SLOWEST) for found in prices) * share,
         dispatch=launched.calls / 1e3 / cores,
         link=launched.link / 1e3,
         calls=calls,
@@ -143,7 +146,8 @@ class Transformation:
 
     Attributes
     ----------
-    device : s of the core; dispatch : s if every call is waited for; link : s of transfers
+    device : s of the core, at 85 % of the Tensor Engine's peak at best; dispatch : s if every call is waited for
+    link : s of transfers
     calls, neffs : kernel calls and compiled programs; up, down : bytes
     """
 
@@ -168,7 +172,7 @@ def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Transforma
     done = price("plain", found, 0, core, Assumptions())
     up, down = transform_traffic(found)
     return Transformation(
-        device=done.makespan / NS,
+        device=done.at(catalogue.USUAL) / NS,
         dispatch=done.calls * ROUND_TRIP / MS,
         link=(up / UPLOAD + down / DOWNLOAD) / MS,
         calls=done.calls,
@@ -182,11 +186,12 @@ def transform_traffic(calls: list[Call]) -> tuple[int, int]:
     """Bytes up and down of these calls of K1 and K2, spin after spin."""
     up = down = 0
     for half, full in zip(calls[::2], calls[1::2], strict=True):
-        tiles, slices = half.arguments["a"].shape[1], full.arguments["x"].shape[0] // half.arguments["a"].shape[1]
-        slices //= layout.P
-        groups = half.count // slices
-        once = prod(half.arguments["a"].shape) * slices if half is calls[0] else 0  # all spins share it
+        tiles = half.arguments["a"].shape[1]
+        slices = full.arguments["x"].shape[0] // (full.arguments["edge"] * tiles * layout.P)
+        pieces = -(-tiles // layout.tiles_at_once(tiles))
+        groups = half.count // (slices * pieces)
+        once = prod(half.arguments["a"].shape) * slices * pieces if half is calls[0] else 0  # all spins share it
         orbitals = prod(half.arguments["c_occ"].shape) * groups + prod(full.arguments["c_vir"].shape)
         up += FLOAT32 * (once + orbitals + full.count * prod(full.arguments["x"].shape))
-        down += FLOAT32 * half.count * tiles * layout.P * layout.GROUP * layout.P
+        down += FLOAT32 * half.count // pieces * tiles * layout.P * layout.GROUP * layout.P
     return up, down

@@ -180,7 +180,11 @@ class _Simulation:
         residency = place(trace, chip)
         self._trace, self._chip, self._bank = trace, chip, residency.bank
         self._needed = waits(trace, residency)
-        self._times = [duration(one, chip, given) for one in trace.instructions]
+        crowded = chip.target == "gen2" and trace.moved_high_water >= given.moved_line
+        slower = given.moved_factor if crowded else 1.0
+        self._times = [
+            duration(one, chip, given) * (slower if one.engine == "dma" else 1.0) for one in trace.instructions
+        ]
         self._start, self._end = [0.0] * count, [-1.0] * count
         self._cause, self._blocker = [NOTHING] * count, [-1] * count
         self._waits = {e: given.cross_engine_wait / chip.clock(e) for e in ENGINES if e != "dma"}
@@ -307,7 +311,7 @@ class Account:
     bytes_read, bytes_written : HBM traffic
     descriptors : contiguous runs of transfers
     statements : instructions by name, matrix products flagged one/zero or transpose as "nc_matmul (hinted)"
-    sbuf : most bytes per partition alive; psum : most banks alive
+    sbuf : most bytes per partition alive, moved : of tensors that transfers write; psum : most banks alive
     """
 
     busy: dict[str, float]
@@ -320,6 +324,7 @@ class Account:
     descriptors: int
     statements: dict[str, int]
     sbuf: int
+    moved: int
     psum: int
 
     @property
@@ -365,13 +370,14 @@ def settle(trace: Trace, chip: Chip, given: Assumptions) -> tuple[Account, Sched
         descriptors=descriptors,
         statements=dict(sorted(statements.items())),
         sbuf=trace.sbuf_high_water,
+        moved=trace.moved_high_water,
         psum=trace.psum_high_water,
     ), plan
 
 
 def trace_of(call: Call, chip: Chip) -> Trace:
     """The instructions of a call, without the arithmetic."""
-    settings = Settings(target="gen2" if chip.target == "gen2" else "gen3", arithmetic=False)
+    settings = Settings(target="gen2" if chip.target == "gen2" else "gen3", arithmetic=False, measured=False)
     return run_kernel(call.source, call.kernel, call.arguments, settings)[1]
 
 

@@ -13,10 +13,11 @@ from typing import Any
 
 from dfmp2.backends.base import Shape
 from dfmp2.trainium.calls import Call
-from dfmp2.trainium.costs.catalogue import KERNELS, Price, Program, b_bytes
+from dfmp2.trainium.costs.catalogue import KERNELS, SLOWEST, USUAL, Price, Program, b_bytes
 from dfmp2.trainium.costs.chips import Assumptions, Chip
 from dfmp2.trainium.costs.prediction import Dispatch
 from dfmp2.trainium.costs.schedule import ENGINES, INSTRUCTION, PORT, Schedule
+from dfmp2.trainium.interpreter.rules import MOVED_BYTES
 from dfmp2.trainium.interpreter.trace import Instruction, Trace
 from dfmp2.trainium.layout import padded_naux, padded_nvir
 from dfmp2.units import format_bytes
@@ -37,12 +38,14 @@ LETTERS = {
     "activation": "a",
     "reciprocal": "R",
     "tensor_tensor": "x",
+    "tensor_scalar": "s",
     "tensor_copy": "c",
     "memset": "0",
     "dma_copy": "D",
 }
 LEGEND = (
-    "M matmul  T hinted matmul  a activation  + row sum  R reciprocal  x tensor_tensor  c copy  0 memset  D transfer"
+    "M matmul  T hinted matmul  a activation  + row sum  R reciprocal  x tensor_tensor  s tensor_scalar  c copy  "
+    "0 memset  D transfer"
 )
 
 
@@ -50,6 +53,8 @@ def price_dict(price: Price, launched: Dispatch) -> dict[str, Any]:
     """The object `dfmp2 kernels cost --json` prints; all of it predicted."""
     return {
         "makespan_ms": price.makespan / MS,
+        "makespan_usual_ms": price.at(USUAL) / MS,
+        "makespan_slowest_ms": price.at(SLOWEST) / MS,
         "variant": price.variant,
         "dispatch_ms": launched.calls,
         "engine_ms": {engine: price.busy(engine) / MS for engine in ENGINES},
@@ -57,6 +62,7 @@ def price_dict(price: Price, launched: Dispatch) -> dict[str, Any]:
         "hbm_bytes": price.hbm_bytes,
         "neffs": price.neffs,
         "sbuf_high_water_bytes": price.sbuf,
+        "dma_written_bytes": price.moved,
         "floor_ms": price.floor / MS,
     }
 
@@ -80,9 +86,11 @@ def price_text(kernel: str, shape: Shape, chip: Chip, price: Price, launched: Di
         "",
         f"{'makespan':<20}{price.makespan / MS:>12.3f} ms   in-order schedule; busiest engine alone "
         f"{price.bound / MS:.3f} ms",
+        f"{'range':<20}{price.at(USUAL) / MS:>12.3f} ms   at {USUAL:.0%} of the Tensor Engine's peak, "
+        f"{price.at(SLOWEST) / MS:.3f} ms at {SLOWEST:.0%}",
         f"{'floor':<20}{price.floor / MS:>12.3f} ms   makespan / floor {ratio:.2f}; Tensor Engine utilisation "
         f"{price.utilisation:.3f}",
-        f"{'dispatch, ' + launched.lane:<20}{launched.calls:>12.3f} ms   if no submission overlaps with the device",
+        f"{'dispatch, ' + launched.lane:<20}{launched.calls:>12.3f} ms   every call is waited for",
         f"{'host link':<20}{launched.link:>12.3f} ms   operands up once, results down",
     ]
     if launched.compile:
@@ -93,6 +101,7 @@ def price_text(kernel: str, shape: Shape, chip: Chip, price: Price, launched: Di
         f"{'HBM traffic':<20}{format_bytes(price.hbm_bytes):>12}",
         f"{'descriptor rings':<20}{format_bytes(price.rings):>12}",
         f"{'SBUF high water':<20}{price.sbuf:>12} of {chip.sbuf} bytes per partition",
+        f"{'written by DMA':<20}{price.moved:>12} of {MOVED_BYTES} bytes per partition (trn1)",
         f"{'PSUM high water':<20}{price.psum:>12} of 8 banks",
         "",
         f"{'program':<34}{'calls':>6}{'ms each':>10}{'TE use':>8}{'statements':>12}{'SBUF bytes':>12}",

@@ -26,6 +26,7 @@ from dfmp2.trainium.interpreter.memory import (
     Core,
     Register,
     Tensor,
+    continues_group,
     describe,
     note_read,
     note_write,
@@ -35,6 +36,7 @@ from dfmp2.trainium.interpreter.memory import (
 from dfmp2.trainium.interpreter.signatures import Member, Operator
 from dfmp2.trainium.interpreter.trace import Access, Engine, Instruction, overlap
 
+SLOW_ROW, SLOW_TRANSFER = 8192, 2**18  # bytes between partitions and of a transfer, from which dma-stride holds
 MOST_SIZE = 65_535
 MOST_STRIDE = 32_767
 HARDWARE = Member("dge_mode", "hwdge")
@@ -402,6 +404,8 @@ def _bias(core: Core, bias: object, data: Tensor, op: str) -> float | Tensor:
         raise core.refuse("activation-bias", f"bias={bias!r} on {core.settings.target}")
     if gen2 and op == "reciprocal":
         raise core.refuse("activation-reciprocal", "reciprocal with a bias on gen2")
+    if gen2 and op == "copy":
+        raise core.refuse("activation-copy-bias", "copy with a bias on gen2")
     assert isinstance(bias, (float, Tensor))
     return bias
 
@@ -477,9 +481,15 @@ def dma_copy(core: Core, given: Given) -> None:
     elif given.engine not in (None, Member("engine", "unknown")):
         raise core.refuse("engine", f"dma_copy with engine={given.engine!r} without hardware DGE")
     _copy(core, out, source)
+    out.storage.life.moved = True
     chip = out if out.storage.space == "sbuf" else source
     sizes = (out.dtype.itemsize, source.dtype.itemsize)
     total, run = prod(out.shape), min(out.run(), source.run())
+    far = source if chip is out else out
+    row = far.strides[0] * far.dtype.itemsize if far.strides[0] != prod(far.shape[1:]) else 0
+    gen2 = core.settings.measured and core.settings.target == "gen2"
+    if gen2 and row >= SLOW_ROW and row & (row - 1) == 0 and 4 * total >= SLOW_TRANSFER:
+        raise core.refuse("dma-stride", f"partitions lie {row} bytes apart in {describe(far)}")
     issue(
         core,
         "dma_copy",
@@ -492,6 +502,7 @@ def dma_copy(core: Core, given: Given) -> None:
         bytes=total * max(sizes),
         descriptors=total // run,
         run_bytes=run * min(sizes),
+        row_bytes=row,
     )
 
 
@@ -499,24 +510,25 @@ def nc_matmul(core: Core, given: Given) -> None:
     """dst (+)= stationary^T moving: (K, M), (K, N) -> (M, N)."""
     out = on_chip(core, given.dst, "dst")
     left, right = on_chip(core, given.stationary, "stationary"), on_chip(core, given.moving, "moving")
-    if type(given.accumulate) is not bool:
-        raise core.refuse("matmul-accumulate", f"accumulate={given.accumulate!r}")
     _check_geometry(core, out, left, right)
+    accumulate = continues_group(core, out) if given.accumulate is None else given.accumulate
+    if type(accumulate) is not bool:
+        raise core.refuse("matmul-accumulate", f"accumulate={accumulate!r}")
     _check_dtypes(core, out, left, right, given.is_transpose is True)
     note_read(core, left)
     note_read(core, right)
     if given.is_transpose:
-        _check_transpose(core, right, given.accumulate)
+        _check_transpose(core, right, accumulate)
     flagged = [(given.is_moving_onezero, right), (given.is_stationary_onezero, left)]
     if any(flag and not _holds_one_zero(operand) for flag, operand in flagged):
         raise core.refuse("matmul-onezero", "a flagged operand holds other values than 0 and 1")
-    if given.accumulate:
+    if accumulate:
         require_group(core, out)
     else:
         note_write(core, out, matmul=True)
         open_group(core, out)
     if core.arithmetic:
-        _multiply(core, out, left, right, given.accumulate)
+        _multiply(core, out, left, right, accumulate)
     issue(
         core,
         "nc_matmul",

@@ -51,8 +51,8 @@ REFUSED: dict[type[ast.AST], str] = {
 }
 
 
-def lint(text: str, name: str) -> None:
-    """Refuses kernel source that breaks a source rule.
+def lint(text: str, name: str) -> tuple[str, ...]:
+    """Refuses kernel source that breaks a source rule; returns the names of its constants.
 
     Parameters
     ----------
@@ -68,6 +68,9 @@ def lint(text: str, name: str) -> None:
         line = getattr(error, "lineno", None)
         raise Violation("syntax", f"not Python: {error}", f"{name}:{line}" if line else name) from error
     Lint(tree, name).check()
+    assigned = (node for node in tree.body if isinstance(node, ast.Assign))
+    names = (target.id for node in assigned for target in node.targets if isinstance(target, ast.Name))
+    return tuple(name for name in names if name != EXEMPTION)
 
 
 class Lint:
@@ -210,6 +213,8 @@ class Lint:
             isinstance(key, ast.Constant) and isinstance(key.value, str) for key in node.keys
         ):
             raise self._refuse("syntax", node, "a dict with keys that are not string literals")
+        if isinstance(node, ast.For) and not isinstance(node.target, ast.Name):
+            raise self._refuse("loop-target", node, f"for {ast.unparse(node.target)} in")
         if isinstance(node, ast.With) and not all(self._is_no_reorder(item) for item in node.items):
             raise self._refuse("syntax", node, "with (only nl.no_reorder() is known)")
 
@@ -247,7 +252,10 @@ class Lint:
             raise self._outside(node, f"nisa.{name}")
         if node.args:
             raise self._refuse("positional", node, f"nisa.{name} with {len(node.args)} positional arguments")
-        given = {keyword.arg for keyword in node.keywords if keyword.arg is not None}
+        words = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None}
+        given = set(words)
+        if name == "activation" and _names(words.get("op"), "copy") and not _is_none(words.get("bias")):
+            raise self._refuse("activation-copy-bias", node, "copy with a bias")
         if self._exempt or len(given) != len(node.keywords):
             return
         wrong = [f"{word} is not in every release" for word in sorted(given - in_all_releases(name))]
@@ -268,6 +276,16 @@ class Lint:
             raise self._outside(node, f"nki.{node.attr} inside a function")
         elif module is None and node.attr not in ATTRIBUTES and not self._is_member(node.value):
             raise self._outside(node, f"attribute .{node.attr}")
+
+
+def _names(node: ast.expr | None, name: str) -> bool:
+    """Whether an expression is a member of that name, such as nl.copy."""
+    return isinstance(node, ast.Attribute) and node.attr == name
+
+
+def _is_none(node: ast.expr | None) -> bool:
+    """Whether an argument is left out or None."""
+    return node is None or (isinstance(node, ast.Constant) and node.value is None)
 
 
 def _is_docstring(node: ast.stmt) -> bool:

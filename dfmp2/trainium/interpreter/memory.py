@@ -27,6 +27,7 @@ from dfmp2.trainium.interpreter.trace import Access, Allocation, Rectangle, Spac
 
 LARGE_STRIDE_BYTES = 16
 MOST_FREE_DIMENSIONS = 4
+HBM_TENSOR = 2**31  # bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -134,6 +135,8 @@ class Core:
         life = Allocation(serial, name, space, 0, self.index, self.index, here, self.loops[-1].key)
         storage = Storage(life, region, dtype, shape)
         life.bytes = storage.row * storage.element_bytes
+        if space == "hbm" and life.bytes > HBM_TENSOR:
+            raise self.refuse("tensor-size", f"{name or 'a tensor'} of {life.bytes} bytes in HBM")
         if array is not None:
             storage.array = np.ascontiguousarray(array, dtype=held)
         elif not readonly and (self.arithmetic or (dtype.name == "int32" and space == "sbuf")):
@@ -187,7 +190,7 @@ def close_loop(core: Core, first: int) -> None:
 def finish(core: Core) -> None:
     """Writes allocations and high-water marks into the trace.
 
-    Raises Violation (sbuf-capacity, psum-banks) with the declaration that did not fit.
+    Raises Violation (sbuf-capacity, sbuf-moved, psum-banks) with the declaration that did not fit.
     """
     allocations: dict[int, Allocation] = {}
     for life in core.lives:
@@ -196,6 +199,8 @@ def finish(core: Core) -> None:
     trace, limit = core.trace, core.settings.sbuf_limit
     trace.allocations = ordered = sorted(allocations.values(), key=lambda a: (a.born, a.tensor))
     trace.sbuf_high_water = _most(ordered, "sbuf", limit, "sbuf-capacity", "bytes per partition")
+    moved = [a for a in ordered if a.moved]
+    trace.moved_high_water = _most(moved, "sbuf", core.settings.moved_limit, "sbuf-moved", "bytes per partition")
     trace.psum_high_water = _most(ordered, "psum", PSUM_BANKS, "psum-banks", "banks")
 
 
@@ -544,6 +549,16 @@ def open_group(core: Core, tensor: Tensor) -> None:
     storage = tensor.storage
     storage.groups = [group for group in storage.groups if not overlap(group, rectangle)]
     storage.groups.append(rectangle)
+
+
+def continues_group(core: Core, tensor: Tensor) -> bool:
+    """nc_matmul without accumulate: whether it adds to an open group; refused where it meets one only in part."""
+    own = _rectangle(tensor)
+    met = [group for group in tensor.storage.groups if overlap(group, own)]
+    inside = [a0 <= own[0] and own[1] <= a1 and b0 <= own[2] and own[3] <= b1 for a0, a1, b0, b1 in met]
+    if not all(inside) or len(met) > 1:
+        raise core.refuse("matmul-accumulate", f"accumulate left out on {describe(tensor)}, written in part")
+    return bool(met)
 
 
 def require_group(core: Core, tensor: Tensor) -> None:

@@ -25,6 +25,7 @@ GUIDE = "nki/get-started/nki-language-guide.rst"
 APS = "nki/deep-dives/nki-aps.rst"
 LOOPS = "nki/deep-dives/nki-dynamic-loops.rst"
 DGE = "nki/deep-dives/nki-dge.rst"
+DNS = "aws-samples/sample-spectral-dns-on-aws-neuron docs/neuron-rules.md"
 
 # rule -> (what is allowed, page)
 RULES: dict[str, tuple[str, str]] = {
@@ -35,10 +36,15 @@ RULES: dict[str, tuple[str, str]] = {
     "partition-match": ("all operands of an instruction occupy the same number of partitions", ARCH),
     "tensor-rank": ("tensors of rank 2 to 4", f"{GUIDE}; own rule: the ranks documented in every release"),
     "tensor-shape": ("positive Python ints as dimensions", GUIDE),
+    "tensor-size": ("at most 2 GiB in HBM: DMA offsets have 32 bits", f"{DNS}, rule 10"),
     "tensor-dtype": ("float32, tfloat32, float16, bfloat16, int32, uint8, as nl objects", SHARED),
     "buffer-object": ("a buffer object: nl.sbuf, nl.psum, nl.shared_hbm, nl.private_hbm", MIGRATION),
     "address": ("no address: direct and automatic allocation cannot be mixed", f"{LANG}; own rule"),
     "sbuf-capacity": ("192 KiB per partition on gen2, 224 KiB on gen3, less the compiler's share", f"{ARCH}; {ARCH2}"),
+    "sbuf-moved": (
+        "on gen2 at most 64 KiB per partition alive of what dma_copy writes; copy what stays by an engine",
+        f"{DNS}, rule 3: beyond 96 KiB streamed tiles lose their slots",
+    ),
     "psum-bank": ("a PSUM tensor fits one bank of 2 KiB per partition", f"{ARCH}; own rule for whole tensors"),
     "psum-banks": ("at most 8 PSUM banks alive at once", ARCH),
     "index": ("one static slice start:stop:step per dimension, inside the tensor, not empty", GUIDE),
@@ -77,6 +83,10 @@ RULES: dict[str, tuple[str, str]] = {
     "dma-psum": ("dma_copy neither reads nor writes PSUM", f"{ISA}; {NOTES} 0.3.0"),
     "dma-spaces": ("dma_copy between HBM and SBUF", f"{ISA}; own rule"),
     "dma-shape": ("equal shapes on both sides", f"{ISA}; own rule: element order differs otherwise"),
+    "dma-stride": (
+        "on gen2 no 256 KiB of parts of rows that lie a power of two, from 8 KiB on, apart in HBM; pad the rows",
+        f"{DNS}, rule 7: they are moved at half the rate",
+    ),
     "dma-hwdge": ("hardware DGE on gen3 only", ISA),
     "dma-cast": ("no conversion with hardware DGE", DGE),
     "dma-priority": ("priority on NeuronCore-v4 only", ISA),
@@ -87,7 +97,10 @@ RULES: dict[str, tuple[str, str]] = {
     "matmul-start": ("equal start partitions of stationary and moving", "own rule: not documented otherwise"),
     "matmul-dst": ("dst is [stationary free size, moving free size] and starts at partition 0", f"{ISA} nc_matmul"),
     "matmul-dtype": ("float operands, float32/tfloat32 only together, dst float32", f"{ISA} nc_matmul"),
-    "matmul-accumulate": ("accumulate= a Python bool, always given", f"{ISA} nc_matmul; own rule"),
+    "matmul-accumulate": (
+        "accumulate= a Python bool, or left out where all elements are fresh or all are in one open group",
+        f"{ISA} nc_matmul, accumulation mode; own rule",
+    ),
     "matmul-group": ("accumulate=True onto elements of one open matmul group", f"{ISA} nc_matmul, accumulation mode"),
     "matmul-transpose": ("is_transpose with a square 0/1 identity, accumulate=False, dst of the data's dtype", ISA),
     "matmul-onezero": ("a one/zero flag only on operands that hold 0 and 1 only", ISA),
@@ -95,6 +108,10 @@ RULES: dict[str, tuple[str, str]] = {
     "activation-bias": (
         "bias None or a [P, 1] tensor on gen2 (not tfloat32); also a float on gen3",
         f"{ISA} activation",
+    ),
+    "activation-copy-bias": (
+        "no bias with nl.copy on gen2, which does not add it; nisa.tensor_scalar(op0=nl.add) does",
+        "aws-neuron-sdk issue 1296",
     ),
     "activation-scale": ("scale a float or a [P, 1] float32 tensor", f"{ISA} activation"),
     "activation-reciprocal": ("no bias with reciprocal on gen2", SHARED),
@@ -129,6 +146,8 @@ RULES: dict[str, tuple[str, str]] = {
     "kernel-error": ("kernel code that runs without a Python error", GUIDE),
     "purity": ("module globals are constants, bound once; no global or nonlocal", GUIDE),
     "syntax": ("the statements that the parsers of 0.3.0 to 0.6.0 and the tracer of 0.7.0 all take", GUIDE),
+    "loop-target": ("a plain name as the target of for", f"{DNS}, rule 9: the parser expects a simple variable"),
+    "constant-name": ("a module constant of that name in one kernel file only", "own rule: one name, one value"),
     "import": ("nki, nki.language, nki.isa and other kernel files, at the top of the file", GUIDE),
     "not-in-subset": ("the calls listed in the package's signature tables", "own rule"),
 }
@@ -142,6 +161,7 @@ RELEASES = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0")
 
 # SBUF bytes per partition (trainium_inferentia2_arch.rst, trainium2_arch.rst).
 SBUF_BYTES: dict[str, int] = {"gen2": 192 * 1024, "gen3": 224 * 1024}
+MOVED_BYTES = 64 * 1024  # of them that transfers may write on gen2
 PSUM_BANK_BYTES = 2048
 PSUM_BANKS = 8
 PARTITIONS = 128
@@ -163,6 +183,7 @@ class Settings:
     strict : refuse reads of unwritten elements at once (False: NaN, or 4 for integers, flows on)
     arithmetic : False counts only: all rules that need no data, and the trace
     compiler_sbuf : bytes per SBUF partition that the compiler keeps for itself (16 KiB documented for gen2 at v2.26.0)
+    measured : refuse also what is slow by others' measurements and breaks no documented rule (sbuf-moved, dma-stride)
     """
 
     target: Target = "gen2"
@@ -174,6 +195,7 @@ class Settings:
     strict: bool = True
     arithmetic: bool = True
     compiler_sbuf: int = 16 * 1024
+    measured: bool = True
 
     def __post_init__(self) -> None:
         choices: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -197,6 +219,11 @@ class Settings:
     def sbuf_limit(self) -> int:
         """Usable bytes per SBUF partition."""
         return SBUF_BYTES[self.target] - self.compiler_sbuf
+
+    @property
+    def moved_limit(self) -> int:
+        """Bytes per SBUF partition that transfers may write."""
+        return MOVED_BYTES if self.measured and self.target == "gen2" else SBUF_BYTES[self.target]
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,14 +52,14 @@ def locate(source: str, beside: Path | None = None) -> Path:
 
 
 @lru_cache(maxsize=64)
-def _compiled(path: str, _modified: int, _size: int) -> CodeType:
-    """Linted code of a kernel file; compiled once per version of the file."""
+def _compiled(path: str, _modified: int, _size: int) -> tuple[CodeType, tuple[str, ...]]:
+    """Linted code of a kernel file and the names of its constants; compiled once per version of the file."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise Violation("syntax", f"not UTF-8: {error.reason} at byte {error.start}", Path(path).name) from error
-    lint(text, Path(path).name)
-    return compile(text, path, "exec", dont_inherit=True)
+    constants = lint(text, Path(path).name)
+    return compile(text, path, "exec", dont_inherit=True), constants
 
 
 class Loader:
@@ -69,6 +69,7 @@ class Loader:
         self._core = core
         self._nki = package(core)
         self._modules: dict[str, ModuleType] = {}
+        self._constants: dict[str, str] = {}
 
     def load(self, source: str, beside: Path | None = None) -> ModuleType:
         """The module executed with the interpreter's nki."""
@@ -77,7 +78,10 @@ class Loader:
         if key in self._modules:
             return self._modules[key]
         state = path.stat()
-        code = _compiled(key, state.st_mtime_ns, state.st_size)
+        code, constants = _compiled(key, state.st_mtime_ns, state.st_size)
+        for name in constants:
+            if self._constants.setdefault(name, path.name) != path.name:
+                raise Violation("constant-name", f"{name} is bound in {self._constants[name]} too", path.name)
         module = ModuleType(source.rsplit(".", 1)[-1] if not source.endswith(".py") else path.stem)
         self._modules[key] = module
         self._core.files[key] = path.name

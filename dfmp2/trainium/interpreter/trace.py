@@ -40,6 +40,7 @@ class Instruction(NamedTuple):
     operands : tensor operands read (scalars not counted);
     strided : an operand whose stride is 16 bytes or more; dynamic : an address known at run time only;
     bytes, descriptors, run_bytes : dma_copy only: bytes moved, contiguous runs, bytes per run (the smaller side);
+    row_bytes : dma_copy only: between partitions in HBM, 0 where the transfer takes whole rows;
     line : "file:line" of the kernel statement.
     """
 
@@ -60,6 +61,7 @@ class Instruction(NamedTuple):
     bytes: int = 0
     descriptors: int = 0
     run_bytes: int = 0
+    row_bytes: int = 0
     line: str = ""
 
 
@@ -77,7 +79,7 @@ class Allocation:
 
     tensor : serial number; born : number of instructions issued before it was declared; last_use : index of the last
     instruction that touches it (born if none); line : where it was declared; loop : the dynamic loop in whose body,
-    () for none.
+    () for none; moved : a transfer writes it.
     """
 
     tensor: int
@@ -88,17 +90,20 @@ class Allocation:
     last_use: int
     line: str
     loop: tuple[int, ...] = ()
+    moved: bool = False
 
 
 @dataclass(slots=True)
 class Trace:
     """All instructions and allocations of one kernel call, and the high-water marks found from them.
 
-    sbuf_high_water : most bytes per partition alive at once; psum_high_water : most PSUM banks alive at once.
+    sbuf_high_water : most bytes per partition alive at once; moved_high_water : those of tensors that transfers write;
+    psum_high_water : most PSUM banks alive at once.
     """
 
     instructions: list[Instruction] = field(default_factory=list)
     allocations: list[Allocation] = field(default_factory=list)
     sbuf_high_water: int = 0
+    moved_high_water: int = 0
     psum_high_water: int = 0
     target: str = "gen2"

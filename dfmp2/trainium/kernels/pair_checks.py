@@ -22,7 +22,19 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.tiles import BANK, P, contract, load, psum, row_sum, sbuf
+from dfmp2.trainium.kernels.tiles import (
+    BANK,
+    P,
+    add_column,
+    contract,
+    fetch,
+    fetch_slices,
+    load,
+    psum,
+    row_sum,
+    sbuf,
+    transposed,
+)
 
 
 def p_tile(nvir: int) -> int:
@@ -59,15 +71,9 @@ def mp2_energy(t: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray, identity: nl.ndar
                 for b in range(0, nvir, rows):
                     block = nl.ndarray((rows, rows), dtype=nl.float32, buffer=nl.sbuf)
                     load(block, t[pair * nvir + b : pair * nvir + b + rows, a : a + rows])
-                    nisa.nc_matmul(
-                        dst=y[:, b : b + rows],
-                        stationary=block,
-                        moving=identity_tile,
-                        is_moving_onezero=True,
-                        accumulate=False,
-                    )
+                    transposed(y[:, b : b + rows], block, identity_tile, False)
                 d = nl.ndarray((rows, nvir), dtype=nl.float32, buffer=nl.sbuf)
-                nisa.activation(dst=d, op=nl.copy, data=table, bias=neg_tile[:, pair : pair + 1])
+                add_column(d, table, neg_tile[:, pair : pair + 1])
                 r = nl.ndarray((rows, nvir), dtype=nl.float32, buffer=nl.psum)
                 nisa.reciprocal(dst=r, data=d)
                 z = nl.ndarray((rows, nvir), dtype=nl.float32, buffer=nl.sbuf)
@@ -90,12 +96,9 @@ def pair_fused(b_i: nl.ndarray, b_j: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray
     tiles = b_i.shape[2] // P
     assert nvir <= BANK, "at most 512 virtual orbitals"
     out = nl.ndarray((P, 2 * tiles), dtype=nl.float32, buffer=nl.shared_hbm)
-    left = nl.ndarray(b_i.shape, dtype=nl.float32, buffer=nl.sbuf)
-    load(left, b_i)
-    right = nl.ndarray(b_j.shape, dtype=nl.float32, buffer=nl.sbuf)
-    load(right, b_j)
-    eu_tile = sbuf(tiles * nvir)
-    load(eu_tile, eu)
+    left = fetch_slices(b_i)
+    right = fetch_slices(b_j)
+    eu_tile = fetch(eu)
     neg_tile = sbuf(1)
     load(neg_tile, neg)
     sums = sbuf(2 * tiles)
@@ -107,7 +110,7 @@ def pair_fused(b_i: nl.ndarray, b_j: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray
         y = psum(nvir)
         contract(y, right, row * P, left, nvir)
         d = sbuf(nvir)
-        nisa.activation(dst=d, op=nl.copy, data=eu_tile[:, row * nvir : (row + 1) * nvir], bias=neg_tile)
+        add_column(d, eu_tile[:, row * nvir : (row + 1) * nvir], neg_tile)
         r = psum(nvir)
         nisa.reciprocal(dst=r, data=d)
         w = sbuf(nvir)

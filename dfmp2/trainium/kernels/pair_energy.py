@@ -8,21 +8,24 @@ X = T_AB and Y = (T_BA)^t, J = sum (X^2 + Y^2) R and K = 2 sum X Y R over A < B;
 in place of D, an exact power of two. Only half of T is transposed, on the Tensor Engine against an identity.
 
 Dimensions: n = nvir padded to 32, NT = ceil(n/128) row tiles, aux in NK = naux/128 slices (padded to 128).
-  b_i, b_j  (edge*128, NK, 128 NT)  row i*128+p, slice k, column a = B[i, a, k*128+p]; zero in all padding
+  b_i, b_j  (edge*128, S, 128 NT)  row i*128+p, slice k, column a = B[i, a, k*128+p]; zero in all padding; S is NK, or
+            one more where a row would be a power of two of bytes, which halves the rate of transfers (trn1)
   eu        (128, U)                e_a + e_b: all diagonal blocks (doubled), then right of the diagonal, row by row
   neg       (128, 2 npair)          -(e_i + e_j), then twice that; pairs in the order in which they are emitted
   identity  (128, 128)
   returns   (128, npair*columns)    per pair and chunk of 512 packed columns: J parts, then K parts / 2
-Limits: edge a multiple of `residents`; residents = 1 where n > 512 (B_j then comes in parts of at most 512 columns).
+Limits: edge a multiple of `residents`; residents = 1 where B_j comes in parts, of at most 512 columns and 24 kB.
 Sums: an engine adds a row one element after the other in float32, and the host the results in float64. Rows of 1,024
 elements that fall fast lose 6e-7 of the energy; so they are summed in pieces of `run` elements (256 by default).
-Budget per pair, medium (n 448, NK 12): 59 Tensor, 10 Vector, 30 Scalar Engine statements (22 with run = 1,024), 32 us
+Budget per pair, medium (n 448, NK 12): 59 Tensor, 13 Vector, 27 Scalar Engine statements (19 with run = 1,024), 32 us
 of Tensor Engine, which the others stay below (trn1).
 Order: i residents, j streamed one ahead, forwards and backwards in turn so that the last B_j of a row of blocks is the
-first of the next. The elementwise work of a pair is emitted between the products of the next, also across rows. Where
-B_j comes in parts, a tile of B_i holds two row tiles and the next B_i replaces them one by one under the last products.
+first of the next. The elementwise work of a pair is emitted between the products of the next, also across rows. B_i is
+copied out of staging tiles, piece by piece between the products, since what DMA writes may take 64 kB only (trn1).
+Where B_j comes in parts, a tile of B_i holds two row tiles; the next B_i replaces them one by one under the last
+products.
 
-    for each `residents` rows i:  B_i -> SBUF
+    for each `residents` rows i:  B_i -> staging -> SBUF
         for j:  B_j -> SBUF (loaded during the previous j)
             for i:  for each row tile A:  X = B_i[A]^t B_j;  copy X: upper blocks -> xu, lower -> tl
                     between them, for the previous pair, per 512 columns:
@@ -40,14 +43,16 @@ import nki.language as nl
 from dfmp2.trainium.kernels.tiles import (
     BANK,
     P,
+    add_column,
+    advance,
     contract,
     copy_columns,
+    fetch,
     load,
     load_part,
-    load_row_tiles,
-    load_rows,
     lower_start,
     pairs_of,
+    parts_of,
     psum,
     row_sum,
     run_start,
@@ -56,6 +61,7 @@ from dfmp2.trainium.kernels.tiles import (
     transpose_piece,
     traversal,
     upper_columns,
+    window,
 )
 
 
@@ -66,8 +72,12 @@ def store_row_tile(
     left = P * row
     height = min(P, nvir - left)
     copy_columns(xu, left, x, lo, hi, left, left + height)
-    if height < P and left >= lo and left < hi:
-        nisa.activation(dst=ld[0:height, 0:height], op=nl.copy, data=x[0:height, left - lo : left - lo + height])
+    start = max(left, lo)
+    stop = min(left + height, hi)
+    if height < P and start < stop:
+        nisa.activation(
+            dst=ld[0:height, start - left : stop - left], op=nl.copy, data=x[0:height, start - lo : stop - lo]
+        )
     copy_columns(xu, run_start(nvir, row), x, lo, hi, left + P, nvir)
     copy_columns(tl, lower_start(row), x, lo, hi, 0, left)
 
@@ -128,19 +138,9 @@ def emit_chunk(
     transposes(y, lo, hi, nvir, xu, tl, ld, identity, transpose)
     d = sbuf(size)
     if doubled > 0:
-        nisa.activation(
-            dst=d[:, 0:doubled],
-            op=nl.copy,
-            data=eu[:, eu_at + lo : eu_at + lo + doubled],
-            bias=neg[:, double : double + 1],
-        )
+        add_column(d[:, 0:doubled], eu[:, eu_at + lo : eu_at + lo + doubled], neg[:, double : double + 1])
     if doubled < size:
-        nisa.activation(
-            dst=d[:, doubled:size],
-            op=nl.copy,
-            data=eu[:, eu_at + lo + doubled : eu_at + hi],
-            bias=neg[:, single : single + 1],
-        )
+        add_column(d[:, doubled:size], eu[:, eu_at + lo + doubled : eu_at + hi], neg[:, single : single + 1])
     r = psum(size)
     nisa.reciprocal(dst=r, data=d)
     sq = sbuf(2 * size)
@@ -173,6 +173,7 @@ def pair_energy_block(
     neg: nl.ndarray,
     identity: nl.ndarray,
     nvir: int,
+    slices: int,
     residents: int,
     run: int,
     diagonal: bool,
@@ -180,12 +181,12 @@ def pair_energy_block(
 ) -> nl.ndarray:
     """J and K partial sums of a block of pairs of one spin space.
 
-    nvir : padded to 32; residents : B_i held at a time; run : elements per row sum; diagonal : b_i and b_j are the
-    same block, only i <= j; transpose : True on gen3. Shapes, limits and budget: see the module.
+    nvir : padded to 32; slices : NK; residents : B_i held at a time; run : elements per row sum; diagonal : b_i and b_j
+    are the same block, only i <= j; transpose : True on gen3. Shapes, limits and budget: see the module.
     """
     edge = b_i.shape[0] // P
     tiles = (nvir + P - 1) // P
-    parts = (nvir + BANK - 1) // BANK
+    parts = parts_of(nvir, slices)
     width = (nvir + parts - 1) // parts
     total = upper_columns(nvir)
     chunks = (total + BANK - 1) // BANK
@@ -193,11 +194,10 @@ def pair_energy_block(
     units = tiles * parts
     npair = edge * (edge + 1) // 2 if diagonal else edge * edge
     assert edge % residents == 0, "the block edge must be a multiple of the residents"
-    assert parts == 1 or residents == 1, "more than 512 virtual orbitals need residents=1"
+    assert parts == 1 or residents == 1, "a B_j that comes in parts needs residents=1"
 
     out = nl.ndarray((P, npair * columns), dtype=nl.float32, buffer=nl.shared_hbm)
-    eu_tile = sbuf(total)
-    load(eu_tile, eu)
+    eu_tile = fetch(eu)
     neg_tile = sbuf(2 * npair)
     load(neg_tile, neg)
     identity_tile = sbuf(P)
@@ -210,16 +210,11 @@ def pair_energy_block(
 
     # Row tiles of B_i per SBUF tile: two where B_j comes in parts, so that the next B_i can follow in their places.
     together = tiles if parts == 1 else 2
+    groups = (tiles + together - 1) // together
     steps = traversal(edge, residents, parts, diagonal)
-    resident = []
-    arriving = []
-    arriving.append([load_rows(b_i, 0, 0, together)])
     part = eu_tile
-    coming = load_part(b_j, steps[0][1], steps[0][2], nvir)  # all that the first products need has been asked for
-    for row in range(together, tiles, together):
-        arriving[0].append(load_rows(b_i, 0, row, together))
-    for i in range(1, residents):
-        arriving.append(load_row_tiles(b_i, i, together))
+    coming = load_part(b_j, slices, steps[0][1], steps[0][2], nvir)
+    held, staged, done = advance(b_i, slices, together, [], [], 0, 1, residents * groups)
     # The pair being made, and the pair before it, whose elementwise work is emitted between its products.
     q = 0
     base = 0
@@ -239,25 +234,21 @@ def pair_energy_block(
         low = steps[step][2] * width
         high = min(nvir, low + width)
         if step == 0 or steps[step - 1][0] != first:
-            resident = arriving
-            arriving = []
             base = q
-            count = 0
+            pairs = 0
             for other in range(len(steps)):
                 if steps[other][0] == first and steps[other][2] == 0:
-                    count += pairs_of(first, steps[other][1], residents, diagonal)
-            sums = sbuf(columns * count)
+                    pairs += pairs_of(first, steps[other][1], residents, diagonal)
+            sums = sbuf(columns * pairs)
         part = coming
         more = step + 1 < len(steps)
         turning = more and steps[step + 1][0] != first
         if more and not turning:
-            coming = load_part(b_j, steps[step + 1][1], steps[step + 1][2], nvir)
+            coming = load_part(b_j, slices, steps[step + 1][1], steps[step + 1][2], nvir)
         starts = step == 0 or steps[step - 1][0] != first or steps[step - 1][1] != j
         ends = not more or turning or steps[step + 1][1] != j
-        if turning and parts == 1:  # the place of the next B_j is free: B_j stays or is loaded below
-            arriving.append(load_row_tiles(b_i, first + residents, together))
-        following = []  # the next B_i
-        for member in range(pairs_of(first, j, residents, diagonal)):
+        present = pairs_of(first, j, residents, diagonal)
+        for member in range(present):
             if starts:
                 xu = sbuf(total)
                 if tiles > 1:
@@ -267,10 +258,14 @@ def pair_energy_block(
             seen = parts - 1 - steps[step][2] if backwards else steps[step][2]
             for row in range(tiles):
                 x = psum(high - low)
-                contract(x, resident[member][row // together], P * (row % together), part, high - low)
+                tile = held[(first + member) * groups + row // together]
+                contract(x, tile, P * (row % together), part, high - low)
                 store_row_tile(x, low, high, row, nvir, xu, tl, ld)
-                if turning and parts > 1 and (row % together == together - 1 or row == tiles - 1):
-                    following.append(load_rows(b_i, first + residents, row // together * together, together))
+                following = steps[step + 1][0] if more else first
+                needed, allowed = window(
+                    first, member, row, tiles, together, residents, present, parts, turning, following
+                )
+                held, staged, done = advance(b_i, slices, together, held, staged, done, needed, allowed)
                 for c in range(chunks if q > 0 else 0):
                     if -(-(c + 1) * units // chunks) - 1 == seen * tiles + row:
                         emit_chunk(
@@ -299,15 +294,9 @@ def pair_energy_block(
                 before_sums = sums
                 before_base = base
                 q += 1
-            if turning and parts == 1 and len(arriving) < residents:  # the place of the resident just used
-                arriving.append(load_row_tiles(b_i, first + residents + len(arriving), together))
         if turning:
-            if parts > 1:
-                arriving.append(following)
-            for missing in range(len(arriving), residents):
-                arriving.append(load_row_tiles(b_i, first + residents + missing, together))
             if steps[step + 1][1] != j or steps[step + 1][2] != steps[step][2]:
-                coming = load_part(b_j, steps[step + 1][1], steps[step + 1][2], nvir)
+                coming = load_part(b_j, slices, steps[step + 1][1], steps[step + 1][2], nvir)
             else:
                 coming = part
     for c in range(chunks):

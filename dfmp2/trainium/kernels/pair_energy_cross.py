@@ -4,13 +4,13 @@
 
 T is rectangular, nothing is folded or transposed, and there is no exchange.
 
-Dimensions: NT = ceil(nvir_a/128) row tiles; n = nvir_b in parts of at most 512 columns, a unit is one tile of one part.
+Dimensions: NT = ceil(nvir_a/128) row tiles; n = nvir_b in parts (pair_energy.py), a unit is one tile of one part.
   b_i       (edge*128, NK, 128 NT), b_j (edge*128, NK, 128 ceil(n/128)): as in pair_energy.py, same number of slices
   eu        (128, NT*n)             e_a + e_b, row tile after row tile
   neg       (128, edge*edge)        -(e_i + e_j), pairs in the order in which they are emitted
   returns   (128, edge*edge*units)  one column of partial sums per unit
-Limits: edge a multiple of `residents`; residents = 1 where n > 512.
-Budget per pair, medium: 48 Tensor, 8 Vector, 12 Scalar Engine statements, 31 us of Tensor Engine (trn1).
+Limits: edge a multiple of `residents`; residents = 1 where B_j comes in parts.
+Budget per pair, medium: 48 Tensor, 12 Vector, 8 Scalar Engine statements, 31 us of Tensor Engine (trn1).
 
     as pair_energy.py, and per unit:  D = eu + neg;  R = 1/D;  X = B_i[A]^t B_j;  out = rowsum X^2 R
 Twins: tests/twins.py
@@ -23,43 +23,45 @@ import nki.isa as nisa
 import nki.language as nl
 
 from dfmp2.trainium.kernels.tiles import (
-    BANK,
+    TOGETHER,
     P,
+    add_column,
+    advance,
     contract,
+    fetch,
     load,
     load_part,
-    load_resident,
+    parts_of,
     psum,
     row_sum,
     sbuf,
     traversal,
+    window,
 )
 
 
 @nki.jit
 def pair_energy_cross(
-    b_i: nl.ndarray, b_j: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray, nvir: int, residents: int
+    b_i: nl.ndarray, b_j: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray, nvir: int, slices: int, residents: int
 ) -> nl.ndarray:
     """J partial sums of a block of alpha-beta pairs; nvir : of b_j, padded to 32. Shapes and limits: see the module."""
     edge = b_i.shape[0] // P
     tiles = b_i.shape[2] // P
-    parts = (nvir + BANK - 1) // BANK
+    parts = parts_of(nvir, slices)
     width = (nvir + parts - 1) // parts
     units = tiles * parts
     assert edge % residents == 0, "the block edge must be a multiple of the residents"
-    assert parts == 1 or residents == 1, "more than 512 virtual orbitals need residents=1"
+    assert parts == 1 or residents == 1, "a B_j that comes in parts needs residents=1"
 
     out = nl.ndarray((P, edge * edge * units), dtype=nl.float32, buffer=nl.shared_hbm)
-    eu_tile = sbuf(tiles * nvir)
-    load(eu_tile, eu)
+    eu_tile = fetch(eu)
     neg_tile = sbuf(edge * edge)
     load(neg_tile, neg)
     steps = traversal(edge, residents, parts, False)
-    resident = []
-    arriving = []
-    for i in range(residents):
-        arriving.append(load_resident(b_i, i))
-    coming = load_part(b_j, steps[0][1], steps[0][2], nvir)
+    together = min(tiles, TOGETHER) if parts == 1 else 2
+    groups = (tiles + together - 1) // together
+    coming = load_part(b_j, slices, steps[0][1], steps[0][2], nvir)
+    held, staged, done = advance(b_i, slices, together, [], [], 0, 1, residents * groups)
     sums = neg_tile
     for step in range(len(steps)):
         first = steps[step][0]
@@ -67,43 +69,36 @@ def pair_energy_cross(
         low = steps[step][2] * width
         high = min(nvir, low + width)
         if step == 0 or steps[step - 1][0] != first:
-            resident = arriving
-            arriving = []
             sums = sbuf(residents * edge * units)
         part = coming
         more = step + 1 < len(steps)
         turning = more and steps[step + 1][0] != first
         if more and not turning:
-            coming = load_part(b_j, steps[step + 1][1], steps[step + 1][2], nvir)
-        if turning and parts == 1:
-            arriving.append(load_resident(b_i, first + residents))
+            coming = load_part(b_j, slices, steps[step + 1][1], steps[step + 1][2], nvir)
         for member in range(residents):
             for row in range(tiles):
                 size = high - low
                 pair = edge * member + j
                 d = sbuf(size)
-                nisa.activation(
-                    dst=d,
-                    op=nl.copy,
-                    data=eu_tile[:, row * nvir + low : row * nvir + high],
-                    bias=neg_tile[:, edge * first + pair : edge * first + pair + 1],
-                )
+                at = edge * first + pair
+                add_column(d, eu_tile[:, row * nvir + low : row * nvir + high], neg_tile[:, at : at + 1])
                 r = psum(size)
                 nisa.reciprocal(dst=r, data=d)
                 x = psum(size)
-                contract(x, resident[member], P * row, part, size)
+                contract(x, held[(first + member) * groups + row // together], P * (row % together), part, size)
                 sq = sbuf(size)
                 nisa.activation(dst=sq, op=nl.square, data=x)
                 jj = sbuf(size)
                 nisa.tensor_tensor(dst=jj, data1=sq, data2=r, op=nl.multiply)
                 at = units * pair + steps[step][2] * tiles + row
                 row_sum(sums[:, at : at + 1], sbuf(size), jj)
-            if turning and parts == 1 and len(arriving) < residents:
-                arriving.append(load_resident(b_i, first + residents + len(arriving)))
+                following = steps[step + 1][0] if more else first
+                needed, allowed = window(
+                    first, member, row, tiles, together, residents, residents, parts, turning, following
+                )
+                held, staged, done = advance(b_i, slices, together, held, staged, done, needed, allowed)
         if not more or turning:
             load(out[:, units * edge * first : units * edge * (first + residents)], sums)
         if turning:
-            for missing in range(len(arriving), residents):
-                arriving.append(load_resident(b_i, first + residents + missing))
             coming = part  # every row of blocks begins with the B_j that the last one ended with
     return out

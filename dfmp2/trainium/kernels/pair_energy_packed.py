@@ -19,7 +19,7 @@ Dimensions (U' = 64 L (L+1) columns of the blocks below L, C' = ceil(U'/512)):
                              per single pair: as in pair_energy.py
 Limits: n <= 512, L >= 1, `residents` a multiple of g.
 Single pairs (where i > j for some of the g, in a diagonal block) take the path of pair_energy.py.
-Budget per pair, medium (g = 2): 51.5 Tensor, 15 Vector, 34.5 Scalar Engine statements, 28 us of Tensor Engine (trn1).
+Budget per pair, medium (g = 2): 51.5 Tensor, 19.5 Vector, 30 Scalar Engine statements, 28 us of Tensor Engine (trn1).
 
     per group:  for m: for A < L:  X = B_im[A]^t B_j;  xu, tl as before;  columns (A, L) -> xs[m, A]
                 XP;  columns [0, 128 L) -> tlp;  rest -> xlp, and block m of bd
@@ -39,18 +39,22 @@ from dfmp2.trainium.kernels.pair_energy import emit_chunk, store_row_tile
 from dfmp2.trainium.kernels.tiles import (
     BANK,
     P,
+    add_column,
+    advance,
     contract,
     copy_columns,
+    fetch,
     grouped,
     load,
     load_part,
-    load_resident,
     lower_start,
+    parts_of,
     psum,
     row_sum,
     sbuf,
     sbuf3,
     sum_columns,
+    transposed,
     traversal,
     upper_columns,
 )
@@ -91,20 +95,11 @@ def emit_shared(
     d = sbuf(full * P)
     y = psum(full * P)
     for m in range(P // height):
-        nisa.activation(
-            dst=d[:, m * span : (m + 1) * span],
-            op=nl.copy,
-            data=eu[:, eu_at : eu_at + span],
-            bias=neg[:, single + m : single + m + 1],
-        )
+        add_column(d[:, m * span : (m + 1) * span], eu[:, eu_at : eu_at + span], neg[:, single + m : single + m + 1])
         for row in range(full):
-            nisa.nc_matmul(
-                dst=y[:, m * span + row * height : m * span + (row + 1) * height],
-                stationary=tlp[:, row * P : (row + 1) * P],
-                moving=identity[:, m * height : (m + 1) * height],
-                is_moving_onezero=True,
-                accumulate=False,
-            )
+            at_row = m * span + row * height
+            own = identity[:, m * height : (m + 1) * height]
+            transposed(y[:, at_row : at_row + height], tlp[:, row * P : (row + 1) * P], own, False)
     jj, kp = terms(xs, y, d, full * P)
     for m in range(P // height):
         dump = sbuf3(2, span)
@@ -126,9 +121,9 @@ def emit_last(
 ) -> None:
     """J and K parts of the blocks (L, L) of a group, rows m*height.. for pair m, into two columns of sums."""
     d = sbuf(height)
-    nisa.activation(dst=d, op=nl.copy, data=eu[:, eu_at : eu_at + height], bias=neg[:, double : double + 1])
+    add_column(d, eu[:, eu_at : eu_at + height], neg[:, double : double + 1])
     y = psum(height)
-    nisa.nc_matmul(dst=y, stationary=bd, moving=identity[:, P : P + height], is_moving_onezero=True, accumulate=False)
+    transposed(y, bd, identity[:, P : P + height], False)
     jj, kp = terms(xlp, y, d, height)
     dump = sbuf3(2, height)
     row_sum(sums[:, at : at + 1], dump, jj)
@@ -152,6 +147,7 @@ def pair_energy_packed(
     neg: nl.ndarray,
     identity: nl.ndarray,
     nvir: int,
+    slices: int,
     residents: int,
     run: int,
     diagonal: bool,
@@ -175,7 +171,7 @@ def pair_energy_packed(
     plain_at = last_at + height
     npair = edge * (edge + 1) // 2 if diagonal else edge * edge
     assert height == 64 or height == 32, "leftover rows of 64 or 32 only"
-    assert full > 0 and nvir <= BANK, "1 to 3 full row tiles"
+    assert full > 0 and parts_of(nvir, slices) == 1, "1 to 3 full row tiles, and B_j in one part"
     assert edge % residents == 0 and residents % group == 0, "residents must divide the edge and hold whole groups"
 
     steps = traversal(edge, residents, 1, diagonal)
@@ -185,8 +181,7 @@ def pair_energy_packed(
         width += columns if items[item][2] > 1 else plain_columns
 
     out = nl.ndarray((P, width), dtype=nl.float32, buffer=nl.shared_hbm)
-    eu_tile = sbuf(eu.shape[1])
-    load(eu_tile, eu)
+    eu_tile = fetch(eu)
     neg_tile = sbuf(neg.shape[1])
     load(neg_tile, neg)
     identity_tile = sbuf(P + height)
@@ -196,13 +191,10 @@ def pair_energy_packed(
         short_blocks.append(sbuf(P))
         nisa.memset(dst=short_blocks[turn], value=0.0)
 
-    resident = []
     packed = []
-    arriving = [load_resident(b_i, 0)]
     part = eu_tile
-    coming = load_part(b_j, steps[0][1], 0, nvir)  # all that the first products need has been asked for
-    for i in range(1, residents):
-        arriving.append(load_resident(b_i, i))
+    coming = load_part(b_j, slices, steps[0][1], 0, nvir)
+    held, staged, done = advance(b_i, slices, tiles, [], [], 0, 1, residents)
     q = 0  # pairs, groups and columns before the current item
     groups = 0
     column = 0
@@ -240,24 +232,16 @@ def pair_energy_packed(
         turning = more and steps[step + 1][0] != first
         if starts:
             if step == 0 or steps[step - 1][0] != first:
-                resident = arriving
-                arriving = []
                 packed = []
-                for member_row in range(residents):
-                    if member_row % group == 0:
-                        packed.append(sbuf3(b_i.shape[1], P))
-                    pack_rows(packed[member_row // group], member_row % group, resident[member_row], height, full)
                 base = column
-                held = 0
+                width = 0
                 for other in range(len(items)):
                     if steps[items[other][0]][0] == first:
-                        held += columns if items[other][2] > 1 else plain_columns
-                sums = sbuf(held)
+                        width += columns if items[other][2] > 1 else plain_columns
+                sums = sbuf(width)
             part = coming
             if more and not turning:
-                coming = load_part(b_j, steps[step + 1][1], 0, nvir)
-            if turning:
-                arriving.append(load_resident(b_i, first + residents))
+                coming = load_part(b_j, slices, steps[step + 1][1], 0, nvir)
 
         xu = []
         tl = []
@@ -282,16 +266,20 @@ def pair_energy_packed(
         for unit in range(units):
             if kind == 1:
                 x = psum(nvir)
-                contract(x, resident[member], P * unit, part, nvir)
+                contract(x, held[first + member], P * unit, part, nvir)
                 store_row_tile(x, 0, nvir, unit, nvir, xu[0], tl[0], short)
             if kind > 1 and unit < group * full:
                 m = unit // full
                 row = unit % full
                 x = psum(nvir)
-                contract(x, resident[member + m], P * row, part, nvir)
+                contract(x, held[first + member + m], P * row, part, nvir)
                 store_row_tile(x, 0, full * P, row, full * P, xu[m], tl[m], short)
                 copy_columns(shared[0], (m * full + row) * height, x, 0, nvir, full * P, nvir)
             if kind > 1 and unit == group * full:
+                if len(packed) == member // group:
+                    packed.append(sbuf3(slices, P))
+                    for m in range(group):
+                        pack_rows(packed[member // group], m, held[first + member + m], height, full)
                 x = psum(nvir)
                 contract(x, packed[member // group], 0, part, nvir)
                 copy_columns(shared[1], 0, x, 0, nvir, 0, full * P)
@@ -303,6 +291,18 @@ def pair_energy_packed(
                         op=nl.copy,
                         data=x[low : low + height, full * P : nvir],
                     )
+            if kind > 0:  # used : residents of this item that are done after the unit
+                used = min(kind - 1, (unit + 1) // full) if kind > 1 else 0
+                needed = first + member + used + 1
+                allowed = first + residents
+                if turning:
+                    allowed += min(residents, member + used + 1)
+                if unit == units - 1 and not ends:
+                    needed = first + items[item + 1][1] + 1
+                if unit == units - 1 and ends and more:
+                    needed = first + residents + 1
+                    allowed = first + 2 * residents
+                held, staged, done = advance(b_i, slices, tiles, held, staged, done, needed, allowed)
             for c in range(due):
                 if -(-(c + 1) * units // due) - 1 == unit:
                     at = before_column - before_base
@@ -386,10 +386,6 @@ def pair_energy_packed(
         q += kind
         groups += 1 if kind > 1 else 0
         column += 0 if kind == 0 else columns if kind > 1 else plain_columns
-        if turning:
-            room = residents if ends else min(residents, member + kind + 1)  # B_j's place, and those of used residents
-            for missing in range(len(arriving), room):
-                arriving.append(load_resident(b_i, first + residents + missing))
-            if ends:
-                coming = part if steps[step + 1][1] == j else load_part(b_j, steps[step + 1][1], 0, nvir)
+        if turning and ends:
+            coming = part if steps[step + 1][1] == j else load_part(b_j, slices, steps[step + 1][1], 0, nvir)
     return out

@@ -20,16 +20,20 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.tiles import BANK, P, load, psum, sbuf, sbuf3, transpose_piece
+from dfmp2.trainium.kernels.tiles import BANK, STAGE, P, load, multiply, psum, sbuf, sbuf3, transpose_piece
 
 BANKS_AT_ONCE = 4
 
 
 def load_slices(src: nl.ndarray, row: int, rows: int) -> nl.ndarray:
-    """Rows of an HBM matrix as (128, rows/128, columns)."""
+    """Rows of an HBM matrix as (128, rows/128, columns), through staging tiles."""
     tile = sbuf3(rows // P, src.shape[1])
     for k in range(rows // P):
-        load(tile[:, k, 0 : src.shape[1]], src[row + k * P : row + (k + 1) * P, 0 : src.shape[1]])
+        for low in range(0, src.shape[1], STAGE):
+            high = min(src.shape[1], low + STAGE)
+            staged = sbuf(high - low)
+            load(staged, src[row + k * P : row + (k + 1) * P, low:high])
+            nisa.activation(dst=tile[:, k, low:high], op=nl.copy, data=staged)
     return tile
 
 
@@ -51,12 +55,8 @@ def product(out: nl.ndarray, out_row: int, left: nl.ndarray, right: nl.ndarray) 
             for k in range(left.shape[1]):
                 for number in range(len(banks)):  # the same stationary tile for all
                     low = start + number * BANK
-                    nisa.nc_matmul(
-                        dst=banks[number],
-                        stationary=left[:, k, row * P : (row + 1) * P],
-                        moving=right[:, k, low : min(width, low + BANK)],
-                        accumulate=k > 0,
-                    )
+                    part = right[:, k, low : min(width, low + BANK)]
+                    multiply(banks[number], left[:, k, row * P : (row + 1) * P], part, k > 0)
             for number in range(len(banks)):
                 low = start + number * BANK
                 store_bank(out, out_row + row * P, low, min(width, low + BANK), banks[number])
@@ -95,12 +95,7 @@ def syrk(a: nl.ndarray, identity: nl.ndarray) -> nl.ndarray:
         for column in range(row, size // P):
             x = psum(P)
             for k in range(operand.shape[1]):
-                nisa.nc_matmul(
-                    dst=x,
-                    stationary=operand[:, k, row * P : (row + 1) * P],
-                    moving=operand[:, k, column * P : (column + 1) * P],
-                    accumulate=k > 0,
-                )
+                multiply(x, operand[:, k, row * P : (row + 1) * P], operand[:, k, column * P : (column + 1) * P], k > 0)
             tile = sbuf(P)
             nisa.activation(dst=tile, op=nl.copy, data=x)
             load(out[row * P : (row + 1) * P, column * P : (column + 1) * P], tile)
@@ -127,17 +122,12 @@ def trsm(l_t: nl.ndarray, inverse_t: nl.ndarray, b: nl.ndarray) -> nl.ndarray:
         if i > 0:
             known = psum(width)
             for j in range(i):
-                nisa.nc_matmul(
-                    dst=known,
-                    stationary=lower[:, j, i * P : (i + 1) * P],
-                    moving=solved[:, j, 0:width],
-                    accumulate=j > 0,
-                )
+                multiply(known, lower[:, j, i * P : (i + 1) * P], solved[:, j, 0:width], j > 0)
             left = sbuf(width)
             nisa.tensor_tensor(dst=left, data1=rest, data2=known, op=nl.subtract)
             rest = left
         x = psum(width)
-        nisa.nc_matmul(dst=x, stationary=inverse[:, i, 0:P], moving=rest, accumulate=False)
+        multiply(x, inverse[:, i, 0:P], rest, False)
         nisa.activation(dst=solved[:, i, 0:width], op=nl.copy, data=x)
         load(out[i * P : (i + 1) * P, 0:width], solved[:, i, 0:width])
     return out

@@ -11,6 +11,11 @@ import nki.language as nl
 
 P = 128  # partitions, and most columns of a stationary operand
 BANK = 512  # float32 numbers in a PSUM bank, and most columns of a moving operand
+PART = 6144  # float32 numbers per partition of a part of B_j: DMA writes it, and two are there at a time
+STAGE = 1536  # of a staging tile, through which everything else comes that stays
+AHEAD = 2  # staging tiles at a time
+TOGETHER = 4  # row tiles of B_i in an SBUF tile, at most
+EXPLICIT = True  # accumulate= is in NKI 0.3 and later; without it the first product into an element overwrites
 DGE = nisa.dge_mode.none  # all addresses are static; on gen2 any other mode may use GpSimd, which then blocks SBUF
 
 
@@ -44,15 +49,41 @@ def copy_columns(dst: nl.ndarray, at: int, x: nl.ndarray, lo: int, hi: int, firs
         )
 
 
+def add_column(dst: nl.ndarray, table: nl.ndarray, column: nl.ndarray) -> None:
+    """dst = table + column (128, 1), on the Vector Engine.
+
+    Not a copy with bias on the Scalar Engine: trn1 does not add that bias (aws-neuron-sdk issue 1296).
+    """
+    nisa.tensor_scalar(dst=dst, data=table, op0=nl.add, operand0=column)
+
+
+def multiply(dst: nl.ndarray, stationary: nl.ndarray, moving: nl.ndarray, accumulate: bool) -> None:
+    """dst (+)= stationary^T moving, in a bank of its own where it accumulates."""
+    if EXPLICIT:
+        nisa.nc_matmul(dst=dst, stationary=stationary, moving=moving, accumulate=accumulate)
+    else:
+        nisa.nc_matmul(dst=dst, stationary=stationary, moving=moving)
+
+
+def transposed(dst: nl.ndarray, source: nl.ndarray, identity: nl.ndarray, transpose: bool) -> None:
+    """dst = source^T identity; transpose : mark it as one (2x on gen3, a label on gen2)."""
+    if EXPLICIT:
+        nisa.nc_matmul(
+            dst=dst,
+            stationary=source,
+            moving=identity,
+            is_moving_onezero=True,
+            is_transpose=transpose,
+            accumulate=False,
+        )
+    else:
+        nisa.nc_matmul(dst=dst, stationary=source, moving=identity, is_moving_onezero=True, is_transpose=transpose)
+
+
 def contract(x: nl.ndarray, stationary: nl.ndarray, column: int, moving: nl.ndarray, width: int) -> None:
     """x = sum_k stationary[:, k, column : column+128]^T moving[:, k, 0:width], all in one bank."""
     for k in range(stationary.shape[1]):
-        nisa.nc_matmul(
-            dst=x,
-            stationary=stationary[:, k, column : column + P],
-            moving=moving[:, k, 0:width],
-            accumulate=k > 0,
-        )
+        multiply(x, stationary[:, k, column : column + P], moving[:, k, 0:width], k > 0)
 
 
 def transpose_piece(
@@ -73,14 +104,9 @@ def transpose_piece(
     first = max(start, lo)
     last = min(start + height, hi)
     if first < last:
-        nisa.nc_matmul(
-            dst=y[:, first - lo : last - lo],
-            stationary=source[0:height, at : at + P],
-            moving=identity[0:height, first - start : last - start],
-            is_moving_onezero=True,
-            is_transpose=transpose and last - first == height,
-            accumulate=False,
-        )
+        own = identity[0:height, first - start : last - start]
+        whole = last - first == height
+        transposed(y[:, first - lo : last - lo], source[0:height, at : at + P], own, transpose and whole)
 
 
 def row_sum(result: nl.ndarray, dump: nl.ndarray, data: nl.ndarray) -> None:
@@ -144,22 +170,149 @@ def grouped(
     return items
 
 
-def load_part(b_j: nl.ndarray, j: int, part: int, nvir: int) -> nl.ndarray:
-    """One part of B_j in SBUF; whole rows where there is only one part."""
+def parts_of(nvir: int, slices: int) -> int:
+    """Parts in which B_j comes: of at most 512 columns and 24 kB per partition, so that two of them take 48 kB."""
     parts = (nvir + BANK - 1) // BANK
+    columns = (nvir + P - 1) // P * P if parts == 1 else (nvir + parts - 1) // parts
+    while slices * columns > PART and columns > 32:
+        parts += 1
+        columns = (nvir + parts - 1) // parts
+    return parts
+
+
+def load_part(b_j: nl.ndarray, slices: int, j: int, part: int, nvir: int) -> nl.ndarray:
+    """One part of B_j in SBUF, straight from HBM; whole rows where there is only one part."""
+    parts = parts_of(nvir, slices)
     width = (nvir + parts - 1) // parts
     low = part * width
     high = min(nvir, low + width) if parts > 1 else b_j.shape[2]
-    tile = sbuf3(b_j.shape[1], high - low)
-    load(tile, b_j[j * P : (j + 1) * P, 0 : b_j.shape[1], low:high])
+    tile = sbuf3(slices, high - low)
+    load(tile, b_j[j * P : (j + 1) * P, 0:slices, low:high])
     return tile
 
 
-def load_resident(b_i: nl.ndarray, i: int) -> nl.ndarray:
-    """All of B_i in SBUF."""
-    tile = sbuf3(b_i.shape[1], b_i.shape[2])
-    load(tile, b_i[i * P : (i + 1) * P, 0 : b_i.shape[1], 0 : b_i.shape[2]])
+def fetch(table: nl.ndarray) -> nl.ndarray:
+    """A table (128, columns) in a tile that the Scalar Engine writes, through staging tiles."""
+    tile = sbuf(table.shape[1])
+    for low in range(0, table.shape[1], STAGE):
+        high = min(table.shape[1], low + STAGE)
+        staged = sbuf(high - low)
+        load(staged, table[0:P, low:high])
+        nisa.activation(dst=tile[:, low:high], op=nl.copy, data=staged)
     return tile
+
+
+def fetch_slices(src: nl.ndarray) -> nl.ndarray:
+    """The same for (128, slices, columns), a slice or part of one at a time."""
+    tile = sbuf3(src.shape[1], src.shape[2])
+    for k in range(src.shape[1]):
+        for low in range(0, src.shape[2], STAGE):
+            high = min(src.shape[2], low + STAGE)
+            staged = sbuf(high - low)
+            load(staged, src[0:P, k, low:high])
+            nisa.activation(dst=tile[:, k, low:high], op=nl.copy, data=staged)
+    return tile
+
+
+def depth_of(columns: int) -> int:
+    """Slices of a staging tile of that many columns."""
+    return max(1, STAGE // columns)
+
+
+def pieces_of(slices: int, together: int) -> int:
+    """Pieces in which `together` row tiles of B_i come."""
+    depth = depth_of(together * P)
+    return (slices + depth - 1) // depth
+
+
+def stage_piece(b_i: nl.ndarray, slices: int, number: int, together: int) -> nl.ndarray:
+    """A piece of all rows i of a block, on its way from HBM: slices of `together` row tiles; see `advance`."""
+    count = pieces_of(slices, together)
+    groups = (b_i.shape[2] // P + together - 1) // together
+    i = number // (groups * count)
+    first = number // count % groups * together * P
+    last = min(b_i.shape[2], first + together * P)
+    low = number % count * depth_of(together * P)
+    high = min(slices, low + depth_of(together * P))
+    tile = sbuf3(high - low, last - first)
+    load(tile, b_i[i * P : (i + 1) * P, low:high, first:last])
+    return tile
+
+
+def advance(
+    b_i: nl.ndarray,
+    slices: int,
+    together: int,
+    held: list[nl.ndarray],
+    staged: list[nl.ndarray],
+    done: int,
+    needed: int,
+    allowed: int,
+) -> tuple[list[nl.ndarray], list[nl.ndarray], int]:
+    """Copy the pieces asked for before, and all of the first `needed` tiles; then ask for two more of `allowed` tiles.
+
+    A piece lands in a staging tile and the Scalar Engine copies it to where it stays: what DMA writes may take no more
+    than 64 kB of a partition on trn1, what engines write is not counted.
+
+    held : tiles (128, slices, `together` row tiles) so far, row i after row i
+    staged : pieces on their way, from number `done` on; returned are the new lists and the new number
+    """
+    count = pieces_of(slices, together)
+    groups = (b_i.shape[2] // P + together - 1) // together
+    tiles = []
+    for number in range(len(held)):
+        tiles.append(held[number])
+    coming = []
+    for number in range(len(staged)):
+        coming.append(staged[number])
+    end = max(needed * count, done + len(staged))
+    for number in range(done, end):
+        for other in range(done + len(coming), min(end, number + AHEAD)):
+            coming.append(stage_piece(b_i, slices, other, together))
+        piece = coming[number - done]
+        if number % count == 0:
+            tiles.append(sbuf3(slices, piece.shape[2]))
+        low = number % count * depth_of(together * P)
+        nisa.activation(
+            dst=tiles[number // count][:, low : low + piece.shape[1], 0 : piece.shape[2]], op=nl.copy, data=piece
+        )
+    begun = []
+    for number in range(end, min(min(allowed, b_i.shape[0] // P * groups) * count, end + AHEAD)):
+        begun.append(stage_piece(b_i, slices, number, together))
+    return tiles, begun, end
+
+
+def window(
+    first: int,
+    member: int,
+    row: int,
+    tiles: int,
+    together: int,
+    residents: int,
+    present: int,
+    parts: int,
+    turning: bool,
+    following: int,
+) -> tuple[int, int]:
+    """After row tile `row` of resident `member`: tiles of B_i that the next product needs, and those there is room for.
+
+    present : residents that pair with this j; turning : other residents come next; following : the first of the next j
+    """
+    groups = (tiles + together - 1) // together
+    last = row == tiles - 1
+    needed = following * groups + 1
+    if not last:
+        needed = (first + member) * groups + (row + 1) // together + 1
+    elif member + 1 < present:
+        needed = (first + member + 1) * groups + 1
+    allowed = (first + residents) * groups
+    if turning and last and member + 1 == present:
+        allowed += residents * groups
+    elif turning and parts == 1:  # in the place of the next B_j, which stays or is loaded later, and of used residents
+        allowed += min(residents, member + (2 if last else 1)) * groups
+    elif turning:
+        allowed += (row + 1) // together
+    return needed, allowed
 
 
 def sum_columns(total: int, run: int) -> int:
@@ -169,19 +322,3 @@ def sum_columns(total: int, run: int) -> int:
         size = min(total, low + BANK) - low
         count += (2 * size + run - 1) // run + (size + run - 1) // run
     return count
-
-
-def load_rows(b_i: nl.ndarray, i: int, first: int, together: int) -> nl.ndarray:
-    """`together` row tiles of B_i in one SBUF tile, from row tile `first` on."""
-    last = min(b_i.shape[2], (first + together) * P)
-    tile = sbuf3(b_i.shape[1], last - first * P)
-    load(tile, b_i[i * P : (i + 1) * P, 0 : b_i.shape[1], first * P : last])
-    return tile
-
-
-def load_row_tiles(b_i: nl.ndarray, i: int, together: int) -> list[nl.ndarray]:
-    """All row tiles of B_i, `together` in an SBUF tile."""
-    held = []
-    for row in range(0, b_i.shape[2] // P, together):
-        held.append(load_rows(b_i, i, row, together))
-    return held

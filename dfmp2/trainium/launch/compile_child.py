@@ -2,15 +2,20 @@
 
     python -P compile_child.py REQUEST.json
 
-What compiles is looked for by import and by the arguments it takes, in this order; the one taken is written to
-`entry.json` before it is called:
+There are three ways into the compiler. Each is looked for by import and by the arguments it takes, in this order; the
+one taken is written to `entry.json` before it is called, and the next is tried only where it does not fit its release:
 
-  standalone   nki.framework.compiled.StandaloneKernel, what a call with NumPy arrays uses, with an executor that does
-               nothing in place of the device
+  tracer       nki.compiler.frontend.TracerFrontend without backend optimisation, then CompiledKernel.from_frontend with
+               backend optimisations disabled: seen to run on trn1 with NKI 0.6.0 (export/export_neff.py of
+               aws-samples/sample-spectral-dns-on-aws-neuron)
+  standalone   nki.framework.compiled.StandaloneKernel, what a call with NumPy arrays uses, by the parser's front end,
+               with an executor that does nothing in place of the device
   call         the documented way: NKI_ARTIFACTS_DIR, set before nki is imported, keeps kernel.neff of a plain call;
                where there is no device the call fails after the compilation, and the file is there
 
-Unverified: no release of nki was available to try them; they follow public documentation and published code of others.
+neuronx-cc refuses an artifacts folder that is not empty (NCC_IDRV077), so it has one of its own. A kernel compiles for
+trn3 where the target is not named; it is named twice, in the variable and in the call. Unverified: no release of nki
+was available to try them; arguments are those of the released packages' own sources.
 """
 
 from __future__ import annotations
@@ -18,8 +23,10 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,40 +34,88 @@ from typing import Any
 import numpy as np
 
 DONE = "compiled"  # a file that tells that the compilation has ended
+ARTIFACTS = "artifacts"  # a folder for the compiler alone
+MISFIT = (ImportError, AttributeError, TypeError)  # a release that is called otherwise
+Way = Callable[[Any, dict[str, Any], str, Path], Callable[[], object] | None]
 
 
 def main(request: Path) -> None:
     """Compile what the request names into its folder."""
     wanted = json.loads(request.read_text(encoding="utf-8"))
     folder = Path(wanted["folder"])
-    os.environ["NKI_ARTIFACTS_DIR"] = str(folder)
+    os.environ["NKI_ARTIFACTS_DIR"] = str(folder / ARTIFACTS)
     nki = import_module("nki")
     kernel = getattr(import_module(wanted["source"]), wanted["kernel"])
     arguments: dict[str, Any] = {name: np.zeros(shape, np.float32) for name, shape in wanted["tensors"]}
     arguments |= {name: tuple(value) if isinstance(value, list) else value for name, value in wanted["statics"]}
-    standalone = _standalone(kernel, folder)
-    found = {"entry": "standalone" if standalone else "call", "nki": str(getattr(nki, "__version__", "unknown"))}
-    (folder / "entry.json").write_text(json.dumps(found), encoding="utf-8")
-    (standalone or kernel)(**arguments)
+    for name, way in WAYS.items():
+        run = way(kernel, arguments, wanted["target"], folder)
+        if run is None:
+            continue
+        found = {"entry": name, "nki": str(getattr(nki, "__version__", "unknown"))}
+        (folder / "entry.json").write_text(json.dumps(found), encoding="utf-8")
+        shutil.rmtree(folder / ARTIFACTS, ignore_errors=True)
+        (folder / ARTIFACTS).mkdir()
+        try:
+            run()
+        except MISFIT as error:
+            if name == "call" or (folder / DONE).exists():
+                raise
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+            continue
+        (folder / DONE).touch()
+        return
 
 
-def _standalone(kernel: Any, folder: Path) -> Callable[..., object] | None:
-    """The kernel with an executor that does nothing, None where this release does not offer it."""
+def _tracer(kernel: Any, arguments: dict[str, Any], target: str, folder: Path) -> Callable[[], object] | None:
     try:
-        adapter = import_module("nki.framework.compiled").StandaloneKernel
+        context = import_module("nki._backends.context").nki_ir_context
+        frontend = import_module("nki.compiler.frontend").TracerFrontend
+        driver = import_module("nki.compiler.ncc_driver")
+        options, from_frontend = driver.CompileOptions, driver.CompiledKernel.from_frontend
+        function, disable = kernel.func, options.disable_backend_optimizations
     except (ImportError, AttributeError):
         return None
-    parameters = inspect.signature(adapter).parameters
-    convert = getattr(kernel, "_to_subclass", None)
-    if convert is None or not {"_executor", "artifacts_dir"} <= set(parameters):
+    given = {"target": target, "lnc": 1, "artifacts_dir": str(folder / ARTIFACTS)}
+    if not _takes(frontend.compile, "inputs", *given) or not _takes(options, "output_path", *given):
+        return None
+
+    def run() -> None:
+        inputs = inspect.signature(function).bind(**arguments).arguments
+        with context() as opened:
+            traced = frontend(enable_backend_opt=False).compile(opened, kernel, inputs=inputs, **given)
+            from_frontend(traced, disable(options(output_path=str(folder / "kernel.neff"), **given)))
+
+    return run
+
+
+def _standalone(kernel: Any, arguments: dict[str, Any], target: str, folder: Path) -> Callable[[], object] | None:
+    try:
+        adapter, convert = import_module("nki.framework.compiled").StandaloneKernel, kernel._to_subclass
+    except (ImportError, AttributeError):
+        return None
+    if not _takes(adapter, "_executor", "artifacts_dir", "target"):
         return None
 
     def compile_only(*_: Any, **__: Any) -> None:
         """In place of the device: what follows the compilation does not matter."""
         (folder / DONE).touch()
 
-    made: Callable[..., object] = convert(adapter, artifacts_dir=str(folder), _executor=compile_only)
-    return made
+    given = {"artifacts_dir": str(folder / ARTIFACTS), "target": target, "_executor": compile_only}
+    return lambda: replace(convert(adapter), **given)(**arguments)
+
+
+def _call(kernel: Any, arguments: dict[str, Any], target: str, folder: Path) -> Callable[[], object]:
+    return lambda: kernel(**arguments)
+
+
+def _takes(function: Any, *names: str) -> bool:
+    """Whether a function takes these by name."""
+    parameters = inspect.signature(function).parameters
+    return set(names) <= set(parameters) or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+WAYS: dict[str, Way] = {"tracer": _tracer, "standalone": _standalone, "call": _call}
 
 
 if __name__ == "__main__":

@@ -177,6 +177,7 @@ def _compile(program: Program, target: str, folder: Path, host: Host) -> tuple[P
         "kernel": program.kernel,
         "tensors": program.tensors,
         "statics": program.statics,
+        "target": target,
         "folder": str(folder),
     }
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
@@ -188,7 +189,7 @@ def _compile(program: Program, target: str, folder: Path, host: Host) -> tuple[P
     chosen = folder / "entry.json"
     entry = str(json.loads(chosen.read_text(encoding="utf-8"))["entry"]) if chosen.exists() else "not reached"
     made = [path for path in sorted(folder.rglob("*.neff")) if path.stat().st_size]
-    made = [path for path in made if path == folder / "kernel.neff"] or made
+    made = [path for path in made if path.name == "kernel.neff"] or made
     # The documented plain call runs the kernel after it has compiled it, which fails where there is no device.
     if len(made) == 1 and (code == 0 or entry == "call" or (folder / "compiled").exists()):
         return made[0], entry

@@ -1,9 +1,9 @@
 """The variables a Neuron process needs, set by the launcher before anything of Neuron is imported.
 
 What the user has set wins, except where it would change numbers or leave the tools unfound: PATH gets the folders of
-the tools in front, HOME a value where there is none, NEURON_CC_FLAGS the flags without which float32 products may be
-rounded and failed compilations are kept. Sources: Neuron Runtime configuration, NKI `jit` and persistent cache pages
-of the AWS Neuron documentation 2.29 to 2.33. None of it was tried on a device.
+the tools in front, HOME a value where there is none, NEURON_CC_FLAGS the flag without which float32 products may be
+rounded, and with torch-xla the one without which failed compilations are kept. Sources: Neuron Runtime configuration,
+NKI `jit` and persistent cache pages of the AWS Neuron documentation 2.29 to 2.33. None of it was tried on a device.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pathlib import Path
 
 TOOLS = "/opt/aws/neuron/bin"
 LIBRARIES = "/opt/aws/neuron/lib"
-COMPILER_FLAGS = ("--auto-cast=none", "--retry_failed_compilation")
+EXACT = "--auto-cast=none"
+RETRY = "--retry_failed_compilation"  # of torch-xla's compile cache; neuronx-cc itself refuses it
 EXECUTION_TIMEOUT = 120  # s; the longest call of the kernels is predicted to last 0.03 s
 HARDWARE = ("nki", "nki-xla", "nki-call")
 ON = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("", "0", "false", "no", "off"), False)
@@ -93,17 +94,21 @@ def settings(lane: str, target: str, host: Host = HERE, core: int | None = None)
     found["NEURON_RT_STOCHASTIC_ROUNDING_EN"] = "0"
     found["NEURON_RT_EXEC_TIMEOUT"] = env.get("NEURON_RT_EXEC_TIMEOUT") or str(EXECUTION_TIMEOUT)
     found["NEURON_RT_VISIBLE_CORES"] = str(core) if core is not None else env.get("NEURON_RT_VISIBLE_CORES") or "0"
-    found["NEURON_CC_FLAGS"] = compiler_flags(env.get("NEURON_CC_FLAGS", ""))
+    found["NEURON_CC_FLAGS"] = compiler_flags(env.get("NEURON_CC_FLAGS", ""), lane)
     if lane == "nki-xla":
         found["PJRT_DEVICE"] = "NEURON"  # torch-xla takes the CPU in silence where it is not set
         found["NEURON_COMPILE_CACHE_URL"] = env.get("NEURON_COMPILE_CACHE_URL") or str(cache_folder(host) / "xla")
     return found
 
 
-def compiler_flags(given: str) -> str:
-    """NEURON_CC_FLAGS with the flags that are needed, whatever `--auto-cast` it had."""
+def compiler_flags(given: str, lane: str) -> str:
+    """NEURON_CC_FLAGS with the flags that are needed, whatever `--auto-cast` it had.
+
+    nki hands them to neuronx-cc as they are, which ends at a flag that it does not know; torch-xla takes its own out.
+    """
     kept = re.sub(r"--auto-cast[=\s]+\S+", "", given).split()
-    return " ".join([*kept, *(flag for flag in COMPILER_FLAGS if flag not in kept)])
+    kept = [flag for flag in kept if flag != RETRY]
+    return " ".join([*kept, EXACT, *([RETRY] if lane == "nki-xla" else [])])
 
 
 def search_path(host: Host) -> str:

@@ -246,10 +246,15 @@ def one_output(out: Any, kernel: str) -> NDArray[Any]:
 
 
 class Loaded:
-    """A program on the device: the model, and the output tensors of its first call, which later calls reuse."""
+    """A program on the device: the model, and the output tensors of its first call, which later calls reuse.
 
-    def __init__(self, model: Any, program: Program, entry: str) -> None:
+    The runtime does not always know the type of an output that it has made itself, and a program may refuse such a
+    tensor as its input; outputs that are kept are then made of zeros sent from here, as nki's own driver makes them.
+    """
+
+    def __init__(self, model: Any, tensor: Any, program: Program, entry: str) -> None:
         self.model = model
+        self._tensor = tensor
         self.entry = entry
         self.outputs: dict[str, Any] | None = None
         inputs, outputs = set(model.input_tensors_info), list(model.output_tensors_info)
@@ -266,6 +271,9 @@ class Loaded:
         """Run it; the output stays on the device, and is overwritten by the next call unless it is `kept`."""
         if kept or self.outputs is None:
             made = dict(self.model(inputs=inputs))
+            if kept and str(getattr(made[self.output], "dtype", "float32")) != "float32":
+                made = {self.output: self._tensor.from_numpy(np.zeros(self.shape, np.float32))}
+                self.model(inputs=inputs, outputs=made)
             if kept:
                 return made[self.output]
             self.outputs = made
@@ -275,8 +283,7 @@ class Loaded:
 
     def read(self, tensor: Any) -> NDArray[np.float32]:
         """An output on the host."""
-        raw = np.ascontiguousarray(tensor.numpy())
-        # The runtime does not always know the type and answers bytes; the kernels give float32 only.
+        raw = np.ascontiguousarray(tensor.numpy())  # bytes where the type is not known; the kernels give float32 only
         return raw.reshape(-1).view(np.float32).reshape(self.shape)
 
 
@@ -319,7 +326,7 @@ class NeffExecutor(DeviceExecutor):
             begin = time.perf_counter()
             with launching(f"loading {program.label}"):
                 model = self._model.load_from_neff(str(compiled.path))
-                self._loaded[program] = Loaded(model, program, f"{compiled.entry}, {compiled.compiler}")
+                self._loaded[program] = Loaded(model, self._tensor, program, f"{compiled.entry}, {compiled.compiler}")
             self.proof.load_seconds += time.perf_counter() - begin
 
     def _more(self) -> dict[str, str]:

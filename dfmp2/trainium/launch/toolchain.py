@@ -27,7 +27,8 @@ from dfmp2.trainium.launch.environment import HARDWARE, HERE, LIBRARIES, Host, c
 PLACEHOLDERS = {"nki": "0.0.1", "neuronx-cc": "1.0.post1", "torch-neuronx": "1.0", "libneuronxla": "1.0"}
 INDEX = "install it from AWS's own package index, see the Neuron setup guide"
 OLDEST, NEWEST = (0, 3), (0, 7)  # releases whose signatures the kernels are checked against
-BINDINGS = (("nrtpy", ("Nrtpy", "Spike")), ("spike", ("Spike",)))  # module, prefixes of Model and Tensor, newest first
+# Modules of the runtime bindings and prefixes of their Model and Tensor, newest first; nki has its own since 0.3.
+BINDINGS = (("nrtpy", ("Nrtpy", "Spike")), ("spike", ("Spike",)), ("nki.runtime", ("Spike",)))
 IMPORT_SECONDS = 90.0  # a first import from a cold disk takes tens of seconds
 NEEDED = {  # lane -> distributions in the interpreter that runs, in the one that compiles
     "nki": ((), ("nki", "neuronx-cc")),
@@ -50,7 +51,7 @@ TRAPS = {  # variable -> what its value does, what to do about it
     "NEURON_RT_VISIBLE_CORES": ("this names no cores", "give 0, 0,1 or 0-1"),
     "NEURON_CC_FLAGS": (
         "lacks --auto-cast=none: older compilers round float32 products to bfloat16",
-        'export NEURON_CC_FLAGS="--auto-cast=none --retry_failed_compilation"',
+        "export NEURON_CC_FLAGS=--auto-cast=none",
     ),
     "NEURON_RT_STOCHASTIC_ROUNDING_EN": (
         "results differ from run to run",
@@ -139,7 +140,7 @@ def bindings(host: Host = HERE) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _has(folder: str, module: str) -> bool:
-    return os.path.isfile(os.path.join(folder, module, "__init__.py"))
+    return os.path.isfile(os.path.join(folder, *module.split("."), "__init__.py"))
 
 
 @lru_cache(maxsize=16)

@@ -8,6 +8,7 @@ import numpy as np
 
 __version__ = "0.5.0"
 FAULT = os.environ.get("STAND_IN_NKI", "")
+FLAGS = ("--auto-cast=", "--verbose=", "--target", "--lnc", "--model-type", "-O")  # of neuronx-cc, as far as needed
 ARTIFACTS = os.environ.get("NKI_ARTIFACTS_DIR", "")
 
 if FAULT == "broken-import":
@@ -43,21 +44,28 @@ class Kernel:
             raise RuntimeError("NRT Error NRT_FAILURE(1): no device")
         return interpret(self.func.__module__, self.func.__name__, arguments)
 
-    def compile(self, file, arguments):
+    def compile(self, file, arguments, output=None):
         """Leave a file that the imitation of nrtpy understands."""
         fault = os.environ.get("STAND_IN_NKI", "")
         if fault == "compiler-refuses":
             raise ValueError("NCC_EVRF004: 3 instructions are not supported on gen2")
         if fault == "compiler-mute":
             return
+        left = os.listdir(file.parent)
+        if left:
+            raise RuntimeError(f"[NCC_IDRV077] output directory is not empty: {left}")
+        unknown = [flag for flag in os.environ.get("NEURON_CC_FLAGS", "").split() if not flag.startswith(FLAGS)]
+        if unknown:
+            raise RuntimeError(f"neuronx-cc: error: unrecognized arguments: {' '.join(unknown)}")
         shapes = {name: list(value.shape) for name, value in arguments.items() if hasattr(value, "shape")}
         statics = {name: value for name, value in arguments.items() if name not in shapes}
         record = {"source": self.func.__module__, "kernel": self.func.__name__, "shapes": shapes, "statics": statics}
+        record["target"] = os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE", "trn3")
         record["environment"] = {name: value for name, value in os.environ.items() if name.startswith("NEURON")}
-        file.write_text(json.dumps(record))
+        (output or file).write_text(json.dumps(record))
 
-    def _to_subclass(self, kind, **options):
-        return kind(func=self, **options)
+    def _to_subclass(self, kind):
+        return kind(func=self)
 
 
 def jit(func):

@@ -41,6 +41,11 @@ class NrtpyTensor:
             raise NrtError("NRT Error NRT_EXEC_NC_BUSY(1005): Failed to allocate tensor")
         return cls(np.zeros_like(array) if fault() == "deaf-device" else np.array(array, order="C"))
 
+    @property
+    def dtype(self):
+        """Type of the elements; an output that the runtime has made is opaque."""
+        return self.array.dtype
+
     def numpy(self):
         """Download; outputs come as bytes, as libnrt does not know their type."""
         return self.array
@@ -59,7 +64,10 @@ class NrtpyModel:
         """Load."""
         if fault() == "other-chip":
             raise NrtError("NRT Error NRT_FAILURE(6): Failed to load model")
-        return cls(json.loads(Path(neff_path).read_text()))
+        record = json.loads(Path(neff_path).read_text())
+        if record["target"] != "trn1":
+            raise NrtError(f"NRT Error NRT_FAILURE(6): NEFF arch: {record['target']}, instance arch: v2")
+        return cls(record)
 
     def shape(self):
         """Of the output."""
@@ -75,13 +83,15 @@ class NrtpyModel:
 
         if fault() in ERRORS:
             raise NrtError(ERRORS[fault()])
-        arrays = {name: tensor.array.view(np.float32) for name, tensor in inputs.items()}  # outputs are bytes
+        opaque = [name for name, tensor in inputs.items() if tensor.dtype != np.float32]
+        if opaque:
+            raise TypeError(f"input {opaque[0]} is {inputs[opaque[0]].dtype}, the program takes float32")
+        arrays = {name: tensor.array for name, tensor in inputs.items()}
         out = interpret(self.record["source"], self.record["kernel"], {**arrays, **self.record["statics"]})
         counter = Path(os.environ["STAND_IN_COUNTER"])
         with COUNTING:
             counter.write_text(str(int(counter.read_text()) + 1))
-        stored = np.ascontiguousarray(out).view("V4")
         if outputs is None:
-            return {"out": NrtpyTensor(stored)}
-        outputs["out"].array = stored
+            return {"out": NrtpyTensor(np.ascontiguousarray(out).view("V4"))}
+        outputs["out"].array = np.ascontiguousarray(out).view(outputs["out"].dtype)
         return None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-if os.environ.get("STAND_IN_ENTRY", "standalone") == "standalone":
+if os.environ.get("STAND_IN_ENTRY", "standalone") in ("standalone", "misfit"):
 
     @dataclass(frozen=True)
     class StandaloneKernel:
@@ -13,6 +13,7 @@ if os.environ.get("STAND_IN_ENTRY", "standalone") == "standalone":
 
         func: Any
         artifacts_dir: str = ""
+        target: str | None = None
         _executor: Any = None
 
         def __call__(self, **arguments):

@@ -1,0 +1,1 @@
+"""Imitates nki.compiler."""
