@@ -48,6 +48,7 @@ from dfmp2.studies.runs import (
 )
 from dfmp2.units import ANGSTROM_PER_BOHR
 
+CITATION = "geomeTRIC: L.-P. Wang, C. C. Song, J. Chem. Phys. 144, 214108 (2016)"
 INSTALL = "pip install 'dfmp2[opt]'"
 # What a minimum is held to, by geomeTRIC's names: change of the energy (Eh), gradient and displacement of an atom, root
 # mean square and largest (Eh/bohr, angstrom).
@@ -285,8 +286,9 @@ def _numbers(
         "transition_state": search.transition_state,
         "constraints": text,
         "steps": max(0, len(points) - 1),
+        "symbols": list(runs[0].molecule.symbols) if runs else [],
     }
-    notes = [f"geometries by geomeTRIC {_library().__version__}, convergence {search.convergence.upper()}"]
+    notes = [f"geometries by geomeTRIC {_library().__version__}, convergence {search.convergence.upper()}", CITATION]
     if not points:
         return Numbers(settings, notes)
     last = runs[-1]
