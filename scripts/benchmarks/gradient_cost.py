@@ -20,7 +20,7 @@ BASIS = "cc-pvdz"
 
 
 def measure(command: str, molecule: Path, threads: int, folder: Path) -> tuple[float, float, float]:
-    """Processor time and wall time, s, and peak memory, MB, of one command."""
+    """Wall time and processor time, s, and peak memory, MB, of one command."""
     program = (
         "import resource, subprocess, sys, time\n"
         "begin = time.perf_counter()\n"
@@ -33,7 +33,7 @@ def measure(command: str, molecule: Path, threads: int, folder: Path) -> tuple[f
     arguments = [sys.executable, "-c", program, str(COMMAND), command, str(molecule), *options]
     done = subprocess.run(arguments, check=True, capture_output=True, text=True)
     processor, wall, memory = (float(word) for word in done.stdout.split())
-    return processor, wall, memory
+    return wall, processor, memory
 
 
 def main() -> None:
@@ -44,14 +44,15 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, help="file that rows are appended to as they come")
     given = parser.parse_args()
     print(
-        "| molecule | energy: processor, wall / s, MB | gradient: processor, wall / s, MB | ratio of processor times |"
+        "| molecule | energy: wall, processor / s, MB | gradient: wall, processor / s, MB | ratio of wall, processor |"
     )
     print("|---|---|---|---|")
     for molecule in given.molecules:
         with tempfile.TemporaryDirectory() as folder:
             found = [measure(command, molecule, given.threads, Path(folder)) for command in ("run", "gradient")]
-        cells = [f"{cpu:.1f}, {wall:.1f}, {memory:.0f}" for cpu, wall, memory in found]
-        print(f"| {molecule.stem} | {cells[0]} | {cells[1]} | {found[1][0] / found[0][0]:.1f} |", flush=True)
+        cells = [f"{wall:.1f}, {processor:.1f}, {memory:.0f}" for wall, processor, memory in found]
+        ratios = ", ".join(f"{found[1][k] / found[0][k]:.1f}" for k in (0, 1))
+        print(f"| {molecule.stem} | {cells[0]} | {cells[1]} | {ratios} |", flush=True)
         if given.rows:
             with given.rows.open("a") as file:
                 print(json.dumps({"molecule": molecule.stem, "energy": found[0], "gradient": found[1]}), file=file)
