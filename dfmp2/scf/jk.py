@@ -38,7 +38,7 @@ Progress = Callable[[int, int], None]
 
 COLUMNS = 1024  # of B per triangular solve
 BLOCK_BYTES = 12 * 10**6  # of half-transformed integrals per exchange product; stays in the shared cache
-CACHE_BYTES = 10**6  # of B at a time; stays in cache from Coulomb to exchange
+CACHE_BYTES = 4 * 10**6  # of B at a time; stays in cache from Coulomb to exchange
 
 
 class FittedIntegrals(df.DF):  # type: ignore[misc]
