@@ -1,39 +1,82 @@
-"""What a gradient costs beside its energy: processor time and peak memory of `dfmp2 run` and `dfmp2 gradient`.
+"""What a gradient costs beside its energy, and beside Psi4's: times and peak memory of whole processes.
 
-    python scripts/benchmarks/gradient_cost.py [--threads 1] inputs/water-10.xyz C10H22.xyz > table.md
+    python scripts/benchmarks/gradient_cost.py [--threads 1] [--psi4] inputs/water-10.xyz C10H22.xyz > table.md
 
-Each command is a process of its own with all electrons correlated in cc-pVDZ and default options. Processor time is
-that of all threads, which a busy machine disturbs less than wall time. The gradient includes its energy.
+All electrons are correlated in cc-pVDZ, options are the defaults. Processor time is that of all threads, which a busy
+machine disturbs less than wall time. The gradient includes its energy. Rows are medians of --repeat runs, programs
+taking turns. --psi4 runs the `psi4` that is on PATH with the same fitting sets (its defaults), and compares gradients.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from dfmp2.output.hdf5 import read
 
 COMMAND = Path(sys.executable).with_name("dfmp2")
 BASIS = "cc-pvdz"
+PROGRAM = """import resource, subprocess, sys, time
+begin = time.perf_counter()
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(used.ru_utime + used.ru_stime, time.perf_counter() - begin, used.ru_maxrss / 1e3)
+"""
+INPUT = """molecule {{
+0 1
+{atoms}
+symmetry c1
+no_reorient
+no_com
+}}
+set {{
+basis {basis}
+scf_type df
+mp2_type df
+freeze_core false
+e_convergence 1e-8
+d_convergence 1e-6
+}}
+memory 8 GB
+gradient('mp2')
+"""
 
 
-def measure(command: str, molecule: Path, threads: int, folder: Path) -> tuple[float, float, float]:
-    """Wall time and processor time, s, and peak memory, MB, of one command."""
-    program = (
-        "import resource, subprocess, sys, time\n"
-        "begin = time.perf_counter()\n"
-        "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
-        "used = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
-        "print(used.ru_utime + used.ru_stime, time.perf_counter() - begin, used.ru_maxrss / 1e3)\n"
-    )
-    output = folder / f"{command}.h5"
-    options = ["--basis", BASIS, "--threads", str(threads), "--quiet", "--overwrite", "--output", str(output)]
-    arguments = [sys.executable, "-c", program, str(COMMAND), command, str(molecule), *options]
-    done = subprocess.run(arguments, check=True, capture_output=True, text=True)
+def measure(arguments: list[str], folder: Path) -> tuple[float, float, float]:
+    """Processor time and wall time, s, and peak memory, MB, of one command."""
+    command = [sys.executable, "-P", "-c", PROGRAM, *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder)
     processor, wall, memory = (float(word) for word in done.stdout.split())
-    return wall, processor, memory
+    return processor, wall, memory
+
+
+def ours(command: str, molecule: Path, threads: int) -> list[str]:
+    """The command line of `dfmp2 run` or `dfmp2 gradient`."""
+    options = ["--basis", BASIS, "--threads", str(threads), "--quiet", "--overwrite", "--output", f"{command}.h5"]
+    return [str(COMMAND), command, str(molecule.resolve()), *options]
+
+
+def theirs(molecule: Path, threads: int, folder: Path) -> list[str]:
+    """The command line of Psi4's gradient; writes its input."""
+    atoms = "\n".join(molecule.read_text().splitlines()[2:])
+    (folder / "psi4.in").write_text(INPUT.format(atoms=atoms, basis=BASIS))
+    return ["psi4", "psi4.in", "psi4.out", "-n", str(threads)]
+
+
+def difference(folder: Path) -> float:
+    """Largest difference between both gradients, Eh/bohr."""
+    found = read(folder / "gradient.h5").gradient
+    if found is None:
+        raise SystemExit("gradient.h5 holds no gradient")
+    gradient = found.mp2_total_gradient
+    lines = (folder / "psi4.out").read_text().rpartition("-Total Gradient:")[2].splitlines()[3 : 3 + len(gradient)]
+    return float(np.abs(gradient - [[float(x) for x in line.split()[1:4]] for line in lines]).max())
 
 
 def main() -> None:
@@ -41,21 +84,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("molecules", nargs="+", type=Path)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rows", type=Path, help="file that rows are appended to as they come")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--psi4", action="store_true", help="also Psi4's gradient")
     given = parser.parse_args()
-    print(
-        "| molecule | energy: wall, processor / s, MB | gradient: wall, processor / s, MB | ratio of wall, processor |"
-    )
-    print("|---|---|---|---|")
+    names = ["run", "gradient", *(["psi4"] if given.psi4 else [])]
+    heads = [
+        "molecule",
+        *names,
+        "gradient / run",
+        *(["gradient / Psi4's", "difference, Eh/bohr"] if given.psi4 else []),
+    ]
+    print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
     for molecule in given.molecules:
-        with tempfile.TemporaryDirectory() as folder:
-            found = [measure(command, molecule, given.threads, Path(folder)) for command in ("run", "gradient")]
-        cells = [f"{wall:.1f}, {processor:.1f}, {memory:.0f}" for wall, processor, memory in found]
-        ratios = ", ".join(f"{found[1][k] / found[0][k]:.1f}" for k in (0, 1))
-        print(f"| {molecule.stem} | {cells[0]} | {cells[1]} | {ratios} |", flush=True)
-        if given.rows:
-            with given.rows.open("a") as file:
-                print(json.dumps({"molecule": molecule.stem, "energy": found[0], "gradient": found[1]}), file=file)
+        with tempfile.TemporaryDirectory() as made:
+            folder = Path(made)
+            commands = {name: ours(name, molecule, given.threads) for name in names[:2]}
+            if given.psi4:
+                commands["psi4"] = theirs(molecule, given.threads, folder)
+            found = [{name: measure(line, folder) for name, line in commands.items()} for _ in range(given.repeat)]
+            cells = [molecule.stem]
+            for name in names:
+                processor, wall, memory = (median(run[name][k] for run in found) for k in range(3))
+                cells.append(f"{wall:.1f} s, {processor:.1f} s, {memory:.0f} MB")
+            cells.append(f"{median(run['gradient'][1] / run['run'][1] for run in found):.2f}")
+            if given.psi4:
+                cells.append(f"{median(run['gradient'][1] / run['psi4'][1] for run in found):.2f}")
+                cells.append(f"{difference(folder):.1e}")
+            print("| " + " | ".join(cells) + " |", flush=True)
 
 
 if __name__ == "__main__":
