@@ -29,7 +29,7 @@ from dfmp2.molecule.text import printable
 
 COMMANDS = {  # name -> (module:function, one line); modules are loaded when called, so that --help stays fast
     "run": ("dfmp2.cli.run:run", "Compute the DF-MP2 energy of a molecule."),
-    "gradient": ("dfmp2.cli.gradient:gradient", "Gradient, relaxed densities and dipole moment of a molecule."),
+    "gradient": ("dfmp2.cli.run:gradient", "Gradient, relaxed densities and dipole moment of a molecule."),
     "prepare": ("dfmp2.cli.energy:prepare", "SCF, integrals and B of a molecule into a file, without pair energies."),
     "energy": (
         "dfmp2.cli.energy:energy",

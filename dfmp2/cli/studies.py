@@ -207,10 +207,10 @@ def scan(
     table, curve = Path(csv_file or target.with_suffix(".csv")), Path(plot_file or target.with_suffix(".svg"))
 
     def compute(**rest: Any) -> Study:
-        from dfmp2.output.hdf5 import read_start_orbitals
+        from dfmp2.output.hdf5 import start_of
         from dfmp2.studies.scan import scan_energies
 
-        start = None if chosen.scf_from is None else read_start_orbitals(chosen.scf_from)
+        start = start_of(chosen)
         return scan_energies(scan, start=start, **rest)
 
     def finish(study: Study) -> None:
@@ -320,9 +320,9 @@ def optimize(
     require_distinct({"--constraints": constraints, "--xyz": str(last), "--trajectory": str(path)})
 
     def compute(**rest: Any) -> Study:
-        from dfmp2.output.hdf5 import read_start_orbitals
+        from dfmp2.output.hdf5 import start_of
 
-        start = None if chosen.scf_from is None else read_start_orbitals(chosen.scf_from)
+        start = start_of(chosen)
         return optimize_geometry(read.molecule, chosen, search, start=start, **rest)
 
     def finish(study: Study) -> None:
@@ -381,13 +381,13 @@ def frequencies(
     modes = Path(molden_file or target.with_suffix(".molden"))
 
     def compute(**rest: Any) -> Study:
-        from dfmp2.output.hdf5 import read_start_orbitals
+        from dfmp2.output.hdf5 import start_of
 
         if workers is not None:
             from dfmp2.execution.steps import by_workers
 
             rest["elsewhere"] = partial(by_workers, workers)
-        start = None if chosen.scf_from is None else read_start_orbitals(chosen.scf_from)
+        start = start_of(chosen)
         return harmonic_frequencies(read.molecule, chosen, conditions, start=start, **rest)
 
     def finish(study: Study) -> None:

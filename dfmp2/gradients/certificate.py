@@ -23,7 +23,7 @@ from dfmp2.gradients.correlation import CorrelationPart
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.energy import mp2_energy
-from dfmp2.mp2.result import MP2, Gradient, GradientCertificate, MP2Result, Properties, custom_scaling
+from dfmp2.mp2.result import Gradient, GradientCertificate, MP2Result, Properties, scaling_of
 from dfmp2.options import Options
 from dfmp2.planning.system import System
 from dfmp2.progress import Listener, Silent
@@ -47,7 +47,7 @@ def certify(
     residual: float,
 ) -> GradientCertificate:
     """The certificate of a gradient, without energies of displaced molecules."""
-    scaling = custom_scaling(result.options.os_scale, result.options.ss_scale) or MP2
+    scaling = scaling_of(result.options)
     energy = scaling.apply(result.mp2_opposite_spin_correlation_energy, result.mp2_same_spin_correlation_energy)
     with shielded():
         overlap = system.mole.intor("int1e_ovlp")
@@ -107,5 +107,5 @@ def check_direction(molecule: Molecule) -> Array:
 
 def scaled_energy(result: MP2Result) -> float:
     """The total energy that the gradient belongs to, Eh."""
-    scaled = result.scaled_mp2_correlation_energy
-    return result.scf_total_energy + (result.mp2_correlation_energy if scaled is None else scaled)
+    opposite, same = result.mp2_opposite_spin_correlation_energy, result.mp2_same_spin_correlation_energy
+    return result.scf_total_energy + scaling_of(result.options).apply(opposite, same)

@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.errors import InputError, NumericalError
+from dfmp2.errors import InputError, NumericalError, ResultFileError
 from dfmp2.gradients import certificate as checks
 from dfmp2.gradients import derivatives, memory
 from dfmp2.gradients.amplitudes import amplitude_densities
@@ -45,7 +45,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, begun, limited, storage_of
 from dfmp2.mp2.energy import build_b, correlate, hartree_fock
-from dfmp2.mp2.result import MP2, Gradient, GradientCertificate, MP2Result, Properties, custom_scaling
+from dfmp2.mp2.result import Gradient, GradientCertificate, MP2Result, Properties, scaling_of
 from dfmp2.options import Options
 from dfmp2.planning.memory import SLACK, Memory
 from dfmp2.planning.plan import settle
@@ -57,6 +57,7 @@ from dfmp2.scf.hartree_fock import jk_builder, reference_kind, release, reproduc
 from dfmp2.scf.reference import Reference, StartOrbitals
 
 Array = NDArray[np.float64]
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +67,10 @@ class GradientResult:
     Attributes
     ----------
     result : with its fields `gradient`, `gradient_certificate` and `properties`
+
+    Raises
+    ------
+    ResultFileError : from the properties, where the result is an energy alone
     """
 
     result: MP2Result
@@ -73,29 +78,30 @@ class GradientResult:
     @property
     def gradient(self) -> Array:
         """(natom, 3) float64, Eh/bohr."""
-        return self._record.mp2_total_gradient
+        return self._stored(self.result.gradient).mp2_total_gradient
 
     @property
     def point_charge_gradient(self) -> Array | None:
         """(n, 3) float64, Eh/bohr, None without point charges."""
-        return self._record.point_charge_gradient
+        return self._stored(self.result.gradient).point_charge_gradient
 
     @property
     def properties(self) -> Properties:
         """Densities, dipole moments, natural occupations."""
-        assert self.result.properties is not None
-        return self.result.properties
+        return self._stored(self.result.properties)
 
     @property
     def certificate(self) -> GradientCertificate:
         """What the parts of the gradient say about each other."""
-        assert self.result.gradient_certificate is not None
-        return self.result.gradient_certificate
+        return self._stored(self.result.gradient_certificate)
 
-    @property
-    def _record(self) -> Gradient:
-        assert self.result.gradient is not None
-        return self.result.gradient
+    def _stored(self, part: Part | None) -> Part:
+        if part is None:
+            raise ResultFileError(
+                f"the result of {self.result.molecule.name} is an energy without its gradient: compute it with "
+                "dfmp2 gradient, or again"
+            )
+        return part
 
 
 def mp2_gradient(
@@ -170,7 +176,7 @@ def differentiate(
     resources.return_memory()
     listener.stage("derivatives of the mean field")
     on_atoms, on_charges = _assemble(calculation, spins, relaxed, held)  # Eqs. 1 and 2
-    scaling = custom_scaling(options.os_scale, options.ss_scale) or MP2
+    scaling = scaling_of(options)
     found = Gradient(
         mp2_total_gradient=on_atoms + correlation.gradient,
         scaling=scaling.name,
@@ -208,7 +214,7 @@ def _correlation(
     calculation.listener.stage("amplitudes and their densities")
     metric = coulomb_metric(auxmole)
     inverse = InverseMetric(metric, threads)
-    scaling = custom_scaling(options.os_scale, options.ss_scale) or MP2
+    scaling = scaling_of(options)
     ranges = derivatives.blocks(mole, auxmole, held.packed_bytes)
     where = calculation.space if held.z_on_disk else None
     z = [Tensor((s.nocc, s.nvir, len(metric)), ranges, where, f"z-{k}") for k, s in enumerate(spaces)]

@@ -20,7 +20,7 @@ import numpy as np
 
 from dfmp2.errors import InputError
 from dfmp2.interop.python import gradient_options, run_options
-from dfmp2.interop.qcschema import read_field, read_keywords, read_method, require_certified, with_factors
+from dfmp2.interop.qcschema import read_field, read_keywords, read_method, with_factors
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
@@ -109,8 +109,9 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         wanted = {"dipole"} if numerical else {"forces", "dipole"}
         told: dict[str, Any] = {"listener": self._listener, "command": f"{__name__}.DFMP2"}
         if wanted & set(properties):
-            self.result = gradient_options(molecule, with_factors(options, method), **told).result
-            require_certified(self.result)
+            found = gradient_options(molecule, with_factors(options, method), **told)
+            found.certificate.require()
+            self.result = found.result
         else:
             self.result = run_options(molecule, options, **told)
         energy = (self.result.scf_total_energy + getattr(self.result, method)) * Hartree

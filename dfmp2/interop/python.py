@@ -18,7 +18,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, Options, default_backend, make_options
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import checkpointing
-from dfmp2.output.hdf5 import read, read_start_orbitals
+from dfmp2.output.hdf5 import read
 from dfmp2.planning.plan import settle
 from dfmp2.planning.system import assemble
 from dfmp2.planning.system import prepare as set_up
@@ -96,8 +96,7 @@ def run(
     -0.2039736135...
     """
     chosen = make_options(basis=basis, **options)
-    field = read_point_charges(point_charges, point_charge_units)
-    molecule = _molecule(molecule, units, charge, multiplicity, field)
+    molecule = _molecule(molecule, units, charge, multiplicity, point_charges, point_charge_units)
     return _checkpointed(
         checkpoint, resume, listener, lambda kept: run_options(molecule, chosen, listener=listener, checkpoint=kept)
     )
@@ -122,8 +121,15 @@ def _checkpointed(
 
 
 def _molecule(
-    given: Molecule | str | Path, units: str | None, charge: int | None, multiplicity: int | None, field: Any
+    given: Molecule | str | Path,
+    units: str | None,
+    charge: int | None,
+    multiplicity: int | None,
+    point_charges: Any,
+    point_charge_units: str,
 ) -> Molecule:
+    """The molecule that is meant, as of `run`."""
+    field = read_point_charges(point_charges, point_charge_units)
     if isinstance(given, str | Path):
         read = read_xyz(given, units=units or "angstrom", charge=charge, multiplicity=multiplicity)
         return read.molecule.in_field(field)
@@ -149,7 +155,7 @@ def run_options(
     checkpoint: Checkpoint = NOTHING,
 ) -> MP2Result:
     """The same with options already made (the command line's way in)."""
-    start = None if options.scf_from is None else read_start_orbitals(options.scf_from)
+    start = hdf5.start_of(options)
     return mp2_energy(molecule, options, start=start, listener=listener, command=command, checkpoint=checkpoint)
 
 
@@ -190,8 +196,7 @@ def gradient(
     from dfmp2.gradients.gradient import GradientResult
 
     chosen = make_options(basis=basis, **options)
-    field = read_point_charges(point_charges, point_charge_units)
-    molecule = _molecule(molecule, units, charge, multiplicity, field)
+    molecule = _molecule(molecule, units, charge, multiplicity, point_charges, point_charge_units)
 
     def compute(kept: Checkpoint) -> MP2Result:
         return gradient_options(molecule, chosen, listener=listener, checkpoint=kept).result
@@ -210,7 +215,7 @@ def gradient_options(
     """The same with options already made (the command line's way in)."""
     from dfmp2.gradients.gradient import mp2_gradient
 
-    start = None if options.scf_from is None else read_start_orbitals(options.scf_from)
+    start = hdf5.start_of(options)
     return mp2_gradient(molecule, options, start=start, listener=listener, command=command, checkpoint=checkpoint)
 
 
@@ -264,7 +269,7 @@ def optimize(
     """
     from dfmp2.studies.optimize import Constraints, Search, optimize_geometry
 
-    read = _molecule(molecule, units, charge, multiplicity, read_point_charges(point_charges, point_charge_units))
+    read = _molecule(molecule, units, charge, multiplicity, point_charges, point_charge_units)
     values = [(kind, atoms, str(value)) for kind, atoms, value in fixed]
     kept = Constraints(tuple(freeze), values, constraints, units or "angstrom")
     return _studied(
@@ -318,7 +323,7 @@ def frequencies(
     """
     from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
 
-    read = _molecule(molecule, units, charge, multiplicity, read_point_charges(point_charges, point_charge_units))
+    read = _molecule(molecule, units, charge, multiplicity, point_charges, point_charge_units)
     conditions = Conditions(temperature, pressure, symmetry_number, displacement, allow_gradient)
     return _studied(
         *(harmonic_frequencies, read, basis, options, conditions),
@@ -344,7 +349,7 @@ def _studied(
     if output is None and resume:
         raise InputError("resume=True needs output=FILE: the file of the study that is to go on")
     chosen = make_options(basis=basis, **options)
-    start = None if chosen.scf_from is None else read_start_orbitals(chosen.scf_from)
+    start = hdf5.start_of(chosen)
     keeper = Keeper(None if output is None else Path(output), overwrite=overwrite, resume=resume)
     return study(molecule, chosen, how, start=start, keeper=keeper, listener=listener, command=command)
 
@@ -410,8 +415,7 @@ def prepare(
     if foreign:
         raise InputError(f"{foreign[0]} belongs to the pair energies, which dfmp2.energy computes: leave it out here")
     chosen = make_options(**{"backend": "auto", **options}, basis=basis)
-    field = read_point_charges(point_charges, point_charge_units)
-    molecule = _molecule(molecule, units, charge, multiplicity, field)
+    molecule = _molecule(molecule, units, charge, multiplicity, point_charges, point_charge_units)
     told = listener or Listener()
     file = two_parts.PreparedFile(Path(output), overwrite=overwrite)
     with checkpointing(output, resume=resume, note=told.stage, warn=told.warning) as kept, file:

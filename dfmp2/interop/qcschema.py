@@ -381,26 +381,15 @@ def run(
         result = run_options(request.molecule, options, listener=listener, command=command)
     else:
         options = with_factors(options, request.method)
-        result = gradient_options(request.molecule, options, listener=listener, command=command).result
-        require_certified(result)
+        found = gradient_options(request.molecule, options, listener=listener, command=command)
+        found.certificate.require()
+        result = found.result
     if result.check is not None and not result.check.passed:
         raise ComparisonFailed(
             f"PySCF's DF-MP2 differs by {result.check.largest_difference:.1e} Eh, more than the allowed "
             f"{result.check.allowed:.1e} Eh: the result cannot be trusted"
         )
     return result
-
-
-def require_certified(result: MP2Result) -> None:
-    """Refuse a gradient whose certificate does not hold.
-
-    Raises
-    ------
-    ComparisonFailed : it names what is larger than accepted
-    """
-    proof = result.gradient_certificate
-    if proof is not None and not proof.passed:
-        raise ComparisonFailed(f"the certificate of the gradient does not hold: {', '.join(proof.failures)}")
 
 
 def answer(request: Request, found: MP2Result | Study) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from dfmp2.options import Options
 from dfmp2.planning.memory import Storage
 from dfmp2.planning.plan import Plan, prepare_programs
 from dfmp2.planning.system import Setup, System, useful_threads
-from dfmp2.planning.time import Timings
+from dfmp2.planning.time import STAGES, Timings
 from dfmp2.progress import Collector, Listener, Stopwatch
 from dfmp2.scf.hartree_fock import require_fitting
 from dfmp2.scf.reference import Reference, StartOrbitals
@@ -262,8 +262,7 @@ def kept_b(calculation: Calculation, spaces: list[ActiveSpace]) -> FittedIntegra
 
 def timings_of(clock: Stopwatch) -> Timings:
     """Wall times so far, s."""
-    stages = ("scf", "integrals", "fit", "transform", "pair_energies", "fitting_certificate")
-    return Timings(**{name: clock.seconds.get(name, 0.0) for name in stages}, total=clock.total)
+    return Timings(**{name: clock.seconds.get(name, 0.0) for name in STAGES}, total=clock.total)
 
 
 def storage_of(calculation: Calculation) -> Storage:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dfmp2.errors import NumericalError
 from dfmp2.host.resources import resident_memory
@@ -117,19 +116,6 @@ def required_bytes(sizes: Sizes, nspin: int, nao: int) -> int:
     products = sum(first * second for k, first in enumerate(spins) for second in spins[k:])
     scf = SCF_MATRICES * nao * nao * nspin
     return FLOAT64 * (pairs * (pairs + 1) // 2 + max(scf, max(spins) * pairs + products))
-
-
-def common_orbitals(mf: Any, first: Reference, second: Reference) -> float:
-    """Smallest cosine between the occupied spaces of two references in the same basis: 1 where they are one.
-
-    It is the smallest singular value of C1^T S C2 over both spins; 0 says that an electron is elsewhere.
-    """
-    with shielded():
-        overlap: NDArray[np.float64] = mf.get_ovlp()
-    cosines = [1.0]
-    for c1, n1, c2, n2 in zip(first.mo_coeff, first.mo_occ, second.mo_coeff, second.mo_occ, strict=True):
-        cosines += list(np.linalg.svd(c1[:, n1 > 0].T @ overlap @ c2[:, n2 > 0], compute_uv=False))
-    return float(min(cosines))
 
 
 SAME_ORBITALS = 1e-8  # Eh, on the same orbitals and fitting set; the bounds of a mixed-precision certificate are added

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dfmp2.errors import ComparisonFailed
 from dfmp2.host.provenance import Preparation, Provenance
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule, field_energy
@@ -231,6 +232,19 @@ class GradientCertificate:
         """Whether nothing failed."""
         return not self.failures
 
+    def require(self, then: str = "") -> None:
+        """Refuse a gradient whose certificate fails; `then` ends the message.
+
+        Raises
+        ------
+        ComparisonFailed : it names what is larger than accepted
+        """
+        if not self.passed:
+            raise ComparisonFailed(
+                f"the gradient's certificate fails: {', '.join(self.failures).replace('_', ' ')} larger than accepted; "
+                f"converge the SCF further (--scf-conv-tol 1e-12), or report this{then}"
+            )
+
     @property
     def slope_difference(self) -> float | None:
         """Analytic less numerical slope, Eh/bohr; None where it was not checked."""
@@ -296,6 +310,11 @@ def custom_scaling(opposite_spin: float | None, same_spin: float | None) -> Scal
         1.0 if same_spin is None else same_spin,
         "user",
     )
+
+
+def scaling_of(options: Options) -> Scaling:
+    """The user's own factors, those of MP2 where there are none."""
+    return custom_scaling(options.os_scale, options.ss_scale) or MP2
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -281,6 +281,11 @@ def read_start_orbitals(path: str | Path) -> StartOrbitals:
         return StartOrbitals(coeff, occ, _charges(handle), str(path))
 
 
+def start_of(options: Options) -> StartOrbitals | None:
+    """The start orbitals that the options name, None for none; raises as `read_start_orbitals`."""
+    return None if options.scf_from is None else read_start_orbitals(options.scf_from)
+
+
 def _real_array(handle: h5py.File, name: str, path: str | Path) -> NDArray[np.float64]:
     item, pair = handle.get(name), handle.get(f"{name}__from_list__")  # so PySCF stores a pair of arrays
     if isinstance(pair, h5py.Group) and not isinstance(item, h5py.Dataset):

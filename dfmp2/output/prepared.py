@@ -66,8 +66,8 @@ from dfmp2.output.hdf5 import (
     printed,
     read_calculation,
     read_records,
-    read_start_orbitals,
     record_items,
+    start_of,
     stored,
     write_items,
 )
@@ -150,7 +150,7 @@ def prepare(
     ------
     Dfmp2Error : see `dfmp2.errors`
     """
-    start = None if options.scf_from is None else read_start_orbitals(options.scf_from)
+    start = start_of(options)
     listener, clock = Collector(listener or Listener()), Stopwatch()
     options = options.settled(molecule.multiplicity)
     setup = set_up(options, command, lambda count: (CpuBackend(count), "the pair energies are still to come"))

@@ -36,10 +36,8 @@ PIECE_BYTES = 10**6  # of raw integrals that a worker reads at a time from the d
 CHECK_MODULES = 8 * 10**6  # of PySCF that only the check loads, and of HDF5
 CHECK_SHELL = 11  # functions of the largest fitting shell: h
 DEVICE_TILE = 128  # rows of a tile on a device, and fitting functions that go up together
-EXACT_BLOCK, EXACT_WORK = (
-    32 * 10**6,
-    16 * 10**6,
-)  # of four-centre integrals, and of a worker (dfmp2.integrals.four_center)
+EXACT_BLOCK = 32 * 10**6  # of four-centre integrals (dfmp2.integrals.four_center)
+EXACT_WORK = 16 * 10**6  # of a worker that adds them up
 CERTIFICATE_LEFT = 24 * 10**6  # PySCF's modules of exact J, K and integrals, and what they leave (18 to 26 measured)
 LEAST_FUNCTIONS = 16  # fitting functions in the smallest block of MP2 integrals: one shell
 

@@ -28,7 +28,7 @@ from dfmp2.options import Options
 from dfmp2.progress import Listener, Silent
 from dfmp2.scf import hamiltonian
 from dfmp2.scf.hartree_fock import climb, jk_builder
-from dfmp2.scf.reference import Reference
+from dfmp2.scf.reference import Reference, common_orbitals
 
 Array = NDArray[np.float64]
 
@@ -125,7 +125,12 @@ def conventional_scf(
         solutions=None,
         history=None,
     )
-    _require_same(reference, found, overlap)
+    common = common_orbitals(reference, found, overlap)
+    if common < SAME_OCCUPIED:
+        raise ConvergenceError(
+            "the conventional SCF leaves the fitted solution for another one (smallest cosine between the occupied "
+            f"spaces {common:.2f})"
+        )
     return Conventional(found, below, coupling)
 
 
@@ -160,19 +165,3 @@ def _canonical(fock: Array, overlap: Array, coeff: Array, occupations: Array) ->
         found.append((c @ turned[:, order], energy[order], filled))
     coeff, energy, filled = (np.stack(part) for part in zip(*found, strict=True))
     return coeff, energy, filled
-
-
-def _require_same(first: Reference, second: Reference, overlap: Array) -> None:
-    """Refuse a solution whose electrons are elsewhere.
-
-    Raises
-    ------
-    ConvergenceError : it is another one
-    """
-    for c1, n1, c2, n2 in zip(first.mo_coeff, first.mo_occ, second.mo_coeff, second.mo_occ, strict=True):
-        cosines = np.linalg.svd(c1[:, n1 > 0].T @ overlap @ c2[:, n2 > 0], compute_uv=False)
-        if cosines.min(initial=1.0) < SAME_OCCUPIED:
-            raise ConvergenceError(
-                f"the conventional SCF leaves the fitted solution for another one (smallest cosine between the "
-                f"occupied spaces {cosines.min():.2f})"
-            )

@@ -73,6 +73,21 @@ class Reference:
         return int(self.mo_energy.shape[0])
 
 
+def common_orbitals(first: Reference, second: Reference, overlap: Array) -> float:
+    """Smallest cosine between the occupied spaces of two references in the same basis: 1 where they are one.
+
+    It is the smallest singular value of C1^T S C2 over both spins; 0 says that an electron is elsewhere.
+
+    Parameters
+    ----------
+    overlap : S, (nao, nao)
+    """
+    cosines = [1.0]
+    for c1, n1, c2, n2 in zip(first.mo_coeff, first.mo_occ, second.mo_coeff, second.mo_occ, strict=True):
+        cosines += list(np.linalg.svd(c1[:, n1 > 0].T @ overlap @ c2[:, n2 > 0], compute_uv=False))
+    return float(min(cosines))
+
+
 SOLUTION = ("start", "origin", "energy", "spin_square", "lowest_eigenvalue", "kind")  # columns of Solutions
 
 

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, NumericalError
+from dfmp2.gradients.certificate import scaled_energy
+from dfmp2.gradients.gradient import GradientResult
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
@@ -137,9 +139,8 @@ def harmonic_frequencies(
 def gradient_alone(*arguments: Any, **more: Any) -> MP2Result:
     """As `dfmp2.studies.runs.gradient`, without the densities: of 6 natom + 1 runs they would fill memory and file."""
     result = gradient(*arguments, **more)
-    assert result.properties is not None
-    none = np.empty((result.reference.nspin, 0, 0))
-    return replace(result, properties=replace(result.properties, unrelaxed_density=none, relaxed_density=none))
+    none, properties = np.empty((result.reference.nspin, 0, 0)), GradientResult(result).properties
+    return replace(result, properties=replace(properties, unrelaxed_density=none, relaxed_density=none))
 
 
 def _require_vibrations(molecule: Molecule) -> None:
@@ -162,7 +163,7 @@ def require_stationary(result: MP2Result) -> None:
     ------
     NumericalError : an atom has a large gradient
     """
-    largest = float(np.linalg.norm(_gradient(result), axis=1).max())
+    largest = float(np.linalg.norm(GradientResult(result).gradient, axis=1).max())
     if not largest <= LARGEST_GRADIENT:
         raise NumericalError(
             f"the gradient of an atom is {largest:.1e} Eh/bohr, more than {LARGEST_GRADIENT:g}: frequencies are those "
@@ -171,14 +172,6 @@ def require_stationary(result: MP2Result) -> None:
 
 
 # --- differences ------------------------------------------------------------------------------------------
-
-
-def total_energy(result: MP2Result) -> float:
-    """The energy whose gradient the result has: that of MP2, or of a custom scaling; Eh."""
-    assert result.gradient is not None
-    opposite = result.gradient.opposite_spin_factor * result.mp2_opposite_spin_correlation_energy
-    same = result.gradient.same_spin_factor * result.mp2_same_spin_correlation_energy
-    return result.scf_total_energy + opposite + same
 
 
 def displaced(reference: Step, displacement: float) -> list[Step]:
@@ -203,7 +196,9 @@ def displaced(reference: Step, displacement: float) -> list[Step]:
 
 def hessian(molecule: Molecule, results: Mapping[str, MP2Result], displacement: float) -> Array:
     """(3 natom, 3 natom) float64, Eh/bohr^2, symmetric, from the results of the steps of `displaced`."""
-    rows = _differences(molecule, {name: _gradient(run).ravel() for name, run in _moved(results)}, displacement)
+    rows = _differences(
+        molecule, {name: GradientResult(run).gradient.ravel() for name, run in _moved(results)}, displacement
+    )
     return (rows + rows.T) / 2
 
 
@@ -215,11 +210,6 @@ def _differences(molecule: Molecule, values: Mapping[str, Array], displacement: 
     """(3 natom, n) central differences of arrays (n,)."""
     places = [f"{atom + 1:03d}-{letter}" for atom in range(molecule.natom) for letter in "xyz"]
     return np.stack([(values[f"plus-{at}"] - values[f"minus-{at}"]) / (2 * displacement) for at in places])
-
-
-def _gradient(result: MP2Result) -> Array:
-    assert result.gradient is not None
-    return result.gradient.mp2_total_gradient
 
 
 # --- numbers ----------------------------------------------------------------------------------------------
@@ -240,22 +230,24 @@ def _numbers(molecule: Molecule, conditions: Conditions, results: Results, *, co
         return Numbers(settings, notes)
     moved, step = dict(_moved(results)), conditions.displacement
     found = hessian(molecule, moved, step)
-    dipoles = _differences(molecule, {name: _dipole(run) for name, run in moved.items()}, step)
+    dipoles = _differences(
+        molecule, {name: GradientResult(run).properties.relaxed_dipole for name, run in moved.items()}, step
+    )
     modes = vibrations(molecule, found, dipoles)
     first = results[REFERENCE]
     settings["rigid_motions_removed"] = modes.removed
-    largest = float(np.linalg.norm(_gradient(first), axis=1).max())
+    largest = float(np.linalg.norm(GradientResult(first).gradient, axis=1).max())
     if largest > LARGEST_GRADIENT:
         notes.append(f"NO STATIONARY POINT: the gradient of an atom is {largest:.1e} Eh/bohr")
     notes += _imaginary(molecule, modes)
-    values = {"total_energy": Value(total_energy(first), "hartree", "at the geometry given")}
+    values = {"total_energy": Value(scaled_energy(first), "hartree", "at the geometry given")}
     if molecule.point_charges is None:
         symmetry = conditions.symmetry or symmetry_number(molecule)
         settings["symmetry_number"] = symmetry
         chosen = "given" if conditions.symmetry else "counted"
         notes.append(f"{_shape(molecule)}, rotational symmetry number {symmetry} ({chosen})")
         gas = thermochemistry(
-            *(molecule, total_energy(first), modes.wavenumbers, conditions.temperature, conditions.pressure, symmetry)
+            *(molecule, scaled_energy(first), modes.wavenumbers, conditions.temperature, conditions.pressure, symmetry)
         )
         values |= {name: Value(*quantity) for name, quantity in gas.items()}
         notes += ["imaginary modes are no part of the thermochemistry"] if modes.wavenumbers[0] < 0 else []
@@ -285,11 +277,6 @@ def _mass(molecule: Molecule, symbol: str) -> str:
 
 def _shape(molecule: Molecule) -> str:
     return "linear molecule" if on_a_line(molecule) else "non-linear molecule"
-
-
-def _dipole(result: MP2Result) -> Array:
-    assert result.properties is not None
-    return result.properties.relaxed_dipole
 
 
 def _imaginary(molecule: Molecule, modes: Vibrations) -> list[str]:

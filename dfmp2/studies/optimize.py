@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 
 from dfmp2.errors import InputError, NumericalError
+from dfmp2.gradients.certificate import scaled_energy
+from dfmp2.gradients.gradient import GradientResult
 from dfmp2.molecule.elements import internal_coordinate
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.calculation import NOTHING, Checkpoint
@@ -32,7 +34,7 @@ from dfmp2.progress import Listener
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.studies.coordinate import ATOMS
 from dfmp2.studies.fragments import parse_atoms
-from dfmp2.studies.frequencies import DISPLACEMENT, displaced, hessian, total_energy
+from dfmp2.studies.frequencies import DISPLACEMENT, displaced, hessian
 from dfmp2.studies.runs import (
     Failures,
     Keeper,
@@ -402,7 +404,7 @@ class GeomeTRIC:
 
             def calc(engine, *_: Any, **__: Any) -> dict[str, Any]:  # noqa: N805 - `self` is the optimiser here
                 found = self._found[-1]
-                return {"energy": total_energy(found), "gradient": gradient_of(found).ravel().copy()}
+                return {"energy": scaled_energy(found), "gradient": GradientResult(found).gradient.ravel().copy()}
 
             def save_guess_files(engine, _: str) -> None:  # noqa: N805
                 pass
@@ -457,9 +459,8 @@ class GeomeTRIC:
             optimizer.calcEnergyForce()
             if first:
                 optimizer.prepareFirstStep()
-                energy, gradients = optimizer.E, optimizer.calcGradNorm()
-            else:
-                energy, gradients = optimizer.E, optimizer.calcGradNorm()  # a step that is refused is undone below
+            energy, gradients = optimizer.E, optimizer.calcGradNorm()  # a step that is refused is undone below
+            if not first:
                 moved = self._displacements(optimizer.X, optimizer.Xprev)
                 optimizer.evaluateStep()
         return Point(float(energy), *map(float, (*gradients, *moved)))
@@ -488,9 +489,3 @@ class GeomeTRIC:
             raise NumericalError(
                 f"geomeTRIC cannot go on ({' '.join(str(error).split())}): start from another geometry"
             ) from error
-
-
-def gradient_of(result: MP2Result) -> Any:
-    """(natom, 3) Eh/bohr."""
-    assert result.gradient is not None
-    return result.gradient.mp2_total_gradient

@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dfmp2.errors import (
-    ComparisonFailed,
     ConvergenceError,
     DeviceFault,
     Dfmp2Error,
@@ -302,11 +301,7 @@ def gradient(molecule: Molecule, options: Options, *, doubt_units: bool = True, 
     from dfmp2.gradients.gradient import mp2_gradient
 
     found = mp2_gradient(molecule, options, **rest)
-    if not found.certificate.passed:
-        raise ComparisonFailed(
-            f"the certificate of the gradient does not hold ({', '.join(found.certificate.failures)}): use a smaller "
-            "--scf-conv-tol, or another fitting set"
-        )
+    found.certificate.require()
     return found.result
 
 

@@ -8,12 +8,13 @@ from typing import Any
 from dfmp2.errors import ComparisonFailed, ConvergenceError, ResourceError
 from dfmp2.host import resources, threads
 from dfmp2.molecule.mole import build_auxiliary, build_mole, fitting_data
+from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2 import check
 from dfmp2.mp2.check import compare
 from dfmp2.mp2.result import Check, MP2Result, NativeEnergies
 from dfmp2.progress import Listener
 from dfmp2.scf import hartree_fock
-from dfmp2.scf.reference import Reference, StartOrbitals
+from dfmp2.scf.reference import Reference, StartOrbitals, common_orbitals
 from dfmp2.units import format_bytes
 from dfmp2.validation.psi4 import run_psi4
 
@@ -82,7 +83,8 @@ def recompute_exact(result: MP2Result, tolerance: float, count: int, listener: L
             f"conventional {kind.upper()} with PySCF, {result.sizes.nao} functions, from the stored orbitals"
         )
         mf, reference = _scf(mole, result, None, listener, count, stored=True)
-        common = check.common_orbitals(mf, stored, reference)
+        with shielded():
+            common = common_orbitals(stored, reference, mf.get_ovlp())
         if common < COMMON:
             raise ComparisonFailed(
                 "the conventional SCF leaves the stored orbitals for another solution, "
