@@ -128,6 +128,7 @@ PROGRAMS = {  # first word of an id -> program, what its version is of
     "fermi": ("Fermi.jl", "test suite, numbers of Psi4"),
     "byteqc": ("ByteQC", "CPU results"),
     "ferric": ("PySCF, ORCA", "numbers kept by ferric"),
+    "openqp": ("OpenQP", "test suite"),
     "metalquicha": ("metalquicha", "validation suite, reproduced by its Fortran code"),
     "ncia": ("NCI Atlas", "tables"),
     "s66x8": ("srs-app", "S66x8 data"),
@@ -171,6 +172,7 @@ def tolerance_of(case: Mapping[str, Any]) -> tuple[float, str]:
 
 
 AXES = "xyz"
+SPINS = ("same", "opposite")
 
 
 def gradients() -> list[Item]:
@@ -207,6 +209,38 @@ def gradients() -> list[Item]:
         own = (case["tolerance"], "that of the source")
         made = entry(case["id"], program_of(case), case["source"], [one], quantities, own)
         entries.append({**made, "tags": sorted({*made["tags"], "gradient"})})
+    return entries
+
+
+METHOD_NAMES = {
+    **{"rohf total energy": "scf_total_energy", "alpha-beta": "mp2_opposite_spin_correlation_energy"},
+    **{"mp2 singles energy": "mp2_singles_energy", "mp2 correlation energy": "mp2_correlation_energy"},
+}
+
+
+def methods() -> list[Item]:
+    """kappa-MP2 and ROHF-MP2 from method_cases.json, at their own tolerance."""
+    entries = []
+    for case in json.loads((DATA / "method_cases.json").read_text())["cases"]:
+        values, own = case["values"], (case["tolerance"], "that of the source")
+        setting = {name: case[name] for name in ("multiplicity", "reference", "scf_auxbasis")}
+        setting |= {"scf": case["scf_type"], "frozen_core": str(case["frozen_core"])}
+        atoms = geometry(lines(case["geometry"]), {"bohr": 1.0, "angstrom": PYSCF_BOHR}[case["units"]])
+        basis = case["basis"], case["auxbasis"] or "auto"  # singles need none
+        found: dict[str, tuple[Item, Item]] = {}
+        if case["kind"] == "kappa-mp2":
+            for kappa in (0.5, 1.1, 2.0):
+                parts = {f"{spin}_spin_correlation_energy": values[f"kappa={kappa:g} {spin}-spin"] for spin in SPINS}
+                found[f"{case['id']}-{kappa:g}"] = {"method": "kappa-mp2", "kappa": kappa}, parts
+        else:
+            parts = {METHOD_NAMES[name]: value for name, value in values.items() if name in METHOD_NAMES}
+            if "alpha-alpha" in values:
+                parts["mp2_same_spin_correlation_energy"] = values["alpha-alpha"] + values["beta-beta"]
+            found[case["id"]] = {}, parts
+        for name, (more, quantities) in found.items():
+            one = calculation(atoms, *basis, **setting, **more)
+            made = entry(name, program_of(case), case["source"], [one], quantities, own)
+            entries.append({**made, "tags": sorted({*made["tags"], *(("kappa-mp2",) if more else ())})})
     return entries
 
 
@@ -466,7 +500,7 @@ def main() -> None:
     cases = json.loads((DATA / "reference_cases.json").read_text())["cases"]
     entries = [published(case) for case in cases] + composites() + psi4_runs() + bagel_runs() + nwchem_runs()
     kernels = trnblas_kernels()
-    entries += pyscf_runs() + closed_forms() + [kernels[0]] + gradients()
+    entries += pyscf_runs() + closed_forms() + [kernels[0]] + gradients() + methods()
     about = "Reference energies (hartree) of other programs; made by scripts/make_validation_entries.py."
     write("cases.json", {"about": about, "entries": entries, "left_out": left_out()})
     write("trnsci.json", {"about": about, "entries": trnsci() + kernels + closed_forms()[:2]})

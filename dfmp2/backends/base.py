@@ -5,7 +5,8 @@ returns two numbers per pair, with D = e_i + e_j - e_a - e_b:
 
     direct_ij   = sum_ab (ia|jb)^2 / D              exchange_ij = sum_ab (ia|jb) (ib|ja) / D
 
-and (ia|jb) = sum_P B_iaP B_jbP. RHF, UHF, SCS and frozen core are arithmetic above these two.
+and (ia|jb) = sum_P B_iaP B_jbP. A regularised backend has the factor (1 - exp(kappa D))^2 in every term, where
+exp(kappa D) = exp(kappa (e_i - e_a)) exp(kappa (e_j - e_b)). RHF, UHF, SCS and frozen core are arithmetic above these.
 """
 
 from __future__ import annotations
@@ -169,6 +170,12 @@ class Prediction:
     slowest: float = 0.0
 
 
+def decays(kappa: float, left: Operand, right: Operand, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """exp(kappa (e_i - e_a)), (nocc, nvir), of either operand: of exp(kappa D) the product."""
+    both = [np.exp(kappa * (one.eps_occ[:, None] - one.eps_vir)).astype(dtype) for one in (left, right)]
+    return both[0], both[1]
+
+
 class Backend(ABC):
     """A device that evaluates pair terms: three verbs that every backend has, the others with answers for a host."""
 
@@ -188,6 +195,10 @@ class Backend(ABC):
     @abstractmethod
     def describe(self) -> dict[str, str]:
         """Device and library versions, for the result's provenance."""
+
+    def regularised(self, kappa: float) -> Backend:
+        """The same device with the factor (1 - exp(kappa D))^2 in its pair terms; kappa in 1/Eh."""
+        raise UnsupportedByBackend(f"--backend {self.name} has no kappa-mp2: use --backend cpu, torch or cuda")
 
     def owners(self, left: Operand, right: Operand, tiles: list[Tile]) -> list[int]:
         """The worker, from 0, that takes each tile; asked only where `limits.divided`."""

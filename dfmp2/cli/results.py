@@ -150,6 +150,7 @@ def _of_the_run(command: Any) -> Any:
     metavar="none|auto|psi4|orca|pyscf|N",
     help="Orbitals left uncorrelated; at least those that were.  [default: as stored]",
 )
+@click.option("--method", metavar="NAME", help="See dfmp2 methods.  [default: as stored]")
 @options_of("os_scale", "ss_scale")
 @click.option("--output", metavar="FILE.h5", help="Store the derived result.  [default: print it only]")
 @OVERWRITE
@@ -159,7 +160,8 @@ def _of_the_run(command: Any) -> Any:
 def derive(result: str, output: str | None, overwrite: bool, as_json: bool, quiet: bool, **changes: Any) -> None:
     """Energies that follow from the stored pair energies of RESULT (.h5): exact, in no time.
 
-    The report always holds MP2, SCS-MP2 and SOS-MP2; --os-scale and --ss-scale add a scaling of your own.
+    The report always holds MP2, SCS-MP2 and SOS-MP2; --method asks for another, --os-scale and --ss-scale for a
+    scaling of your own.
     Another basis, fitting set, reference, precision or virtual space, and a smaller frozen core, need a new run.
     """
     from dfmp2.host.files import require_writable

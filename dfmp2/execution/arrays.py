@@ -167,7 +167,7 @@ def workload(molecule: Molecule, options: Options) -> Workload | None:
         naux=sum(atom.mp2_fitting for atom in atoms),
         spins=tuple(
             Spin(n, max(0, n - core), max(0, nao - n - options.frozen_virtual))
-            for n in (electrons if kind == "uhf" else electrons[:1])
+            for n in (electrons if kind != "rhf" else electrons[:1])
         ),
         precision=options.precision,
         block_functions=1,

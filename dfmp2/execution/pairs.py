@@ -62,8 +62,8 @@ def evaluator(calculation: Calculation, source: OpenedFile) -> Callable[[list[Ti
         precision = "fp64" if keys[0][0] or calculation.options.precision == "fp64" else "mixed"
         if precision not in put:
             put.clear()
-            put[precision] = operands(fitted.b, spaces, setup.backend, precision, held, setup.active)
-        return evaluate_keys(setup.backend, put[precision], keys)
+            put[precision] = operands(fitted.b, spaces, setup.pair_backend, precision, held, setup.active)
+        return evaluate_keys(setup.pair_backend, put[precision], keys)
 
     return evaluate
 

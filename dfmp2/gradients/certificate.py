@@ -23,7 +23,7 @@ from dfmp2.gradients.correlation import CorrelationPart
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.energy import mp2_energy
-from dfmp2.mp2.result import Gradient, GradientCertificate, MP2Result, Properties, scaling_of
+from dfmp2.mp2.result import Gradient, GradientCertificate, MP2Result, Properties
 from dfmp2.options import Options
 from dfmp2.planning.system import System
 from dfmp2.progress import Listener, Silent
@@ -47,8 +47,7 @@ def certify(
     residual: float,
 ) -> GradientCertificate:
     """The certificate of a gradient, without energies of displaced molecules."""
-    scaling = scaling_of(result.options)
-    energy = scaling.apply(result.mp2_opposite_spin_correlation_energy, result.mp2_same_spin_correlation_energy)
+    scaling, energy = result.options.correlation, result.correlation_energy
     with shielded():
         overlap = system.mole.intor("int1e_ovlp")
     weight = 2.0 if len(densities.relaxed_density) == 1 else 1.0
@@ -93,7 +92,7 @@ def with_slope(
     for factor in (-2, -1, 1, 2):
         listener.stage(f"check: energy at {factor * STEP:+.3f} bohr along a direction")
         moved = replace(molecule, coordinates=molecule.coordinates + factor * STEP * direction)
-        energies.append(scaled_energy(mp2_energy(moved, tight, start=start, listener=Silent(), doubt_units=False)))
+        energies.append(mp2_energy(moved, tight, start=start, listener=Silent(), doubt_units=False).total_energy)
     slope = (energies[0] - 8 * energies[1] + 8 * energies[2] - energies[3]) / (12 * STEP)
     analytic = float(np.vdot(found.mp2_total_gradient, direction))
     return replace(proof, analytic_slope=analytic, numerical_slope=slope, allowed_slope=SLOPE)
@@ -103,9 +102,3 @@ def check_direction(molecule: Molecule) -> Array:
     """A direction of length 1 in which every atom moves, (natom, 3): the same in every run."""
     direction = np.random.default_rng(0).standard_normal((molecule.natom, 3))
     return np.asarray(direction / np.linalg.norm(direction))
-
-
-def scaled_energy(result: MP2Result) -> float:
-    """The total energy that the gradient belongs to, Eh."""
-    opposite, same = result.mp2_opposite_spin_correlation_energy, result.mp2_same_spin_correlation_energy
-    return result.scf_total_energy + scaling_of(result.options).apply(opposite, same)

@@ -45,7 +45,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, begun, limited, storage_of
 from dfmp2.mp2.energy import build_b, correlate, hartree_fock
-from dfmp2.mp2.result import Gradient, GradientCertificate, MP2Result, Properties, scaling_of
+from dfmp2.mp2.result import Gradient, GradientCertificate, MP2Result, Properties
 from dfmp2.options import Options
 from dfmp2.planning.memory import SLACK, Memory
 from dfmp2.planning.plan import settle
@@ -115,7 +115,7 @@ def mp2_gradient(
 ) -> GradientResult:
     """Energy, gradient and relaxed densities of one molecule.
 
-    With os_scale or ss_scale they are those of the scaled energy. Amplitudes are in float64, whatever the precision of
+    They are those of the method; kappa-MP2 has none. Amplitudes are in float64, whatever the precision of
     the pair energies.
 
     Parameters
@@ -137,7 +137,11 @@ def mp2_gradient(
         raise InputError(
             "--transform device makes B on the device, and the gradient needs it on the host: leave it out"
         )
+    if options.regulariser is not None:
+        raise InputError(f"--method {options.method} has no gradient: the scaled ones have (dfmp2 methods)")
     kind = reference_kind(options, molecule.multiplicity)
+    if kind == "rohf":
+        raise InputError("--reference rohf has no gradient: use --reference uhf")
     setup = set_up(options, command)
     system = resolve(molecule, setup, listener)
     with limited(setup, system) as setup:
@@ -176,10 +180,10 @@ def differentiate(
     resources.return_memory()
     listener.stage("derivatives of the mean field")
     on_atoms, on_charges = _assemble(calculation, spins, relaxed, held)  # Eqs. 1 and 2
-    scaling = scaling_of(options)
+    scaling = options.correlation
     found = Gradient(
         mp2_total_gradient=on_atoms + correlation.gradient,
-        scaling=scaling.name,
+        scaling=scaling.title,
         opposite_spin_factor=scaling.opposite_spin,
         same_spin_factor=scaling.same_spin,
         seconds=time.perf_counter() - begin,
@@ -214,7 +218,7 @@ def _correlation(
     calculation.listener.stage("amplitudes and their densities")
     metric = coulomb_metric(auxmole)
     inverse = InverseMetric(metric, threads)
-    scaling = scaling_of(options)
+    scaling = options.correlation
     ranges = derivatives.blocks(mole, auxmole, held.packed_bytes)
     where = calculation.space if held.z_on_disk else None
     z = [Tensor((s.nocc, s.nvir, len(metric)), ranges, where, f"z-{k}") for k, s in enumerate(spaces)]

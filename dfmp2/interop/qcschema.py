@@ -32,8 +32,8 @@ from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import printable
 from dfmp2.molecule.xyz import read_point_charges
-from dfmp2.mp2.result import SCS, SOS, MP2Result
-from dfmp2.options import Options, make_options
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import SCS, SOS, Options, make_options
 from dfmp2.output.export.qcschema import INPUT_NAMES, PROTOCOLS, VERSIONS, atomic_result
 from dfmp2.output.study import Study
 from dfmp2.progress import Listener

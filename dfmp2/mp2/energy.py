@@ -214,7 +214,7 @@ def correlate(
     listener.stage("pair energies")
     with calculation.clock("pair_energies"):
         pairs, precision, certificate = pair_energies_to_tolerance(
-            *(fitted.b, spaces, setup.backend, options.precision, options.tolerance, listener),
+            *(fitted.b, spaces, setup.pair_backend, options.precision, options.tolerance, listener),
             held=plan.memory.tensor_bytes,
             threads=setup.active,
             done=calculation.checkpoint.tiles,

@@ -216,7 +216,7 @@ def error_budget(result: MP2Result) -> ErrorBudget:
         "basis_set": (UNKNOWN_BASIS, UNKNOWN_BASIS),
     }
     sources = {key: Source(name, *map(_finite, shares[key])) for key, name in SOURCES.items()}
-    if result.mp2_correlation_energy == 0.0:
+    if result.pairs.correlation_energy == 0.0:
         sources = {
             key: source if source.correlation is None else replace(source, correlation=NO_PAIRS)
             for key, source in sources.items()
@@ -239,7 +239,7 @@ def _scf_rounding(result: MP2Result) -> Share:
 def _pair_precision(result: MP2Result) -> Share:
     certificate = result.certificate
     if result.precision == "fp64":
-        parts = abs(result.mp2_opposite_spin_correlation_energy) + abs(result.mp2_same_spin_correlation_energy)
+        parts = abs(result.pairs.opposite_spin_energy) + abs(result.pairs.same_spin_energy)
         how = "float64: a unit in the last place of E(OS) and E(SS) for each fitting function"
         return Share(result.sizes.naux * EPSILON * parts, BOUNDED, how)
     if certificate is None:
@@ -274,7 +274,7 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
 
 
 def _metric(result: MP2Result) -> Share:
-    found, energy = result.diagnostics, abs(result.mp2_correlation_energy)
+    found, energy = result.diagnostics, abs(result.pairs.correlation_energy)
     condition = found.metric_condition if found.metric_condition >= 1.0 else math.nan  # there is none below 1
     value = math.sqrt(condition) * EPSILON * energy
     how = f"root of the condition number {condition:.1e} times rounding"

@@ -22,7 +22,7 @@ FREE = ("memory", "threads", "scratch", "scf_max_cycles", "allow_small_gap", "al
 # Options that stand for something else, which counts in their place where it is known.
 STAND_FOR = ("basis", "scf_auxbasis", "auxbasis", "reference", "frozen_core", "backend", "transform")
 # Options that change neither a number nor a tile on the way.
-AFTERWARDS = ("os_scale", "ss_scale", "check", "certify_fit")
+AFTERWARDS = ("method", "kappa", "os_scale", "ss_scale", "check", "certify_fit")
 SHOWN = 40  # characters of a value in a message
 
 
@@ -61,6 +61,7 @@ def identity(system: System, setup: Setup, core: FrozenCore, kind: str, start: S
         "frozen core": str(core.orbitals),
         "--scf-max-cycles": str(setup.options.scf_max_cycles),
         "--threads": str(setup.threads),
+        "--kappa": str(setup.options.regulariser),
         "--backend": setup.backend.name,
         "--transform": "device" if setup.options.transform == "device" else "host",
         **provenance.versions(),

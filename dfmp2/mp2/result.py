@@ -20,7 +20,7 @@ from dfmp2.errors import ComparisonFailed
 from dfmp2.host.provenance import Preparation, Provenance
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule, field_energy
-from dfmp2.options import Options
+from dfmp2.options import CUSTOM, SCS, SOS, Options
 from dfmp2.planning.memory import Memory, Storage
 from dfmp2.planning.sizes import Sizes
 from dfmp2.planning.time import Timings
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from dfmp2.mp2.error_budget import ErrorBudget
 
 Array = NDArray[np.float64]
+# Energies of the method asked for, whatever it is; `mp2_` in front means plain MP2.
+OF_THE_METHOD = (
+    *("same_spin_correlation_energy", "opposite_spin_correlation_energy", "correlation_energy", "total_energy"),
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +57,11 @@ class PairEnergies:
     def same_spin_energy(self) -> float:
         """E_SS, Eh."""
         return math.fsum(value for matrix in self.same_spin for value in matrix.flat)
+
+    @property
+    def correlation_energy(self) -> float:
+        """E_OS + E_SS, Eh."""
+        return self.same_spin_energy + self.opposite_spin_energy
 
     def channels(self) -> dict[str, Array]:
         """Matrices by name: opposite_spin, same_spin or same_spin_alpha and same_spin_beta."""
@@ -274,49 +283,6 @@ class Properties:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """Spin-component scaling, E = c_OS E_OS + c_SS E_SS on stored, unscaled components.
-
-    Attributes
-    ----------
-    name : how the scaled energy is called
-    opposite_spin, same_spin : dimensionless factors c_OS, c_SS
-    source : where the factors were published
-    """
-
-    name: str
-    opposite_spin: float
-    same_spin: float
-    source: str
-
-    def apply(self, opposite_spin_energy: float, same_spin_energy: float) -> float:
-        """Scaled correlation energy, Eh, from the two unscaled components, Eh."""
-        return self.opposite_spin * opposite_spin_energy + self.same_spin * same_spin_energy
-
-
-MP2 = Scaling("MP2", 1.0, 1.0, "Moller and Plesset, Phys. Rev. 46, 618 (1934)")
-SCS = Scaling("SCS-MP2", 6.0 / 5.0, 1.0 / 3.0, "Grimme, J. Chem. Phys. 118, 9095 (2003)")
-SOS = Scaling("SOS-MP2", 1.3, 0.0, "Jung et al., J. Chem. Phys. 121, 9793 (2004)")
-
-
-def custom_scaling(opposite_spin: float | None, same_spin: float | None) -> Scaling | None:
-    """The user's own factors; a factor left out is 1. None when neither was given."""
-    if opposite_spin is None and same_spin is None:
-        return None
-    return Scaling(
-        "scaled MP2",
-        1.0 if opposite_spin is None else opposite_spin,
-        1.0 if same_spin is None else same_spin,
-        "user",
-    )
-
-
-def scaling_of(options: Options) -> Scaling:
-    """The user's own factors, those of MP2 where there are none."""
-    return custom_scaling(options.os_scale, options.ss_scale) or MP2
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class MP2Result:
     """A finished DF-MP2 calculation.
@@ -358,19 +324,50 @@ class MP2Result:
         return self.reference.scf_total_energy
 
     @property
+    def method(self) -> str:
+        """Name of the method asked for, a key of `dfmp2.options.METHODS` or custom-scs-mp2."""
+        return self.options.correlation.name
+
+    @property
+    def same_spin_correlation_energy(self) -> float:
+        """Part of the method's correlation energy that comes from pairs of one spin, scaled, Eh."""
+        return self.options.correlation.same_spin * self.pairs.same_spin_energy + 0.0
+
+    @property
+    def opposite_spin_correlation_energy(self) -> float:
+        """Part of the method's correlation energy that comes from pairs of two spins, scaled, Eh."""
+        return self.options.correlation.opposite_spin * self.pairs.opposite_spin_energy + 0.0
+
+    @property
+    def mp2_singles_energy(self) -> float:
+        """Energy of single excitations of an ROHF reference, in every correlation energy and never scaled, Eh."""
+        return self.reference.singles_energy(self.sizes.frozen_core, self.sizes.frozen_virtual)
+
+    @property
+    def correlation_energy(self) -> float:
+        """Correlation energy of the method, Eh."""
+        return self.same_spin_correlation_energy + self.opposite_spin_correlation_energy + self.mp2_singles_energy
+
+    @property
+    def total_energy(self) -> float:
+        """E(HF) + correlation energy of the method, Eh."""
+        return self.scf_total_energy + self.correlation_energy
+
+    @property
     def mp2_same_spin_correlation_energy(self) -> float:
-        """E_SS, unscaled, Eh."""
-        return self.pairs.same_spin_energy
+        """E_SS of plain MP2, unscaled, Eh; NaN where the pair energies are regularised, as in all of MP2."""
+        return self.pairs.same_spin_energy if self.options.regulariser is None else math.nan
 
     @property
     def mp2_opposite_spin_correlation_energy(self) -> float:
-        """E_OS, unscaled, Eh."""
-        return self.pairs.opposite_spin_energy
+        """E_OS of plain MP2, unscaled, Eh."""
+        return self.pairs.opposite_spin_energy if self.options.regulariser is None else math.nan
 
     @property
     def mp2_correlation_energy(self) -> float:
-        """E_SS + E_OS, Eh."""
-        return self._scaled(MP2)
+        """E_SS + E_OS, and the singles of ROHF, Eh."""
+        doubles = self.mp2_same_spin_correlation_energy + self.mp2_opposite_spin_correlation_energy
+        return doubles + self.mp2_singles_energy
 
     @property
     def mp2_total_energy(self) -> float:
@@ -380,18 +377,18 @@ class MP2Result:
     @property
     def scs_mp2_correlation_energy(self) -> float:
         """SCS-MP2 correlation energy, Eh."""
-        return self._scaled(SCS)
+        same, opposite = self.mp2_same_spin_correlation_energy, self.mp2_opposite_spin_correlation_energy
+        return SCS.apply(opposite, same) + self.mp2_singles_energy
 
     @property
     def sos_mp2_correlation_energy(self) -> float:
         """SOS-MP2 correlation energy, Eh."""
-        return self._scaled(SOS)
+        return SOS.apply(self.mp2_opposite_spin_correlation_energy, 0.0) + self.mp2_singles_energy
 
     @property
     def scaled_mp2_correlation_energy(self) -> float | None:
         """Correlation energy with the user's own factors, Eh; None when they were not asked for."""
-        own = custom_scaling(self.options.os_scale, self.options.ss_scale)
-        return None if own is None else self._scaled(own)
+        return self.correlation_energy if self.method == CUSTOM else None
 
     @property
     def error_budget(self) -> ErrorBudget:
@@ -399,9 +396,6 @@ class MP2Result:
         from dfmp2.mp2.error_budget import error_budget
 
         return error_budget(self)
-
-    def _scaled(self, factors: Scaling) -> float:
-        return factors.apply(self.mp2_opposite_spin_correlation_energy, self.mp2_same_spin_correlation_energy)
 
     def to_dict(self) -> dict[str, Any]:
         """The object `dfmp2 run --json` prints; energies in hartree."""
@@ -422,6 +416,9 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "nuclear_repulsion_energy": reference.nuclear_repulsion_energy,
         "scf_total_energy": result.scf_total_energy,
         "scf_iterations": reference.cycles,
+        "method": result.method,
+        **{name: getattr(result, name) for name in OF_THE_METHOD},
+        "mp2_singles_energy": result.mp2_singles_energy,
         "mp2_same_spin_correlation_energy": result.mp2_same_spin_correlation_energy,
         "mp2_opposite_spin_correlation_energy": result.mp2_opposite_spin_correlation_energy,
         "mp2_correlation_energy": result.mp2_correlation_energy,

@@ -15,7 +15,8 @@ import numpy as np
 
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import SCS, SOS, FittingCertificate, MP2Result, custom_scaling, say_field
+from dfmp2.mp2.result import FittingCertificate, MP2Result, say_field
+from dfmp2.options import MP2, SCS, SOS
 from dfmp2.output.document import (
     ABSENT,
     Block,
@@ -90,12 +91,15 @@ def method_name(result: MP2Result | Prepared) -> str:
 def level_name(result: MP2Result | Prepared) -> str:
     """The method up to the kind of reference, e.g. "DF-MP2/cc-pvdz on DF-"."""
     relativistic = "X2C-" if result.options.relativity == "x2c" else ""
-    return f"DF-MP2/{result.orbital_basis.name} on {relativistic}{'DF-' if result.reference.scf_type == 'df' else ''}"
+    title = result.options.correlation.title
+    return (
+        f"DF-{title}/{result.orbital_basis.name} on {relativistic}{'DF-' if result.reference.scf_type == 'df' else ''}"
+    )
 
 
 def energies(result: MP2Result) -> tuple[str, str, str]:
-    """E(HF), E(corr) and E(MP2), Eh."""
-    return energy(result.scf_total_energy), energy(result.mp2_correlation_energy), energy(result.mp2_total_energy)
+    """E(HF), and correlation and total energy of the method, Eh."""
+    return energy(result.scf_total_energy), energy(result.correlation_energy), energy(result.total_energy)
 
 
 def verdict(result: MP2Result) -> str:
@@ -260,28 +264,36 @@ def _cores(result: MP2Result | Prepared) -> list[int]:
 
 
 def _energies(result: MP2Result) -> Section:
-    scf, correlation = result.scf_total_energy, result.mp2_correlation_energy
-    same, opposite = result.mp2_same_spin_correlation_energy, result.mp2_opposite_spin_correlation_energy
+    scf, singles, method = result.scf_total_energy, result.mp2_singles_energy, result.options.correlation
+    same, opposite = result.pairs.same_spin_energy, result.pairs.opposite_spin_energy
+    plain = method if method.regularised else MP2
+    correlation = same + opposite + singles
+    more = " + E(S)" if singles else ""
     values = [
         ("nuclear repulsion", result.reference.nuclear_repulsion_energy, "contained in E(HF)"),
         ("reference energy", scf, f"E(HF), {result.reference.kind.upper()}"),
         ("same-spin correlation", same, "E(SS)"),
         ("opposite-spin correlation", opposite, "E(OS)"),
-        ("MP2 correlation", correlation, "E(SS) + E(OS)"),
-        ("MP2 total", result.mp2_total_energy, "E(HF) + E(SS) + E(OS)"),
+        *([("singles", singles, "E(S), of the ROHF reference")] if singles else []),
+        (f"{plain.title} correlation", correlation, f"E(SS) + E(OS){more}"),
+        (f"{plain.title} total", scf + correlation, f"E(HF) + E(SS) + E(OS){more}"),
     ]
-    drawn = [Bar("MP2", (opposite, same), energy(correlation))]
-    own = custom_scaling(result.options.os_scale, result.options.ss_scale)
-    for kind in filter(None, (SCS, SOS, own)):
-        scaled = kind.apply(opposite, same)
-        formula = f"{kind.opposite_spin:.6g} E(OS) + {kind.same_spin:.6g} E(SS)"
+    drawn = [Bar(plain.title, (opposite, same), energy(correlation))]
+    kinds = () if method.regularised else dict.fromkeys((SCS, SOS, method))
+    for kind in kinds:
+        if kind is MP2:
+            continue
+        scaled = kind.apply(opposite, same) + singles
+        formula = f"{kind.opposite_spin:.6g} E(OS) + {kind.same_spin:.6g} E(SS){more}"
         values += [
-            (f"{kind.name} correlation", scaled, formula),
-            (f"{kind.name} total", scf + scaled, "E(HF) + the line above"),
+            (f"{kind.title} correlation", scaled, formula),
+            (f"{kind.title} total", scf + scaled, "E(HF) + the line above"),
         ]
-        drawn.append(Bar(kind.name, (kind.opposite_spin * opposite, kind.same_spin * same), energy(scaled)))
+        drawn.append(Bar(kind.title, (kind.opposite_spin * opposite, kind.same_spin * same), energy(scaled)))
     rows = [(name, energy(e), fixed(KJ_PER_MOL_PER_HARTREE * e), meaning) for name, e, meaning in values]
-    sources = "; ".join(f"{kind.name}: {kind.source}" for kind in (SCS, SOS))
+    quoted = (kind for kind in kinds or (method,) if kind.source not in (MP2.source, "user"))
+    sources = "; ".join(f"{kind.title}: {kind.source}" for kind in quoted)
+    sources += f"; kappa {result.options.regulariser:g} per Eh" if method.regularised else ""
     blocks: list[Block] = [
         Table(sources, ("energy", "#Eh", "#kJ/mol", "meaning"), rows),
         Figure(
@@ -386,7 +398,7 @@ def list_pairs(result: MP2Result) -> list[Pair]:
 
 
 def _pairs(result: MP2Result) -> Section:
-    core, total, eps = _cores(result), result.mp2_correlation_energy, result.reference.mo_energy
+    core, total, eps = _cores(result), result.pairs.correlation_energy, result.reference.mo_energy
     pairs = list_pairs(result)
     rows = []
     for pair in pairs[:STRONGEST]:
@@ -666,6 +678,7 @@ HEADINGS = {  # of the columns of a study whose name is long
     "homo_lumo_gap": "gap",
     "scf_iterations": "cycles",
     "exit_code": "code",
+    "correlation_energy": "E(corr)",
     "total_energy": "E",
     "ir_intensity": "IR intensity",
 }
@@ -691,7 +704,7 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
         "#core",
         "#E(HF) / Eh",
         "#E(corr) / Eh",
-        "#E(MP2) / Eh",
+        "#E(total) / Eh",
         "#cycles",
         "#time / s",
     )

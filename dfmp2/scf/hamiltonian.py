@@ -44,17 +44,17 @@ class OwnHamiltonian:
 
 
 def mean_field(mole: Any, kind: str, relativity: str, charges: Array | None, *, native: bool = False) -> Any:
-    """A PySCF RHF or UHF of the molecule, not yet run, with exact Coulomb and exchange matrices.
+    """A PySCF RHF, UHF or ROHF of the molecule, not yet run, with exact Coulomb and exchange matrices.
 
     Parameters
     ----------
-    kind : "rhf" or "uhf"; relativity : "none" or "x2c"
+    kind : "rhf", "uhf" or "rohf"; relativity : "none" or "x2c"
     charges : (n, 4) x, y, z in bohr and charge in e, None for none
     native : leave the potential of the charges to PySCF's own code
     """
     from pyscf import scf
 
-    mf = (scf.RHF if kind == "rhf" else scf.UHF)(mole)
+    mf = {"rhf": scf.RHF, "uhf": scf.UHF, "rohf": scf.ROHF}[kind](mole)
     if relativity == "x2c":
         mf = mf.sfx2c1e()
     if charges is None:

@@ -25,8 +25,8 @@ from dfmp2.host import resources, threads
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2 import energy
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
-from dfmp2.mp2.result import SCS, Certificate, MP2Result
-from dfmp2.options import Options
+from dfmp2.mp2.result import Certificate, MP2Result
+from dfmp2.options import SCS, Options
 from dfmp2.output.hdf5 import ENERGIES
 from dfmp2.progress import Silent
 from dfmp2.scf.reference import StartOrbitals
@@ -43,9 +43,9 @@ AGAINST_TOLERANCE = 1e-8  # Eh; 2.5e-9 seen, with core potentials
 AGAINST_REASON = "recomputed from scratch with the same bases; two converged SCFs, E(corr) of first order in theirs"
 OF_ENTRIES = (  # options
     *("basis", "reference", "scf", "scf_auxbasis", "scf_conv_tol", "auxbasis", "frozen_core"),
-    *("frozen_virtual", "os_scale", "ss_scale"),
+    *("frozen_virtual", "method", "kappa", "os_scale", "ss_scale"),
 )
-OF_SCF = ("scf_total_energy", "nuclear_repulsion_energy")  # energies without pairs
+OF_SCF = ("scf_total_energy", "nuclear_repulsion_energy", "mp2_singles_energy")  # energies without pairs
 NAMES = {"pyscf": "PySCF", "psi4": "Psi4"}
 
 Values = dict[str, float]
@@ -189,6 +189,8 @@ class Other:
         """
         if calculation not in self._found:
             result = self._session.result(calculation)
+            if calculation.reference == "rohf" or calculation.method != "mp2":
+                raise UnsupportedByBackend(f"{self.name} is asked for plain MP2 of RHF and UHF only")
             try:  # every difference is judged by the entry, so any is let through here
                 check = recompute(result, float("inf"), self._session.threads, Silent(), program=self.program)
             except Interrupted:

@@ -37,7 +37,7 @@ PROTOCOLS = {  # what each protocol keeps, as in QCElemental
     "occupations_and_eigenvalues": ("eigenvalues", "occupations"),
 }
 SAME_NAMES = (  # here and in the schema
-    "scf_total_energy",
+    "mp2_singles_energy",
     "mp2_same_spin_correlation_energy",
     "mp2_opposite_spin_correlation_energy",
     "mp2_correlation_energy",
@@ -52,7 +52,7 @@ def qcschema(result: MP2Result, version: int = 1) -> bytes:
     ------
     NumericalError : the stored orbitals do not belong to the stored basis
     """
-    document = atomic_result(result, _atomic_input(result, version), version, "all", result.mp2_correlation_energy)
+    document = atomic_result(result, _atomic_input(result, version), version, "all", result.correlation_energy)
     return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
 
 
@@ -121,7 +121,7 @@ def _atomic_input(result: MP2Result, version: int) -> dict[str, Any]:
         keywords |= {"point_charges": result.molecule.point_charges.tolist(), "point_charge_units": "bohr"}
     specification = {
         "driver": "energy",
-        "model": {"method": "mp2", "basis": result.orbital_basis.name},
+        "model": {"method": result.method, "basis": result.orbital_basis.name},
         "keywords": keywords,
         "protocols": {"wavefunction": "all"},
         "extras": {},
@@ -161,10 +161,14 @@ def _properties(result: MP2Result, correlation: float) -> dict[str, float | int]
         "nuclear_repulsion_energy": result.reference.nuclear_repulsion_energy,
         "return_energy": result.scf_total_energy + correlation,
         "scf_iterations": result.reference.cycles,
-        "mp2_singles_energy": 0.0,  # of canonical RHF and UHF orbitals
-        "mp2_doubles_energy": result.mp2_correlation_energy,
-        **{name: getattr(result, name) for name in SAME_NAMES},
+        "scf_total_energy": result.scf_total_energy,
+        **({} if result.options.regulariser else _mp2(result)),
     }
+
+
+def _mp2(result: MP2Result) -> dict[str, float]:
+    """The energies of plain MP2, Eh."""
+    return {"mp2_doubles_energy": result.pairs.correlation_energy} | {n: getattr(result, n) for n in SAME_NAMES}
 
 
 def _derivatives(result: MP2Result, returned: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -185,14 +189,19 @@ def _qcvars(result: MP2Result, correlation: float) -> dict[str, float]:
         "SOS-MP2": result.sos_mp2_correlation_energy,
         "CUSTOM SCS-MP2": result.scaled_mp2_correlation_energy,
     }
+    if result.options.regulariser is not None:
+        methods = {result.options.correlation.title.upper(): correlation}
+    parts = {
+        "MP2 SAME-SPIN CORRELATION ENERGY": result.mp2_same_spin_correlation_energy,
+        "MP2 OPPOSITE-SPIN CORRELATION ENERGY": result.mp2_opposite_spin_correlation_energy,
+        "MP2 SINGLES ENERGY": result.mp2_singles_energy,
+        "MP2 DOUBLES ENERGY": result.pairs.correlation_energy,
+    }
     known = {name: energy for name, energy in methods.items() if energy is not None}
     return {
         "NUCLEAR REPULSION ENERGY": result.reference.nuclear_repulsion_energy,
         **dict.fromkeys(("HF TOTAL ENERGY", "SCF TOTAL ENERGY", "CURRENT REFERENCE ENERGY"), scf),
-        "MP2 SAME-SPIN CORRELATION ENERGY": result.mp2_same_spin_correlation_energy,
-        "MP2 OPPOSITE-SPIN CORRELATION ENERGY": result.mp2_opposite_spin_correlation_energy,
-        "MP2 SINGLES ENERGY": 0.0,
-        "MP2 DOUBLES ENERGY": result.mp2_correlation_energy,
+        **({} if result.options.regulariser else parts),
         "CURRENT CORRELATION ENERGY": correlation,
         "CURRENT ENERGY": scf + correlation,
         **{f"{name} CORRELATION ENERGY": energy for name, energy in known.items()},
