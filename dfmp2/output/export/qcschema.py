@@ -168,11 +168,13 @@ def _properties(result: MP2Result, correlation: float) -> dict[str, float | int]
 
 
 def _derivatives(result: MP2Result, returned: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Gradient, Hessian and dipole moments where there are some, e bohr."""
+    """Gradient, Hessian, dipole moments (e bohr), quadrupole moment of the SCF (e bohr^2) where there are some."""
     derivatives = {name: value for name, value in (returned or {}).items() if name != "properties"}
     if result.properties is None:
         return derivatives
     dipoles = {"scf": result.properties.scf_dipole, "mp2": result.properties.relaxed_dipole}
+    if result.properties.quadrupole is not None:
+        derivatives["scf_quadrupole_moment"] = result.properties.quadrupole[0].ravel().tolist()
     return derivatives | {f"{name}_dipole_moment": dipole.tolist() for name, dipole in dipoles.items()}
 
 

@@ -1,0 +1,168 @@
+"""Moments, charges, spin populations and polarizabilities: against PySCF's functions and PySCF in finite fields."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pyscf import gto, scf
+from scipy.linalg import sqrtm
+
+import dfmp2
+from dfmp2.errors import ComparisonFailed
+from dfmp2.gradients.gradient import mp2_gradient, mp2_properties
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.result import DENSITIES
+from dfmp2.options import make_options
+from dfmp2.progress import Silent
+from tests.conftest import succeed
+
+SMALL = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "cc-pvdz-ri", "allow_poor_fit": True}
+EXACT = {"precision": "fp64", "scf_conv_tol": 1e-14, "stability": "off", "threads": 1}
+FOUR_CENTRE = {"scf": "conventional", "scf_auxbasis": None}
+WATER = Molecule(("O", "H", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]])
+DEF2 = {"basis": "def2-svp", "scf_auxbasis": None, "auxbasis": None}
+CASES = {
+    "rhf, core and virtuals frozen, scaled": (
+        WATER, {"frozen_core": "1", "frozen_virtual": 2, "os_scale": 1.2, "ss_scale": 0.3},
+    ),
+    "uhf, frozen core": (WATER.with_state(1, 2), {"frozen_core": "1"}),
+    "ghost": (replace(WATER, symbols=("H", "F", "H"), ghost=(False, False, True)), {}),
+    "charges, four-centre": (WATER.in_field([[0, 0.3, 4.2, 0.5], [1, -5, 0, -0.8]]), FOUR_CENTRE),
+    "core potential": (Molecule(("H", "I"), [[0.1, 0, 0.2], [0, 0.3, 3.2]]), DEF2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_densities_are_those_of_the_gradient_and_give_what_pyscf_makes_of_them(name):
+    molecule, special = CASES[name]
+    options = make_options(**SMALL | EXACT | special)
+    result = mp2_properties(molecule, options, listener=Silent())
+    own, proof = result.properties, result.gradient_certificate
+    assert result.gradient is None and proof.translation is None
+    assert proof.passed, proof.failures
+    expected = mp2_gradient(molecule, options, listener=Silent())
+    np.testing.assert_allclose(own.relaxed_density, expected.properties.relaxed_density, atol=1e-8)
+    assert proof.three_center_difference == pytest.approx(expected.certificate.three_center_difference, abs=1e-11)
+
+    mole = gto.Mole.loads(result.mole_json)
+    c, n = result.reference.mo_coeff, result.reference.mo_occ
+    reference = np.einsum("smi,si,sni->smn", c, n > 0, c)
+    root = sqrtm(mole.intor("int1e_ovlp"))
+    owners = np.array([atom for atom, *_ in mole.ao_labels(fmt=None)])
+
+    def populations(density):
+        return np.bincount(owners, np.diag(root @ density @ root), minlength=mole.natm)
+
+    assert np.isclose(own.lowdin_charges.sum(axis=1), molecule.charge, atol=1e-9).all()
+    for row, density in enumerate([reference, own.unrelaxed_density, own.relaxed_density]):
+        given = 2 * density[0] if len(c) == 1 else density
+        mf, total = scf.RHF(mole) if len(c) == 1 else scf.UHF(mole), np.atleast_3d(given.T).sum(axis=2)
+        dipole = mf.dip_moment(mole, given, unit="au", verbose=0)
+        traceless = 1.5 * own.quadrupole[row] - 0.5 * np.trace(own.quadrupole[row]) * np.eye(3)
+        theirs = {
+            "dipole": (own.dipole, dipole),
+            "mulliken": (own.mulliken_charges, scf.hf.mulliken_pop(mole, total, verbose=0)[1]),
+            "lowdin": (own.lowdin_charges, mole.atom_charges() - populations(total)),
+        }
+        if len(c) == 2:
+            spin = scf.uhf.mulliken_spin_pop(mole, given, verbose=0)[1]
+            theirs["spin"] = own.mulliken_spin_populations, spin
+            theirs["lowdin spin"] = own.lowdin_spin_populations, populations(given[0] - given[1])
+        for what, (ours, numbers) in theirs.items():
+            np.testing.assert_allclose(ours[row], numbers, atol=1e-9, err_msg=f"{what}, {DENSITIES[row]}")
+        quadrupole = mf.quad_moment(mole, given, unit="AU", origin=np.zeros(3), verbose=0)
+        np.testing.assert_allclose(traceless, quadrupole, atol=1e-9)
+        # Its trace, from the integrals of r^2.
+        squares = np.einsum("a,ax,ax", mole.atom_charges(), mole.atom_coords(), mole.atom_coords())
+        trace = squares - np.vdot(mole.intor("int1e_r2"), total)
+        assert np.trace(own.quadrupole[row]) == pytest.approx(trace, abs=1e-9)
+
+
+@pytest.mark.parametrize("state", [(0, 1), (1, 2)], ids=["rhf", "uhf"])
+def test_the_polarizability_is_that_of_pyscf_in_fields(state):
+    """PySCF's own relaxed densities, its Hamiltonian with the field added here."""
+    from pyscf.mp import dfmp2_native, dfump2_native
+
+    from dfmp2.molecule.mole import fitting_data
+    from dfmp2.planning.system import prepare, resolve
+
+    molecule, field = WATER.with_state(*state), 0.001
+    options = make_options(**SMALL | EXACT | FOUR_CENTRE, frozen_core="1", polarizability=True)
+    result = mp2_properties(molecule, options, listener=Silent())
+    found, system = result.polarizability, resolve(molecule, prepare(options, "test"), Silent())
+    mole, fitting = system.mole, fitting_data(molecule, system.mp2_fitting)
+    solver, kind = (dfmp2_native.DFRMP2, scf.RHF) if state[1] == 1 else (dfump2_native.DFUMP2, scf.UHF)
+    start = result.reference.mo_coeff, result.reference.mo_occ
+    start = np.einsum("smi,si,sni->smn", start[0], start[1], start[0])
+
+    def dipoles(strength):
+        mf = kind(mole).set(verbose=0, conv_tol=1e-13, conv_tol_grad=1e-8)
+        hcore = mf.get_hcore() + strength * mole.intor("int1e_r")[2]
+        mf.get_hcore = lambda *_: hcore
+        mf.kernel(start[0] if state[1] == 1 else start)
+        with solver(mf, frozen=1, auxbasis=fitting) as theirs:
+            theirs.verbose, theirs.cphf_tol = 0, 1e-12
+            theirs.kernel()
+            relaxed = np.asarray(theirs.make_rdm1(relaxed=True, ao_repr=True))
+        return np.stack([mf.dip_moment(mole, d, unit="au", verbose=0) for d in (relaxed, mf.make_rdm1())])
+
+    relaxed, reference = (dipoles(field) - dipoles(-field)) / (2 * field)
+    noise = 1e-4 if state[1] == 1 else 6e-4  # of PySCF: its UHF densities are 2e-7 off, which 1 / 2F multiplies
+    np.testing.assert_allclose(found.relaxed[:, 2], relaxed, atol=noise)
+    np.testing.assert_allclose(found.scf[:, 2], reference, atol=1e-5)
+    assert found.passed
+    assert found.asymmetry < 1e-4
+    assert found.step_error < 1e-3
+    assert found.isotropic == pytest.approx(np.trace(found.relaxed) / 3)
+    with pytest.raises(ComparisonFailed, match="asymmetric"):
+        replace(found, relaxed=found.relaxed + np.triu(np.full((3, 3), 0.1), 1)).require()
+
+
+SHORT = ("h2o.xyz", "--basis", "sto-3g", "--auxbasis", "cc-pvdz-ri", "--allow-poor-fit")
+
+
+def test_the_command_prints_and_stores_properties(call):
+    found = succeed(call("run", *SHORT, "--polarizability", "--json")).json
+    result = dfmp2.read("h2o.dfmp2.h5")
+    assert result.gradient is None and "mp2_total_gradient" not in found
+    own, names = found["properties"], ("dipole", "quadrupole", "mulliken_charges", "lowdin_charges", "spin_square")
+    assert all(set(own[name]) == set(DENSITIES) for name in names)
+    assert own["origin"] == [0, 0, 0] and own["method"] == "MP2"
+    assert sum(own["mulliken_charges"]["relaxed"]) == pytest.approx(0, abs=1e-10)
+    assert found["gradient_certificate"]["passed"] and found["polarizability"]["passed"]
+    assert found["polarizability"]["relaxed"] == result.polarizability.relaxed.tolist()
+    assert own["quadrupole"]["relaxed"] == result.properties.quadrupole[2].tolist()
+    shown = succeed(call("show", "h2o.dfmp2.h5")).out
+    assert "Quadrupole moment" in shown and "The densities' certificate is in order." in shown
+    row = next(line for line in shown.split("Charges of the atoms")[1].splitlines() if line.startswith("1 O"))
+    assert [float(x) for x in row.split()[2:]] == pytest.approx(
+        [own[f"{kind}_charges"][name][0] for kind in ("mulliken", "lowdin") for name in DENSITIES], abs=1e-5
+    )
+    again = succeed(call("run", *SHORT, "--properties", "--resume", "--json"))
+    assert again.json == found and "nothing is computed" in again.err
+    succeed(call("run", *SHORT, "--output", "energy.h5"))
+    refused = call("run", *SHORT, "--properties", "--resume", "--output", "energy.h5")
+    assert refused.code == 3 and "--properties (False there, True here)" in refused.message
+    succeed(call("derive", "h2o.dfmp2.h5", "--frozen-core", "1", "--output", "core.h5"))
+    core = dfmp2.read("core.h5")
+    assert core.properties is core.polarizability is None and not core.options.properties
+
+
+def test_a_polarizability_that_fails_ends_with_8(call, monkeypatch):
+    monkeypatch.setattr("dfmp2.gradients.polarizability.ALLOWED", 1e-12)
+    done = call("run", "h2.xyz", *SHORT[1:], "--polarizability")
+    assert done.code == 8 and "asymmetric" in done.message
+    assert not dfmp2.read("h2.dfmp2.h5").polarizability.passed
+
+
+def test_a_batch_computes_properties(call, folder):
+    (folder / "batch.toml").write_text(
+        'basis = "sto-3g"\nauxbasis = "cc-pvdz-ri"\nallow_poor_fit = true\noutput = "results"\n'
+        '[[item]]\nmolecule = "h2.xyz"\nproperties = true\n[[item]]\nmolecule = "nh2.xyz"\ntask = "properties"\n'
+    )
+    succeed(call("batch", "run", "batch.toml", "--workers", "1", "--threads", "1"))
+    assert dfmp2.read("results/h2.h5").properties is not None
+    spins = dfmp2.read("results/nh2.h5").properties.mulliken_spin_populations
+    assert spins.sum(axis=1) == pytest.approx([1, 1, 1])
