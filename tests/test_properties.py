@@ -16,6 +16,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import DENSITIES
 from dfmp2.options import make_options
 from dfmp2.progress import Silent
+from dfmp2.units import BOHR_PER_ANGSTROM
 from tests.conftest import succeed
 
 SMALL = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "cc-pvdz-ri", "allow_poor_fit": True}
@@ -166,3 +167,112 @@ def test_a_batch_computes_properties(call, folder):
     assert dfmp2.read("results/h2.h5").properties is not None
     spins = dfmp2.read("results/nh2.h5").properties.mulliken_spin_populations
     assert spins.sum(axis=1) == pytest.approx([1, 1, 1])
+
+
+# --- natural orbitals and cubes -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def densities(tmp_path_factory):
+    """Result files with densities: a closed shell with a core potential and a ghost, and a radical."""
+    folder = tmp_path_factory.mktemp("densities")
+    iodine = Molecule(("H", "I", "H"), [[0.1, 0, 0.2], [0, 0.3, 3.2], [0, 3, 1]], ghost=(False, False, True))
+    radical = Molecule(("H", "H", "H"), [[0, 0, 0.1], [0, 1.5, 1.2], [0.1, -1.9, 1.3]], multiplicity=2)
+    for name, molecule, special in (("closed", iodine, DEF2), ("radical", radical, {})):
+        result = dfmp2.run(molecule, **SMALL | EXACT | special, properties=True, listener=Silent())
+        dfmp2.write(result, folder / f"{name}.h5")
+    return folder
+
+
+def stored(path):
+    """PySCF's molecule, and the density at points of three densities and of their spin, by the stored matrices."""
+    result = dfmp2.read(path)
+    mole, own = gto.Mole.loads(result.mole_json), result.properties
+    c = result.reference.mo_coeff * (result.reference.mo_occ > 0)[:, None]
+    matrices = zip(DENSITIES, (c @ c.transpose(0, 2, 1), own.unrelaxed_density, own.relaxed_density), strict=True)
+
+    def at(points, matrix):
+        ao = mole.eval_gto("GTOval", points)
+        return np.einsum("gm,mn,gn->g", ao, matrix, ao)
+
+    return result, mole, dict(matrices), at
+
+
+@pytest.mark.parametrize(("name", "of"), [("closed", "relaxed"), ("radical", "unrelaxed"), ("radical", "relaxed")])
+def test_natural_orbitals_of_a_molden_file_give_the_density_back(name, of, densities, call, folder):
+    from pyscf.tools import molden
+
+    more = () if of == "relaxed" else ("--of", of)
+    succeed(call("export", str(densities / f"{name}.h5"), "--to", "molden", "--orbitals", "natural", *more))
+    file = f"{name}.natural.molden" if of == "relaxed" else f"{name}.natural-{of}.molden"
+    text = (folder / file).read_text().replace("\nH 3 0 ", "\nX-H 3 1 ")  # PySCF takes a ghost's atomic number 0 amiss
+    (folder / "read.molden").write_text(text)
+    read, _, coeff, occupations, *_ = molden.load("read.molden")
+    result, _, matrices, at = stored(densities / f"{name}.h5")
+    points = np.random.default_rng(3).normal(0, 2, (200, 3))
+    ao = read.eval_gto("GTOval", points)
+    matrix = matrices[of].sum(axis=0) * (3 - len(matrices[of]))
+    np.testing.assert_allclose(((ao @ coeff) ** 2) @ occupations, at(points, matrix), atol=1e-9, rtol=1e-8)
+    np.testing.assert_allclose(occupations, getattr(result.properties, f"{of}_occupations"), atol=1e-9)
+
+
+CUBES = {  # options of a cube of the radical, and what its integral, or that of its square, is
+    "density": (("--density",), 3),
+    "density of the reference": (("--density", "--of", "scf"), 3),
+    "spin": (("--spin",), 1),
+    "orbital": (("--orbital", "5"), 1),
+    "beta orbital": (("--orbital", "1b"), 1),
+    "natural orbital": (("--orbital", "2", "--orbitals", "natural"), 1),
+}
+
+
+@pytest.mark.parametrize("what", CUBES)
+def test_cubes_hold_what_is_asked_for(what, densities, call):
+    """As ASE reads them."""
+    reader = pytest.importorskip("ase.io.cube")
+    options, integral = CUBES[what]
+    file = str(densities / "radical.h5")
+    succeed(call("export", file, "--to", "cube", *options, "--spacing", "0.25", "--margin", "6", "-o", "x.cube"))
+    with open("x.cube") as handle:
+        found = reader.read_cube(handle)
+    values, steps = found["data"], np.diag(found["spacing"]) * BOHR_PER_ANGSTROM
+    assert found["atoms"].get_chemical_symbols() == ["H", "H", "H"]
+    origin = np.array(found["origin"][:3], dtype=float) * BOHR_PER_ANGSTROM
+    places = np.random.default_rng(5).integers(0, values.shape, (400, 3))
+    points, given = origin + places * steps, values[tuple(places.T)]
+    result, mole, matrices, at = stored(densities / "radical.h5")
+    ao, total = mole.eval_gto("GTOval", points), values.sum() * steps.prod()
+    if "orbital" in what:
+        total = (values**2).sum() * steps.prod()
+    expected = {
+        "density": lambda: at(points, matrices["relaxed"].sum(axis=0)),
+        "density of the reference": lambda: at(points, matrices["scf"].sum(axis=0)),
+        "spin": lambda: at(points, matrices["relaxed"][0] - matrices["relaxed"][1]),
+        "orbital": lambda: ao @ result.reference.mo_coeff[0][:, 4],
+        "beta orbital": lambda: ao @ result.reference.mo_coeff[1][:, 0],
+        "natural orbital": lambda: given,  # the tests of Molden files
+    }[what]()
+    np.testing.assert_allclose(given, expected, atol=2e-5)
+    assert total == pytest.approx(integral, abs=3e-3)
+
+
+NOT_THERE = [  # options, message
+    (("--to", "molden", "--orbitals", "natural"), "dfmp2 run MOLECULE --properties"),
+    (("--to", "cube", "--spin"), "without its relaxed density"),
+    (("--to", "cube"), "one of --density, --spin and --orbital N"),
+    (("--to", "cube", "--spin", "--of", "scf"), "restricted reference is zero"),
+    (("--to", "cube", "--orbital", "8"), "a number from 1 to 7"),
+    (("--to", "cube", "--orbital", "2b"), "leave the b out"),
+    (("--to", "cube", "--orbital", "2", "--of", "scf"), "add --orbitals natural"),
+    (("--to", "cube", "--density", "--of", "scf", "--spacing", "0.001"), "at most 5e+07"),
+    (("--to", "cube", "--density", "--of", "scf", "--margin", "-1"), "--margin -1: expected bohr"),
+    (("--to", "xyz", "--density"), "--density belongs to --to cube"),
+    (("--to", "trexio", "--orbitals", "natural"), "--orbitals belongs to --to molden and cube"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), NOT_THERE, ids=[" ".join(options) for options, _ in NOT_THERE])
+def test_what_a_file_does_not_hold_is_refused(options, message, call, water, folder):
+    done = call("export", str(water.path), *options)
+    assert (done.code, message in done.message) == (3, True), done.message
+    assert not [*folder.glob("*.cube"), *folder.glob("*.molden")]

@@ -45,14 +45,15 @@ SAME_NAMES = (  # here and in the schema
 )
 
 
-def qcschema(result: MP2Result, version: int = 1) -> bytes:
+def qcschema(result: MP2Result, schema_version: int = 1) -> bytes:
     """An AtomicResult with orbitals, orbital energies and basis, as JSON.
 
     Raises
     ------
     NumericalError : the stored orbitals do not belong to the stored basis
     """
-    document = atomic_result(result, _atomic_input(result, version), version, "all", result.mp2_correlation_energy)
+    given = _atomic_input(result, schema_version)
+    document = atomic_result(result, given, schema_version, "all", result.mp2_correlation_energy)
     return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
 
 
