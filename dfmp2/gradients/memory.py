@@ -119,9 +119,9 @@ def plan(
         two_center,
     )
     if needed > room:
-        lacking = needed - room
+        lacking, what = needed - room, "gradient" if with_gradient else "relaxed densities"
         raise ResourceError(
-            f"not enough memory for the gradient: {format_bytes(energy.budget + lacking)} are required even with all "
+            f"not enough memory for the {what}: {format_bytes(energy.budget + lacking)} are required even with all "
             f"large arrays on disk and {format_bytes(energy.budget)} may be used: allow at least --memory "
             f"{-(-(energy.budget + lacking) // 10**6)}MB, or choose a smaller --basis"
         )

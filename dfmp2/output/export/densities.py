@@ -65,7 +65,7 @@ def natural_orbitals(result: MP2Result, of: str) -> tuple[Array, Array]:
     mole, coeff = _mole(result), result.reference.mo_coeff[0]
     with shielded():
         basis = mole.intor("int1e_ovlp") @ coeff
-    occupations, vectors = np.linalg.eigh(basis.T @ ((3 - len(found)) * found.sum(axis=0)) @ basis)
+    occupations, vectors = np.linalg.eigh(basis.T @ _of_both_spins(found) @ basis)
     orbitals = coeff @ vectors[:, ::-1]
     largest = np.abs(orbitals).argmax(axis=0)
     return occupations[::-1].copy(), orbitals * np.sign(orbitals[largest, np.arange(len(largest))])
@@ -107,9 +107,14 @@ def cube(
     found = densities(result, kind)
     if spin and len(found) == 1:
         raise InputError("--spin: the spin density of a restricted reference is zero: use --density")
-    matrix = found[0] - found[1] if spin else (3 - len(found)) * found.sum(axis=0)
+    matrix = found[0] - found[1] if spin else _of_both_spins(found)
     what = f"{'spin' if spin else 'electron'} density {SAID[kind]}{_scaled(result, kind)}, e/bohr^3"
     return _written(result, what, lambda ao: np.einsum("gm,gm->g", ao @ matrix, ao), spacing, margin)
+
+
+def _of_both_spins(found: Array) -> Array:
+    """The density of both spins, (nao, nao)."""
+    return np.asarray(2 * found[0] if len(found) == 1 else found.sum(axis=0))
 
 
 def _orbital(result: MP2Result, orbital: str, orbitals: str, of: str | None) -> tuple[str, Array]:
