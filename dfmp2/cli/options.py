@@ -93,7 +93,7 @@ def options_of(*names: str) -> Decorator:
     return lambda command: _with(chosen, command)
 
 
-calculation_options = options_of(*ALL)  # of a command that computes several molecules
+calculation_options = options_of(*ALL, *WHOLE_RUN)  # of a command that computes several molecules
 
 
 def refused(names: Iterable[str], reason: str) -> Decorator:

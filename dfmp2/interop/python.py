@@ -490,6 +490,9 @@ def from_mean_field(
     fixed = OF_THE_SCF & set(options)
     if fixed:
         raise InputError(f"{sorted(fixed)[0]} belongs to the SCF, which has already been done: leave it out")
+    for name in WHOLE_RUN:
+        if options.get(name):
+            raise InputError(f"{name} cannot be had on orbitals from elsewhere: use dfmp2.run, with scf_from for them")
     if options.get("stability") == "follow":
         raise InputError(
             "stability follow converges the SCF again, which has already been done: follow it in PySCF "
