@@ -126,6 +126,7 @@ def test_the_polarizability_is_that_of_pyscf_in_fields():
     assert found.passed
     assert found.asymmetry < 1e-4
     assert found.step_error < 1e-3
+    assert found.dipole_difference < 1e-6
     assert found.isotropic == pytest.approx(np.trace(found.relaxed) / 3)
     with pytest.raises(ComparisonFailed, match="asymmetric"):
         replace(found, relaxed=found.relaxed + np.triu(np.full((3, 3), 0.1), 1)).require()

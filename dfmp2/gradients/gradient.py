@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -201,6 +201,7 @@ def _polarizability(result: MP2Result, listener: Listener, command: str) -> Pola
     start = StartOrbitals(reference.mo_coeff, reference.mo_occ, None, "the reference")
     told: dict[str, Any] = {"start": start, "listener": Silent(), "command": command}
     return polarizability.in_fields(
+        cast(Properties, result.properties).relaxed_dipole,
         lambda: mp2_energy(*asked, **told, doubt_units=False),
         lambda field: _with_densities(*asked, **told, with_gradient=False, field=field),
         listener,

@@ -327,8 +327,13 @@ class Polarizability:
     relaxed: Array = _q("bohr^3", "of MP2, from relaxed dipole moments (3, 3); row: moment, column: field")
     scf: Array = _q("bohr^3", "of the reference, from its dipole moments (3, 3)")
     from_energies: Array = _q("bohr^3", "diagonal of the same from second differences of the energy (3,)")
+    dipole_difference: float = _q(
+        "elementary charge * bohr", "largest difference of dipole moments and slopes of energies"
+    )
     field: float = _q("hartree / (elementary charge * bohr)", "strength of the field")
-    allowed: float = _q("", "largest asymmetry and error of the step accepted, of the largest element or 1 bohr^3")
+    allowed: float = _q(
+        "", "largest of that, and of asymmetry and error of the step by the largest element or 1 bohr^3"
+    )
     seconds: float = _q("s", "wall time of the runs in the field")
 
     @property
@@ -354,9 +359,9 @@ class Polarizability:
 
     @property
     def passed(self) -> bool:
-        """Whether it is symmetric and agrees with the energies as far as accepted; false where it holds no number."""
+        """Whether it is symmetric and it and the dipole moment agree with the energies; false where it is no number."""
         most = self.allowed * max(1.0, float(np.abs(self.relaxed).max()))
-        return self.asymmetry <= most and self.step_error <= most
+        return self.asymmetry <= most and self.step_error <= most and self.dipole_difference <= self.allowed
 
     def require(self, then: str = "") -> None:
         """Refuse one that is not; `then` ends the message.
@@ -368,16 +373,17 @@ class Polarizability:
         if not self.passed:
             raise ComparisonFailed(
                 f"the polarizability is asymmetric by {self.asymmetry:.1e} bohr^3, and energies in the same fields say "
-                f"that it is off by {self.step_error:.1e} bohr^3, where {self.allowed:.0e} of its largest element are "
-                "accepted: the molecule is too polarizable for the step, or the runs in fields have found different "
-                f"SCF solutions; look at their stability with --stability full{then}"
+                f"that it is off by {self.step_error:.1e} bohr^3, the dipole moment by {self.dipole_difference:.1e} e "
+                f"bohr; {self.allowed:.0e} of the largest element and {self.allowed:.0e} e bohr are accepted: the "
+                "molecule is too polarizable for the step, or the runs in fields have found different SCF solutions; "
+                f"look at their stability with --stability full{then}"
             )
 
     def to_dict(self) -> dict[str, Any]:
         """The object in JSON."""
         names = ("isotropic", "anisotropy", "asymmetry", "step_error", "passed")
         arrays = {name: getattr(self, name).tolist() for name in ("relaxed", "scf", "from_energies")}
-        rest = {name: getattr(self, name) for name in ("field", "allowed", "seconds")}
+        rest = {name: getattr(self, name) for name in ("dipole_difference", "field", "allowed", "seconds")}
         return arrays | rest | {name: getattr(self, name) for name in names}
 
 

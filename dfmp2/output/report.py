@@ -394,13 +394,17 @@ def _polarizability(found: Polarizability) -> Section:
         ("isotropic, reference", f"{float(np.trace(found.scf)) / 3:.5f} bohr^3"),
         ("asymmetry", f"{size(found.asymmetry)} bohr^3"),
         ("error of the step", f"{size(found.step_error)} bohr^3, from energies in the same fields"),
+        ("dipole moments less slopes of energies", f"{size(found.dipole_difference)} e bohr at most"),
         ("field", f"{found.field:g} Eh/(e bohr)"),
         ("seconds", fixed(found.seconds)),
     ]
     note = (
-        Note("ok", "The polarizability is symmetric and agrees with the energies.")
+        Note("ok", "The polarizability is symmetric; it and the dipole moment agree with the energies.")
         if found.passed
-        else Note("failure", "The polarizability is not symmetric, or does not agree with the energies.")
+        else Note(
+            "failure",
+            "The polarizability is not symmetric, or it or the dipole moment does not agree with the energies.",
+        )
     )
     table = Table("Polarizability, bohr^3, from relaxed dipole moments", ("moment", "#x", "#y", "#z"), rows)
     return Section("polarizability", "Polarizability", [table, note, Facts(facts)])
