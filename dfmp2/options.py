@@ -23,6 +23,8 @@ BEFORE_PAIRS = (
 )
 PAIRS = ("method", "kappa", "os_scale", "ss_scale", "backend", "tolerance", "check", "certify_fit")
 BOTH_PARTS = ("precision", "memory", "scratch", "threads")
+WHOLE_RUN = ("properties", "polarizability")
+NEEDS_WHOLE_RUN = "needs the integrals of the SCF again, which no prepared file holds: use dfmp2 run"
 
 
 KAPPA = 1.1  # 1/Eh, of Shee et al.
@@ -206,6 +208,10 @@ class Options:
     allow_small_gap: bool = _option("Go on with a HOMO-LUMO gap below 0.02 Eh.", False)
     allow_poor_fit: bool = _option("Take a named fitting set that is off by over 1 mEh an atom.", False)
     certify_fit: bool = _option("Measure the fitting error in the molecule with four-centre integrals.", False)
+    properties: bool = _option("Also dipole, quadrupole, charges, natural occupations of the relaxed density.", False)
+    polarizability: bool = _option(
+        "Also the polarizability, by six runs in finite fields; implies --properties.", False
+    )
     check: bool = _option("Also run PySCF's own DF-MP2 on the same orbitals and fitting set.", False)
 
     def __post_init__(self) -> None:
@@ -220,6 +226,8 @@ class Options:
             _require_allowed(_flag(option.name), getattr(self, option.name), option)
         if not self.basis.strip():
             raise InputError("--basis is empty: name an orbital basis such as cc-pvdz")
+        if self.polarizability:
+            object.__setattr__(self, "properties", True)
         if self.scf == "conventional" and self.scf_auxbasis is not None:
             raise InputError(
                 f"--scf conventional uses no fitting set, but --scf-auxbasis {self.scf_auxbasis} was given: "

@@ -246,7 +246,7 @@ def test_what_makes_two_runs_the_same() -> None:
         **{"scf_auxbasis": "a", "guess": "core", "auxbasis": "a", "frozen_core": "auto", "backend": "torch"},
         **{"precision": "fp64", "transform": "host", "check": True, "scf_conv_tol": 1e-9, "tolerance": 1e-8},
         **{"certify_fit": True, "scf_starts": 2, "frozen_virtual": 1, "os_scale": 1.1, "ss_scale": 1.1},
-        "method": "kappa-mp2",
+        **{"properties": True, "polarizability": True, "method": "kappa-mp2"},
     }
     assert {field.name for field in fields(Options)} == {*different, "kappa", *FREE}
     others.append((first, replace(SMALL, method="kappa-mp2", kappa=1.3), ""))

@@ -31,7 +31,8 @@ GIVEN: dict[str, tuple[str, Any]] = {  # field of Options: as it is written, as 
     }.items()},
     "frozen_core": ("PSI4", "psi4"),
     "memory": ("8GiB", 8 * 2**30),
-    **dict.fromkeys(("allow_small_gap", "allow_poor_fit", "certify_fit", "check"), ("", True)),
+    "polarizability": ("", True),
+    **dict.fromkeys(("allow_small_gap", "allow_poor_fit", "certify_fit", "properties", "check"), ("", True)),
 }  # fmt: skip
 
 
@@ -62,6 +63,7 @@ def test_every_option_reaches_the_calculation(
     assert call("run", "h2o.xyz", *STO3G[:2], *asked).message == "dfmp2: seen"
     assert getattr(seen[0], option.name) == value != option.default
     others = {one.name: one.default for one in fields(Options) if one.name != option.name}
+    others |= {"properties": True} if option.name == "polarizability" else {}  # needs them
     others |= {"basis": "sto-3g"} if option.name != "basis" else {}
     others |= {"method": "kappa-mp2"} if option.name == "kappa" else {}
     assert {name: getattr(seen[0], name) for name in others} == others and MISSING not in others.values()

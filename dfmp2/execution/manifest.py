@@ -33,6 +33,7 @@ LONGEST_SHOWN = 60
 # What a manifest may ask for with `task`: function of (molecule, options), as `dfmp2.mp2.energy.mp2_energy`.
 TASKS = {
     "energy": "dfmp2.mp2.energy:mp2_energy",
+    "properties": "dfmp2.studies.runs:properties",
     "gradient": "dfmp2.studies.runs:gradient",
     "optimize": "dfmp2.studies.optimize:minimum",
 }
@@ -238,6 +239,8 @@ def _read_settings(values: Mapping[str, Any], where: str) -> dict[str, Any]:
             count_core("H", options.frozen_core, 0)
     except (InputError, TypeError, OverflowError) as error:
         raise InputError(f"{where}: {error}") from error
+    if options.properties and own.get("task", "energy") == "energy":
+        own["task"] = "properties"
     return {"options": options, **own}
 
 

@@ -41,24 +41,18 @@ TIGHT = 1e-12  # Eh, of the SCF of displaced molecules
 def certify(
     system: System,
     result: MP2Result,
-    found: Gradient,
+    found: Gradient | None,
     densities: Properties,
     correlation: CorrelationPart,
     residual: float,
 ) -> GradientCertificate:
-    """The certificate of a gradient, without energies of displaced molecules."""
+    """The certificate of a gradient, or of densities alone for None, without energies of displaced molecules."""
     scaling, energy = result.options.correlation, result.correlation_energy
     with shielded():
         overlap = system.mole.intor("int1e_ovlp")
     weight = 2.0 if len(densities.relaxed_density) == 1 else 1.0
     electrons = weight * float(np.vdot(densities.relaxed_density.sum(axis=0), overlap))
-    forces, places = [found.mp2_total_gradient], [system.molecule.coordinates]
-    if found.point_charge_gradient is not None and system.molecule.point_charges is not None:
-        forces.append(found.point_charge_gradient)
-        places.append(system.molecule.point_charges[:, :3])
-    force, place = np.concatenate(forces), np.concatenate(places)
-    arms = place - place.mean(axis=0)
-    extent = max(1.0, float(np.linalg.norm(arms, axis=1).max()))
+    translation, rotation = (None, None) if found is None else _sums(system.molecule, found)
     exact = result.precision == "fp64"
     factor = max(abs(scaling.opposite_spin), abs(scaling.same_spin), 1.0)
     return GradientCertificate(
@@ -66,11 +60,24 @@ def certify(
         two_center_difference=correlation.two_center - energy,
         allowed_energy=ENERGY * max(1.0, abs(energy)) + (0.0 if exact else factor * result.options.tolerance),
         electrons_difference=electrons - float(sum(system.mole.nelec)),
-        translation=float(np.abs(force.sum(axis=0)).max()),
-        rotation=float(np.abs(np.cross(arms, force).sum(axis=0)).max()) / extent,
+        translation=translation,
+        rotation=rotation,
         z_vector_residual=residual,
         allowed_sum=SUMS,
     )
+
+
+def _sums(molecule: Molecule, found: Gradient) -> tuple[float, float]:
+    """Largest components of the sum of all forces, and of all torques by the molecule's extent, Eh/bohr."""
+    forces, places = [found.mp2_total_gradient], [molecule.coordinates]
+    if found.point_charge_gradient is not None and molecule.point_charges is not None:
+        forces.append(found.point_charge_gradient)
+        places.append(molecule.point_charges[:, :3])
+    force, place = np.concatenate(forces), np.concatenate(places)
+    arms = place - place.mean(axis=0)
+    extent = max(1.0, float(np.linalg.norm(arms, axis=1).max()))
+    torque = np.cross(arms, force).sum(axis=0)
+    return float(np.abs(force.sum(axis=0)).max()), float(np.abs(torque).max()) / extent
 
 
 def with_slope(

@@ -14,6 +14,7 @@ Positions are turned into bohr with the constant dfmp2 reads xyz files with, ene
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -106,18 +107,22 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         molecule = _molecule(self.atoms, self.parameters["charge"], self.parameters["multiplicity"])
         molecule = molecule.in_field(read_field({name: self.parameters[name] for name in FIELD}))
         numerical = self.parameters["displacement"] is not None
-        wanted = {"dipole"} if numerical else {"forces", "dipole"}
         told: dict[str, Any] = {"listener": self._listener, "command": f"{__name__}.DFMP2"}
-        if wanted & set(properties):
-            found = gradient_options(molecule, with_factors(options, method), **told)
-            found.certificate.require()
-            self.result = found.result
+        analytic = "forces" in properties and not numerical
+        options = replace(options, properties=options.properties or "dipole" in properties)
+        if analytic or options.properties:
+            options = with_factors(options, method)
+        if analytic:
+            self.result = gradient_options(molecule, options, **told).result
         else:
             self.result = run_options(molecule, options, **told)
+        if self.result.gradient_certificate is not None:
+            self.result.gradient_certificate.require()
         energy = (self.result.scf_total_energy + getattr(self.result, method)) * Hartree
         self.results = {"energy": energy, "free_energy": energy}  # at zero electronic temperature
-        if self.result.gradient is not None and self.result.properties is not None:
+        if self.result.properties is not None:
             self.results["dipole"] = self.result.properties.relaxed_dipole * ANGSTROM_PER_BOHR
+        if self.result.gradient is not None:
             self.results["forces"] = self.result.gradient.mp2_total_gradient * (-Hartree * BOHR_PER_ANGSTROM)
         if "forces" in properties and numerical:
             self.results["forces"] = self._forces()

@@ -377,13 +377,18 @@ def run(
         options = with_factors(options, request.method)
         how = Conditions(allow_gradient=True)
         return harmonic_frequencies(request.molecule, options, how, listener=listener, command=command)
-    if request.driver == "energy":
+    if request.driver == "energy" and not options.properties:
         result = run_options(request.molecule, options, listener=listener, command=command)
     else:
         options = with_factors(options, request.method)
-        found = gradient_options(request.molecule, options, listener=listener, command=command)
-        found.certificate.require()
-        result = found.result
+        if request.driver != "gradient":
+            options = replace(options, properties=True)
+            result = run_options(request.molecule, options, listener=listener, command=command)
+        else:
+            result = gradient_options(request.molecule, options, listener=listener, command=command).result
+    for proof in (result.gradient_certificate, result.polarizability):
+        if proof is not None:
+            proof.require()
     if result.check is not None and not result.check.passed:
         raise ComparisonFailed(
             f"PySCF's DF-MP2 differs by {result.check.largest_difference:.1e} Eh, more than the allowed "
@@ -402,6 +407,8 @@ def answer(request: Request, found: MP2Result | Study) -> dict[str, Any]:
         returned = {"return_gradient": result.gradient.mp2_total_gradient.ravel().tolist()}
     elif request.driver == "properties" and result.properties is not None:
         returned = {"properties": result.properties.to_dict()}
+        if result.polarizability is not None:
+            returned["properties"]["polarizability"] = result.polarizability.relaxed.tolist()
     correlation = getattr(result, request.method)
     return atomic_result(result, request.document, request.version, request.kept, correlation, returned)
 

@@ -97,14 +97,15 @@ def derive(
                 f"above the tolerance {certificate.tolerance:.1e} Eh: a run with --frozen-core {core.orbitals} "
                 "bounds it better"
             )
-    if result.gradient is not None:
+    if result.properties is not None:
         notes.append("gradient and properties of the original do not apply and are gone")
     return replace(
         derived,
-        options=options,
+        options=replace(options, properties=False, polarizability=False),
         gradient=None,
         gradient_certificate=None,
         properties=None,
+        polarizability=None,
         diagnostics=replace(derived.diagnostics, warnings=(*result.diagnostics.warnings, *listener.warnings)),
         provenance=replace(
             result.provenance,

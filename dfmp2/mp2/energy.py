@@ -109,6 +109,7 @@ def hartree_fock(calculation: Calculation, start: StartOrbitals | None) -> Refer
             room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
             resumed=checkpoint.orbitals,
             on_iteration=checkpoint.add_orbitals,
+            field=calculation.field,
         )
         release(mf)  # before B is made
         checkpoint.add_reference(reference)

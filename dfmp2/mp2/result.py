@@ -205,18 +205,21 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class GradientCertificate:
-    """What the parts of a gradient say about each other (`dfmp2.gradients.certificate`)."""
+    """What the parts of a gradient, or of the relaxed densities alone, say about each other.
+
+    Made in `dfmp2.gradients.certificate`; without a gradient there are no sums of forces and torques.
+    """
 
     three_center_difference: float = _q("hartree", "correlation energy from G (mn|Q), less that of the pairs")
     two_center_difference: float = _q("hartree", "correlation energy from g (P|Q), less that of the pairs")
     allowed_energy: float = _q("hartree", "largest of these differences accepted")
     electrons_difference: float = _q("", "electrons of the relaxed density, less those of the molecule")
-    translation: float = _q("hartree/bohr", "largest component of the sum of all forces")
-    rotation: float = _q(
-        "hartree/bohr", "largest component of the sum of all torques, divided by the molecule's extent"
-    )
     z_vector_residual: float = _q("hartree", "norm of the residual of the Z-vector equations")
-    allowed_sum: float = _q("", "largest of these four numbers accepted")
+    allowed_sum: float = _q("", "largest of these two numbers and of the next two accepted")
+    translation: float | None = _q("hartree/bohr", "largest component of the sum of all forces", None)
+    rotation: float | None = _q(
+        "hartree/bohr", "largest component of the sum of all torques, divided by the molecule's extent", None
+    )
     analytic_slope: float | None = _q("hartree/bohr", "gradient along the direction that was checked", None)
     numerical_slope: float | None = _q("hartree/bohr", "five-point difference of energies along it", None)
     allowed_slope: float | None = _q("hartree/bohr", "largest difference of the two accepted", None)
@@ -230,7 +233,8 @@ class GradientCertificate:
             "two_center_difference": self.allowed_energy,
             **dict.fromkeys(sums, self.allowed_sum),
         }
-        failed = [name for name, allowed in limits.items() if not abs(getattr(self, name)) <= allowed]
+        found = {name: value for name in limits if (value := getattr(self, name)) is not None}
+        failed = [name for name, value in found.items() if not abs(value) <= limits[name]]
         difference = self.slope_difference
         if difference is not None and not abs(difference) <= (self.allowed_slope or 0.0):
             failed.append("slope_difference")
@@ -241,8 +245,13 @@ class GradientCertificate:
         """Whether nothing failed."""
         return not self.failures
 
+    @property
+    def owner(self) -> str:
+        """Whose certificate it is."""
+        return "the densities'" if self.translation is None else "the gradient's"
+
     def require(self, then: str = "") -> None:
-        """Refuse a gradient whose certificate fails; `then` ends the message.
+        """Refuse a gradient or densities whose certificate fails; `then` ends the message.
 
         Raises
         ------
@@ -250,7 +259,7 @@ class GradientCertificate:
         """
         if not self.passed:
             raise ComparisonFailed(
-                f"the gradient's certificate fails: {', '.join(self.failures).replace('_', ' ')} larger than accepted; "
+                f"{self.owner} certificate fails: {', '.join(self.failures).replace('_', ' ')} larger than accepted; "
                 f"converge the SCF further (--scf-conv-tol 1e-12), or report this{then}"
             )
 
@@ -262,9 +271,23 @@ class GradientCertificate:
         return self.analytic_slope - self.numerical_slope
 
 
+DENSITIES = ("scf", "unrelaxed", "relaxed")  # of the reference, without and with the response of the orbitals
+OF_EACH_DENSITY = (  # arrays of `Properties` whose first axis is DENSITIES
+    "quadrupole",
+    "mulliken_charges",
+    "lowdin_charges",
+    "mulliken_spin_populations",
+    "lowdin_spin_populations",
+)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Properties:
-    """Densities of one electron and what they give; unrelaxed: without the response of the orbitals."""
+    """Densities of one electron and what they give; unrelaxed: without the response of the orbitals.
+
+    Moments are about the origin of the coordinates; the quadrupole moment is that of the charges, sum q r_x r_y, with
+    its trace. Files of earlier versions have none, and no charges.
+    """
 
     scf_dipole: Array = _q("elementary charge * bohr", "dipole moment of the reference (3,)")
     unrelaxed_dipole: Array = _q("elementary charge * bohr", "dipole moment of the unrelaxed density (3,)")
@@ -273,14 +296,104 @@ class Properties:
     relaxed_occupations: Array = _q("", "natural occupations of the relaxed density (nmo,)")
     unrelaxed_density: Array = _q("", "unrelaxed density in basis functions, per spin (nspin, nao, nao)")
     relaxed_density: Array = _q("", "relaxed density in basis functions, per spin (nspin, nao, nao)")
+    quadrupole: Array | None = _q(
+        "elementary charge * bohr^2", "second moments of the reference, unrelaxed, relaxed density (3, 3, 3)", None
+    )
+    mulliken_charges: Array | None = _q("elementary charge", "of atoms, of the same three densities (3, natom)", None)
+    lowdin_charges: Array | None = _q("elementary charge", "of atoms, of the same three densities (3, natom)", None)
+    mulliken_spin_populations: Array | None = _q("", "alpha less beta electrons of atoms, UHF (3, natom)", None)
+    lowdin_spin_populations: Array | None = _q("", "alpha less beta electrons of atoms, UHF (3, natom)", None)
+
+    @property
+    def dipole(self) -> Array:
+        """Dipole moments of DENSITIES, (3, 3), e bohr."""
+        return np.stack([self.scf_dipole, self.unrelaxed_dipole, self.relaxed_dipole])
 
     def to_dict(self) -> dict[str, Any]:
         """The object in JSON; the densities are in the result file."""
-        kinds = ("unrelaxed", "relaxed")
+        kinds = DENSITIES[1:]
+        each = {name: getattr(self, name) for name in OF_EACH_DENSITY}
         return {
-            "dipole": {kind: getattr(self, f"{kind}_dipole").tolist() for kind in ("scf", *kinds)},
+            "origin": [0.0, 0.0, 0.0],
+            "dipole": _by_density(self.dipole),
             "natural_occupations": {kind: getattr(self, f"{kind}_occupations").tolist() for kind in kinds},
+            **{name: None if values is None else _by_density(values) for name, values in each.items()},
         }
+
+
+def _by_density(values: Array) -> dict[str, Any]:
+    return dict(zip(DENSITIES, values.tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Polarizability:
+    """Static dipole polarizability by central differences of dipole moments (`dfmp2.gradients.polarizability`).
+
+    The differences of energies are an independent way to its diagonal. Both ways are off by a multiple of the square of
+    the field, dipole moments by twice as much, so that twice their difference is the error of the step.
+    """
+
+    relaxed: Array = _q("bohr^3", "of MP2, from relaxed dipole moments (3, 3); row: moment, column: field")
+    scf: Array = _q("bohr^3", "of the reference, from its dipole moments (3, 3)")
+    from_energies: Array = _q("bohr^3", "diagonal of the same from second differences of the energy (3,)")
+    dipole_difference: float = _q(
+        "elementary charge * bohr", "largest difference of dipole moments and slopes of energies"
+    )
+    field: float = _q("hartree / (elementary charge * bohr)", "strength of the field")
+    allowed: float = _q(
+        "", "largest of that, and of asymmetry and error of the step by the largest element or 1 bohr^3"
+    )
+    seconds: float = _q("s", "wall time of the runs in the field")
+
+    @property
+    def isotropic(self) -> float:
+        """A third of the trace, bohr^3."""
+        return float(np.trace(self.relaxed)) / 3
+
+    @property
+    def anisotropy(self) -> float:
+        """Square root of 3/2 of the squared deviation from the isotropic one, bohr^3."""
+        symmetric = (self.relaxed + self.relaxed.T) / 2 - self.isotropic * np.eye(3)
+        return float(np.sqrt(1.5 * np.sum(symmetric**2)))
+
+    @property
+    def asymmetry(self) -> float:
+        """Largest difference of two elements that are equal, bohr^3."""
+        return float(np.abs(self.relaxed - self.relaxed.T).max())
+
+    @property
+    def step_error(self) -> float:
+        """Twice the largest difference of the diagonal from energies and from dipole moments, bohr^3."""
+        return 2 * float(np.abs(np.diag(self.relaxed) - self.from_energies).max())
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is symmetric and it and the dipole moment agree with the energies; false where it is no number."""
+        most = self.allowed * max(1.0, float(np.abs(self.relaxed).max()))
+        return self.asymmetry <= most and self.step_error <= most and self.dipole_difference <= self.allowed
+
+    def require(self, then: str = "") -> None:
+        """Refuse one that is not; `then` ends the message.
+
+        Raises
+        ------
+        ComparisonFailed : it names both numbers
+        """
+        if not self.passed:
+            raise ComparisonFailed(
+                f"the polarizability is asymmetric by {self.asymmetry:.1e} bohr^3, and energies in the same fields say "
+                f"that it is off by {self.step_error:.1e} bohr^3, the dipole moment by {self.dipole_difference:.1e} e "
+                f"bohr; {self.allowed:.0e} of the largest element and {self.allowed:.0e} e bohr are accepted: the "
+                "molecule is too polarizable for the step, or the runs in fields have found different SCF solutions; "
+                f"look at their stability with --stability full{then}"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object in JSON."""
+        names = ("isotropic", "anisotropy", "asymmetry", "step_error", "passed")
+        arrays = {name: getattr(self, name).tolist() for name in ("relaxed", "scf", "from_energies")}
+        rest = {name: getattr(self, name) for name in ("dipole_difference", "field", "allowed", "seconds")}
+        return arrays | rest | {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -317,6 +430,7 @@ class MP2Result:
     gradient: Gradient | None = None
     gradient_certificate: GradientCertificate | None = None
     properties: Properties | None = None
+    polarizability: Polarizability | None = None
 
     @property
     def scf_total_energy(self) -> float:
@@ -456,20 +570,24 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
 
 
 def _derivatives(result: MP2Result) -> dict[str, Any]:
-    """The keys that a gradient adds; none where there is no gradient."""
+    """The keys that a gradient or properties add; none where there are none."""
     gradient, certificate, properties = result.gradient, result.gradient_certificate, result.properties
+    found: dict[str, Any] = {}
+    if properties is not None:
+        spin = {"scf": result.reference.spin_square, **dict.fromkeys(DENSITIES[1:])}  # theirs takes pairs of electrons
+        found["properties"] = {"method": result.options.correlation.title, "spin_square": spin, **properties.to_dict()}
+        found["gradient_certificate"] = None if certificate is None else _proof(certificate)
+    if result.polarizability is not None:
+        found["polarizability"] = result.polarizability.to_dict()
     if gradient is None:
-        return {}
+        return found
     charges = gradient.point_charge_gradient
-    proof = None if certificate is None else _proof(certificate)
-    return {
+    return found | {
         "mp2_total_gradient": gradient.mp2_total_gradient.tolist(),
         "point_charge_gradient": None if charges is None else charges.tolist(),
         "gradient_method": gradient.scaling,
         "gradient_norm": gradient.norm,
         "gradient_seconds": gradient.seconds,
-        "gradient_certificate": proof,
-        "properties": None if properties is None else properties.to_dict(),
     }
 
 

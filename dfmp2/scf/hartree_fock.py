@@ -70,6 +70,7 @@ def run_scf(
     room: Any = None,
     resumed: StartOrbitals | None = None,
     on_iteration: OnIteration | None = None,
+    field: Array | None = None,
 ) -> tuple[Any, Reference]:
     """Converge Hartree-Fock.
 
@@ -87,6 +88,7 @@ def run_scf(
     resumed : orbitals of the last iteration of an SCF that was stopped: the first one begins with them
     on_iteration : called with orbitals (nspin, nao, nmo) and occupations (nspin, nmo) after each iteration of the first
         SCF; what it raises ends the SCF
+    field : uniform, (3,) Eh/(e bohr), None for none
 
     Returns
     -------
@@ -102,7 +104,7 @@ def run_scf(
         listener.step(done, total, "SCF integrals")
 
     with shielded():
-        mf = hamiltonian.mean_field(mole, kind, options.relativity, charges, native=integrals == "pyscf")
+        mf = hamiltonian.mean_field(mole, kind, options.relativity, charges, native=integrals == "pyscf", field=field)
         if auxmole is not None and integrals != "pyscf":
             mf = mf.density_fit(with_df=jk_builder(mole, auxmole, integrals, threads, room, progress))
         elif auxmole is not None:

@@ -39,7 +39,7 @@ TAGS = {
     "ecp": "effective core potential",
     "ghost": "ghost atoms",
     "combination": "interaction energy or basis set extrapolation: several calculations",
-    "gradient": "gradient (Eh/bohr), natural occupations, dipole moment",
+    "gradient": "gradient (Eh/bohr), natural occupations, dipole moment, polarizability",
     "kernel": "arrays with a known energy, no molecule",
     "float64": "float32 may be more than 1e-7 Eh off: computed with auto where mixed is asked for",
     "slow": "more than about 20 seconds on two cores, or more than 2 GB",
@@ -61,7 +61,7 @@ class Calculation:
     frozen_core : a number of orbitals per spin, or the name of a program's table
     scf_conv_tol : Eh, SCF convergence this entry needs
     gradient : whether gradient and densities are computed as well
-    frozen_virtual, method, kappa, os_scale, ss_scale : as of `dfmp2.Options`
+    frozen_virtual, method, kappa, os_scale, ss_scale, polarizability : as of `dfmp2.Options`
     """
 
     geometry: str
@@ -80,6 +80,7 @@ class Calculation:
     kappa: float | None = None
     os_scale: float | None = None
     ss_scale: float | None = None
+    polarizability: bool = False
 
     @property
     def molecule(self) -> Molecule:

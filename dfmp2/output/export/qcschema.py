@@ -45,14 +45,15 @@ SAME_NAMES = (  # here and in the schema
 )
 
 
-def qcschema(result: MP2Result, version: int = 1) -> bytes:
+def qcschema(result: MP2Result, schema_version: int = 1) -> bytes:
     """An AtomicResult with orbitals, orbital energies and basis, as JSON.
 
     Raises
     ------
     NumericalError : the stored orbitals do not belong to the stored basis
     """
-    document = atomic_result(result, _atomic_input(result, version), version, "all", result.correlation_energy)
+    given = _atomic_input(result, schema_version)
+    document = atomic_result(result, given, schema_version, "all", result.correlation_energy)
     return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
 
 
@@ -172,11 +173,13 @@ def _mp2(result: MP2Result) -> dict[str, float]:
 
 
 def _derivatives(result: MP2Result, returned: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Gradient, Hessian and dipole moments where there are some, e bohr."""
+    """Gradient, Hessian, dipole moments (e bohr), quadrupole moment of the SCF (e bohr^2) where there are some."""
     derivatives = {name: value for name, value in (returned or {}).items() if name != "properties"}
     if result.properties is None:
         return derivatives
     dipoles = {"scf": result.properties.scf_dipole, "mp2": result.properties.relaxed_dipole}
+    if result.properties.quadrupole is not None:
+        derivatives["scf_quadrupole_moment"] = result.properties.quadrupole[0].ravel().tolist()
     return derivatives | {f"{name}_dipole_moment": dipole.tolist() for name, dipole in dipoles.items()}
 
 
