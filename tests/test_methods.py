@@ -15,6 +15,8 @@ from pyscf import ao2mo, gto, scf
 import dfmp2
 from dfmp2.backends import registry
 from dfmp2.errors import InputError, UnsupportedByBackend
+from dfmp2.interop import pyscf as pyscf_plugin
+from dfmp2.interop import qcschema
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import METHODS, Options, make_options
 from dfmp2.output import hdf5
@@ -226,3 +228,23 @@ def test_gradient_of_a_method_is_that_of_its_factors() -> None:
     own = dfmp2.gradient(WATER, os_scale=1.2, ss_scale=1 / 3, **EXACT)
     assert np.abs(scs.gradient - own.gradient).max() < 1e-10
     assert Options("x", method="scs-mp2").correlation.title == scs.result.gradient.scaling
+
+
+def test_qcschema_and_pyscf_take_the_method_with_its_keywords() -> None:
+    keywords = {"auxbasis": "cc-pvdz-ri", "precision": "fp64", "scf_conv_tol": 1e-12, "kappa": 1.3}
+    document = {
+        "molecule": {"symbols": list(WATER.symbols), "geometry": WATER.coordinates.ravel().tolist()},
+        **{"driver": "energy", "model": {"method": "DF-kappa-MP2", "basis": "6-31g"}, "keywords": keywords},
+    }
+    request = qcschema.read_request(document)
+    answer = qcschema.answer(request, qcschema.run(request))
+    ours = dfmp2.run(WATER, method="kappa-mp2", kappa=1.3, **EXACT)
+    assert answer["return_result"] == pytest.approx(ours.total_energy, abs=1e-9)
+    assert "MP2 CORRELATION ENERGY" not in answer["extras"]["qcvars"]
+    assert answer["extras"]["qcvars"]["KAPPA-MP2 TOTAL ENERGY"] == answer["properties"]["return_energy"]
+    atoms = list(zip(WATER.symbols, WATER.coordinates, strict=True))
+    mf = scf.RHF(gto.M(atom=atoms, unit="bohr", basis="6-31g", verbose=0)).density_fit(auxbasis="weigend").run()
+    found = mf.apply(pyscf_plugin.DFMP2, auxbasis="cc-pvdz-ri", method="scs-mp2", precision="fp64").run()
+    plain = mf.apply(pyscf_plugin.DFMP2, auxbasis="cc-pvdz-ri", precision="fp64").run()
+    assert found.e_corr == pytest.approx(1.2 * plain.e_corr_os + plain.e_corr_ss / 3, abs=1e-12)
+    assert found.e_tot == pytest.approx(mf.e_tot + found.e_corr, abs=1e-12)

@@ -172,7 +172,9 @@ def _with_densities(
             "--transform device makes B on the device, and relaxed densities need it on the host: leave it out"
         )
     if options.regulariser is not None:
-        raise InputError(f"--method {options.method} has no gradient or relaxed density: the scaled ones have (dfmp2 methods)")
+        raise InputError(
+            f"--method {options.method} has no gradient or relaxed density: the scaled ones have (dfmp2 methods)"
+        )
     kind = reference_kind(options, molecule.multiplicity)
     if kind == "rohf":
         raise InputError("--reference rohf has no gradient or relaxed density: use --reference uhf")

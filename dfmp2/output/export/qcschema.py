@@ -53,7 +53,7 @@ def qcschema(result: MP2Result, schema_version: int = 1) -> bytes:
     NumericalError : the stored orbitals do not belong to the stored basis
     """
     given = _atomic_input(result, schema_version)
-    document = atomic_result(result, given, schema_version, "all", result.correlation_energy)
+    document = atomic_result(result, given, schema_version, "all")
     return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
 
 
@@ -62,7 +62,6 @@ def atomic_result(
     given: Mapping[str, Any],
     version: int,
     kept: str,
-    correlation: float,
     returned: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The AtomicResult that answers an AtomicInput.
@@ -72,7 +71,6 @@ def atomic_result(
     given : the AtomicInput; handed back as it came
     version : of the schema, 1 or 2
     kept : protocol `wavefunction`, one of PROTOCOLS
-    correlation : correlation energy of the method asked for, Eh
     returned : what is returned, under its name: `return_gradient` or `return_hessian`, flat, or `properties`; None for
         the total energy
 
@@ -86,8 +84,8 @@ def atomic_result(
         "schema_name": OUTPUT_NAMES[version],
         "schema_version": version,
         "molecule": given["molecule"],
-        "properties": _properties(result, correlation) | _derivatives(result, returned),
-        "return_result": result.scf_total_energy + correlation if returned is None else next(iter(returned.values())),
+        "properties": _properties(result) | _derivatives(result, returned),
+        "return_result": result.total_energy if returned is None else next(iter(returned.values())),
         "success": True,
         "provenance": {
             **asdict(result.provenance),
@@ -98,7 +96,7 @@ def atomic_result(
             "backend_details": list(result.provenance.backend_details),
         },
         "stdout": None if protocols.get("stdout") is False else report(result),
-        "extras": {"qcvars": _qcvars(result, correlation), "dfmp2": result.to_dict()},
+        "extras": {"qcvars": _qcvars(result), "dfmp2": result.to_dict()},
     }
     if given.get("id") is not None:
         answer["id"] = given["id"]
@@ -151,7 +149,7 @@ def _molecule(molecule: Molecule, version: int) -> dict[str, Any]:
     }
 
 
-def _properties(result: MP2Result, correlation: float) -> dict[str, float | int]:
+def _properties(result: MP2Result) -> dict[str, float | int]:
     alpha, beta = result.molecule.check_electrons(result.orbital_basis.ecp_electrons)
     return {
         "calcinfo_nbasis": result.sizes.nao,
@@ -160,7 +158,7 @@ def _properties(result: MP2Result, correlation: float) -> dict[str, float | int]
         "calcinfo_nbeta": beta,
         "calcinfo_natom": result.sizes.natom,
         "nuclear_repulsion_energy": result.reference.nuclear_repulsion_energy,
-        "return_energy": result.scf_total_energy + correlation,
+        "return_energy": result.total_energy,
         "scf_iterations": result.reference.cycles,
         "scf_total_energy": result.scf_total_energy,
         **({} if result.options.regulariser else _mp2(result)),
@@ -183,7 +181,7 @@ def _derivatives(result: MP2Result, returned: Mapping[str, Any] | None) -> dict[
     return derivatives | {f"{name}_dipole_moment": dipole.tolist() for name, dipole in dipoles.items()}
 
 
-def _qcvars(result: MP2Result, correlation: float) -> dict[str, float]:
+def _qcvars(result: MP2Result) -> dict[str, float]:
     """Energies under the upper-case names that Psi4 and QCEngine use, Eh."""
     scf = result.scf_total_energy
     methods = {
@@ -193,7 +191,7 @@ def _qcvars(result: MP2Result, correlation: float) -> dict[str, float]:
         "CUSTOM SCS-MP2": result.scaled_mp2_correlation_energy,
     }
     if result.options.regulariser is not None:
-        methods = {result.options.correlation.title.upper(): correlation}
+        methods = {result.options.correlation.title.upper(): result.correlation_energy}
     parts = {
         "MP2 SAME-SPIN CORRELATION ENERGY": result.mp2_same_spin_correlation_energy,
         "MP2 OPPOSITE-SPIN CORRELATION ENERGY": result.mp2_opposite_spin_correlation_energy,
@@ -205,8 +203,8 @@ def _qcvars(result: MP2Result, correlation: float) -> dict[str, float]:
         "NUCLEAR REPULSION ENERGY": result.reference.nuclear_repulsion_energy,
         **dict.fromkeys(("HF TOTAL ENERGY", "SCF TOTAL ENERGY", "CURRENT REFERENCE ENERGY"), scf),
         **({} if result.options.regulariser else parts),
-        "CURRENT CORRELATION ENERGY": correlation,
-        "CURRENT ENERGY": scf + correlation,
+        "CURRENT CORRELATION ENERGY": result.correlation_energy,
+        "CURRENT ENERGY": result.total_energy,
         **{f"{name} CORRELATION ENERGY": energy for name, energy in known.items()},
         **{f"{name} TOTAL ENERGY": scf + energy for name, energy in known.items()},
     }
