@@ -16,10 +16,10 @@ import pytest
 
 from dfmp2.errors import BackendUnavailable, InputError, Interrupted, ResourceError
 from dfmp2.execution.aws import INSTANCES, RETRY_RULES
+from dfmp2.execution.batch import compile_programs
 from dfmp2.execution.manifest import read_manifest
 from dfmp2.execution.s3 import MANIFEST, S3Copies, Store, asking, pack, unpacked
 from dfmp2.execution.state import read_input
-from dfmp2.execution.warm_up import compile_programs
 from dfmp2.trainium.launch.environment import LIBRARIES, TOOLS
 from tests.aws import BUCKET, CREDENTIALS, PLACE, PREFIX, ROLE, Cloud, cloud
 from tests.conftest import Finished, Runner, run_command, succeed
@@ -371,7 +371,7 @@ def test_warm_up_compiles_each_size_once(batch: Path, monkeypatch: pytest.Monkey
         called.append(command)
         return real(["sh", "-c", f"exit {codes.pop()}"], **settings)
 
-    monkeypatch.setattr("dfmp2.execution.warm_up.subprocess.Popen", fake)
+    monkeypatch.setattr("dfmp2.execution.batch.subprocess.Popen", fake)
     found = read_manifest(batch / "batch.toml")
     assert compile_programs(found, None, lambda: 0) == 6
     assert all(command[2:8] == ["-m", "dfmp2", "kernels", "warmup", "--lane", "nki"] for command in called)

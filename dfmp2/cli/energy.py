@@ -177,7 +177,7 @@ def energy(
 
 def _part_of(shard: str) -> tuple[int, int]:
     """(I, N) of --shard."""
-    from dfmp2.execution.arrays import read_shard, shard_of_job
+    from dfmp2.execution.shards import read_shard, shard_of_job
 
     found = shard_of_job() if shard == OF_THE_JOB else read_shard(shard)
     if found is None:

@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import InputError, Interrupted
-from dfmp2.execution.devices import CORES_PER_CHIP
-from dfmp2.execution.manifest import Batch
+from dfmp2.execution.manifest import COMPILED, Batch
+from dfmp2.execution.pool import CORES_PER_CHIP
 from dfmp2.execution.s3 import INPUTS, PROGRAMS, Store, asking, connect, pack
-from dfmp2.execution.warm_up import compiled_backend
 
 PREFIX = "/opt/dfmp2"  # of the image: the virtual environment (scripts/container/install.sh)
 WORK = "/work"  # of the image: scratch, caches and HOME; a volume of its own, so that the root can be read-only
@@ -54,6 +53,7 @@ INSTANCES = {  # a job asks for all virtual CPUs of its instance, since AWS Batc
     "trn1.32xlarge": Instance(128, 490_000, 16),  # 512 GiB
     "trn1n.32xlarge": Instance(128, 490_000, 16),  # 512 GiB
 }
+ROLES = (("job", "job_role"), ("execution", "execution_role"))
 Requests = dict[str, dict[str, Any]]  # by the names of files for `aws batch ... --cli-input-json`
 
 
@@ -78,7 +78,7 @@ def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dic
         raise InputError(f"--shards {given['shards']}: an array of AWS Batch has at most {MOST_SHARDS} jobs")
     mounts = _mounts(given)
     source, inputs, programs = _sources(batch, given, mounts)
-    lane = compiled_backend(batch)
+    lane = batch.asks_for(*COMPILED)
     kind = given["instance"] or ("trn1.2xlarge" if lane else "cpu")
     definition, memory = _definition(given, kind, lane, mounts)
     run, variables = ["dfmp2", "batch", "run", *source], {}
@@ -147,12 +147,10 @@ def _definition(
             f"--workers {workers}: {kind} has {CORES_PER_CHIP * chips} NeuronCores and a core serves one "
             f"process: use at most {CORES_PER_CHIP * chips}"
         )
-    if memory < LEAST_MEMORY or (most is not None and memory > most):
-        raise InputError(
-            f"--memory: {memory} MiB for a container, expected {LEAST_MEMORY} MiB or more"
-            + (f", and on {kind} at most {most} MiB" if most else "")
-        )
-    devices = [{"hostPath": f"/dev/neuron{k}", "containerPath": f"/dev/neuron{k}"} for k in range(chips)]
+    if not LEAST_MEMORY <= memory <= (most or memory):
+        limit = f", and on {kind} at most {most} MiB" if most else ""
+        raise InputError(f"--memory: {memory} MiB for a container, expected {LEAST_MEMORY} MiB or more{limit}")
+    devices = [(f"/dev/neuron{k}", ["READ", "WRITE"]) for k in range(chips)]
     volumes = {f"volume{k}": (path, volume) for k, (path, volume) in enumerate(mounts.items())}
     definition: dict[str, Any] = {
         "type": "container",
@@ -168,14 +166,13 @@ def _definition(
             # A first process that passes SIGTERM on and takes in ended workers.
             "linuxParameters": {
                 "initProcessEnabled": True,
-                "devices": [{**device, "permissions": ["READ", "WRITE"]} for device in devices],
+                "devices": [{"hostPath": d, "containerPath": d, "permissions": allowed} for d, allowed in devices],
             },
             "privileged": False,
             "readonlyRootFilesystem": True,
             "volumes": [{"name": name, **volume} for name, (_, volume) in volumes.items()],
             "mountPoints": [{"sourceVolume": name, "containerPath": path} for name, (path, _) in volumes.items()],
-            **({"jobRoleArn": given["job_role"]} if given["job_role"] else {}),
-            **({"executionRoleArn": given["execution_role"]} if given["execution_role"] else {}),
+            **{f"{role}RoleArn": given[key] for role, key in ROLES if given[key]},
         },
         "retryStrategy": {"attempts": given["attempts"], "evaluateOnExit": [dict(rule) for rule in RETRY_RULES]},
         **TAGS,

@@ -18,7 +18,7 @@ import re
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from typing import Any
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import BackendUnavailable, InputError, ResourceError
 from dfmp2.execution.manifest import OF_THE_BATCH, Batch, read_manifest
-from dfmp2.execution.state import stamp
+from dfmp2.execution.state import NO_FILE, stamp
 from dfmp2.execution.worker import DAMAGED
 from dfmp2.host.scratch import VARIABLE
 from dfmp2.output.checkpoint import SUFFIX
@@ -36,7 +36,6 @@ MANIFEST = "dfmp2-batch.toml"  # in the inputs
 RETRIES = 6  # of one request, by botocore, with growing pauses
 # Files of an item. The result comes last: it is written before a checkpoint or an error goes.
 PASSING, KEPT = (f".h5{SUFFIX}", ".error.json"), (f".h5{DAMAGED}", ".h5")  # KEPT stay in S3 when the host has none
-NOTHING = (0, 0)
 # Whole entries of the cache of compiled programs; none is ever changed, so hosts may copy at any time.
 PROGRAM = re.compile(r"[0-9a-f]{8,64}/[A-Za-z0-9.+_-]+\.(neff|json)")
 
@@ -81,21 +80,15 @@ def asking(what: str) -> Iterator[None]:
     try:
         yield
     except (BotoCoreError, Boto3Error, ClientError, OSError) as error:
-        code, message = type(error).__name__, str(error)
-        if isinstance(error, ClientError):
-            answer = error.response.get("Error", {})
-            code, message = str(answer.get("Code", "")), answer.get("Message", "")
+        answer = error.response.get("Error", {}) if isinstance(error, ClientError) else {}
+        code, message = str(answer.get("Code", type(error).__name__)), str(answer.get("Message", error))
         found = ((kind, advice) for kind, advice, codes in ANSWERS if code in codes.split())
         kind, advice = next(found, (ResourceError, "try again later"))
         raise kind(f"{what}: {code}: {' '.join(message.split())}: {advice}") from error
 
 
 def connect(service: str, region: str | None = None, profile: str | None = None) -> Any:
-    """A client of "batch" or "s3".
-
-    Parameters
-    ----------
-    region, profile : None for what the environment or ~/.aws says
+    """A client of "batch" or "s3"; region and profile None for what the environment or ~/.aws says.
 
     Raises
     ------
@@ -115,22 +108,17 @@ def connect(service: str, region: str | None = None, profile: str | None = None)
 
 
 class Store:
-    """What is done with files in S3; each method raises a `Dfmp2Error` when it cannot be done.
-
-    Parameters
-    ----------
-    client : of S3, from `connect`
-    """
+    """What is done with files in S3 by its `client`; each method raises a `Dfmp2Error` when it cannot be done."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    def names(self, prefix: str) -> list[str]:
+    def names(self, prefix: str) -> set[str]:
         """What follows `prefix` in the names of all objects that begin with it."""
         bucket, key = _parts(prefix)
         with asking(f"listing {prefix}*"):
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=key)
-            return [entry["Key"][len(key) :] for page in pages for entry in page.get("Contents", ())]
+            return {entry["Key"][len(key) :] for page in pages for entry in page.get("Contents", ())}
 
     def get(self, place: str, path: Path) -> None:
         """Put an object into a file, all or nothing."""
@@ -139,16 +127,9 @@ class Store:
             self._client.download_file(*_parts(place), str(path))
 
     def put(self, content: Path | bytes, place: str) -> None:
-        """Put a file or bytes into an object; of a file that is replaced meanwhile, one whole version.
-
-        Raises
-        ------
-        FileNotFoundError : the file is gone
-        """
-        with (
-            io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb") as stream,
-            asking(f"writing {place}"),
-        ):
+        """Put a file or bytes into an object; FileNotFoundError for a file that is gone."""
+        opened = io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb")  # noqa: SIM115 - closed below
+        with opened as stream, asking(f"writing {place}"):
             self._client.upload_fileobj(stream, *_parts(place))
 
     def delete(self, place: str) -> None:
@@ -176,25 +157,27 @@ def pack(batch: Batch) -> bytes:
     ------
     InputError : a file cannot be read
     """
-    files: dict[str, bytes] = {}
+    files, root = dict[str, bytes](), batch.root.resolve()
 
-    def add(path: Path, item: str) -> str:
-        name = f"files/{path.resolve().relative_to(batch.root.resolve()).as_posix()}"
-        if name not in files:
-            try:
-                files[name] = path.read_bytes()
-            except OSError as error:
-                raise InputError(f"item {item}: {path} cannot be read ({error.strerror})") from error
+    def add(path: Path) -> str:
+        name = f"files/{path.resolve().relative_to(root).as_posix()}"
+        try:
+            files[name] = files.get(name) or path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{path} cannot be read ({error.strerror})") from error
         return name
 
+    def lines(given: Mapping[str, Any]) -> list[str]:
+        # Strings, numbers and truth values of TOML look as in JSON; but DEL must be escaped.
+        return [f"{name} = {json.dumps(x, ensure_ascii=False)}".replace("\x7f", "\\u007f") for name, x in given.items()]
+
     shared = batch.items[0].given
-    lines = [_assignment(name, shared[name]) for name in ("memory", "threads") if name in shared]
+    text = lines({name: shared[name] for name in ("memory", "threads") if name in shared})
     for item in batch.items:
         values = {name: value for name, value in item.given.items() if name not in OF_THE_BATCH}
-        values |= {name: add(Path(values[name]), item.name) for name in ("scf_from", "point_charges") if name in values}
-        values |= {"name": item.name, "molecule": add(item.path, item.name)}
-        lines += ["[[item]]", *(_assignment(name, value) for name, value in values.items())]
-    files[MANIFEST] = "\n".join([*lines, ""]).encode()
+        values |= {name: add(Path(values[name])) for name in ("scf_from", "point_charges") if name in values}
+        text += ["[[item]]", *lines({**values, "name": item.name, "molecule": add(item.path)})]
+    files[MANIFEST] = "\n".join([*text, ""]).encode()
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
         for name in sorted(files):
@@ -202,11 +185,6 @@ def pack(batch: Batch) -> bytes:
             entry.size = len(files[name])
             archive.addfile(entry, io.BytesIO(files[name]))
     return stream.getvalue()
-
-
-def _assignment(name: str, value: Any) -> str:
-    """A line of TOML, whose strings, numbers and truth values look as in JSON; but DEL must be escaped."""
-    return f"{name} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
 
 
 @contextmanager
@@ -243,7 +221,7 @@ def unpacked(source: str, programs: str | None, every: float) -> Iterator[tuple[
 
 
 class S3Copies:
-    """Copies of the files of some items, and of compiled programs (`dfmp2.execution.batch.Copies`).
+    """Copies of the files of some items, and of compiled programs.
 
     Lock files stay on the host, so two jobs that compute one item do it twice, with the same result.
 
@@ -268,7 +246,7 @@ class S3Copies:
 
     def fetch(self, names: Sequence[str]) -> int:
         """Get what S3 has of these items; how many files that were."""
-        self._names, there = names, set(self._store.names(f"{self._results}/"))
+        self._names, there = names, self._store.names(f"{self._results}/")
         for file in (f"{name}{suffix}" for name in names for suffix in (*PASSING, ".h5")):
             if file in there:
                 self._store.get(f"{self._results}/{file}", self._folder / file)
@@ -283,23 +261,19 @@ class S3Copies:
         for name in self._names:
             seen = {f"{name}{suffix}": stamp(self._folder / f"{name}{suffix}") for suffix in (*PASSING, *KEPT)}
             for file in reversed(seen):  # what was looked at last is copied first
-                self._bring(file, seen[file])
+                if seen[file] == self._known.get(file, NO_FILE):
+                    continue
+                if seen[file] != NO_FILE:
+                    with suppress(FileNotFoundError):  # it went since; the next look will see that
+                        self._store.put(self._folder / file, f"{self._results}/{file}")
+                        self._known[file] = seen[file]
+                elif not file.endswith(KEPT):
+                    self._store.delete(f"{self._results}/{file}")
+                    del self._known[file]
         if self._programs is not None:
             for name in sorted(self._compiled() - self._known_programs, reverse=True):  # .neff before its .json
                 self._store.put(self._cache / name, f"{self._programs}/{name}")
                 self._known_programs.add(name)
-
-    def _bring(self, file: str, seen: tuple[int, int]) -> None:
-        """Copy a file that has changed, or remove the copy of one that is gone."""
-        if seen == self._known.get(file, NOTHING):
-            return
-        if seen != NOTHING:
-            with suppress(FileNotFoundError):  # it went since; the next look will see that
-                self._store.put(self._folder / file, f"{self._results}/{file}")
-                self._known[file] = seen
-        elif not file.endswith(KEPT):
-            self._store.delete(f"{self._results}/{file}")
-            del self._known[file]
 
     def _compiled(self) -> set[str]:
         """Programs on this host."""

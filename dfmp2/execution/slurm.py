@@ -19,9 +19,8 @@ from typing import Any
 
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import BackendUnavailable, InputError
-from dfmp2.execution.devices import CORES_PER_CHIP
-from dfmp2.execution.manifest import Batch, slug
-from dfmp2.execution.warm_up import COMPILED, compiled_backend
+from dfmp2.execution.manifest import COMPILED, Batch, slug
+from dfmp2.execution.pool import CORES_PER_CHIP
 from dfmp2.host.files import require_writable
 from dfmp2.molecule.text import printable
 
@@ -58,7 +57,7 @@ def batch_work(batch: Batch, given: Mapping[str, Any]) -> Work:
     source, table = [os.path.abspath(given["source"])], given["collect"]
     for option in ("root", "output"):
         source += [] if given[option] is None else [f"--{option}", os.path.abspath(given[option])]
-    backend = compiled_backend(batch) or ("cuda" if any(i.options.backend == "cuda" for i in batch.items) else "cpu")
+    backend = batch.asks_for(*COMPILED, "cuda") or "cpu"
     commands = {"warm-up": ["batch", "run", *source, "--warm-up"]} if backend in COMPILED else {}
     chain = ["--scf-chain"] if given["scf_chain"] else []
     commands["array"] = ["batch", "run", *source, "--workers", str(given["workers"]), *chain]

@@ -17,6 +17,7 @@ import json
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -66,18 +67,12 @@ LARGEST_ERROR = 10**6  # bytes of an error file
 LARGEST_INDEX = 500 * 10**6  # bytes
 INDEX, TABLE, VERSION = "batch.json", "batch.csv", 1
 ABANDONED = 3600.0  # s after which half a batch.json belongs to a process that was killed
+NO_FILE = (0, 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Input:
-    """What an item is computed from, read once.
-
-    Attributes
-    ----------
-    molecule : in its field of point charges
-    fingerprint : SHA-256
-    start : SHA-256 of the file with start orbitals, "" for none
-    """
+    """What an item is computed from: molecule in its field, SHA-256 of all, and of the start orbitals ("" for none)."""
 
     molecule: Molecule
     fingerprint: str
@@ -90,17 +85,12 @@ class Row:
 
     Attributes
     ----------
-    name, molecule : of the item
     status : one of STATES
-    exit_code : 0 when complete, the code of the error when failed, else None
-    error : message of a failed item
-    output : result file of a complete item
-    seconds : wall time of the calculation, s
-    numbers : what else a complete result says, for the table (NUMBERS)
-    fingerprint, stamp : input, and size and time of change of the file of a complete result
+    exit_code, error : of a failed item; 0 and None of a complete one
+    output, seconds : of a complete item: its file, and the wall time of the calculation
+    numbers, fingerprint, stamp : what else a complete result says (NUMBERS), its input, size and change of its file
     remark : why a result that is there does not count, or who computes the item
-    notes : of its worker, for the user
-    device_fault : whether the device that computed it must not be used any more
+    notes, device_fault : of its worker: for the user, and whether its device must not be used any more
     """
 
     name: str
@@ -112,29 +102,27 @@ class Row:
     seconds: float | None = None
     numbers: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
-    stamp: tuple[int, int] = (0, 0)
+    stamp: tuple[int, int] = NO_FILE
     remark: str = ""
     notes: tuple[str, ...] = ()
     device_fault: bool = False
 
 
-Known = Mapping[str, Row]  # rows of an earlier look, by name
+Inputs = Sequence[Input | InputError]  # of all items, by their places; an error for a molecule that cannot be read
 
 
 # --- inputs -----------------------------------------------------------------------------------------------------------
 
 
 def read_input(item: Item) -> Input:
-    """Read the molecule of an item.
-
-    Raises
-    ------
-    InputError : what `dfmp2 run` would say of the file
-    """
-    _, text = read_text(item.path, MAX_BYTES, TOO_LARGE)
-    molecule = parse_xyz(
-        text, file=item.molecule, units=item.units, charge=item.charge, multiplicity=item.multiplicity
-    ).molecule.in_field(read_point_charges(item.point_charges, item.point_charge_units))
+    """Read the molecule of an item; InputError with what `dfmp2 run` would say of it."""
+    given, (_, text) = (
+        {"units": "angstrom", "point_charge_units": "angstrom", **item.given},
+        read_text(item.path, MAX_BYTES, TOO_LARGE),
+    )
+    state: dict[str, Any] = {name: given.get(name) for name in ("charge", "multiplicity", "units")}
+    charges = read_point_charges(given.get("point_charges"), given["point_charge_units"])
+    molecule = parse_xyz(text, file=item.molecule, **state).molecule.in_field(charges)
     start = "" if item.options.scf_from is None else _file_hash(Path(item.options.scf_from))
     asked = fingerprint(molecule, item.options, start)
     if item.task != "energy":
@@ -142,13 +130,8 @@ def read_input(item: Item) -> Input:
     return Input(molecule, asked, start)
 
 
-def read_inputs(batch: Batch, stop_asked: Callable[[], int] = lambda: 0) -> list[Input | InputError]:
-    """Read all molecules; an error for one that cannot be read.
-
-    Raises
-    ------
-    Interrupted : the user asked to stop
-    """
+def read_inputs(batch: Batch, stop_asked: Callable[[], int] = lambda: 0) -> Inputs:
+    """Read all molecules; Interrupted when the user asks to stop."""
     found: list[Input | InputError] = []
     for item in batch.items:
         if stop_asked():
@@ -162,11 +145,10 @@ def read_inputs(batch: Batch, stop_asked: Callable[[], int] = lambda: 0) -> list
 
 def fingerprint_of(result: MP2Result) -> str:
     """The fingerprint of the input a stored result was made from; of a task that is no energy its command says it."""
-    task = re.search(re.escape(INPUT) + "([0-9a-f]{64})", result.provenance.command)
-    if task is not None:
+    said = {mark: re.search(re.escape(mark) + "([0-9a-f]{64})", result.provenance.command) for mark in (INPUT, START)}
+    if task := said[INPUT]:
         return task[1]
-    found = re.search(re.escape(START) + "([0-9a-f]{64})", result.provenance.command)
-    return fingerprint(result.molecule, result.options, found[1] if found else "")
+    return fingerprint(result.molecule, result.options, start[1] if (start := said[START]) else "")
 
 
 def _file_hash(path: Path) -> str:
@@ -182,81 +164,71 @@ def _file_hash(path: Path) -> str:
 # --- states -----------------------------------------------------------------------------------------------------------
 
 
-def look(batch: Batch, known: Known) -> list[Row]:
+def look(batch: Batch, inputs: Inputs) -> list[Row]:
     """The state of all items, in their order."""
-    return [look_at(batch, item, known.get(item.name)) for item in batch.items]
+    known = _read_index(batch)
+    return [look_at(batch, item, inputs[k], known.get(item.name)) for k, item in enumerate(batch.items)]
 
 
-def look_at(batch: Batch, item: Item, known: Row | None, given: Input | None = None) -> Row:
-    """The state of an item.
+def look_at(
+    batch: Batch,
+    item: Item,
+    given: Input | InputError,
+    known: Row | None = None,
+    use: Callable[[MP2Result], None] = lambda _: None,
+) -> Row:
+    """The state of an item as its files say it.
 
     Parameters
     ----------
     known : what an earlier look found
-    given : its input, if it has been read already
+    use : gets the result where it counts and is read
     """
-    row, path = Row(item.name, item.molecule), batch.result(item)
-    other = holder(path)
-    if other is not None:
+    path = batch.result(item)
+    row, now = Row(item.name, item.molecule), stamp(path)
+    if other := holder(path):
         return replace(row, status="running", remark=f"it is being computed by {other}")
-    try:
-        given = given or read_input(item)
-    except InputError as error:
-        broken = _failed(row, path, known)
-        return broken if broken.status == "failed" else replace(row, remark=str(error))
-    now = stamp(path)
-    if now == (0, 0):
-        return _failed(row, path, known)
-    if known is not None and known.numbers and (known.fingerprint, known.stamp) == (given.fingerprint, now):
-        return replace(known, molecule=item.molecule, output=str(path))
-    try:
-        result = read_verified(path)
-    except (InputError, ResultFileError) as error:
-        return _failed(replace(row, remark=f"its result does not count ({error})"), path, known)
-    if fingerprint_of(result) != given.fingerprint:
-        there, here = question(result.molecule, result.options), question(given.molecule, item.options)
-        what = ", ".join(changed(there, here)) or "task or start orbitals"
-        return _failed(replace(row, remark=f"its input has changed since the result was made ({what})"), path, known)
-    return complete_row(row, path, result, given.fingerprint)
-
-
-def complete_row(row: Row, path: Path, result: MP2Result, fingerprint: str) -> Row:
-    """The row of an item with its result, which is at `path`."""
-    numbers = {name: attrgetter(attribute)(result) for name, (attribute, _) in NUMBERS.items()}
-    return Row(
-        row.name,
-        row.molecule,
-        "complete",
-        exit_code=0,
-        output=str(path),
-        seconds=result.timings.total,
-        numbers={**numbers, "warnings": len(numbers["warnings"])},
-        fingerprint=fingerprint,
-        stamp=stamp(path),
+    if isinstance(given, InputError):
+        row = replace(row, remark=str(given))
+    elif now != NO_FILE:
+        if known is not None and known.numbers and (known.fingerprint, known.stamp) == (given.fingerprint, now):
+            return replace(known, molecule=item.molecule, output=str(path))
+        try:
+            result = read_verified(path)
+            if fingerprint_of(result) == given.fingerprint:
+                use(result)
+                return complete_row(row, path, result, given.fingerprint)
+            there, here = question(result.molecule, result.options), question(given.molecule, item.options)
+            what = ", ".join(changed(there, here)) or "task or start orbitals"
+            row = replace(row, remark=f"its input has changed since the result was made ({what})")
+        except (InputError, ResultFileError) as error:
+            row = replace(row, remark=f"its result does not count ({error})")
+    error_of = _read_json(error_file(path), LARGEST_ERROR)
+    if not isinstance(error_of.get("code"), int):
+        return row
+    seconds = known.seconds if known is not None and known.status == "failed" else None
+    return replace(
+        row, status="failed", exit_code=error_of["code"], error=str(error_of.get("message")), seconds=seconds
     )
 
 
-def counts(rows: Sequence[Row]) -> dict[str, int]:
-    """Number of items in each state."""
-    return {state: sum(row.status == state for row in rows) for state in STATES}
+def complete_row(row: Row, path: Path, result: MP2Result, fingerprint: str) -> Row:
+    """The row of an item with its result, which is at `path`; numbers that JSON cannot hold are None."""
+    numbers = {name: attrgetter(attribute)(result) for name, (attribute, _) in NUMBERS.items()}
+    numbers["warnings"] = len(numbers["warnings"])
+    numbers = {k: None if isinstance(x, float) and not math.isfinite(x) else x for k, x in numbers.items()}
+    known: dict[str, Any] = {"numbers": numbers, "fingerprint": fingerprint, "stamp": stamp(path)}
+    done: dict[str, Any] = {"exit_code": 0, "output": str(path), "seconds": result.timings.total}
+    return Row(row.name, row.molecule, "complete", **done, **known)
 
 
 def stamp(path: Path) -> tuple[int, int]:
-    """Size and time of change of a file, zeros when there is none."""
+    """Size and time of change of a file, NO_FILE when there is none."""
     try:
         status = path.stat()
     except OSError:
-        return 0, 0
+        return NO_FILE
     return status.st_size, status.st_mtime_ns
-
-
-def _failed(row: Row, path: Path, known: Row | None) -> Row:
-    """The row as failed, if there is an error file beside `path`."""
-    value = _read_json(error_file(path), LARGEST_ERROR)
-    if not isinstance(value.get("code"), int):
-        return row
-    seconds = known.seconds if known is not None and known.status == "failed" else None
-    return replace(row, status="failed", exit_code=value["code"], error=str(value.get("message")), seconds=seconds)
 
 
 # --- files of a batch -------------------------------------------------------------------------------------------------
@@ -268,12 +240,7 @@ def error_file(path: Path) -> Path:
 
 
 def write_failure(path: Path, code: int, message: str, traceback: str) -> None:
-    """Write NAME.error.json.
-
-    Raises
-    ------
-    ResourceError : it cannot be written
-    """
+    """Write NAME.error.json; ResourceError where that cannot be."""
     value = {"code": code, "message": message, "traceback": traceback}
     write_atomically(path, (json.dumps(value, indent=2) + "\n").encode(), overwrite=True)
 
@@ -281,16 +248,12 @@ def write_failure(path: Path, code: int, message: str, traceback: str) -> None:
 def status(rows: Sequence[Row]) -> dict[str, Any]:
     """The object `batch status --json` prints."""
     items = [{key: getattr(row, key) for key in STATUS_KEYS} for row in rows]
-    return {"total": len(rows), **counts(rows), "items": items}
+    counts = Counter(row.status for row in rows)
+    return {"total": len(rows), **{state: counts[state] for state in STATES}, "items": items}
 
 
 def write_index(batch: Batch, rows: Sequence[Row]) -> None:
-    """Write batch.json and batch.csv.
-
-    Raises
-    ------
-    ResourceError : they cannot be written
-    """
+    """Write batch.json and batch.csv; ResourceError where that cannot be."""
     value = status(rows)
     for item, row in zip(value["items"], rows, strict=True):
         if row.numbers:
@@ -310,7 +273,7 @@ def write_index(batch: Batch, rows: Sequence[Row]) -> None:
     write_atomically(batch.output / TABLE, _csv(table), overwrite=True)
 
 
-def read_index(batch: Batch) -> Known:
+def _read_index(batch: Batch) -> dict[str, Row]:
     """Rows of the last batch.json that may be known still, by name; empty when there is none of this version."""
     value = _read_json(batch.output / INDEX, LARGEST_INDEX)
     found = {}
@@ -326,12 +289,7 @@ def read_index(batch: Batch) -> Known:
 
 
 def read_recorded(folder: Path) -> Batch:
-    """The batch whose files were named on the command line, from its output folder.
-
-    Raises
-    ------
-    InputError : no such batch was run there
-    """
+    """The batch whose files were named on the command line, from its output folder; InputError where none was run."""
     files: Any = _read_json(folder / INDEX, LARGEST_INDEX).get("files")
     try:
         names, root = [str(name) for name in files["names"]], Path(str(files["root"]))
@@ -352,8 +310,8 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def to_json(value: Any) -> str:
-    """JSON text with a newline; numbers that JSON cannot hold are null."""
-    return json.dumps(_plain(value), indent=1, allow_nan=False) + "\n"
+    """JSON text with a newline."""
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
@@ -374,43 +332,25 @@ def _read_json(path: Path, most: int) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 # --- one table of all results -----------------------------------------------------------------------------------------
 
 
 def collect_results(batch: Batch, *, allow_mixed: bool) -> tuple[list[dict[str, Any]], dict[str, str], list[str]]:
     """Rows of all complete results, their hashes checked; what holds for all of them; and what there is to remark.
 
-    Energies of different methods do not belong beside each other.
-
     Raises
     ------
-    InputError : there is none, or they are of different methods and `allow_mixed` is false
+    InputError : there is none, or they are of different methods, so that their energies do not belong beside each
+        other, and `allow_mixed` is false
     """
-    rows, remarks = [], []
-    methods: dict[str, dict[str, str]] = {}
-    for item in batch.items:
-        path = batch.result(item)
-        if not path.exists():
-            continue
-        try:
-            result, wanted = read_verified(path), read_input(item).fingerprint
-        except (InputError, ResultFileError) as error:
-            remarks.append(f"{item.name} is left out: {error}")
-            continue
-        if fingerprint_of(result) != wanted:
-            remarks.append(f"{item.name} is left out: its input has changed since it was computed")
-            continue
-        methods[item.name] = method(result)
-        row = complete_row(Row(item.name, item.molecule), path, result, wanted)
-        rows.append({"name": row.name, "molecule": row.molecule, **row.numbers, "seconds": row.seconds})
+    rows, remarks, methods, read = [], [], dict[str, dict[str, str]](), list[MP2Result]()
+    for item, given in zip(batch.items, read_inputs(batch), strict=True):
+        row = look_at(batch, item, given, use=read.append)
+        if row.status == "complete":
+            methods[item.name] = method(read.pop())
+            rows.append({"name": row.name, "molecule": row.molecule, **row.numbers, "seconds": row.seconds})
+        elif row.remark and stamp(batch.result(item)) != NO_FILE:
+            remarks.append(f"{item.name} is left out: {row.remark}")
     if not rows:
         raise InputError(f"no complete result in {batch.output}: run the batch first (dfmp2 batch run)")
     different = differences(methods)
@@ -420,19 +360,14 @@ def collect_results(batch: Batch, *, allow_mixed: bool) -> tuple[list[dict[str, 
         )
     if different:
         remarks.append(f"different methods in one table: {different}")
-    missing = len(batch.items) - len(rows)
-    if missing:
+    if missing := len(batch.items) - len(rows):
         remarks.append(f"{missing} of {len(batch.items)} items are not complete and not in the table")
     notes = {field: ", ".join(dict.fromkeys(found[field] for found in methods.values())) for field in METHOD}
     return rows, notes, remarks
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], notes: Mapping[str, str], *, overwrite: bool) -> None:
-    """Write collected rows as HDF5, CSV or JSON, by the end of the file's name.
-
-    Parameters
-    ----------
-    notes : what holds for the whole table
+    """Write collected rows, and `notes` that hold for all of them, as HDF5, CSV or JSON by the end of the file's name.
 
     Raises
     ------

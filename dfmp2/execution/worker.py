@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -31,12 +32,11 @@ from dfmp2.errors import (
     ResultFileError,
 )
 from dfmp2.host import threads
-from dfmp2.progress import Listener
+from dfmp2.progress import Silent
 
 if TYPE_CHECKING:
     from dfmp2.execution.state import Row
     from dfmp2.molecule.molecule import Molecule
-    from dfmp2.mp2.result import MP2Result
     from dfmp2.options import Options
     from dfmp2.output.checkpoint import FileCheckpoint
 
@@ -46,6 +46,9 @@ LEAST_FREE = 10**6  # bytes of disk without which nothing is begun
 PATIENCE = 6.0  # s to come to the next safe point when the parent is gone
 LOOK_EVERY = 0.5  # s between two looks for the token
 
+_idle = threading.Event()  # nothing is computed
+_idle.set()
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -54,9 +57,9 @@ class Task:
     Attributes
     ----------
     row : its name and molecule
-    kind : one of `dfmp2.execution.manifest.TASKS`
+    kind : function of a module that computes it (`dfmp2.execution.manifest.TASKS`)
     molecule, options : what is computed; memory and threads are those of this worker
-    output : folder of the results
+    target : where the result goes
     start : result whose orbitals the SCF starts from, None for the default
     fingerprint : of the input
     command : for the provenance
@@ -67,22 +70,14 @@ class Task:
     kind: str
     molecule: Molecule
     options: Options
-    output: Path
+    target: Path
     start: Path | None
     fingerprint: str
     command: str
-    token: Path | None = None
-
-    @property
-    def target(self) -> Path:
-        """Where the result goes."""
-        return self.output / f"{self.row.name}.h5"
+    token: Path | None
 
 
 # --- set-up -----------------------------------------------------------------------------------------------------------
-
-_idle = threading.Event()  # nothing is computed
-_idle.set()
 
 
 def begin(count: int, variables: Mapping[str, str], errors: str) -> None:
@@ -109,12 +104,7 @@ def begin(count: int, variables: Mapping[str, str], errors: str) -> None:
 
 
 def load_libraries() -> None:
-    """Pay for the imports of a calculation now.
-
-    Raises
-    ------
-    InputError : PySCF is missing or not usable
-    """
+    """Pay for the imports of a calculation now; InputError where PySCF is missing or not usable."""
     from dfmp2.host.deferred import defer_numpy_extras, defer_unused
     from dfmp2.molecule.pyscf_shield import import_pyscf
 
@@ -135,7 +125,7 @@ def _end_with_parent() -> None:
         os._exit(Interrupted.exit_code)
 
 
-class Stop(Listener):
+class Stop(Silent):
     """Ends an item at the next event of its run, or at the next safe point where there is a checkpoint."""
 
     asked = False  # of this process, by a signal
@@ -149,31 +139,22 @@ class Stop(Listener):
         """Ask for it, or forget it."""
         cls.asked = stop
 
-    def check(self) -> None:
-        """Raise `Interrupted` where the item is to stop and no safe point is waited for."""
-        if self._wanted() and not (self.checkpoint is not None and self.checkpoint.ask_to_stop()):
-            raise Interrupted("stopped")
-
     def stage(self, text: str) -> None:
-        self.check()
+        self._check()
 
     def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
-        self.check()
+        self._check()
 
     def step(self, done: int, total: int, what: str) -> None:
-        self.check()
+        self._check()
 
-    def warning(self, text: str) -> None:
-        """Kept in the result."""
-
-    def _wanted(self) -> bool:
-        if self._token is None:
-            return self.asked
-        now = time.monotonic()
-        if now - self._looked < LOOK_EVERY:
-            return False
-        self._looked = now
-        return not self._token.exists()
+    def _check(self) -> None:
+        """Raise `Interrupted` where the item is to stop and no safe point is waited for."""
+        stop = self.asked
+        if self._token is not None and time.monotonic() - self._looked > LOOK_EVERY:
+            self._looked, stop = time.monotonic(), not self._token.exists()
+        if stop and not (self.checkpoint is not None and self.checkpoint.ask_to_stop()):
+            raise Interrupted("stopped")
 
 
 # --- items ------------------------------------------------------------------------------------------------------------
@@ -187,8 +168,7 @@ def compute_item(task: Task) -> Row:
     """
     from dfmp2.host.locks import acquire, release
 
-    begun = time.perf_counter()
-    notes: list[str] = []
+    begun, notes, code = time.perf_counter(), list[str](), ResourceError.exit_code
     _idle.clear()
     try:
         other = acquire(task.target)
@@ -200,34 +180,65 @@ def compute_item(task: Task) -> Row:
             release(task.target)
     except Interrupted:
         row = task.row
-    except Dfmp2Error as error:
-        row = _failed(task, error.exit_code, str(error), begun, notes)
-        row = replace(row, device_fault=isinstance(error, DeviceFault))
-    except (MemoryError, OSError) as error:
-        what = str(error) or f"no more memory ({task.options.memory} bytes were planned with)"
-        row = _failed(task, ResourceError.exit_code, f"the system refused: {what}", begun, notes)
+    except (Dfmp2Error, MemoryError, OSError) as error:
+        message = str(error)
+        if isinstance(error, Dfmp2Error):
+            code = error.exit_code
+        else:
+            what = message or f"no more memory ({task.options.memory} bytes were planned with)"
+            message = f"the system refused: {what}"
+        if "--memory" in message:
+            message += "; each worker of a batch has its share of the memory"
+        row = failed(task.row, task.target, code, message, traceback.format_exc(), notes)
+        row = replace(row, seconds=time.perf_counter() - begun, device_fault=isinstance(error, DeviceFault))
     finally:
         Stop.ask(False)
         _idle.set()
     return replace(row, notes=tuple(notes))
 
 
+def failed(row: Row, target: Path, code: int, message: str, text: str, notes: list[str]) -> Row:
+    """The row of an item that failed, after writing NAME.error.json."""
+    from dfmp2.execution.state import error_file, write_failure
+
+    try:
+        write_failure(error_file(target), code, message, text)
+    except ResourceError as error:
+        notes.append(f"its error file is missing: {error}")
+    return replace(row, status="failed", exit_code=code, error=message)
+
+
 def _compute_and_write(task: Task, notes: list[str]) -> Row:
-    from dfmp2.execution.state import complete_row, error_file
+    """The row of an item with its result, which is there already where another process has finished it meanwhile.
+
+    A result of another input goes when the new one is there; a file that cannot be read may be somebody else's, and
+    stays under another name.
+    """
+    from dfmp2.execution.state import complete_row, error_file, fingerprint_of
     from dfmp2.host.files import require_writable
     from dfmp2.output import hdf5
     from dfmp2.output.checkpoint import checkpointing
 
     target, stop = task.target, Stop(task.token)
-    found = _usable_result(target, task.fingerprint)
-    if found is not None:
-        notes.append("another process has finished it meanwhile")
-        return complete_row(task.row, target, found, task.fingerprint)
+    for part in target.parent.glob(f".{target.name}.part-*"):  # of a process that was killed while it wrote
+        part.unlink(missing_ok=True)
+    if os.path.lexists(target):
+        kept = DAMAGED
+        with suppress(InputError, ResultFileError):
+            found, kept = hdf5.read_verified(target), PREVIOUS
+            if fingerprint_of(found) == task.fingerprint:
+                notes.append("another process has finished it meanwhile")
+                return complete_row(task.row, target, found, task.fingerprint)
+        os.replace(target, f"{target}{kept}")
     require_writable(target, overwrite=False, expected_bytes=LEAST_FREE)
     with checkpointing(
         target, resume=True, note=lambda _: None, warn=notes.append, replace_foreign=True, same_bits=True
     ) as stop.checkpoint:
-        result = _compute(task, stop)
+        origin, (module, _, name) = task.start or task.options.scf_from, task.kind.partition(":")
+        start = None if origin is None else hdf5.read_start_orbitals(str(origin))
+        result = getattr(import_module(module), name)(
+            task.molecule, task.options, start=start, listener=stop, command=task.command, checkpoint=stop.checkpoint
+        )
         if result.check is not None and not result.check.passed:
             raise ComparisonFailed(
                 f"PySCF's DF-MP2 differs by {result.check.largest_difference:.1e} Eh, more than the allowed "
@@ -238,54 +249,3 @@ def _compute_and_write(task: Task, notes: list[str]) -> Row:
         for path in (error_file(target), Path(f"{target}{PREVIOUS}")):
             path.unlink(missing_ok=True)
     return complete_row(task.row, target, result, task.fingerprint)
-
-
-def _compute(task: Task, stop: Stop) -> MP2Result:
-    """The result of an item, not yet written."""
-    from dfmp2.execution.manifest import TASKS
-    from dfmp2.output.hdf5 import read_start_orbitals
-
-    origin = task.start or task.options.scf_from
-    start = None if origin is None else read_start_orbitals(str(origin))
-    module, _, name = TASKS[task.kind].partition(":")
-    result: MP2Result = getattr(import_module(module), name)(
-        task.molecule, task.options, start=start, listener=stop, command=task.command, checkpoint=stop.checkpoint
-    )
-    return result
-
-
-def _usable_result(target: Path, fingerprint: str) -> MP2Result | None:
-    """The result at `target` if it is complete and of this input; else it is renamed, and there is none.
-
-    One of another input goes when the new one is there; what cannot be read may be somebody else's, and stays.
-    """
-    from dfmp2.execution.state import fingerprint_of
-    from dfmp2.output.hdf5 import read_verified
-
-    for part in target.parent.glob(f".{target.name}.part-*"):  # of a process that was killed while it wrote
-        part.unlink(missing_ok=True)
-    if not os.path.lexists(target):
-        return None
-    try:
-        found = read_verified(target)
-    except (InputError, ResultFileError):
-        os.replace(target, f"{target}{DAMAGED}")
-        return None
-    if fingerprint_of(found) == fingerprint:
-        return found
-    os.replace(target, f"{target}{PREVIOUS}")
-    return None
-
-
-def _failed(task: Task, code: int, message: str, begun: float, notes: list[str]) -> Row:
-    """Write NAME.error.json of the exception that is being handled."""
-    from dfmp2.execution.state import error_file, write_failure
-
-    if "--memory" in message:
-        message += "; each worker of a batch has its share of the memory"
-    try:
-        write_failure(error_file(task.target), code, message, traceback.format_exc())
-    except ResourceError as error:
-        notes.append(f"its error file is missing: {error}")
-    seconds = time.perf_counter() - begun
-    return replace(task.row, status="failed", exit_code=code, error=message, seconds=seconds)
