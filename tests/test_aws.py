@@ -284,7 +284,7 @@ def test_inputs_mean_the_same_elsewhere(aws: Cloud, batch: Path) -> None:
     here = read_manifest(batch / "batch.toml")
     sent = pack(here)
     assert pack(here) == sent
-    Store(aws.s3).put(sent, f"{PLACE}/inputs/x.tar")
+    Store(aws.s3, PLACE).put("inputs/x.tar", sent)
     with unpacked(f"{PLACE}/inputs/x.tar", None, 60.0) as (there, _):
         assert [item.name for item in there.items] == [item.name for item in here.items]
         assert [read_input(item).fingerprint for item in there.items] == [
@@ -302,7 +302,7 @@ def test_hostile_inputs(aws: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     entry.type, entry.linkname = kind, "/etc/passwd"
     with tarfile.open(fileobj=stream, mode="w") as archive:
         archive.addfile(entry, io.BytesIO())
-    Store(aws.s3).put(stream.getvalue(), f"{PLACE}/inputs/bad.tar")
+    Store(aws.s3, PLACE).put("inputs/bad.tar", stream.getvalue())
     monkeypatch.setenv("DFMP2_SCRATCH", str(tmp_path))
     with pytest.raises(InputError, match="no archive of inputs"), unpacked(f"{PLACE}/inputs/bad.tar", None, 60.0):
         pass
@@ -311,7 +311,8 @@ def test_hostile_inputs(aws: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def copies(aws: Cloud, folder: Path, programs: bool = False) -> S3Copies:
     """Copies of a folder with results and compiled programs."""
-    return S3Copies(Store(aws.s3), f"{PLACE}/results", folder, f"{PLACE}/programs" if programs else None, 60.0)
+    kept = Store(aws.s3, f"{PLACE}/programs") if programs else None
+    return S3Copies(Store(aws.s3, f"{PLACE}/results"), folder, kept, 60.0)
 
 
 def test_programs_are_shared(aws: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,7 @@ def run(
             return compile_programs(batch, copies, display.stop_asked)
         from dfmp2.execution.batch import BatchRun
         from dfmp2.execution.state import status as status_of
-        from dfmp2.execution.state import to_json
+        from dfmp2.output.table import to_json
 
         pool, who = _workers(batch, engine, workers, given)
         shown = "" if part is None else f", shard {part[0]} of {part[1]}"
@@ -310,11 +310,12 @@ def _count(number: int, what: str) -> str:
 def status(batch: Batch, as_json: bool) -> None:
     """Say which items are complete, failed, pending or running, at any time, also while the batch runs."""
     from dfmp2.execution import state
+    from dfmp2.output.table import to_json
 
     rows = state.look(batch, state.read_inputs(batch))
     found = state.status(rows)
     if as_json:
-        click.echo(state.to_json(found), nl=False)
+        click.echo(to_json(found), nl=False)
         return
     for row in rows:
         code = f" ({row.exit_code})" if row.exit_code else ""
@@ -337,7 +338,7 @@ def plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> None:
     has measured its rates, else of the machine the forecast was written on; one process, its default threads.
     """
     from dfmp2.execution.shards import foresee
-    from dfmp2.execution.state import to_json
+    from dfmp2.output.table import to_json
 
     outlook = foresee(batch, shards, chained=scf_chain)
     if as_json:
@@ -366,8 +367,9 @@ def collect(batch: Batch, table: str, overwrite: bool, allow_mixed: bool) -> Non
     Results of different methods (basis, fitting sets, frozen core, precision, ...) are refused unless --allow-mixed is
     given, because their energies cannot be compared.
     """
-    from dfmp2.execution.state import collect_results, write_rows
+    from dfmp2.execution.state import collect_results
     from dfmp2.host.files import require_writable
+    from dfmp2.output.table import write_rows
 
     target = Path(table)
     if target.suffix not in (".h5", ".csv", ".json"):

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import InputError, Interrupted
 from dfmp2.execution.manifest import COMPILED, Batch
-from dfmp2.execution.pool import CORES_PER_CHIP
 from dfmp2.execution.s3 import INPUTS, PROGRAMS, Store, asking, connect, pack
+from dfmp2.host.devices import CORES_PER_CHIP
 
 PREFIX = "/opt/dfmp2"  # of the image: the virtual environment (scripts/container/install.sh)
 WORK = "/work"  # of the image: scratch, caches and HOME; a volume of its own, so that the root can be read-only
@@ -31,6 +31,7 @@ MEMORY_PER_CPU = 1800  # MiB of a job without instance: what a compute-optimised
 RESERVED = 512  # MiB of a container, or a tenth, for what is not a worker
 LEAST_MEMORY = 1024  # MiB of a container
 TAGS = {"propagateTags": True, "tags": {"application": "dfmp2"}}
+ROLES = {"jobRoleArn": "job_role", "executionRoleArn": "execution_role"}  # in a request, and the option
 # In this order, five at most; the last one counts for all else, which would be tried again without it.
 RETRY_RULES = (
     {"onExitCode": str(Interrupted.exit_code), "action": "RETRY"},  # stopped, and goes on from its checkpoint
@@ -53,11 +54,7 @@ INSTANCES = {  # a job asks for all virtual CPUs of its instance, since AWS Batc
     "trn1.32xlarge": Instance(128, 490_000, 16),  # 512 GiB
     "trn1n.32xlarge": Instance(128, 490_000, 16),  # 512 GiB
 }
-ROLES = (("job", "job_role"), ("execution", "execution_role"))
 Requests = dict[str, dict[str, Any]]  # by the names of files for `aws batch ... --cli-input-json`
-
-
-# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dict[str, bytes]]:
@@ -76,12 +73,10 @@ def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dic
             raise InputError(f"--{option} is missing: expected the name of a {what}")
     if given["shards"] > MOST_SHARDS:
         raise InputError(f"--shards {given['shards']}: an array of AWS Batch has at most {MOST_SHARDS} jobs")
-    mounts = _mounts(given)
+    mounts, lane, variables = _mounts(given), batch.asks_for(*COMPILED), dict[str, str]()
     source, inputs, programs = _sources(batch, given, mounts)
-    lane = batch.asks_for(*COMPILED)
-    kind = given["instance"] or ("trn1.2xlarge" if lane else "cpu")
-    definition, memory = _definition(given, kind, lane, mounts)
-    run, variables = ["dfmp2", "batch", "run", *source], {}
+    definition, memory = _definition(given, given["instance"] or ("trn1.2xlarge" if lane else "cpu"), lane, mounts)
+    run = ["dfmp2", "batch", "run", *source]
     if lane is not None:
         variables["NEURON_COMPILE_CACHE_URL"] = f"{programs}/xla"
         if given["s3"] and programs.startswith("s3://"):
@@ -96,17 +91,18 @@ def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dic
         raise InputError("--programs: the manifest names neither backend nki nor nki-xla, so no kernel is compiled")
     name = f"dfmp2-{re.sub(r'[^A-Za-z0-9_-]+', '-', Path(batch.source).stem)[:80].strip('-') or 'batch'}"
 
-    def job(name: str, command: list[str]) -> dict[str, Any]:
-        overrides = {"command": command, "environment": _pairs(variables)}
+    def job(name: str, *more: str) -> dict[str, Any]:
+        overrides = {"command": [*run, *more], "environment": _pairs(variables)}
         common = {"jobQueue": given["queue"], "jobDefinition": definition["jobDefinitionName"], **TAGS}
         return {"jobName": name, "containerOverrides": overrides, **common}
 
-    share = ["--workers", str(given["workers"]), "--threads", str(given["threads"]), "--memory", f"{memory}MiB"]
-    share += ["--copy-every", f"{given['copy_every']:g}", *["--scf-chain"] * given["scf_chain"]]
+    share = {"workers": given["workers"], "threads": given["threads"], "memory": f"{memory}MiB"}
+    share["copy-every"] = f"{given['copy_every']:g}"
+    words = [str(word) for option, value in share.items() for word in (f"--{option}", value)]
     requests = {"job-definition": definition}
     if lane is not None and given["warm_up"]:
-        requests["warm-up"] = job(f"{name}-warm-up", [*run, "--warm-up"])
-    requests["array"] = job(name, [*run, *share])
+        requests["warm-up"] = job(f"{name}-warm-up", "--warm-up")
+    requests["array"] = job(name, *words, *["--scf-chain"] * given["scf_chain"])
     if given["shards"] > 1:
         requests["array"]["arrayProperties"] = {"size": given["shards"]}
     return requests, inputs
@@ -118,12 +114,8 @@ def environment(instance: Instance | None) -> dict[str, str]:
     The runtime's list of cores is left out: dfmp2 gives each worker its own.
     """
     own = {
-        "PATH": f"{PREFIX}/bin:{SYSTEM_PATH}",
-        "HOME": WORK,
-        "TMPDIR": WORK,
-        "DFMP2_SCRATCH": WORK,
-        "XDG_CACHE_HOME": f"{WORK}/.cache",
-        "DFMP2_NEFF_CACHE": f"{WORK}/{PROGRAMS}",
+        **{"PATH": f"{PREFIX}/bin:{SYSTEM_PATH}", "HOME": WORK, "TMPDIR": WORK, "DFMP2_SCRATCH": WORK},
+        **{"XDG_CACHE_HOME": f"{WORK}/.cache", "DFMP2_NEFF_CACHE": f"{WORK}/{PROGRAMS}"},
     }
     return own if instance is None else {**own, **accelerator().container_variables("trn1", own, PREFIX)}
 
@@ -150,8 +142,7 @@ def _definition(
     if not LEAST_MEMORY <= memory <= (most or memory):
         limit = f", and on {kind} at most {most} MiB" if most else ""
         raise InputError(f"--memory: {memory} MiB for a container, expected {LEAST_MEMORY} MiB or more{limit}")
-    devices = [(f"/dev/neuron{k}", ["READ", "WRITE"]) for k in range(chips)]
-    volumes = {f"volume{k}": (path, volume) for k, (path, volume) in enumerate(mounts.items())}
+    devices = [f"/dev/neuron{k}" for k in range(chips)]
     definition: dict[str, Any] = {
         "type": "container",
         "platformCapabilities": ["EC2"],
@@ -166,13 +157,13 @@ def _definition(
             # A first process that passes SIGTERM on and takes in ended workers.
             "linuxParameters": {
                 "initProcessEnabled": True,
-                "devices": [{"hostPath": d, "containerPath": d, "permissions": allowed} for d, allowed in devices],
+                "devices": [{"hostPath": d, "containerPath": d, "permissions": ["READ", "WRITE"]} for d in devices],
             },
             "privileged": False,
             "readonlyRootFilesystem": True,
-            "volumes": [{"name": name, **volume} for name, (_, volume) in volumes.items()],
-            "mountPoints": [{"sourceVolume": name, "containerPath": path} for name, (path, _) in volumes.items()],
-            **{f"{role}RoleArn": given[key] for role, key in ROLES if given[key]},
+            "volumes": [{"name": f"volume{k}", **volume} for k, volume in enumerate(mounts.values())],
+            "mountPoints": [{"sourceVolume": f"volume{k}", "containerPath": path} for k, path in enumerate(mounts)],
+            **{role: given[option] for role, option in ROLES.items() if given[option]},
         },
         "retryStrategy": {"attempts": given["attempts"], "evaluateOnExit": [dict(rule) for rule in RETRY_RULES]},
         **TAGS,
@@ -187,9 +178,6 @@ def _definition(
 def _pairs(variables: Mapping[str, str]) -> list[dict[str, str]]:
     """Variables as AWS Batch wants them."""
     return [{"name": name, "value": value} for name, value in variables.items()]
-
-
-# --- where things are -------------------------------------------------------------------------------------------------
 
 
 def _mounts(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -239,9 +227,6 @@ def _is_mounted(path: Path, mounts: Mapping[str, Any]) -> bool:
     return any(path.resolve().is_relative_to(place) for place, volume in mounts.items() if volume != {"host": {}})
 
 
-# --- submitting -------------------------------------------------------------------------------------------------------
-
-
 def submit(requests: Requests, inputs: Mapping[str, bytes], region: str | None, profile: str | None) -> dict[str, str]:
     """Send a batch to its queue; the ARN of the job definition and the numbers of the jobs.
 
@@ -257,7 +242,8 @@ def submit(requests: Requests, inputs: Mapping[str, bytes], region: str | None, 
         what = "is DISABLED" if found else f"is no job queue in {client.meta.region_name}"
         raise InputError(f"--queue {queue} {what}: check the name, or pass --region")
     for place, content in inputs.items():
-        Store(connect("s3", region, profile)).put(content, place)
+        folder, _, name = place.rpartition("/")
+        Store(connect("s3", region, profile), folder).put(name, content)
     name = definition["jobDefinitionName"]
     with asking(f"registering the job definition {name}"):
         found = client.describe_job_definitions(jobDefinitionName=name, status="ACTIVE")["jobDefinitions"]

@@ -185,11 +185,11 @@ class BatchRun:
         for place in left:
             row, given = self.rows[place], self._inputs[place]
             if isinstance(given, InputError):
-                target = self.batch.result(self.batch.items[place])
+                target, text = self.batch.result(self.batch.items[place]), "".join(traceback.format_exception(given))
                 if os.path.lexists(target):  # of a molecule that could still be read
                     os.replace(target, f"{target}{PREVIOUS}")
-                text = "".join(traceback.format_exception(given))
-                self._end((None, [place]), self._failed(place, given.exit_code, str(given), text))
+                failure = failed(Row(row.name, row.molecule), target, given.exit_code, str(given), text)
+                self._end((None, [place]), failure)
             elif row.remark and row.status != "running":
                 self._observer.note(f"{row.name}: {row.remark}: it is computed again")
         pieces = arrange(chosen, parts=workers, chained=self._chained)
@@ -240,8 +240,6 @@ class BatchRun:
             row = slot.result()
         except Died as death:
             row = self._after_death(slot, place, death)
-        for text in row.notes:
-            self._observer.note(f"{row.name}: {text}")
         if row.status == "complete":
             row = replace(row, output=str(self.batch.result(self.batch.items[place])))
         if row.status == "running" and place not in self._elsewhere:
@@ -263,21 +261,18 @@ class BatchRun:
         item, load = self.batch.items[place], self._works[place].load
         discard(self.batch.result(item))
         row = self._look(place)
-        if row.status == "complete" or death.terminated:
-            return row if row.status == "complete" else Row(item.name, item.molecule)
+        if row.status == "complete":
+            return row
+        row = Row(item.name, item.molecule)
         need = None if load is None else memory_needed(load, slot.threads)
-        return self._failed(place, death.exit_code, death.message(need), death.errors)
-
-    def _failed(self, place: int, code: int, message: str, text: str) -> Row:
-        """The row of an item that failed, where its worker could not say so."""
-        item = self.batch.items[place]
-        notes: list[str] = []
-        row = failed(Row(item.name, item.molecule), self.batch.result(item), code, message, text, notes)
-        return replace(row, notes=tuple(notes))
+        given = death.exit_code, death.message(need), death.errors
+        return row if death.terminated else failed(row, self.batch.result(item), *given)
 
     def _end(self, piece: Piece, row: Row) -> None:
         """The first item of a piece has ended: the next one may begin."""
         _, (place, *rest) = piece
+        for text in row.notes:
+            self._observer.note(f"{row.name}: {text}")
         self.rows[place] = row
         self._done += 1
         self._cost_done += self._works[place].cost

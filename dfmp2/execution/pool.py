@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -25,8 +24,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dfmp2.errors import Dfmp2Error, InputError, Interrupted, ResourceError
+from dfmp2.errors import Dfmp2Error, Interrupted, ResourceError
 from dfmp2.execution.worker import begin, load_libraries
+from dfmp2.host.devices import pinning
 from dfmp2.host.resources import available_memory, usable_cores
 from dfmp2.units import format_bytes
 
@@ -35,9 +35,6 @@ LAST_BYTES = 16_000  # of what a worker wrote on standard error
 FAULT = 1  # exit code of a fault in dfmp2
 TRIES = 3  # of a part whose worker dies
 SHARE_OF_FREE = 0.9  # of the memory that is free
-CUDA, NEURON = "CUDA_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES"
-CORES_PER_CHIP = 2  # of Trainium1 (AWS Neuron documentation, "Trn1 architecture")
-NVIDIA, DEVICES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
 
 Call = tuple[Any, ...]  # a function of a module and its arguments
 
@@ -96,7 +93,6 @@ class Slot:
     """
 
     token: Path | None = None
-    ready = True  # for a task
     future: Future[Any] | None = None
     task: Any = None
     _failed_starts = 0
@@ -114,6 +110,11 @@ class Slot:
             self._executor = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), begin, given)
             self._loaded = self._executor.submit(load_libraries)
         (self._process,) = set(multiprocessing.active_children()) - before
+
+    @property
+    def ready(self) -> bool:
+        """Whether it may have a task: the libraries are loaded, or were when its process ended."""
+        return self._loaded.done()
 
     def submit(self, function: Callable[..., Any], *arguments: Any, task: Any = None) -> None:
         """Give it something to do."""
@@ -206,7 +207,7 @@ class Pool:
         if busy:
             wait([slot.future for slot in busy], TICK, FIRST_COMPLETED)
         else:
-            time.sleep(TICK)
+            time.sleep(TICK / 10)
         return [slot for slot in busy if slot.future.done()]
 
 
@@ -254,59 +255,6 @@ def local_pool(backend: str, count: int, threads: int | None, memory: int | None
     threads = threads or max(1, usable_cores() // count)
     memory = (memory or int(SHARE_OF_FREE * available_memory())) // (count + others)
     return Pool([pinning(backend, number, count) for number in range(count)], threads, memory)
-
-
-def pinning(
-    backend: str,
-    worker: int,
-    workers: int,
-    environment: Mapping[str, str] = os.environ,
-    *,
-    nvidia: Path = NVIDIA,
-    devices: Path = DEVICES,
-) -> dict[str, str]:
-    """Variables that give a worker its device, from those of this process or folders that list the machine's devices.
-
-    Raises
-    ------
-    InputError : fewer Trainium cores than workers; a core belongs to one process
-    """
-    if backend in ("cuda", "auto"):
-        cards = _names(environment[CUDA]) if CUDA in environment else _numbered(nvidia, ".*")
-        return {CUDA: cards[worker % len(cards)]} if cards else {}
-    if backend not in ("nki", "nki-xla"):
-        return {}
-    given = environment.get(NEURON)
-    cores = _ranges(given) if given else _numbered(devices, r"neuron\d+", CORES_PER_CHIP)
-    if cores and len(cores) < workers:
-        raise InputError(
-            f"--workers {workers}: there are {len(cores)} NeuronCores and a core serves one process: use at most "
-            f"--workers {len(cores)}"
-        )
-    return {NEURON: cores[worker]} if cores else {}
-
-
-def _names(text: str) -> list[str]:
-    """Devices as they are named: numbers, or identifiers such as GPU-8f2c...; -1 ends the list."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    return names[: names.index("-1")] if "-1" in names else names
-
-
-def _numbered(folder: Path, pattern: str, each: int = 1) -> list[str]:
-    """Numbers of the devices of a folder, `each` for each file that is named so."""
-    found = [path for path in folder.glob("*") if re.fullmatch(pattern, path.name)]
-    return [str(number) for number in range(each * len(found))]
-
-
-def _ranges(text: str) -> list[str]:
-    """Cores of "0-3" or "0,2,5-7"."""
-    cores: list[str] = []
-    for part in _names(text):
-        match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part)
-        if match is None or int(match[2] or match[1]) < int(match[1]):
-            raise InputError(f"{NEURON} is {text!r}: expected cores such as 0-3 or 0,1")
-        cores += map(str, range(int(match[1]), int(match[2] or match[1]) + 1))
-    return cores
 
 
 @contextmanager

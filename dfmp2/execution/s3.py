@@ -66,14 +66,7 @@ ANSWERS = (
 
 @contextmanager
 def asking(what: str) -> Iterator[None]:
-    """Translate what goes wrong in the block into an error that says what to do.
-
-    Raises
-    ------
-    BackendUnavailable : no credentials that AWS knows, or no region
-    InputError : something named does not exist, or is not as AWS wants it
-    ResourceError : it is not allowed, AWS cannot be reached, or the disk is full
-    """
+    """Translate what goes wrong in the block into an error that says what to do (ANSWERS)."""
     from boto3.exceptions import Boto3Error
     from botocore.exceptions import BotoCoreError, ClientError
 
@@ -88,12 +81,7 @@ def asking(what: str) -> Iterator[None]:
 
 
 def connect(service: str, region: str | None = None, profile: str | None = None) -> Any:
-    """A client of "batch" or "s3"; region and profile None for what the environment or ~/.aws says.
-
-    Raises
-    ------
-    BackendUnavailable : boto3, credentials or region are missing
-    """
+    """A client of "batch" or "s3"; BackendUnavailable where boto3, credentials or region are missing."""
     try:
         import boto3
         from botocore.config import Config
@@ -108,54 +96,42 @@ def connect(service: str, region: str | None = None, profile: str | None = None)
 
 
 class Store:
-    """What is done with files in S3 by its `client`; each method raises a `Dfmp2Error` when it cannot be done."""
+    """What is below s3://BUCKET/PREFIX, by names; each method raises a `Dfmp2Error` when it cannot be done."""
 
-    def __init__(self, client: Any) -> None:
-        self._client = client
+    def __init__(self, client: Any, place: str) -> None:
+        self._client, self._place = client, place
+        self._bucket, _, self._prefix = f"{place}/".removeprefix("s3://").partition("/")
 
-    def names(self, prefix: str) -> set[str]:
-        """What follows `prefix` in the names of all objects that begin with it."""
-        bucket, key = _parts(prefix)
-        with asking(f"listing {prefix}*"):
-            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=key)
-            return {entry["Key"][len(key) :] for page in pages for entry in page.get("Contents", ())}
+    def names(self) -> set[str]:
+        """Of all objects."""
+        with asking(f"listing {self._place}"):
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
+            return {one["Key"].removeprefix(self._prefix) for page in pages for one in page.get("Contents", ())}
 
-    def get(self, place: str, path: Path) -> None:
+    def get(self, name: str, path: Path) -> None:
         """Put an object into a file, all or nothing."""
-        with asking(f"copying {place} to {path}"):
+        with asking(f"copying {self._place}/{name} to {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._client.download_file(*_parts(place), str(path))
+            self._client.download_file(self._bucket, self._prefix + name, str(path))
 
-    def put(self, content: Path | bytes, place: str) -> None:
-        """Put a file or bytes into an object; FileNotFoundError for a file that is gone."""
-        opened = io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb")  # noqa: SIM115 - closed below
-        with opened as stream, asking(f"writing {place}"):
-            self._client.upload_fileobj(stream, *_parts(place))
+    def put(self, name: str, content: Path | bytes) -> None:
+        """Put bytes or a file, which is one version of it, into an object; FileNotFoundError for one that is gone."""
+        with (
+            io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb") as stream,
+            asking(f"writing {self._place}/{name}"),
+        ):
+            self._client.upload_fileobj(stream, self._bucket, self._prefix + name)
 
-    def delete(self, place: str) -> None:
+    def delete(self, name: str) -> None:
         """Remove an object, if there is one."""
-        bucket, key = _parts(place)
-        with asking(f"removing {place}"):
-            self._client.delete_object(Bucket=bucket, Key=key)
-
-
-def _parts(place: str) -> tuple[str, str]:
-    """Bucket and key of s3://BUCKET/KEY."""
-    bucket, _, key = place.removeprefix("s3://").partition("/")
-    return bucket, key
-
-
-# --- inputs -----------------------------------------------------------------------------------------------------------
+        with asking(f"removing {self._place}/{name}"):
+            self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
 
 
 def pack(batch: Batch) -> bytes:
-    """The inputs of a batch as a tar archive: the same inputs, the same bytes.
+    """The inputs of a batch as a tar archive: the same inputs, the same bytes. InputError for an unreadable file.
 
     The manifest is written anew, so that no path leads anywhere but into the archive.
-
-    Raises
-    ------
-    InputError : a file cannot be read
     """
     files, root = dict[str, bytes](), batch.root.resolve()
 
@@ -189,25 +165,17 @@ def pack(batch: Batch) -> bytes:
 
 @contextmanager
 def unpacked(source: str, programs: str | None, every: float) -> Iterator[tuple[Batch, S3Copies]]:
-    """A batch whose inputs are in S3, in a folder that goes with the block, and the copies of its files.
+    """The batch of s3://BUCKET/PREFIX/inputs/NAME.tar in a folder that goes with the block, and copies of its files.
 
-    Parameters
-    ----------
-    source : s3://BUCKET/PREFIX/inputs/NAME.tar
-    programs : place of compiled programs in S3, None where they are on a file system or not needed
-    every : s between two copies
-
-    Raises
-    ------
-    Dfmp2Error : S3 cannot be read or written
+    `programs` and `every` are those of S3Copies.
     """
-    store, results = Store(connect("s3")), f"{source.rpartition(f'/{INPUTS}/')[0]}/{RESULTS}"
-    probe = f"{results}/.{os.environ.get('AWS_BATCH_JOB_ID', '')}"
-    store.put(b"", probe)  # here a role that may not write is found, not after hours
-    store.delete(probe)
+    client, (place, _, archive_name) = connect("s3"), source.rpartition(f"/{INPUTS}/")
+    results, probe = Store(client, f"{place}/{RESULTS}"), f".{os.environ.get('AWS_BATCH_JOB_ID', '')}"
+    results.put(probe, b"")  # here a role that may not write is found, not after hours
+    results.delete(probe)
     with tempfile.TemporaryDirectory(prefix="dfmp2-batch-", dir=os.environ.get(VARIABLE)) as made:
         folder = Path(made)
-        store.get(source, folder / "inputs.tar")
+        Store(client, f"{place}/{INPUTS}").get(archive_name, folder / "inputs.tar")
         try:
             with tarfile.open(folder / "inputs.tar") as archive:
                 for entry in archive:  # the filters of `tarfile` are missing before Python 3.11.4
@@ -217,39 +185,34 @@ def unpacked(source: str, programs: str | None, every: float) -> Iterator[tuple[
         except tarfile.TarError as error:
             raise InputError(f"{source} is no archive of inputs ({error}): submit the batch again") from error
         batch = read_manifest(folder / MANIFEST, output=folder / RESULTS)
-        yield batch, S3Copies(store, results, batch.output, programs, every)
+        yield batch, S3Copies(results, batch.output, Store(client, programs) if programs else None, every)
 
 
 class S3Copies:
-    """Copies of the files of some items, and of compiled programs.
+    """Copies in `results` of the files of some items, which are in `folder`, every so many seconds.
 
+    Compiled programs are fetched from `programs`, and copied there; None where they are on a file system or not needed.
     Lock files stay on the host, so two jobs that compute one item do it twice, with the same result.
-
-    Parameters
-    ----------
-    results : place in S3 of what is in `folder`, the output of the batch
-    programs : place of compiled programs, which are fetched; None where nothing is copied
-    every : s between two copies
     """
 
-    def __init__(self, store: Store, results: str, folder: Path, programs: str | None, every: float) -> None:
-        self._store, self._results, self._folder, self._every = store, results, folder, every
+    def __init__(self, results: Store, folder: Path, programs: Store | None, every: float) -> None:
+        self._results, self._folder, self._every = results, folder, every
         self._programs, self._cache = programs, accelerator().cache_folder()
         self._names: Sequence[str] = ()
         self._known: dict[str, tuple[int, int]] = {}  # what S3 holds: the file's stamp when it was copied
         self._known_programs: set[str] = set()
         self._due = time.monotonic() + every
         if programs is not None:
-            self._known_programs = {name for name in store.names(f"{programs}/") if PROGRAM.fullmatch(name)}
+            self._known_programs = set(filter(PROGRAM.fullmatch, programs.names()))
             for name in self._known_programs - self._compiled():
-                store.get(f"{programs}/{name}", self._cache / name)
+                programs.get(name, self._cache / name)
 
     def fetch(self, names: Sequence[str]) -> int:
         """Get what S3 has of these items; how many files that were."""
-        self._names, there = names, self._store.names(f"{self._results}/")
+        self._names, there = names, self._results.names()
         for file in (f"{name}{suffix}" for name in names for suffix in (*PASSING, ".h5")):
             if file in there:
-                self._store.get(f"{self._results}/{file}", self._folder / file)
+                self._results.get(file, self._folder / file)
                 self._known[file] = stamp(self._folder / file)
         return len(self._known)
 
@@ -265,17 +228,17 @@ class S3Copies:
                     continue
                 if seen[file] != NO_FILE:
                     with suppress(FileNotFoundError):  # it went since; the next look will see that
-                        self._store.put(self._folder / file, f"{self._results}/{file}")
+                        self._results.put(file, self._folder / file)
                         self._known[file] = seen[file]
                 elif not file.endswith(KEPT):
-                    self._store.delete(f"{self._results}/{file}")
+                    self._results.delete(file)
                     del self._known[file]
         if self._programs is not None:
             for name in sorted(self._compiled() - self._known_programs, reverse=True):  # .neff before its .json
-                self._store.put(self._cache / name, f"{self._programs}/{name}")
+                self._programs.put(name, self._cache / name)
                 self._known_programs.add(name)
 
     def _compiled(self) -> set[str]:
         """Programs on this host."""
         found = (path.relative_to(self._cache).as_posix() for path in self._cache.glob("*/*"))
-        return {name for name in found if PROGRAM.fullmatch(name)}
+        return set(filter(PROGRAM.fullmatch, found))

@@ -20,7 +20,7 @@ from typing import Any
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import BackendUnavailable, InputError
 from dfmp2.execution.manifest import COMPILED, Batch, slug
-from dfmp2.execution.pool import CORES_PER_CHIP
+from dfmp2.host.devices import CORES_PER_CHIP
 from dfmp2.host.files import require_writable
 from dfmp2.molecule.text import printable
 

@@ -10,17 +10,13 @@ and every option that can change a result or its checks; memory, threads and scr
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
-import math
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,38 +29,16 @@ from dfmp2.molecule.text import read_text
 from dfmp2.molecule.xyz import MAX_BYTES, TOO_LARGE, parse_xyz, read_point_charges
 from dfmp2.mp2.identity import changed, fingerprint, question
 from dfmp2.mp2.result import MP2Result
-from dfmp2.output.hdf5 import printed, read_verified
+from dfmp2.output.hdf5 import read_verified
 from dfmp2.output.series import METHOD, differences, method
-from dfmp2.output.study import Column, write_table
+from dfmp2.output.table import NUMBERS, numbers_of, to_csv, to_json
 
-NUMBERS: dict[str, tuple[str, str | None]] = {  # in tables: attribute of a result, unit (None for text)
-    "formula": ("molecule.formula", None),
-    "charge": ("molecule.charge", "elementary charge"),
-    "multiplicity": ("molecule.multiplicity", ""),
-    "reference": ("reference.kind", None),
-    "basis": ("orbital_basis.name", None),
-    "scf_total_energy": ("scf_total_energy", "hartree"),
-    "mp2_same_spin_correlation_energy": ("mp2_same_spin_correlation_energy", "hartree"),
-    "mp2_opposite_spin_correlation_energy": ("mp2_opposite_spin_correlation_energy", "hartree"),
-    "mp2_correlation_energy": ("mp2_correlation_energy", "hartree"),
-    "mp2_total_energy": ("mp2_total_energy", "hartree"),
-    "mp2_total_energy_error": ("error_budget.total", "hartree"),
-    "scs_mp2_correlation_energy": ("scs_mp2_correlation_energy", "hartree"),
-    "nao": ("sizes.nao", ""),
-    "homo_lumo_gap": ("diagnostics.homo_lumo_gap", "hartree"),
-    "backend": ("backend", None),
-    "precision": ("precision", None),
-    "warnings": ("diagnostics.warnings", ""),  # how many
-}
-UNITS = {"exit_code": "", "seconds": "s"} | {name: unit for name, (_, unit) in NUMBERS.items() if unit is not None}
 STATES = ("complete", "failed", "pending", "running")
 STATUS_KEYS = ("name", "molecule", "status", "exit_code", "error", "output", "seconds")
 KEPT_KEYS = ("numbers", "fingerprint", "stamp")  # of complete items, in batch.json
 START = "start orbitals sha256:"  # in the command that a result was made with
 INPUT = "input sha256:"  # before the fingerprint, in the command of a task other than an energy
-LARGEST_START = 4 * 10**9  # bytes of a file with start orbitals
-LARGEST_ERROR = 10**6  # bytes of an error file
-LARGEST_INDEX = 500 * 10**6  # bytes
+LARGEST_START, LARGEST_ERROR, LARGEST_INDEX = 4 * 10**9, 10**6, 500 * 10**6  # bytes of files that are read
 INDEX, TABLE, VERSION = "batch.json", "batch.csv", 1
 ABANDONED = 3600.0  # s after which half a batch.json belongs to a process that was killed
 NO_FILE = (0, 0)
@@ -88,7 +62,7 @@ class Row:
     status : one of STATES
     exit_code, error : of a failed item; 0 and None of a complete one
     output, seconds : of a complete item: its file, and the wall time of the calculation
-    numbers, fingerprint, stamp : what else a complete result says (NUMBERS), its input, size and change of its file
+    numbers, fingerprint, stamp : what else a complete result says, its input, size and change of its file
     remark : why a result that is there does not count, or who computes the item
     notes, device_fault : of its worker: for the user, and whether its device must not be used any more
     """
@@ -111,15 +85,10 @@ class Row:
 Inputs = Sequence[Input | InputError]  # of all items, by their places; an error for a molecule that cannot be read
 
 
-# --- inputs -----------------------------------------------------------------------------------------------------------
-
-
 def read_input(item: Item) -> Input:
     """Read the molecule of an item; InputError with what `dfmp2 run` would say of it."""
-    given, (_, text) = (
-        {"units": "angstrom", "point_charge_units": "angstrom", **item.given},
-        read_text(item.path, MAX_BYTES, TOO_LARGE),
-    )
+    _, text = read_text(item.path, MAX_BYTES, TOO_LARGE)
+    given = {"units": "angstrom", "point_charge_units": "angstrom", **item.given}
     state: dict[str, Any] = {name: given.get(name) for name in ("charge", "multiplicity", "units")}
     charges = read_point_charges(given.get("point_charges"), given["point_charge_units"])
     molecule = parse_xyz(text, file=item.molecule, **state).molecule.in_field(charges)
@@ -161,9 +130,6 @@ def _file_hash(path: Path) -> str:
         raise InputError(f"--scf-from {path}: cannot be read ({error.strerror})") from error
 
 
-# --- states -----------------------------------------------------------------------------------------------------------
-
-
 def look(batch: Batch, inputs: Inputs) -> list[Row]:
     """The state of all items, in their order."""
     known = _read_index(batch)
@@ -203,21 +169,16 @@ def look_at(
             row = replace(row, remark=f"its input has changed since the result was made ({what})")
         except (InputError, ResultFileError) as error:
             row = replace(row, remark=f"its result does not count ({error})")
-    error_of = _read_json(error_file(path), LARGEST_ERROR)
-    if not isinstance(error_of.get("code"), int):
+    failure = _read_json(error_file(path), LARGEST_ERROR)
+    if not isinstance(failure.get("code"), int):
         return row
     seconds = known.seconds if known is not None and known.status == "failed" else None
-    return replace(
-        row, status="failed", exit_code=error_of["code"], error=str(error_of.get("message")), seconds=seconds
-    )
+    return replace(row, status="failed", exit_code=failure["code"], error=str(failure.get("message")), seconds=seconds)
 
 
 def complete_row(row: Row, path: Path, result: MP2Result, fingerprint: str) -> Row:
-    """The row of an item with its result, which is at `path`; numbers that JSON cannot hold are None."""
-    numbers = {name: attrgetter(attribute)(result) for name, (attribute, _) in NUMBERS.items()}
-    numbers["warnings"] = len(numbers["warnings"])
-    numbers = {k: None if isinstance(x, float) and not math.isfinite(x) else x for k, x in numbers.items()}
-    known: dict[str, Any] = {"numbers": numbers, "fingerprint": fingerprint, "stamp": stamp(path)}
+    """The row of an item with its result, which is at `path`."""
+    known: dict[str, Any] = {"numbers": numbers_of(result), "fingerprint": fingerprint, "stamp": stamp(path)}
     done: dict[str, Any] = {"exit_code": 0, "output": str(path), "seconds": result.timings.total}
     return Row(row.name, row.molecule, "complete", **done, **known)
 
@@ -229,9 +190,6 @@ def stamp(path: Path) -> tuple[int, int]:
     except OSError:
         return NO_FILE
     return status.st_size, status.st_mtime_ns
-
-
-# --- files of a batch -------------------------------------------------------------------------------------------------
 
 
 def error_file(path: Path) -> Path:
@@ -270,7 +228,7 @@ def write_index(batch: Batch, rows: Sequence[Row]) -> None:
         | {key: getattr(row, key) for key in ("seconds", "output", "error")}
         for row in rows
     ]
-    write_atomically(batch.output / TABLE, _csv(table), overwrite=True)
+    write_atomically(batch.output / TABLE, to_csv(table), overwrite=True)
 
 
 def _read_index(batch: Batch) -> dict[str, Row]:
@@ -309,20 +267,6 @@ def remove_leftovers(folder: Path) -> None:
             part.unlink(missing_ok=True)
 
 
-def to_json(value: Any) -> str:
-    """JSON text with a newline."""
-    return json.dumps(value, indent=1, allow_nan=False) + "\n"
-
-
-def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """A table with the keys of the first row as its head; numbers with all their digits."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return printed(text.getvalue())
-
-
 def _read_json(path: Path, most: int) -> dict[str, Any]:
     """The object in a file, empty when it is not there or cannot be understood."""
     try:
@@ -330,9 +274,6 @@ def _read_json(path: Path, most: int) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-# --- one table of all results -----------------------------------------------------------------------------------------
 
 
 def collect_results(batch: Batch, *, allow_mixed: bool) -> tuple[list[dict[str, Any]], dict[str, str], list[str]]:
@@ -364,27 +305,3 @@ def collect_results(batch: Batch, *, allow_mixed: bool) -> tuple[list[dict[str, 
         remarks.append(f"{missing} of {len(batch.items)} items are not complete and not in the table")
     notes = {field: ", ".join(dict.fromkeys(found[field] for found in methods.values())) for field in METHOD}
     return rows, notes, remarks
-
-
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], notes: Mapping[str, str], *, overwrite: bool) -> None:
-    """Write collected rows, and `notes` that hold for all of them, as HDF5, CSV or JSON by the end of the file's name.
-
-    Raises
-    ------
-    ResultFileError : the file exists and `overwrite` is false
-    ResourceError : it cannot be written
-    """
-    if path.suffix == ".csv":
-        write_atomically(path, _csv(rows), overwrite=overwrite)
-    elif path.suffix == ".json":
-        write_atomically(path, to_json({**notes, "items": list(rows)}).encode(), overwrite=overwrite)
-    else:
-        columns = {name: _column(name, [row[name] for row in rows]) for name in rows[0]}
-        write_table(path, "batch", columns, notes, overwrite=overwrite)
-
-
-def _column(name: str, values: list[Any]) -> Column:
-    described = name.replace("_", " ")
-    if name in UNITS:
-        return Column([None if value is None else float(value) for value in values], UNITS[name], described)
-    return Column([printed(str(value)).decode() for value in values], "", described)

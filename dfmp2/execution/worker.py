@@ -189,22 +189,22 @@ def compute_item(task: Task) -> Row:
             message = f"the system refused: {what}"
         if "--memory" in message:
             message += "; each worker of a batch has its share of the memory"
-        row = failed(task.row, task.target, code, message, traceback.format_exc(), notes)
+        row = failed(task.row, task.target, code, message, traceback.format_exc())
         row = replace(row, seconds=time.perf_counter() - begun, device_fault=isinstance(error, DeviceFault))
     finally:
         Stop.ask(False)
         _idle.set()
-    return replace(row, notes=tuple(notes))
+    return replace(row, notes=(*notes, *row.notes))
 
 
-def failed(row: Row, target: Path, code: int, message: str, text: str, notes: list[str]) -> Row:
+def failed(row: Row, target: Path, code: int, message: str, text: str) -> Row:
     """The row of an item that failed, after writing NAME.error.json."""
     from dfmp2.execution.state import error_file, write_failure
 
     try:
         write_failure(error_file(target), code, message, text)
     except ResourceError as error:
-        notes.append(f"its error file is missing: {error}")
+        row = replace(row, notes=(*row.notes, f"its error file is missing: {error}"))
     return replace(row, status="failed", exit_code=code, error=message)
 
 
