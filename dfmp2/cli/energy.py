@@ -208,7 +208,7 @@ def _compute_shard(
         replace_foreign=display.overwrite,
     ) as kept:
         signals.finish_first(kept)
-        mine, every = compute_shard(source, chosen, *part, console, command_line(), kept)
+        mine, every = compute_shard(source, chosen, part, console, command_line(), kept)
         kept.write()
     facts = {"shard": list(part), "tiles": len(mine), "pairs": pairs_of(mine), "of_pairs": pairs_of(every)}
     text = (

@@ -60,13 +60,7 @@ Requests = dict[str, dict[str, Any]]  # by the names of files for `aws batch ...
 def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dict[str, bytes]]:
     """What AWS Batch is asked, and the inputs by their place in S3, none where they are on a mounted file system.
 
-    Parameters
-    ----------
-    given : options of `dfmp2 batch submit --aws-batch`
-
-    Raises
-    ------
-    InputError : an option is missing, or what is asked does not fit together
+    `given` are the options of `dfmp2 batch submit --aws-batch`; InputError where they do not fit together.
     """
     for option, what in (("queue", "job queue"), ("image", "container image")):
         if not given[option]:
@@ -228,12 +222,7 @@ def _is_mounted(path: Path, mounts: Mapping[str, Any]) -> bool:
 
 
 def submit(requests: Requests, inputs: Mapping[str, bytes], region: str | None, profile: str | None) -> dict[str, str]:
-    """Send a batch to its queue; the ARN of the job definition and the numbers of the jobs.
-
-    Raises
-    ------
-    Dfmp2Error : AWS refuses, or does not answer
-    """
+    """Send a batch to its queue; the ARN of the job definition and the numbers of the jobs."""
     client = connect("batch", region, profile)
     queue, definition = requests["array"]["jobQueue"], requests["job-definition"]
     with asking(f"looking at the job queue {queue}"):

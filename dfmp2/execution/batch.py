@@ -110,12 +110,7 @@ class BatchRun:
         return [self.rows[place] for place in self.mine if self.rows[place].status == status]
 
     def compute(self, pool: Pool, workers: int) -> None:
-        """Compute what is not complete, with up to `workers` workers of `pool`.
-
-        Raises
-        ------
-        Dfmp2Error : nothing could be computed at all; the failure of an item is in its row
-        """
+        """Compute what is not complete with up to `workers` workers of `pool`; the failure of an item is in its row."""
         output = self.batch.output
         try:
             output.mkdir(parents=True, exist_ok=True)
@@ -301,21 +296,11 @@ class BatchRun:
                 self._observer.note(f"batch.json could not be written ({error}); the results do not depend on it")
 
 
-# --- before a batch on Trainium ---------------------------------------------------------------------------------------
-
-
 def compile_programs(batch: Batch, copies: S3Copies | None, stop_asked: Callable[[], int]) -> int:
     """Compile what the batch will launch, in a job of its own before its array: else every task does the same.
 
-    One program serves a bucket of sizes (virtuals to 32, fitting functions to 256).
-
-    Returns
-    -------
-    The exit code of the first `dfmp2 kernels warmup` that fails, else 0
-
-    Raises
-    ------
-    Interrupted : stopped; what was compiled is kept
+    One program serves a bucket of sizes (virtuals to 32, fitting functions to 256). Returns the exit code of the first
+    `dfmp2 kernels warmup` that fails, else 0; Interrupted when stopped, with what was compiled kept.
     """
     lane, buckets = str(batch.asks_for(*COMPILED)), dict[Any, list[str]]()
     for item, work in zip(batch.items, works(batch, read_inputs(batch)), strict=True):

@@ -30,12 +30,7 @@ SHARE_OF_LIMIT = 0.8  # of a worker's memory limit; at 0.95 its nanny ends it
 
 
 def read_engine(text: str) -> str:
-    """The address of the scheduler that --engine names, by itself or in a scheduler file.
-
-    Raises
-    ------
-    InputError : neither, or one that others may reach and that is not encrypted
-    """
+    """The address of the scheduler that --engine names, itself or by its file; InputError for one open to others."""
     try:
         address = text if "://" in text else str(json.loads(Path(text).read_text(encoding="utf-8"))["address"])
         parts = urlsplit(address)
@@ -127,11 +122,8 @@ class DaskSlot:
 class DaskPool(Pool):
     """The workers of a Dask cluster, also those that join it later.
 
-    Parameters
-    ----------
-    engine : scheduler file or address
-    folder : output, which all workers see
-    threads, memory : of each task, memory in bytes; 0 for those of its Dask worker
+    `engine` is a scheduler file or address, `folder` the output, which all workers see; `threads` and `memory` in bytes
+    are those of each task, 0 for those of its Dask worker.
     """
 
     def __init__(self, engine: str, folder: Path, threads: int, memory: int) -> None:

@@ -55,14 +55,10 @@ COMPILED = ("nki", "nki-xla")  # backends that launch compiled programs
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One molecule of a batch.
+    """One molecule of a batch: the name of its files, its own file as given and found, and how it is computed.
 
-    Attributes
-    ----------
-    name : of its files in the output folder
-    molecule : its file as it was given; path : the file
-    options : of the run; `memory`, `threads` and `scratch` are those of the whole batch
-    given : all that was said about it: the options by name, and what is in OF_THE_ITEM
+    `given` is all that was said about it: options by name, and what is in OF_THE_ITEM. Memory, threads and scratch of
+    its options are those of the whole batch.
     """
 
     name: str
@@ -81,11 +77,8 @@ class Item:
 class Batch:
     """All items, with different names, in the order in which they were given.
 
-    Attributes
-    ----------
-    source : the manifest, "" when the files were named on the command line
-    root : folder that paths are relative to
-    output : folder of the results
+    `source` is the manifest, "" when the files were named on the command line; `root` is the folder that paths are
+    relative to, `output` that of the results.
     """
 
     source: str
@@ -110,10 +103,6 @@ def read_manifest(path: str | Path, *, root: str | Path | None = None, output: s
     ----------
     root : folder that paths are relative to, None for the manifest's own
     output : wins over the manifest's
-
-    Raises
-    ------
-    InputError : naming file, key and item
     """
     file, text = read_text(path, MAX_BYTES, f"more than {MAX_BYTES // 10**6} MB: split the batch", "a TOML manifest")
     try:
@@ -142,10 +131,6 @@ def make_batch(files: Sequence[str], values: Mapping[str, Any], output: Path, ro
     ----------
     values : option names with underscores
     root : folder that their names are relative to, None for the working directory
-
-    Raises
-    ------
-    InputError : a bad value, or two files of the same name
     """
     root = Path.cwd() if root is None else Path(root)
     given = {
@@ -157,12 +142,7 @@ def make_batch(files: Sequence[str], values: Mapping[str, Any], output: Path, ro
 
 
 def read_values(table: Mapping[str, Any], other: tuple[str, ...], where: str) -> dict[str, Any]:
-    """The options in a table but for its `other` keys, under their names with underscores.
-
-    Raises
-    ------
-    InputError : an unknown key, or one that is given twice
-    """
+    """The options in a table but for its `other` keys, under their names with underscores."""
     values: dict[str, Any] = {}
     for key, value in table.items():
         name = key.replace("-", "_")

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 PARTS = 16  # for each worker, at least: they end at about the same time
 SECONDS = 5.0  # that a part takes about, at most: what is lost with a worker
 
+Shard = tuple[int, int]  # I of N
+
 
 def pairs_of(keys: list[TileKey]) -> int:
     """Pairs in all of these tiles."""
@@ -73,15 +75,12 @@ def evaluator(calculation: Calculation, source: OpenedFile) -> Callable[[list[Ti
     return evaluate
 
 
-# --- shards -----------------------------------------------------------------------------------------------------------
-
-
 def shard_of(target: Path, index: int, count: int) -> Path:
     """What a shard of a result is called; its tiles are in the checkpoint of that."""
     return target.with_name(f"{target.name}.shard-{index}-of-{count}")
 
 
-def shards_of(target: Path) -> dict[tuple[int, int], Path]:
+def shards_of(target: Path) -> dict[Shard, Path]:
     """The files of tiles beside a result, by (I, N)."""
     files = sorted(target.parent.glob(f"{glob.escape(target.name)}.shard-*{SUFFIX}"))
     found = ((re.search(r"\.shard-(\d{1,9})-of-(\d{1,9})\.checkpoint$", path.name), path) for path in files)
@@ -100,22 +99,10 @@ def label(index: int, count: int) -> str:
 
 
 def compute_shard(
-    source: OpenedFile,
-    options: Options,
-    index: int,
-    count: int,
-    listener: Listener,
-    command: str,
-    checkpoint: Checkpoint,
+    source: OpenedFile, options: Options, shard: Shard, listener: Listener, command: str, checkpoint: Checkpoint
 ) -> tuple[list[TileKey], list[TileKey]]:
-    """Compute the tiles of part `index` of `count` that `checkpoint` lacks; the part, and all tiles.
-
-    Raises
-    ------
-    InputError : there are fewer tiles than parts
-    Dfmp2Error : as of `energy`
-    """
-    tiles_only = replace(options, certify_fit=False)
+    """Compute the tiles of part I of N that `checkpoint` lacks; the part, and all tiles."""
+    (index, count), tiles_only = shard, replace(options, certify_fit=False)
     with opened_calculation(source, tiles_only, listener, command, checkpoint) as calculation:
         keys = tile_keys(source.prepared.shapes, calculation.setup.backend.limits, 0)
         if count > len(keys):
@@ -168,9 +155,6 @@ def collected(target: Path, calculation: Calculation, keys: list[TileKey]) -> Re
     yield from ((key, done[key]) for key in keys)
 
 
-# --- workers ----------------------------------------------------------------------------------------------------------
-
-
 class Job(NamedTuple):
     """What a worker needs to know beside its tiles: the file of B, the options, and which calculation that is."""
 
@@ -183,13 +167,7 @@ _jobs: dict[Job, tuple[ExitStack, Callable[[list[TileKey]], Results]]] = {}  # o
 
 
 def compute_tiles(job: Job, keys: list[TileKey]) -> list[tuple[TileKey, PairTerms]]:
-    """Tiles of one pass with their terms.
-
-    Raises
-    ------
-    ResultFileError : what the worker finds is another calculation, by its file, options or versions
-    Dfmp2Error : as of `energy`
-    """
+    """Tiles of one pass with their terms; ResultFileError where the worker finds another file, options or versions."""
     if job not in _jobs:
         for stack, _ in _jobs.values():
             stack.close()

@@ -124,13 +124,7 @@ class Slot:
         self.task, self.future = task, self._executor.submit(function, *arguments)
 
     def result(self) -> Any:
-        """What its task gives; it is free again, and `task` says of what.
-
-        Raises
-        ------
-        Died : the process has
-        Dfmp2Error : workers cannot start; or what the task raises
-        """
+        """What its `task` gives or raises; Died where the process has, Dfmp2Error where none can start."""
         future, self.future = self.future or Future(), None
         error = future.exception()
         if error is None:
@@ -214,17 +208,12 @@ class Pool:
 def share_out(
     pool: Pool, parts: Sequence[Any], call: Callable[[Any, Any], Call], need: tuple[int, int] | None = None
 ) -> Iterator[Any]:
-    """What parts of a work give, as the workers finish them; a part whose worker dies goes to another.
+    """What parts of a work give, as the workers finish them; a part whose worker dies goes to another, TRIES times.
 
     Parameters
     ----------
     call : slot, part -> what the worker calls
     need : as of Died.message, of a part
-
-    Raises
-    ------
-    ResourceError : TRIES workers died of one part; the message says what they would need
-    Dfmp2Error : what a worker raises, or workers that cannot start
     """
     waiting, deaths = deque(enumerate(parts)), Counter[int]()
     while waiting or pool.busy:
@@ -247,10 +236,8 @@ def share_out(
 def local_pool(backend: str, count: int, threads: int | None, memory: int | None, *, others: int = 0) -> Pool:
     """Workers of this host, among which it is divided, each with its device.
 
-    Parameters
-    ----------
-    threads : of each, None to divide the cores
-    memory : of all, and of `others` processes beside them, bytes; None for most of what is free
+    `threads` are those of each, None to divide the cores; `memory` in bytes is that of all and of `others` processes
+    beside them, None for most of what is free.
     """
     threads = threads or max(1, usable_cores() // count)
     memory = (memory or int(SHARE_OF_FREE * available_memory())) // (count + others)

@@ -47,12 +47,7 @@ class Work(NamedTuple):
 
 
 def works(batch: Batch, inputs: Inputs) -> list[Work]:
-    """All items. Sizes follow from the atoms and the options, so each composition is looked at once.
-
-    Raises
-    ------
-    InputError : PySCF is missing
-    """
+    """All items. Sizes follow from the atoms and the options, so each composition is looked at once."""
     import_pyscf()
     found, known = [], dict[str, Workload]()
     for place, (item, given) in enumerate(zip(batch.items, inputs, strict=True)):
@@ -119,15 +114,10 @@ def foresee(batch: Batch, count: int, *, chained: bool = False) -> dict[str, Any
     }
 
 
-# --- order and shards -------------------------------------------------------------------------------------------------
-
-
 def arrange(items: Sequence[Work], *, parts: int, chained: bool) -> list[list[Work]]:
     """Items that one worker computes one after the other, in the order in which they should begin.
 
-    Parameters
-    ----------
-    parts : pieces that a series is cut into when items are chained, so that as many can work on it
+    A series is cut into as many `parts` when items are chained, so that as many can work on it.
     """
     series: dict[str | int, list[Work]] = {}
     for item in sorted(items):
@@ -154,9 +144,6 @@ def _cost(piece: Sequence[Work]) -> float:
     return sum(item.cost for item in piece)
 
 
-# --- array jobs -------------------------------------------------------------------------------------------------------
-
-
 def read_shard(text: str) -> tuple[int, int]:
     """(I, N) from "I/N", I from 0 to N - 1; InputError where it is none."""
     match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text.strip())
@@ -166,12 +153,7 @@ def read_shard(text: str) -> tuple[int, int]:
 
 
 def shard_of_job(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
-    """(I, N) of a task in a Slurm or AWS Batch array job; None outside of one.
-
-    Raises
-    ------
-    InputError : the scheduler's variables make no sense
-    """
+    """(I, N) of a task in a Slurm or AWS Batch array job; None outside of one."""
     for names in SCHEDULERS:
         if names[0] not in environment:
             continue

@@ -279,10 +279,7 @@ def _read_json(path: Path, most: int) -> dict[str, Any]:
 def collect_results(batch: Batch, *, allow_mixed: bool) -> tuple[list[dict[str, Any]], dict[str, str], list[str]]:
     """Rows of all complete results, their hashes checked; what holds for all of them; and what there is to remark.
 
-    Raises
-    ------
-    InputError : there is none, or they are of different methods, so that their energies do not belong beside each
-        other, and `allow_mixed` is false
+    InputError where there is none, or their methods differ, so that their energies do not belong beside each other.
     """
     rows, remarks, methods, read = [], [], dict[str, dict[str, str]](), list[MP2Result]()
     for item, given in zip(batch.items, read_inputs(batch), strict=True):

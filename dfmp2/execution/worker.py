@@ -77,12 +77,8 @@ class Task:
     token: Path | None
 
 
-# --- set-up -----------------------------------------------------------------------------------------------------------
-
-
 def begin(count: int, variables: Mapping[str, str], errors: str) -> None:
-    """Set threads and devices before anything reads them; the initializer of the process, which starts with its
-    signals blocked.
+    """Set threads and devices before anything reads them; the initializer of the process, whose signals are blocked.
 
     Parameters
     ----------
@@ -155,9 +151,6 @@ class Stop(Silent):
             self._looked, stop = time.monotonic(), not self._token.exists()
         if stop and not (self.checkpoint is not None and self.checkpoint.ask_to_stop()):
             raise Interrupted("stopped")
-
-
-# --- items ------------------------------------------------------------------------------------------------------------
 
 
 def compute_item(task: Task) -> Row:
