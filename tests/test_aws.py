@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from dfmp2.errors import BackendUnavailable, InputError, Interrupted, ResourceError
-from dfmp2.execution.aws import INSTANCES, RETRY_RULES
+from dfmp2.execution.aws import INSTANCES, MANIFEST, RETRY_RULES, S3Copies, Store, asking, pack, unpacked
 from dfmp2.execution.batch import compile_programs
 from dfmp2.execution.manifest import read_manifest
-from dfmp2.execution.s3 import MANIFEST, S3Copies, Store, asking, pack, unpacked
 from dfmp2.execution.state import read_input
 from dfmp2.trainium.launch.environment import LIBRARIES, TOOLS
 from tests.aws import BUCKET, CREDENTIALS, PLACE, PREFIX, ROLE, Cloud, cloud
@@ -353,10 +352,10 @@ def test_a_checkpoint_stays_until_its_result_is_copied(aws: Cloud, tmp_path: Pat
             path.unlink()
         return real(path)
 
-    from dfmp2.execution import s3
+    from dfmp2.execution import aws as module
 
-    real = s3.stamp
-    monkeypatch.setattr(s3, "stamp", late)
+    real = module.stamp
+    monkeypatch.setattr(module, "stamp", late)
     own.save(now=True)
     assert seen == [{CHECKPOINT, "results/row.h5"}] and aws.names() == {"results/row.h5"}
 

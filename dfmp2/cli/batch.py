@@ -133,7 +133,7 @@ def run(
         display = Display(console)
         copies = None
         if sources[0].startswith("s3://"):  # in a container of AWS Batch: its job is that of `batch submit --aws-batch`
-            from dfmp2.execution.s3 import unpacked
+            from dfmp2.execution.aws import unpacked
 
             batch, copies = stack.enter_context(unpacked(sources[0], programs, copy_every))
         else:

@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import Dfmp2Error, InputError, Interrupted, ResourceError
-from dfmp2.execution.manifest import COMPILED, TASKS, Batch
+from dfmp2.execution.manifest import COMPILED, Batch
 from dfmp2.execution.pool import Died, Pool
 from dfmp2.execution.shards import Work, arrange, memory_needed, shards, works
 from dfmp2.execution.state import (
     INDEX,
-    INPUT,
-    START,
     Input,
     Row,
     look,
@@ -35,7 +33,7 @@ from dfmp2.host.locks import discard
 from dfmp2.planning.plan import trainium_shapes
 
 if TYPE_CHECKING:
-    from dfmp2.execution.s3 import S3Copies
+    from dfmp2.execution.aws import S3Copies
 
 PATIENCE = 8.0  # s that workers have to stop
 GRACE = 15.0  # s that items of other processes are waited for: the workers of a batch that was killed end within that
@@ -45,16 +43,11 @@ Piece = tuple[int | None, list[int]]  # places of items to compute one after the
 
 
 class Observer(Protocol):
-    """What a run reports while it goes on, and what it asks."""
+    """What a run reports (an item has ended, about `left` s remain), and how often the user has asked to stop."""
 
-    def note(self, text: str) -> None:
-        """Something to know about one item or the whole."""
-
-    def item(self, row: Row, done: int, total: int, left: float | None) -> None:
-        """An item has ended; about `left` seconds remain."""
-
-    def stop_asked(self) -> int:
-        """How often the user has asked to stop."""
+    def note(self, text: str) -> None: ...
+    def item(self, row: Row, done: int, total: int, left: float | None) -> None: ...
+    def stop_asked(self) -> int: ...
 
 
 class BatchRun:
@@ -207,23 +200,11 @@ class BatchRun:
             slot.close()  # it holds no memory, and begins again should there be something to do
 
     def _task(self, slot: Any, before: int | None, place: int, given: Input) -> Task:
-        item = self.batch.items[place]
-        start = None
+        start, output = None, self.batch.output.absolute()  # a worker may have another working directory
         if before is not None and self.rows[before].status == "complete":
             start = self.batch.result(self.batch.items[before]).absolute()
-        begun = f"; {START}{given.start}" if given.start else ""
-        asked = "" if item.task == "energy" else f"; {item.task}, {INPUT}{given.fingerprint}"
-        return Task(
-            row=Row(item.name, item.molecule),
-            kind=TASKS[item.task],
-            molecule=given.molecule,
-            options=replace(item.options, memory=slot.memory, threads=slot.threads, scratch=self._scratch),
-            target=self.batch.result(item).absolute(),  # a worker may have another working directory
-            start=start,
-            fingerprint=given.fingerprint,
-            command=f"{self._command}  # item {item.name}{begun}{asked}",
-            token=slot.token,
-        )
+        share = {"memory": slot.memory, "threads": slot.threads, "scratch": self._scratch}
+        return Task(self.batch.items[place], given, output, share, start, self._command, slot.token)
 
     # What became of it
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dfmp2.errors import (
     ComparisonFailed,
@@ -35,9 +35,8 @@ from dfmp2.host import threads
 from dfmp2.progress import Silent
 
 if TYPE_CHECKING:
-    from dfmp2.execution.state import Row
-    from dfmp2.molecule.molecule import Molecule
-    from dfmp2.options import Options
+    from dfmp2.execution.manifest import Item
+    from dfmp2.execution.state import Input, Row
     from dfmp2.output.checkpoint import FileCheckpoint
 
 PREVIOUS = ".previous"  # behind the name of a result whose input has changed
@@ -52,29 +51,28 @@ _idle.set()
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One item.
+    """One item with its input, in which folder its result goes, and what its worker may use.
 
     Attributes
     ----------
-    row : its name and molecule
-    kind : function of a module that computes it (`dfmp2.execution.manifest.TASKS`)
-    molecule, options : what is computed; memory and threads are those of this worker
-    target : where the result goes
+    share : threads, memory in bytes and scratch of this worker, by the names of the options
     start : result whose orbitals the SCF starts from, None for the default
-    fingerprint : of the input
     command : for the provenance
     token : file that is there while the batch goes on, None where a signal says when it does not
     """
 
-    row: Row
-    kind: str
-    molecule: Molecule
-    options: Options
-    target: Path
+    item: Item
+    given: Input
+    output: Path
+    share: Mapping[str, Any]
     start: Path | None
-    fingerprint: str
     command: str
     token: Path | None
+
+    @property
+    def target(self) -> Path:
+        """Where the result goes."""
+        return self.output / f"{self.item.name}.h5"
 
 
 def begin(count: int, variables: Mapping[str, str], errors: str) -> None:
@@ -159,30 +157,29 @@ def compute_item(task: Task) -> Row:
     The row says what became of it; "pending" when it was stopped. An exception that is no `Dfmp2Error` is a fault in
     dfmp2; the parent hears of it.
     """
+    from dfmp2.execution.state import Row
     from dfmp2.host.locks import acquire, release
 
-    begun, notes, code = time.perf_counter(), list[str](), ResourceError.exit_code
+    begun, target, notes = time.perf_counter(), task.target, list[str]()
+    row = Row(task.item.name, task.item.molecule)
     _idle.clear()
     try:
-        other = acquire(task.target)
+        other = acquire(target)
         if other is not None:
-            return replace(task.row, status="running", remark=f"it is being computed by {other}")
+            return replace(row, status="running", remark=f"it is being computed by {other}")
         try:
-            row = _compute_and_write(task, notes)
+            row = _compute_and_write(task, row, notes)
         finally:
-            release(task.target)
+            release(target)
     except Interrupted:
-        row = task.row
+        pass
     except (Dfmp2Error, MemoryError, OSError) as error:
-        message = str(error)
-        if isinstance(error, Dfmp2Error):
-            code = error.exit_code
-        else:
-            what = message or f"no more memory ({task.options.memory} bytes were planned with)"
-            message = f"the system refused: {what}"
+        message = str(error) or f"no more memory ({task.share['memory']} bytes were planned with)"
+        code = error.exit_code if isinstance(error, Dfmp2Error) else ResourceError.exit_code
+        message = message if isinstance(error, Dfmp2Error) else f"the system refused: {message}"
         if "--memory" in message:
             message += "; each worker of a batch has its share of the memory"
-        row = failed(task.row, task.target, code, message, traceback.format_exc())
+        row = failed(row, target, code, message, traceback.format_exc())
         row = replace(row, seconds=time.perf_counter() - begun, device_fault=isinstance(error, DeviceFault))
     finally:
         Stop.ask(False)
@@ -201,36 +198,43 @@ def failed(row: Row, target: Path, code: int, message: str, text: str) -> Row:
     return replace(row, status="failed", exit_code=code, error=message)
 
 
-def _compute_and_write(task: Task, notes: list[str]) -> Row:
+def _compute_and_write(task: Task, row: Row, notes: list[str]) -> Row:
     """The row of an item with its result, which is there already where another process has finished it meanwhile.
 
     A result of another input goes when the new one is there; a file that cannot be read may be somebody else's, and
     stays under another name.
     """
-    from dfmp2.execution.state import complete_row, error_file, fingerprint_of
+    from dfmp2.execution.manifest import TASKS
+    from dfmp2.execution.state import INPUT, START, complete_row, error_file, fingerprint_of
     from dfmp2.host.files import require_writable
     from dfmp2.output import hdf5
     from dfmp2.output.checkpoint import checkpointing
 
-    target, stop = task.target, Stop(task.token)
+    item, given, target, stop = task.item, task.given, task.target, Stop(task.token)
     for part in target.parent.glob(f".{target.name}.part-*"):  # of a process that was killed while it wrote
         part.unlink(missing_ok=True)
     if os.path.lexists(target):
         kept = DAMAGED
         with suppress(InputError, ResultFileError):
             found, kept = hdf5.read_verified(target), PREVIOUS
-            if fingerprint_of(found) == task.fingerprint:
+            if fingerprint_of(found) == given.fingerprint:
                 notes.append("another process has finished it meanwhile")
-                return complete_row(task.row, target, found, task.fingerprint)
+                return complete_row(row, target, found, given.fingerprint)
         os.replace(target, f"{target}{kept}")
     require_writable(target, overwrite=False, expected_bytes=LEAST_FREE)
     with checkpointing(
         target, resume=True, note=lambda _: None, warn=notes.append, replace_foreign=True, same_bits=True
     ) as stop.checkpoint:
-        origin, (module, _, name) = task.start or task.options.scf_from, task.kind.partition(":")
-        start = None if origin is None else hdf5.read_start_orbitals(str(origin))
+        origin, (module, _, name) = task.start or item.options.scf_from, TASKS[item.task].partition(":")
+        begun = f"; {START}{given.start}" if given.start else ""
+        asked = "" if item.task == "energy" else f"; {item.task}, {INPUT}{given.fingerprint}"
         result = getattr(import_module(module), name)(
-            task.molecule, task.options, start=start, listener=stop, command=task.command, checkpoint=stop.checkpoint
+            given.molecule,
+            replace(item.options, **task.share),
+            start=None if origin is None else hdf5.read_start_orbitals(str(origin)),
+            listener=stop,
+            command=f"{task.command}  # item {item.name}{begun}{asked}",
+            checkpoint=stop.checkpoint,
         )
         if result.check is not None and not result.check.passed:
             raise ComparisonFailed(
@@ -241,4 +245,4 @@ def _compute_and_write(task: Task, notes: list[str]) -> Row:
         stop.checkpoint.complete()
         for path in (error_file(target), Path(f"{target}{PREVIOUS}")):
             path.unlink(missing_ok=True)
-    return complete_row(task.row, target, result, task.fingerprint)
+    return complete_row(row, target, result, given.fingerprint)
