@@ -179,7 +179,7 @@ def energy(
 
 def _part_of(shard: str) -> tuple[int, int]:
     """(I, N) of --shard."""
-    from dfmp2.execution.arrays import read_shard, shard_of_job
+    from dfmp2.execution.shards import read_shard, shard_of_job
 
     found = shard_of_job() if shard == OF_THE_JOB else read_shard(shard)
     if found is None:
@@ -210,7 +210,7 @@ def _compute_shard(
         replace_foreign=display.overwrite,
     ) as kept:
         signals.finish_first(kept)
-        mine, every = compute_shard(source, chosen, *part, console, command_line(), kept)
+        mine, every = compute_shard(source, chosen, part, console, command_line(), kept)
         kept.write()
     facts = {"shard": list(part), "tiles": len(mine), "pairs": pairs_of(mine), "of_pairs": pairs_of(every)}
     text = (

@@ -384,9 +384,9 @@ def frequencies(
         from dfmp2.output.hdf5 import start_of
 
         if workers is not None:
-            from dfmp2.execution.steps import by_workers
+            from dfmp2.execution.pairs import steps
 
-            rest["elsewhere"] = partial(by_workers, workers)
+            rest["elsewhere"] = partial(steps, workers)
         start = start_of(chosen)
         return harmonic_frequencies(read.molecule, chosen, conditions, start=start, **rest)
 
