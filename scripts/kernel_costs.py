@@ -35,7 +35,7 @@ def main() -> None:
     print("|" + "---|" * 13)
     for name, shape in SHAPES.items():
         for chip in CHIPS.values():
-            for variant in row.variants(shape):
+            for variant in row.variants(shape, chip.target):
                 price, _ = catalogue.best(row, shape, chip, given, variant)
                 print(_line(f"{name} {chip.name}", price), flush=True)
     print()

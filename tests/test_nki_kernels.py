@@ -41,14 +41,14 @@ def space(nocc, nvir, naux, seed=0):
 
 def arguments(s, edge, held, diagonal, variant, dtype):
     """A same-space kernel, its arguments, and the items it emits."""
-    form = PairForm(layout.padded_nvir(s.vir.size), layout.padded_naux(s.b.shape[2]), variant == "packed", edge)
+    form = PairForm(layout.padded_nvir(s.vir.size), layout.padded_naux(s.b.shape[2]), variant == "packed", edge=edge)
     items = layout.emission(edge, held, diagonal, 128 // (form.nvir % 128) if form.packed else 1)
     blocks = list(layout.pack_b(s.b, edge, dtype))
     occ = layout.pad_occupied(s.occ, edge)
     eps = occ[:edge], occ[:edge] if diagonal else occ[edge:]
     tables = {"eu": form.eu(s.vir, diagonal), "neg": layout.neg_table(*eps, items), "identity": form.identity()}
     given = {"b_i": blocks[0], "b_j": blocks[0 if diagonal else 1], **{k: t.astype(dtype) for k, t in tables.items()}}
-    return form, given | form.constants(diagonal, "gen2") | {"residents": held}, items
+    return form, given | form.constants(diagonal) | {"residents": held}, items
 
 
 def evaluate(s, edge, held, diagonal, variant="plain", settings=None, source=None, **changed):

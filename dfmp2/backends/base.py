@@ -146,7 +146,7 @@ class Prediction:
     chip, lane : which core, and how calls are launched
     device : s of the core, in-order schedule; usual, slowest : s where its products keep 85 % and 40 % of their peak,
         as AWS's tuned products and others' float32 kernels on trn1 do; dispatch : s of launches, each waited for;
-        link : s of uploads and downloads
+        queued : s of them where only the last is; link : s of uploads and downloads
     calls, neffs : kernel calls and compiled programs
     memory, available : bytes of device memory needed and there, of the fullest core
     cores : that share the pairs; uploaded : bytes of B to all of them
@@ -167,6 +167,7 @@ class Prediction:
     uploaded: int = 0
     usual: float = 0.0
     slowest: float = 0.0
+    queued: float = 0.0
 
 
 class Backend(ABC):

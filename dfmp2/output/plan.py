@@ -187,7 +187,8 @@ def _trainium(predicted: tuple[Prediction, ...]) -> list[str]:
         else (
             f"{_place(one)}, lane {one.lane}, {one.calls} calls, {one.neffs} NEFFs",
             f"{one.device:.4f} to {one.slowest:.4f}",
-            *(f"{seconds:.4f}" for seconds in (one.dispatch, one.link)),
+            f"{one.queued:.4f} to {one.dispatch:.4f}",
+            f"{one.link:.4f}",
             format_bytes(one.memory),
         )
         for one in predicted

@@ -34,6 +34,7 @@ FACTORS = {
     "tensor_scalar_reduce": 1,
     "scalar_tensor_tensor": 2,
     "tensor_reduce": 1,
+    "tensor_tensor_scan": 2,
     "nc_transpose": 1,  # Vector Engine, 32 x 32 blocks
 }
 RECIPROCAL = {"vector": 8, "gpsimd": 8, "scalar": 1}
@@ -49,7 +50,7 @@ class Chip:
     tensor, vector, scalar, gpsimd : engine clocks, GHz
     dma : bytes per ns of one DMA engine (queue)
     sbuf : usable bytes per partition
-    hbm : bytes of device memory per core
+    hbm : bytes of device memory per core; cores : physical cores of a chip
     shared_ports : Vector and Scalar Engine share one PSUM port, Vector Engine and GpSimd one SBUF port
     bank_conflicts : two instructions on the same PSUM bank take turns
     fast_transpose : transpose mode halves the four passes of a float32 matrix product
@@ -66,6 +67,7 @@ class Chip:
     dma: float
     sbuf: int
     hbm: int
+    cores: int
     shared_ports: bool
     bank_conflicts: bool
     fast_transpose: bool
@@ -77,6 +79,10 @@ class Chip:
         return float(getattr(self, engine))
 
 
+# Guides: trainium_inferentia2_arch.rst and trainium2_arch.rst (engine specifications, text): clocks, SBUF, ports,
+# banks, transposes and the 600 ns of hardware DGE; DMA bandwidth guide for the rates. At four passes these clocks are
+# 22.9 and 19.7 float32 TFLOPS a core; the guides say 23 and 20. Cores and memory: trainium2.rst and
+# logical-neuroncore-config.rst; two cores share a 24 GiB bank on trn2, each has half of it here.
 CHIPS = {
     "trn1": Chip(
         name="trn1",
@@ -88,6 +94,7 @@ CHIPS = {
         dma=17.0,
         sbuf=Settings(target="gen2").sbuf_limit,
         hbm=16 * 1024**3,  # 32 GiB for two cores
+        cores=2,
         shared_ports=True,
         bank_conflicts=False,
         fast_transpose=False,
@@ -104,6 +111,7 @@ CHIPS = {
         dma=23.0,
         sbuf=Settings(target="gen3").sbuf_limit,
         hbm=12 * 1024**3,  # 96 GiB for eight cores
+        cores=8,
         shared_ports=False,
         bank_conflicts=True,
         fast_transpose=True,
