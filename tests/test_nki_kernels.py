@@ -12,6 +12,7 @@ from dfmp2.backends.untransformed import UntransformedTensor
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.backend import transform
 from dfmp2.trainium.calls import PairForm
+from dfmp2.trainium.interpreter import arithmetic
 from dfmp2.trainium.interpreter.rules import RELEASES, Violation
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
 from dfmp2.trainium.launch.executors import InterpreterExecutor
@@ -236,6 +237,19 @@ def test_without_accumulate_the_first_product_overwrites(tmp_path, variant):
     source = str(tmp_path / ("pair_energy_packed.py" if variant == "packed" else "pair_energy.py"))
     found = evaluate(s, 4, 4, False, variant, Settings(fuzz=3), source)
     np.testing.assert_allclose(found, evaluate(s, 4, 4, False, variant), rtol=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["plain", "packed"])
+def test_the_newton_step_mends_a_coarse_reciprocal(tmp_path, monkeypatch, variant):
+    s = space(8, 160, 130)
+    exact = oracle(s, 4, False)
+    monkeypatch.setitem(arithmetic.UNARY, "reciprocal", lambda x: np.reciprocal(x) * np.float32(1 + 1e-4))
+    assert (deviations(evaluate(s, 4, 4, False, variant), exact)[0] > 5e-5).all()
+    planted(tmp_path, "NEWTON = False", "NEWTON = True")
+    source = str(tmp_path / ("pair_energy_packed.py" if variant == "packed" else "pair_energy.py"))
+    assert (deviations(evaluate(s, 4, 4, False, variant, source=source), exact)[0] < 3e-7).all()
+    for release in RELEASES:
+        evaluate(s, 4, 4, False, variant, Settings(release=release), source)
 
 
 @pytest.mark.parametrize("target", ["gen2", "gen3"])

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from dfmp2.errors import InputError, KernelError
 from dfmp2.trainium.interpreter.rules import Settings
 from dfmp2.trainium.interpreter.trace import Instruction
+from dfmp2.trainium.layout import STRIDE
 
 DMA_QUEUES = 16
 PARTITIONS_PER_QUEUE = 8
@@ -139,6 +140,9 @@ class Assumptions:
     dma_half : contiguous bytes at which a queue reaches half of its rate; reproduces 135 to 142 GB/s for 512 B rows
     moved_line : bytes per partition; where tensors that transfers write take more on trn1, streamed tiles lose their
         slots and every transfer takes `moved_factor` as long (measured elsewhere: 2,823 us at 88 KiB, 11,201 at 96)
+    stride_factor : how much longer a transfer of parts of rows takes on trn1 where the rows lie a power of two apart,
+        from 8 KiB on (measured elsewhere, large strides; 2 KiB did no harm to a published kernel of that stride)
+    dma_factor : how much longer every transfer takes: what if the rates are not reached
     """
 
     vector_overhead: int = 100
@@ -151,6 +155,8 @@ class Assumptions:
     dma_half: int = 512
     moved_line: int = 96 * 1024
     moved_factor: float = 4.0
+    stride_factor: float = 2.0
+    dma_factor: float = 1.0
 
     def overhead(self, engine: str) -> int:
         """Cycles added to every instruction of an engine."""
@@ -207,9 +213,9 @@ def charge(instruction: Instruction, chip: Chip, given: Assumptions) -> Charge:
 def transfer_time(instruction: Instruction, chip: Chip, given: Assumptions) -> float:
     """Nanoseconds the queues of a transfer are busy."""
     run, row = max(1, instruction.run_bytes), instruction.row_bytes
-    halved = 2 if chip.target == "gen2" and row and row & (row - 1) == 0 else 1  # see the rule dma-stride
+    slow = chip.target == "gen2" and row >= STRIDE and row & (row - 1) == 0  # see the rule dma-stride
     rate = queues(instruction) * chip.dma * run / (run + given.dma_half)
-    return halved * instruction.bytes / rate
+    return given.dma_factor * (given.stride_factor if slow else 1.0) * instruction.bytes / rate
 
 
 def queues(instruction: Instruction) -> int:
