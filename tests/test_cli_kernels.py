@@ -184,7 +184,8 @@ def test_plan_predicts_time_and_memory_with_the_dispatch_apart(call, monkeypatch
     assert trn1["available"] == 16 * 2**30 and facts["trn2"]["available"] == 12 * 2**30
     blocks = 2 * 8 * 128 * 128 * 4  # B of two spins, eight padded orbitals each
     assert blocks < trn1["memory"] < 2 * blocks
-    assert 0.0 < trn1["device"] < trn1["dispatch"]
+    assert 0.0 < trn1["device"] <= trn1["slowest"] < trn1["queued"] < trn1["dispatch"]
+    assert [facts[place]["cores"] for place in ("trn1", "trn1, 2 cores", "trn2", "trn2, 8 cores")] == [1, 2, 1, 8]
     text = succeed(call(*arguments)).out
-    assert "pair energies on one core, predicted" in text
+    assert "pair energies, predicted" in text and "trn2, 8 cores, lane neff" in text
     assert "trn1, lane neff, 3 calls, 2 NEFFs" in text

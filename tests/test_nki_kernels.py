@@ -134,6 +134,16 @@ def test_b_in_pieces_and_parts(variant, nvir, naux, edge, held, diagonal):
     np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12 * exact.max())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("variant", "nvir", "naux"), [("plain", 448, 1500), ("packed", 416, 1200)])
+def test_as_many_residents_as_only_trn2_holds(variant, nvir, naux):
+    form = PairForm(layout.padded_nvir(nvir), layout.padded_naux(naux), variant == "packed", "gen3")
+    assert form.residents == 4 > layout.residents(form.nvir, form.naux)
+    s = space(7, nvir, naux)
+    found = evaluate(s, 4, 4, False, variant, Settings(target="gen3"), transpose=True)
+    assert (deviations(found, oracle(s, 4, False))[0] < 3e-7).all()
+
+
 @pytest.mark.parametrize(
     ("left", "right", "naux"),
     [(28, 26, 61), (13, 130, 61), (130, 13, 61), (1, 1, 61), (448, 129, 61), (129, 600, 61), (300, 416, 1700)],

@@ -247,8 +247,8 @@ class Accelerator(Protocol):
         """The backend that `auto` takes, None for the host, and the reason."""
         ...
 
-    def predict(self, spins: Sequence[Shape], chips: tuple[str, ...] = ...) -> tuple[Prediction, ...]:
-        """Predicted pair energies on one core of each chip; none where there is nothing to correlate."""
+    def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
+        """Predicted pair energies on one core and on all of each chip; none where there is nothing to correlate."""
         ...
 
     def bucket(self, spins: Sequence[Shape]) -> tuple[tuple[int, int], ...]:

@@ -68,7 +68,7 @@ def to_dict(outlook: Outlook) -> dict[str, Any]:
         "trainium": None
         if outlook.trainium is None
         else {
-            "label": "pair energies on one core, float32; predicted, not measured",
+            "label": "pair energies on one core where no number of cores is given, float32; predicted, not measured",
             **{_place(one): {k: v for k, v in asdict(one).items() if k != "chip"} for one in outlook.trainium},
         },
         "transform": {"place": "device" if setup.options.transform == "device" else "host"},
@@ -193,5 +193,5 @@ def _trainium(predicted: tuple[Prediction, ...]) -> list[str]:
         )
         for one in predicted
     ]
-    heads = ("pair energies on one core, predicted", "#device / s", "#dispatch / s", "#link / s", "#memory")
+    heads = ("pair energies, predicted", "#device / s", "#dispatch / s", "#link / s", "#memory")
     return aligned(Table("", heads, rows)) if rows else ["nothing to correlate on Trainium"]

@@ -187,10 +187,10 @@ class NkiBackend(Backend):
                 self._executor.prepare(program)
 
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
-        """Predicted pair energies on one core of each chip."""
+        """Predicted pair energies on one core and on all cores of each chip."""
         from dfmp2.trainium.costs import prediction  # the cost model is loaded only where it is asked for
 
-        return prediction.predict(spins)
+        return prediction.offer(spins)
 
     def transform_seconds(self, spins: Sequence[Shape], nao: int) -> float:
         """Predicted seconds of K1 and K2, of their dispatch and transfers.

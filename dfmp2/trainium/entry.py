@@ -21,7 +21,6 @@ from dfmp2.errors import BackendUnavailable, InputError
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import CHIP, programs
 from dfmp2.trainium.costs import prediction
-from dfmp2.trainium.costs.chips import CHIPS
 from dfmp2.trainium.interpreter.rules import Settings
 from dfmp2.trainium.launch import compiler, environment, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
@@ -100,8 +99,8 @@ class ManyCores(CoresBackend):
             compile_ahead(tuple(spins), toolchain.device_target(self._host) or "trn1", self._host)
 
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
-        """Predicted pair energies on one core of each chip, and on as many as there are here."""
-        return prediction.predict(spins) + prediction.predict(spins, cores=self.limits.workers)
+        """Predicted pair energies on one core of each chip, on all, and on as many as there are here."""
+        return prediction.offer(spins, self.limits.workers)
 
 
 def named_lane(name: str, host: Host = HERE) -> tuple[str, str]:
@@ -139,9 +138,9 @@ def _flag(name: str, host: Host) -> bool:
     return value
 
 
-def predict(spins: Sequence[Shape], chips: tuple[str, ...] = tuple(CHIPS)) -> tuple[Prediction, ...]:
-    """Predicted pair energies on one core of each chip; none where there is nothing to correlate."""
-    return prediction.predict(spins, chips=chips)
+def predict(spins: Sequence[Shape]) -> tuple[Prediction, ...]:
+    """Predicted pair energies on one core and on all cores of each chip; none where there is nothing to correlate."""
+    return prediction.offer(spins)
 
 
 def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool, host: Host = HERE) -> tuple[str | None, str]:

@@ -96,6 +96,15 @@ def predict(
     return tuple(_on(CHIPS[name], spins, given or Assumptions(), cores) for name in chips) if spins else ()
 
 
+def offer(spins: Sequence[Shape], own: int = 1) -> tuple[Prediction, ...]:
+    """Predictions on one core of each chip, on all cores of each, and on `own` cores where that is another number."""
+    found = predict(spins)
+    for chip in CHIPS.values():
+        found += predict(spins, chips=(chip.name,), cores=chip.cores)
+        found += predict(spins, chips=(chip.name,), cores=own) if own not in (1, chip.cores) else ()
+    return found
+
+
 def shared_bytes(spins: Sequence[Shape], cores: int) -> list[int]:
     """Bytes of B that each core is sent: of the blocks it needs, padding included."""
     block = [catalogue.b_bytes(shape) // -(-shape.nocc // layout.EDGE) for shape in spins]
