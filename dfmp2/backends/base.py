@@ -147,7 +147,7 @@ class Prediction:
     chip, lane : which core, and how calls are launched
     device : s of the core, in-order schedule; usual, slowest : s where its products keep 85 % and 40 % of their peak,
         as AWS's tuned products and others' float32 kernels on trn1 do; dispatch : s of launches, each waited for;
-        link : s of uploads and downloads
+        queued : s of them where only the last is; link : s of uploads and downloads
     calls, neffs : kernel calls and compiled programs
     memory, available : bytes of device memory needed and there, of the fullest core
     cores : that share the pairs; uploaded : bytes of B to all of them
@@ -168,6 +168,7 @@ class Prediction:
     uploaded: int = 0
     usual: float = 0.0
     slowest: float = 0.0
+    queued: float = 0.0
 
 
 def decays(kappa: float, left: Operand, right: Operand, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -257,8 +258,8 @@ class Accelerator(Protocol):
         """The backend that `auto` takes, None for the host, and the reason."""
         ...
 
-    def predict(self, spins: Sequence[Shape], chips: tuple[str, ...] = ...) -> tuple[Prediction, ...]:
-        """Predicted pair energies on one core of each chip; none where there is nothing to correlate."""
+    def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
+        """Predicted pair energies on one core and on all of each chip; none where there is nothing to correlate."""
         ...
 
     def bucket(self, spins: Sequence[Shape]) -> tuple[tuple[int, int], ...]:

@@ -113,7 +113,13 @@ def _model(command: Command) -> Command:
 @command.command("list", short_help="Kernels, and the compiled programs a molecule or shape needs.")
 @_problem
 @click.option("--target", default="trn1", show_default=True, metavar="trn1|trn2", help="Chip.")
-@click.option("--cores", type=click.IntRange(1, 128), default=1, show_default=True, help="That share the pairs.")
+@click.option(
+    "--cores",
+    type=click.IntRange(1, 128),
+    default=1,
+    show_default=True,
+    help="Physical ones that share the pairs; a trn1 chip has 2, a trn2 chip 8.",
+)
 @AS_JSON
 def list_kernels(spins: tuple[Any, ...], nao: int, target: str, cores: int, as_json: bool) -> None:
     """List the kernels and, for MOLECULE or --shape, the compiled programs (NEFFs) it needs."""
@@ -150,7 +156,7 @@ def cost(priced: _Priced, lane: str, recompile: float, as_json: bool) -> None:
     from dfmp2.trainium.costs.prediction import dispatch
 
     row, shape, chip, given, price, refused = priced
-    launched = dispatch(lane, price.calls, *catalogue.host_bytes(row, shape, price), recompile * 1e3)
+    launched = dispatch(lane, [price], *catalogue.host_bytes(row, shape, price), recompile * 1e3)
     if as_json:
         click.echo(json.dumps(text.price_dict(price, launched), indent=2))
         return
@@ -189,8 +195,11 @@ def show_timeline(priced: _Priced, number: int, begin: float, length: float) -> 
     show_default=True,
     help="Backend to check, see dfmp2 backends.",
 )
+@click.option(
+    "--target", type=click.Choice(["trn1", "trn2"]), help="Chip whose rules nki-interpreter obeys.  [default: trn1]"
+)
 @options_of("threads")
-def check(lane: str, threads: int | None) -> None:
+def check(lane: str, target: str | None, threads: int | None) -> None:
     """Compare blocks of pair terms of a backend with their definition in float64.
 
     Exit code 8 when a block is wrong, 6 when the backend cannot be used here.
@@ -198,7 +207,14 @@ def check(lane: str, threads: int | None) -> None:
     count = prepare_libraries(threads)
     from dfmp2.backends import contract, registry
 
-    backend, _ = registry.select(lane, "auto", count)
+    if target is None:
+        backend, _ = registry.select(lane, "auto", count)
+    elif lane == "nki-interpreter":
+        from dfmp2.trainium import entry
+
+        backend = entry.interpreter(target)
+    else:
+        raise click.UsageError(f"--target {target}: --lane {lane} runs on the chip that is here")
     findings = [contract.examine(backend, case) for case in contract.CASES]
     click.echo(_findings_text(lane, findings), nl=False)
     failed = sum(not found.passed for found in findings)

@@ -81,7 +81,7 @@ class Outlook:
     system, setup, core : what would be computed, with what, and the frozen core
     plan : what it would need
     change : the smallest change that would make it fit, "" when it fits
-    trainium : predicted pair energies on one core of each Trainium chip; None where no Trainium core is in question
+    trainium : predicted pair energies on one core and on all of each Trainium chip; None where none is in question
     """
 
     system: System

@@ -289,7 +289,7 @@ def reciprocal(core: Core, given: Given) -> None:
     def function(values: Array) -> Array:
         if (np.abs(values) < SMALLEST_NORMAL).any():
             raise core.refuse("reciprocal-domain", "reciprocal of zero or of a denormal number")
-        return np.reciprocal(values)
+        return UNARY["reciprocal"](values)
 
     compute(core, "reciprocal", "vector", out, (source,), function)
 
