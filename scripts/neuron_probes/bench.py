@@ -47,6 +47,7 @@ class DeviceBench:
 
     def __init__(self, executor: Any, compiling: Callable[[Sizes, int], tuple[float, float]]) -> None:
         self.name = str(executor.lane)
+        self._begun = time.perf_counter()
         self._executor = executor
         self._compiling = compiling
 
@@ -87,6 +88,17 @@ class DeviceBench:
         pair_energies([operand], backend)
         return float(self._programs() - before)
 
+    def watch(self, source: str, kernel: str, arguments: dict[str, Any], seconds: float) -> list[tuple[float, float]]:
+        """Seconds since this bench was made, right after the runtime, and of each launch."""
+        resident = self._resident(arguments)
+        self._executor.launch(source, kernel, resident)  # loads
+        found = []
+        while not found or found[-1][0] < seconds:
+            begin = time.perf_counter()
+            self._executor.launch(source, kernel, resident)
+            found.append((begin - self._begun, time.perf_counter() - begin))
+        return found
+
     def compilation(self, shape: tuple[int, int, int], edge: int) -> tuple[float, float]:
         """Seconds and peak bytes, compiled anew."""
         return self._compiling(shape, edge)
@@ -113,7 +125,7 @@ class ModelBench:
     few, many = 8, 24  # times grow evenly with the turns, so that few will do
 
     def __init__(self, settings: Settings | None = None) -> None:
-        self._settings = settings or Settings()
+        self._settings = replace(settings or Settings(), measured=False)  # a chip is slow where the interpreter refuses
         self._counting = replace(self._settings, arithmetic=False)
         self._chip = BY_TARGET[self._settings.target]
         self._spans: dict[Program, float] = {}
@@ -155,6 +167,10 @@ class ModelBench:
             known = {call.neff for call in calls.pair_energy_calls(3 * EDGE, NVIR, 128)}
             return float(len({call.neff for call in calls.pair_energy_calls(blocks * EDGE, NVIR, 128)} - known))
         return float(len({call.neff for call in calls.pair_energy_calls(blocks * EDGE, NVIR, 128)}))
+
+    def watch(self, source: str, kernel: str, arguments: dict[str, Any], seconds: float) -> list[tuple[float, float]]:
+        """Not predicted."""
+        return []
 
     def compilation(self, shape: tuple[int, int, int], edge: int) -> tuple[float, float]:
         """Not predicted."""
