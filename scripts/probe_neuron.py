@@ -234,7 +234,7 @@ def compile_here(nocc: int, nvir: int, naux: int, edge: int) -> dict[str, float]
 def report(answers: Sequence[Answer], lane: str) -> str:
     """All answers in words."""
     if lane == "model":
-        lines = ["dry run: predicted by the interpreter and the cost model for trn1; nothing was measured", ""]
+        lines = ["dry run: predicted by the interpreter and the cost model; nothing was measured", ""]
     else:
         lines = [f"measured on lane {lane}; in brackets what was predicted", ""]
     for answer in answers:

@@ -197,9 +197,7 @@ def test_every_failure_gets_its_diagnosis_and_never_an_energy(row):
 
 
 def test_without_a_device_the_script_says_so(tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / "neuron_first_day.py"), "--only", "machine", "--results", str(tmp_path / "found")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = [sys.executable, str(SCRIPTS / "neuron_first_day.py"), "--only", "machine", "--results", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 6
     assert "no Neuron device" in done.stdout and "--dry-run shows the steps" in done.stdout

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
+import draw_pair  # noqa: E402
 import neuron_benchmark  # noqa: E402
 import probe_neuron  # noqa: E402
 import profile_table  # noqa: E402
@@ -211,6 +213,28 @@ def test_compile_time_and_memory_are_those_of_the_compiler_process(machine):
     machine.fault("compiler-refuses")
     machine.patch.setenv("DFMP2_NEFF_CACHE", str(machine.folder / "other"))
     assert probe_neuron.main(["--compile", "16,112,384,8"]) == 6
+
+
+# The picture of one pair
+
+
+def test_the_picture_gives_every_pair_its_own_instructions():
+    call = calls.pair_energy_calls(*SHAPES["small"])[0]
+    trace, _, plan = schedule_call(call, CHIPS["trn1"], Assumptions())
+    owner = draw_pair.owners(trace, products=call.arguments["slices"], chunks=1)  # one row tile, one chunk
+    for pair in (0, 1, 40, 63):
+        own = [one for one, which in zip(trace.instructions, owner, strict=True) if which == pair]
+        kinds = [draw_pair.kind(one) for one in own]
+        assert kinds.count("products") == call.arguments["slices"] and kinds.count("reciprocals") == 1
+        assert kinds.count("transposes") == 1 and kinds.count("row sums") == 2 and kinds.count("products with R") == 4
+    assert max(owner) == 63
+    drawn = ElementTree.fromstring("\n".join(["<svg>", *draw_pair.timeline(trace, plan, owner, 5, "small"), "</svg>"]))
+    assert all(0 <= float(box.get("x")) <= draw_pair.WIDTH for box in drawn.iter("rect"))
+
+
+@pytest.mark.slow
+def test_the_picture_in_the_page_is_that_of_the_kernel():
+    assert draw_pair.picture("medium", "trn1", 12) == draw_pair.OUTPUT.read_text(), "python scripts/draw_pair.py"
 
 
 # Profile and benchmark

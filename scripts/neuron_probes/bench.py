@@ -21,6 +21,7 @@ from dfmp2.trainium.costs import prediction
 from dfmp2.trainium.costs.chips import BY_TARGET, Assumptions
 from dfmp2.trainium.costs.schedule import settle
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
+from dfmp2.trainium.launch import toolchain
 from dfmp2.trainium.layout import EDGE
 from neuron_probes.probe import Check, ProbeError
 
@@ -118,14 +119,15 @@ class ModelBench:
 
     Parameters
     ----------
-    settings : of the interpreter; the default is the arithmetic that the documentation describes
+    settings : of the interpreter; the default is this host's chip, else trn1, in documented arithmetic
     """
 
     name = "model"
     few, many = 8, 24  # times grow evenly with the turns, so that few will do
 
     def __init__(self, settings: Settings | None = None) -> None:
-        self._settings = replace(settings or Settings(), measured=False)  # a chip is slow where the interpreter refuses
+        here = Settings(target="gen3" if toolchain.device_target() == "trn2" else "gen2")
+        self._settings = replace(settings or here, measured=False)  # a chip is slow where the interpreter refuses
         self._counting = replace(self._settings, arithmetic=False)
         self._chip = BY_TARGET[self._settings.target]
         self._spans: dict[Program, float] = {}

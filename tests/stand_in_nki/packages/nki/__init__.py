@@ -16,7 +16,7 @@ if fault() == "broken-import":
     raise OSError("libnki.so: undefined symbol: _ZN3nki")
 
 
-def interpret(source, kernel, arguments):
+def interpret(source, kernel, arguments, target="trn1"):
     """Outputs by dfmp2's interpreter, spoilt as STAND_IN_NKI asks."""
     from dfmp2.trainium.interpreter.run import Settings, run_kernel
 
@@ -27,7 +27,8 @@ def interpret(source, kernel, arguments):
         return given["x"] + (0 if fault() == "bias-ignored" else given["column"])
     if fault() == "column-ignored":  # columns of nisa.tensor_scalar come from these
         given |= {name: np.zeros_like(given[name]) for name in ("column", "neg") if name in given}
-    (only,), trace = run_kernel(source, kernel, given, Settings(measured=False))  # a chip is slow, it refuses nothing
+    settings = Settings(target="gen3" if target == "trn2" else "gen2", measured=False)  # a chip is slow, not strict
+    (only,), trace = run_kernel(source, kernel, given, settings)
     interpret.trace = trace
     return only * np.float32(1.001) if fault() == "wrong-numbers" else only
 

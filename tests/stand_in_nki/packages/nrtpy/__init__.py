@@ -23,7 +23,7 @@ ERRORS = {
 }
 OUT = "output_0"  # the name that the compiler gives (export_neff.py of sample-spectral-dns-on-aws-neuron)
 ARCHITECTURE = {"trn1": "v2", "trn2": "v3"}
-SLOW, SLOWER = 2.0, 0.02  # s in which launches are slow with slow-start, s that each of them takes then
+SLOW, SLOWER = 2.0, 0.05  # s in which launches are slow with slow-start, s that each of them takes then
 LINE, PER_TRANSFER = 96 * 1024, 1e-3  # bytes per partition; s that a transfer takes, four times as long beyond
 COUNTING = Lock()  # cores of a test may share the process
 BEGUN = time.perf_counter()
@@ -98,7 +98,8 @@ class NrtpyModel:
         if self.record["source"] == "neuron_probes.biases":
             return self.record["shapes"]["x"]
         given = {name: Shape(tuple(shape)) for name, shape in self.record["shapes"].items()}
-        settings = Settings(arithmetic=False, measured=False)
+        target = "gen3" if self.record["target"] == "trn2" else "gen2"
+        settings = Settings(target=target, arithmetic=False, measured=False)
         out, _ = run_kernel(self.record["source"], self.record["kernel"], {**given, **self.record["statics"]}, settings)
         return out[0].shape
 
@@ -128,7 +129,8 @@ class NrtpyModel:
         if fault() in ERRORS:
             raise NrtError(ERRORS[fault()])
         arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
-        out = interpret(self.record["source"], self.record["kernel"], {**arrays, **self.record["statics"]})
+        given = {**arrays, **self.record["statics"]}
+        out = interpret(self.record["source"], self.record["kernel"], given, self.record["target"])
         self._wait()
         made[OUT].tensor_ref.memory[...] = np.ascontiguousarray(out).reshape(-1).view(np.uint8)
         counter = Path(os.environ["STAND_IN_COUNTER"])
