@@ -28,6 +28,7 @@ import statistics
 import subprocess
 import sys
 import tarfile
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -169,6 +170,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     day = Day(folder, rehearsing())
     if not day.load():
         parser.error(f"--results {folder} mixes a rehearsal with a device: name another folder")
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a lost connection, too: the step that runs is ended first
+        signal.signal(number, signal.default_int_handler)
     try:
         code = run(day, chosen, time.monotonic() + 60 * given.minutes)
     except KeyboardInterrupt:
@@ -193,7 +196,7 @@ def steps(folder: Path, lanes: Sequence[str], rehearsal: bool) -> list[Step]:
     water = str(ROOT / "inputs/h2o.xyz")
     basis = "sto-3g" if rehearsal else "cc-pvdz"
     sizes = {"medium": "9/20/40", "large": "9/40/60"} if rehearsal else {"medium": "medium", "large": "large"}
-    probing = ("--turns", "4,24") if rehearsal else ()
+    probing, costs = (("--turns", "4,24"), "P9") if rehearsal else ((), COSTS)  # the others take hours on a host
 
     def asked(what: str, name: str, lane: str = "nki") -> tuple[str, ...]:
         return own, "--ask", what, "--lane", lane, "--numbers", str(folder / f"{name}.json")
@@ -227,6 +230,8 @@ def steps(folder: Path, lanes: Sequence[str], rehearsal: bool) -> list[Step]:
                  asked("smallest", first, lane), 900, judge_smallest, lane=lane),
             Step(f"kept-{lane}", "can an output that stays on the device be the input of a program?",
                  asked("kept", f"kept-{lane}", lane), 600, judge_kept, (first,), lane),
+            Step(f"guard-{lane}", "is the guard content with this device, and does it refuse a wrong pair?",
+                 asked("guard", f"guard-{lane}", lane), 600, judge_guard, (first,), lane),
             Step(f"facts-{lane}", "do the facts hold on which the kernels rest?",
                  probes(f"facts-{lane}", lane, FACTS), 1500, judge_facts, (first,), lane),
             Step(f"water-{lane}", "the energy of water, and the guard's verdict",
@@ -249,7 +254,7 @@ def steps(folder: Path, lanes: Sequence[str], rehearsal: bool) -> list[Step]:
         tests = ("-m", marker, "--require", marker, str(ROOT / "tests/test_nki_on_lanes.py"))
         found += [
             Step(f"costs-{lane}", "what do instructions, transfers and launches cost?",
-                 probes(f"costs-{lane}", lane, COSTS), 3600, judge_probes, (first,), lane),
+                 probes(f"costs-{lane}", lane, costs), 3600, judge_probes, (first,), lane),
             Step(f"tests-{lane}", "the tests of the lane; a skipped one counts as failed",
                  ("-m", "pytest", "-p", "no:cacheprovider", *tests), 3600, judge_plain, (f"water-{lane}",), lane),
             Step(f"compile-{lane}", "how long does compiling larger blocks take?",
@@ -308,11 +313,16 @@ def perform(day: Day, step: Step, limit: float) -> Verdict:
     seconds = time.monotonic() - begin
     day.steps[step.name] = {**asdict(verdict), "seconds": round(seconds, 1), "numbers": numbers}
     day.save()
-    print(f"    {'ok' if verdict.code == 0 else f'FAILED, exit {verdict.code}'} after {seconds:.0f} s: {verdict.found}")
-    print(f"    decides: {verdict.decides}")
+    say("ok" if verdict.code == 0 else f"FAILED, exit {verdict.code}", f"after {seconds:.0f} s: {verdict.found}")
+    say("decides:", verdict.decides)
     if verdict.then:
-        print(f"    next: {verdict.then}")
+        say("next:", verdict.then)
     return verdict
+
+
+def say(title: str, words: str) -> None:
+    """A paragraph of what a step says."""
+    print(textwrap.fill(f"{title} {words}", 110, initial_indent="    ", subsequent_indent="        "), flush=True)
 
 
 def process(step: Step, folder: Path, limit: float) -> tuple[str, int]:
@@ -408,6 +418,14 @@ def judge_kept(_: str, found: Found) -> Verdict:
     return Verdict(told, "outputs can stay on the device: --transform device can be used")
 
 
+def judge_guard(_: str, found: Found) -> Verdict:
+    """Accepted as it is, refused when spoilt."""
+    told = f"accepted: {found['accepted']}; spoilt by 0.1 %: {found['refused'] or 'ACCEPTED'}"
+    if not found["refused"]:
+        return Verdict(told, "the guard sees nothing: no energy of this lane counts", ARCHIVE, 8)
+    return Verdict(told, "a device that computes wrong numbers ends the run with exit code 5 and no energy")
+
+
 def judge_facts(text: str, found: Found) -> Verdict:
     """P1, P3, P10, P11, P12; the first two must hold."""
     done = judge_probes(text, found)
@@ -427,7 +445,8 @@ def judge_probes(_: str, found: Found) -> Verdict:
     answered = [answer for answer in found["probes"] if not answer["failed"]]
     failed = [answer for answer in found["probes"] if answer["failed"]]
     told = "; ".join(f"{a['probe']}: {a['decision']['text']}" for a in answered)
-    settled = "; ".join(f"{s['place']} = {s['value']}" for a in answered for s in a["decision"]["settles"])
+    settles = [setting for answer in answered for setting in answer["decision"]["settles"]]
+    settled = "; ".join(f"{s['place'].removeprefix('dfmp2.trainium.')} = {s['value']}" for s in settles)
     if failed:
         sign = diagnose("\n".join(answer["failed"] for answer in failed), 1)
         names = ", ".join(answer["probe"] for answer in failed)
@@ -446,7 +465,7 @@ def judge_water(_: str, found: Found) -> Verdict:
         return Verdict(told, "a wrong energy: the guard did not see it", f"stop here; {ARCHIVE}", 8)
     if found["backend"] in LANES and details.get("inference counters") == "did not move":
         return Verdict(told, "it was not the device: its counters did not move", ARCHIVE, 1)
-    counted = f", counters {details['inference counters']}" if "inference counters" in details else ""
+    counted = f", counters {details['inference counters']}" if found["backend"] in LANES else ""
     return Verdict(
         f"{told}; launches {details['kernel launches']}{counted}", f"{found['backend']} gives right energies"
     )
@@ -566,6 +585,34 @@ def kept(lane: str) -> Found:
     return {"wrong": int((result != x).sum()), "type": told}
 
 
+def guard(lane: str) -> Found:
+    """What the guard says of a block of pairs, and of the same where the device has another B than the host."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from dfmp2.backends.base import Tile
+    from dfmp2.errors import NumericalError
+    from dfmp2.trainium.backend import NkiBackend
+    from dfmp2.trainium.launch import executors
+    from dfmp2.trainium.launch.guard import GuardedBackend, Held
+
+    inner = NkiBackend(lane, executors.executor(lane))
+    rng = np.random.default_rng(21)
+    b, space = rng.normal(size=(8, 40, 60)) / 50, (-np.linspace(2.0, 0.5, 8), np.linspace(0.2, 9.0, 40))
+    tile = Tile(0, 8, 0, 8, True)
+    content = GuardedBackend(inner)
+    operand = content.put(b, *space, "mixed")
+    content.pair_terms(operand, operand, tile)
+    accepted, refused = content.describe()["pairs redone in float64 meanwhile"], ""
+    spoilt = replace(operand, b=Held(inner.put(1.0005 * b, *space, "mixed"), b))
+    try:
+        GuardedBackend(inner).pair_terms(spoilt, spoilt, tile)
+    except NumericalError as error:
+        refused = str(error).partition(":")[2].partition(";")[0].strip()
+    return {"accepted": accepted, "refused": refused}
+
+
 def copied(lane: str, *, keep: bool) -> tuple[Any, Any, Any]:
     """The executor, numbers, and what the probe kernel `copies` makes of them; `keep` : left on the device."""
     import numpy as np
@@ -578,7 +625,7 @@ def copied(lane: str, *, keep: bool) -> tuple[Any, Any, Any]:
     return made, x, (made.keep if keep else made.launch)("neuron_probes.elementwise", "copies", given)
 
 
-ASKED = {"machine": machine, "predictions": predictions, "smallest": smallest, "kept": kept}
+ASKED = {"machine": machine, "predictions": predictions, "smallest": smallest, "kept": kept, "guard": guard}
 
 
 # The archive

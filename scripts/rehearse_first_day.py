@@ -68,7 +68,7 @@ def no_compiler(site: Site) -> None:
 
 
 ROWS = (
-    Row("nothing", lambda site: None, "smallest,water,contract", "contract-nki-xla", "12 of 12 blocks agree", 0),
+    Row("nothing", lambda site: None, "smallest,guard,water,contract", "contract-nki-xla", "12 of 12 blocks agree", 0),
     Row("nothing, on trn2", lambda site: site.device("trn2.48xlarge"), "smallest-nki,kept-nki,water-nki,transform-nki",
         "transform-nki", "Eh from PySCF", 0),
     Row("a documented flag is refused", fault("flag-refused"), "smallest-nki,water-nki", "smallest-nki",

@@ -28,8 +28,9 @@ MANUAL = ROOT / "docs/trainium/first-day.md"
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
     with planted(tmp_path, monkeypatch) as site:
-        monkeypatch.setenv("PYTHONPATH", str(SCRIPTS))
-        yield site.sound()
+        site.sound()
+        monkeypatch.setenv("PYTHONPATH", f"{SCRIPTS}:{site.folder / 'site'}:{ROOT}")
+        yield site
     sys.modules.pop("neuron_probes.elementwise", None)
 
 
@@ -46,7 +47,6 @@ def machine(tmp_path, monkeypatch):
     ],
 )
 def test_what_a_device_says_is_recognised(machine, capsys, tmp_path, fault, question, code, says):
-    machine.patch.setenv("PYTHONPATH", f"{SCRIPTS}:{machine.folder / 'site'}:{ROOT}")
     machine.fault(fault)
     assert day.ask(question, "nki", tmp_path / "numbers.json") == code
     sign = diagnose(capsys.readouterr().out, code)
@@ -55,7 +55,6 @@ def test_what_a_device_says_is_recognised(machine, capsys, tmp_path, fault, ques
 
 
 def test_a_copy_comes_back_and_tells_how_it_was_compiled(machine, tmp_path, capsys):
-    machine.patch.setenv("PYTHONPATH", f"{SCRIPTS}:{machine.folder / 'site'}:{ROOT}")
     assert day.ask("smallest", "nki", tmp_path / "numbers.json") == 0
     found = json.loads((tmp_path / "numbers.json").read_text())
     assert found["wrong"] == 0 and found["tensors"] == {"x": "float32", "output_0": "|V4"}
@@ -64,6 +63,17 @@ def test_a_copy_comes_back_and_tells_how_it_was_compiled(machine, tmp_path, caps
     machine.fault("wrong-numbers")
     assert day.ask("smallest", "nki", tmp_path / "numbers.json") == 0
     assert day.judge_smallest("", json.loads((tmp_path / "numbers.json").read_text())).code == 8
+
+
+def test_the_guard_is_awake(machine, tmp_path, capsys):
+    file = tmp_path / "numbers.json"
+    assert day.ask("guard", "nki", file) == 0
+    told = day.judge_guard("", json.loads(file.read_text()))
+    assert told.code == 0 and "accepted: 1, largest relative difference" in told.found and "came back as" in told.found
+    assert day.judge_guard("", {"accepted": "1", "refused": ""}).code == 8
+    machine.fault("wrong-numbers")
+    assert day.ask("guard", "nki", file) == 5
+    assert "the guard refused a wrong pair" in diagnose(capsys.readouterr().out, 5).what
 
 
 def test_the_last_line_that_is_known_decides():

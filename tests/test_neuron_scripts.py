@@ -192,6 +192,8 @@ def test_a_device_is_asked_what_the_model_is_asked(machine, lane):
     device = DeviceBench(probe_neuron.executors.executor(lane), probe_neuron.compile_apart)
     assert math.isfinite(device.nanoseconds(*CHAIN))
     assert device.calls(*CHAIN[:2], {**CHAIN[2], "rounds": 1}, 3) > 0.0
+    clock = device.device(*CHAIN[:2], {**CHAIN[2], "rounds": 1})
+    assert clock > 0.0 if lane == "nki" else math.isnan(clock)
 
 
 def test_programs_are_counted_as_they_are_loaded(machine):

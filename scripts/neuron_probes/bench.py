@@ -89,6 +89,20 @@ class DeviceBench:
         pair_energies([operand], backend)
         return float(self._programs() - before)
 
+    def device(self, source: str, kernel: str, arguments: dict[str, Any]) -> float:
+        """Mean milliseconds by nrtpy's `benchmark` in device mode (SDK 2.32 on); NaN where there is no such clock."""
+        resident = self._resident(arguments)
+        program = program_of(source, kernel, resident)
+        self._executor.launch(source, kernel, resident)
+        loaded = getattr(self._executor, "_loaded", {}).get(program)
+        if loaded is None or not hasattr(loaded.model, "benchmark"):
+            return math.nan
+        inputs = {name: resident[name].value for name, _ in program.tensors}
+        try:
+            return float(loaded.model.benchmark(inputs=inputs, benchmark_iter=20, mode="device").mean_ms)
+        except RuntimeError:  # documented: no events were captured
+            return math.nan
+
     def watch(self, source: str, kernel: str, arguments: dict[str, Any], seconds: float) -> list[tuple[float, float]]:
         """Seconds since this bench was made, right after the runtime, and of each launch."""
         resident = self._resident(arguments)
@@ -169,6 +183,11 @@ class ModelBench:
             known = {call.neff for call in calls.pair_energy_calls(3 * EDGE, NVIR, 128)}
             return float(len({call.neff for call in calls.pair_energy_calls(blocks * EDGE, NVIR, 128)} - known))
         return float(len({call.neff for call in calls.pair_energy_calls(blocks * EDGE, NVIR, 128)}))
+
+    def device(self, source: str, kernel: str, arguments: dict[str, Any]) -> float:
+        """The makespan of the schedule."""
+        _, trace = run_kernel(source, kernel, arguments, self._counting)
+        return settle(trace, self._chip, Assumptions())[0].makespan / 1e6
 
     def watch(self, source: str, kernel: str, arguments: dict[str, Any], seconds: float) -> list[tuple[float, float]]:
         """Not predicted."""

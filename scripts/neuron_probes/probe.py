@@ -43,6 +43,10 @@ class Bench(Protocol):
         """Programs compiled for all pairs of `blocks` blocks of occupied orbitals."""
         ...
 
+    def device(self, source: str, kernel: str, arguments: dict[str, Any]) -> float:
+        """Milliseconds of one launch by the device's own clock; NaN where the lane does not tell."""
+        ...
+
     def watch(self, source: str, kernel: str, arguments: dict[str, Any], seconds: float) -> list[tuple[float, float]]:
         """Seconds since the start and of each launch, for `seconds` from the start of the runtime; [] if unknown."""
         ...

@@ -138,6 +138,17 @@ class NrtpyModel:
             counter.write_text(str(int(counter.read_text()) + 1))
         return made if outputs is None else None
 
+    def benchmark(self, inputs, outputs=None, warmup_iter=5, benchmark_iter=5, mode="device"):
+        """Statistics of several executions, ms; the stand-in has the host's clock only."""
+        if mode not in ("device", "host"):
+            raise ValueError(f"Invalid benchmark mode '{mode}'. Use 'device' or 'host'.")
+        taken = []
+        for _ in range(benchmark_iter):
+            begin = time.perf_counter()
+            self(inputs, outputs)
+            taken.append(1e3 * (time.perf_counter() - begin))
+        return SimpleNamespace(mean_ms=float(np.mean(taken)), min_ms=min(taken), max_ms=max(taken), durations_ms=taken)
+
     def _wait(self):
         """Take longer than the interpreter, as STAND_IN_NKI asks."""
         from nki import interpret
