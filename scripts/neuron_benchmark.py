@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Time the pair step on Trainium: nothing compiled, in a fresh process, warm; PyTorch and the prediction beside it.
 
-Called by scripts/bench_neuron.sh. Every phase is a process of its own, because a runtime loads programs once:
+Every phase is a process of its own, because a runtime loads programs once:
 
     cold     empty folder of compiled programs      fresh    the same folder, a new process      warm    its later runs
 

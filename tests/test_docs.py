@@ -35,7 +35,7 @@ NOT_EXECUTED = {  # page: what its tagged blocks need
     "docs/explanation/architecture.md": {"network"},
     "docs/start/from-psi4-or-orca.md": {"psi4"},
     "docs/start/install.md": {"network"},
-    "docs/trainium/probes.md": {"trainium"},
+    "docs/trainium/first-day.md": {"trainium"},
     "docs/trainium/run.md": {"trainium"},
 }
 BLOCK = re.compile(

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from dfmp2.trainium.costs.chips import CHIPS, DMA_QUEUES, FLOAT32_PASSES, RECIPROCAL, Assumptions
+from dfmp2.trainium.launch import toolchain
 from neuron_probes.arithmetic import ELEMENTWISE, PE_MODEL, PRODUCTS
 from neuron_probes.probe import Bench, Check, Decision, Numbers, Setting
 
 TRANSFERS = "neuron_probes.transfers"
-CHIP = CHIPS["trn1"]
+CHIP = CHIPS[toolchain.device_target() or "trn1"]
 SHORT, LONG = 64, 512
 RUNS = ((512, 512, "24.6 kB"), (672, 336, "1.3 kB"))  # columns of the source, columns loaded, run length
 SLICES = 12
@@ -74,7 +75,7 @@ def decide_products(found: Numbers) -> Decision:
         (
             Setting(f"{COSTS}chips:FLOAT32_PASSES", str(passes)),
             Setting(f"{COSTS}chips:Assumptions.one_zero_hint", str(hint)),
-            Setting(f"{COSTS}chips:Chip.fast_transpose", f"{fast} for trn1"),
+            Setting(f"{COSTS}chips:Chip.fast_transpose", f"{fast} for {CHIP.name}"),
             Setting(PE_MODEL, model),
         ),
     )
@@ -164,7 +165,7 @@ def decide_transfers(found: Numbers) -> Decision:
         f"{top:.0f} GB/s for endless runs, half of it at {half:.0f} bytes; "
         + ("let the compiler choose the descriptors" if mode == "unknown" else "static descriptors are as good"),
         (
-            Setting(f"{COSTS}chips:Chip.dma", f"{top / DMA_QUEUES:.1f} for trn1 (now {CHIP.dma})"),
+            Setting(f"{COSTS}chips:Chip.dma", f"{top / DMA_QUEUES:.1f} for {CHIP.name} (now {CHIP.dma})"),
             Setting(f"{COSTS}chips:Assumptions.dma_half", f"{half:.0f} (now {Assumptions().dma_half})"),
             Setting("dfmp2.trainium.kernels.tiles:DGE", f"nisa.dge_mode.{mode}"),
         ),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from dfmp2.errors import InputError, KernelError
+from dfmp2.trainium.interpreter.remedies import remedy
 
 ISA = "nki/api/nki/isa/__init__.py"
 LANG = "nki/api/nki/language/__init__.py"
@@ -235,7 +236,7 @@ class Shape:
 
 
 class Violation(KernelError):
-    """A kernel broke a documented rule; `allowed` and `source` come from the table.
+    """A kernel broke a documented rule; `allowed` and `source` come from the table, `instead` is what to write.
 
     Parameters
     ----------
@@ -246,12 +247,16 @@ class Violation(KernelError):
 
     def __init__(self, rule: str, done: str, place: str = "") -> None:
         allowed, source = RULES[rule]
-        super().__init__(f"{place + ': ' if place else ''}[{rule}] {done}; allowed: {allowed} ({source})")
+        instead = remedy(rule, done)
+        super().__init__(
+            f"{place + ': ' if place else ''}[{rule}] {done}; allowed: {allowed} ({source}); instead: {instead}"
+        )
         self.rule = rule
         self.done = done
         self.place = place
         self.allowed = allowed
         self.source = source
+        self.instead = instead
 
 
 class NotInSubset(Violation):
