@@ -131,7 +131,7 @@ def run_kernel(
     """
     settings = settings or Settings()
     core = Core(settings)
-    with _kernel_code(core):
+    with kernel_code(core):
         module = Loader(core).load(source)
     entry = module.__dict__.get(kernel)
     if not isinstance(entry, Kernel):
@@ -145,7 +145,7 @@ def run_kernel(
         raise InputError(f"{kernel} takes {takes}; given: {', '.join(arguments)}") from error
     bound = {name: _argument(core, name, value) for name, value in arguments.items()}
     core.running = True
-    with _kernel_code(core):
+    with kernel_code(core):
         returned = entry.function(**bound)
     core.running = False
     outputs = tuple(_output(core, value) for value in (returned if isinstance(returned, tuple) else (returned,)))
@@ -154,7 +154,7 @@ def run_kernel(
 
 
 @contextmanager
-def _kernel_code(core: Core) -> Iterator[None]:
+def kernel_code(core: Core) -> Iterator[None]:
     """Code of kernel files runs inside: its own Python errors become violations, ours pass through."""
     try:
         with np.errstate(all="ignore"):  # overflow to inf and invalid to NaN are what the engines do

@@ -1,0 +1,380 @@
+"""Kernels of others against NumPy: the public ones we know, and those that a user describes.
+
+A case names a kernel by its file in a checkout, how to make its inputs, and a reference in float64. Nothing of the
+repositories is kept here, the references are ours. A rule that arithmetic can go on without is waived and noted, so
+that a kernel which breaks it is compared all the same.
+"""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dfmp2.errors import InputError
+from dfmp2.trainium.costs.chips import find_chip
+from dfmp2.trainium.interpreter.foreign import RELEASE, run_foreign
+from dfmp2.trainium.interpreter.rules import OWN_RULES, SLOW, WAIVABLE, Settings, Violation
+
+Inputs = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A kernel and its reference.
+
+    file : path in the checkout; kernel : a kernel in it, or a function that calls kernels
+    inputs : makes the arguments, by name, out of a NumPy generator; float64 arrays are handed over as float32
+    reference : the output, or a tuple of them, from the same arguments in their order, in float64
+    target : chip it was written for; tolerance : on the largest difference over the largest element of an output
+    note : which form of the kernel, where it has several
+    """
+
+    file: str
+    kernel: str
+    inputs: Callable[[np.random.Generator], Inputs]
+    reference: Callable[..., Any]
+    target: str = "trn1"
+    tolerance: float = 1e-5
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What became of a case: the rules it broke, then its error, or what it was refused for.
+
+    sbuf, moved : most bytes per partition alive at once, and of those what transfers write
+    """
+
+    case: Case
+    target: str
+    broken: tuple[Violation, ...] = ()
+    refusal: Violation | None = None
+    error: float = float("nan")
+    sbuf: int = 0
+    moved: int = 0
+
+    @property
+    def verdict(self) -> str:
+        """runs, differs, breaks RULE (a documented one, though the numbers agree) or refused: RULE."""
+        if self.refusal is not None:
+            return f"refused: {self.refusal.rule}"
+        if not self.error <= self.case.tolerance:
+            return "differs"
+        documented = [one.rule for one in self.broken if one.rule not in OWN_RULES | SLOW]
+        return f"breaks {', '.join(documented)}" if documented else "runs"
+
+
+def examine(root: Path, case: Case, target: str | None = None) -> Finding:
+    """Runs one kernel of the checkout `root` against its reference.
+
+    Raises InputError where the reference has another shape than the output.
+    """
+    target = target or case.target
+    chip: Any = find_chip(target).target
+    settings, broken = Settings(target=chip, release=RELEASE), list[Violation]()
+    made = case.inputs(np.random.default_rng(1))
+    inputs = {name: value.astype(np.float32) if _double(value) else value for name, value in made.items()}
+    while True:
+        try:
+            outputs, trace = run_foreign(root, case.file, case.kernel, inputs, settings)
+            break
+        except Violation as found:
+            if found.rule not in (WAIVABLE | SLOW) - settings.waived:
+                return Finding(case, target, tuple(broken), found)
+            broken.append(found)
+            measured = settings.measured and found.rule not in SLOW
+            settings = replace(settings, waived=settings.waived | {found.rule}, measured=measured)
+    wide = [value.astype(np.float64) if _double(made[name]) else value for name, value in inputs.items()]
+    expected = case.reference(*wide)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    shapes = [one.shape for one in outputs], [np.shape(one) for one in expected]
+    if shapes[0] != shapes[1]:
+        raise InputError(f"{case.kernel} returns shapes {shapes[0]}, its reference {shapes[1]}", file=case.file)
+    error = max(map(_difference, outputs, expected))
+    return Finding(case, target, tuple(broken), None, error, trace.sbuf_high_water, trace.moved_high_water)
+
+
+def _double(value: object) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype == np.float64
+
+
+def _difference(got: Any, want: Any) -> float:
+    """Largest difference over largest element; what is not finite is infinitely wrong."""
+    worst = np.abs(np.asarray(got, np.float64) - want).max() / (np.abs(want).max() or 1.0)
+    return float(worst) if np.isfinite(worst) else float("inf")
+
+
+def cases_of(root: Path, file: Path | None) -> Sequence[Case]:
+    """The cases of a checkout: those of the user's file, else the known ones that are there."""
+    if file is None:
+        there = [case for case in KNOWN if (root / case.file).is_file()]
+        cases = [case for case in there if f"def {case.kernel}(" in (root / case.file).read_text(encoding="utf-8")]
+        if not cases:
+            raise InputError(f"{root} holds no kernel that dfmp2 knows; describe yours in a file, see --cases")
+        return cases
+    if not file.is_file():
+        raise InputError(f"--cases {file}: no such file")
+    try:
+        cases = [Case(**row) for row in runpy.run_path(str(file))["CASES"]]
+    except (KeyError, TypeError) as error:
+        raise InputError(
+            f"{error}: expected CASES, a list of dicts with file, kernel, inputs and reference", file=str(file)
+        ) from error
+    for case in cases:
+        if not (root / case.file).is_file():
+            raise InputError(f"kernel {case.kernel}: no file {root / case.file}", file=str(file))
+    return cases
+
+
+def commit_of(root: Path) -> str:
+    """The commit a checkout stands at, "" where it is none."""
+    command = ["git", "-C", str(root), "log", "-1", "--format=%H"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def _normal(**sizes: Any) -> Callable[[np.random.Generator], Inputs]:
+    """Inputs: normal numbers where a tuple gives a shape, anything else as it is."""
+    return lambda random: {n: random.standard_normal(s) if isinstance(s, tuple) else s for n, s in sizes.items()}
+
+
+def _scan_inputs(random: np.random.Generator) -> Inputs:
+    made = _normal(delta=(1, 128, 512), u=(1, 128, 512), A=(128, 2), B=(1, 2, 512), C=(1, 2, 512))(random)
+    return made | {"delta": 0.1 * abs(made["delta"]), "A": -abs(made["A"])}
+
+
+def _scan(delta: Any, u: Any, a: Any, b: Any, c: Any) -> Any:
+    """y_t = sum_n C_t h_t with h_t = exp(delta_t A) h_t-1 + delta_t u_t B_t."""
+    h, out = np.zeros((*delta.shape[:2], a.shape[1])), np.empty_like(delta)
+    for t in range(delta.shape[2]):
+        h = np.exp(delta[:, :, t, None] * a) * h + (delta * u)[:, :, t, None] * b[:, None, :, t]
+        out[:, :, t] = (h * c[:, None, :, t]).sum(-1)
+    return out
+
+
+def _attention_inputs(length: int) -> Callable[[np.random.Generator], Inputs]:
+    return lambda random: {name: 0.3 * random.standard_normal((128, length)) for name in "qkv"}
+
+
+def _attention(q: Any, k: Any, v: Any) -> Any:
+    weights = np.exp(q.T @ k)
+    return weights @ v.T / weights.sum(1, keepdims=True)
+
+
+def _doubled(x: Any, chunk_size: int) -> Any:
+    """Twice as many places along all axes but two, linear between centres, the outermost repeated."""
+    for axis in range(2, x.ndim):
+        size = x.shape[axis]
+        at = np.clip(np.arange(2 * size) / 2 - 0.25, 0, size - 1)
+        low = np.minimum(at.astype(int), size - 2)
+        part = (at - low).reshape([-1 if k == axis else 1 for k in range(x.ndim)])
+        x = x.take(low, axis) * (1 - part) + x.take(low + 1, axis) * part
+    return x
+
+
+def _blas_mp2_inputs(random: np.random.Generator) -> Inputs:
+    occ, vir = -1 - random.random((1, 3)), 1 + random.random((1, 150))
+    numbers = {"eps_occ_chunk": occ[:, :2], "eps_occ_full": occ, "eps_vir_col": vir.T, "eps_vir_row": vir}
+    return {"T_flat": random.standard_normal((2 * 150, 3 * 150)), **numbers}
+
+
+def _blas_mp2(flat: Any, some_occ: Any, occ: Any, vir_column: Any, vir: Any) -> Any:
+    """sum_b T_ab (2 T_ab - T_ba) / (e_i + e_j - e_a - e_b), the two strips of 75 rows a added."""
+    t = flat.reshape(2, 150, 3, 150).swapaxes(1, 2)
+    gaps = (some_occ.T + occ)[:, :, None, None] - vir_column - vir
+    return (t * (2 * t - t.swapaxes(2, 3)) / gaps).sum(-1).reshape(2, 3, 2, 75).sum(2).transpose(2, 0, 1)
+
+
+def _tensor_mp2_inputs(random: np.random.Generator) -> Inputs:
+    energies = {"eps_occ": -1 - random.random((3, 1)), "eps_vir": 1 + random.random((40, 1))}
+    return {"B": random.standard_normal((3, 40, 60)), **energies}
+
+
+def _tensor_mp2(b: Any, occ: Any, vir: Any) -> Any:
+    t = np.einsum("iap,jbp->ijab", b, b)
+    gaps = (occ + occ.T)[:, :, None, None] - vir - vir.T
+    return (t * (2 * t - t.swapaxes(2, 3)) / gaps).sum((2, 3))
+
+
+def _dft_inputs(*fields: str) -> Callable[[np.random.Generator], Inputs]:
+    angles = 2 * np.pi * np.outer(np.arange(32), np.arange(32)) / 32
+    return _normal(**dict.fromkeys(fields, (32, 32, 32)), C=np.cos(angles), S=np.sin(angles), nS=-np.sin(angles))
+
+
+def _parts(z: Any) -> tuple[Any, Any]:
+    """Real and imaginary part, with the last two axes exchanged, as those kernels keep a spectrum."""
+    return z.swapaxes(1, 2).real, z.swapaxes(1, 2).imag
+
+
+def _rope(x: Any, cos: Any, sin: Any, halves: bool = True, in_sbuf: bool = False) -> Any:
+    """(x, y) -> (x cos - y sin, y cos + x sin) of the two halves, or of neighbours."""
+    first, second = (x[:32], x[32:]) if halves else (x[::2], x[1::2])
+    cos, sin = cos[:, :, None], sin[:, :, None]
+    turned = first * cos - second * sin, second * cos + first * sin
+    return np.concatenate(turned) if halves else np.stack(turned, 1).reshape(x.shape)
+
+
+def _rope_hf(q: Any, k: Any, q_out: Any, k_out: Any, cos: Any, sin: Any) -> Any:
+    return tuple(x * cos + np.concatenate([-x[..., 16:], x[..., :16]], -1) * sin for x in (q, k))
+
+
+def _depthwise(image: Any, taps: Any, groups: int) -> Any:
+    windows = np.lib.stride_tricks.sliding_window_view(image, taps.shape[3], axis=3)
+    return np.einsum("nchqs,cs->nchq", windows, taps[:, 0, 0])
+
+
+TUTORIALS, LIBRARY = "src/nki_samples/tutorials/", "src/nkilib_src/nkilib/"
+DNS, BLAS, TENSOR = "kernels/dft3d_perm_nki.py", "trnblas/nki/dispatch.py", "trntensor/nki/_kernels.py"
+PRODUCTS = {
+    "basic": (128, 64, 512),
+    "tiled": (256, 256, 512),
+    "hoist_load": (256, 256, 1024),
+    "block_free_dimension": (256, 256, 1024),
+    "fully_optimized": (1024, 2048, 1024),
+}
+ROPES = {
+    "halves": {},
+    "neighbours, by DMA": {"contiguous_layout": False},
+    "neighbours, in SBUF": {"contiguous_layout": False, "relayout_in_sbuf": True},
+}
+KNOWN: tuple[Case, ...] = (
+    # aws-neuron/nki-samples
+    *(
+        Case(
+            f"{TUTORIALS}tensor_addition/{file}_nki_kernels.py",
+            kernel,
+            _normal(a_input=(256, 1024), b_input=(256, 1024)),
+            lambda a, b: a + b,
+        )
+        for file, kernel in (
+            ("tensor_addition", "nki_tensor_add"),
+            ("spmd_multiple_nc_tensor_addition", "nki_tensor_add_nc2"),
+        )
+    ),
+    Case(
+        f"{TUTORIALS}transpose2d/transpose2d_nki_kernels.py",
+        "tensor_transpose2D_kernel_",
+        lambda random: {"in_tensor": random.standard_normal((5, 12)), "shape2D": (3, 4)},
+        lambda rows, _: rows.reshape(5, 3, 4).swapaxes(1, 2).reshape(5, 12),
+    ),
+    Case(
+        f"{TUTORIALS}average_pool2d/average_pool2d_nki_kernels.py",
+        "tensor_avgpool_kernel",
+        _normal(in_tensor=(7, 12, 9), pool_size=3),
+        lambda planes, _: planes.reshape(7, 4, 3, 3, 3).mean((2, 4)),
+    ),
+    *(
+        Case(f"{TUTORIALS}fused_mamba/mamba_nki_kernels.py", f"mamba_v{form}", _scan_inputs, _scan)
+        for form in (1, 2, 3)
+    ),
+    *(
+        Case(
+            f"{TUTORIALS}matrix_multiplication/matrix_multiplication_nki_kernels.py",
+            f"nki_matmul_{form}_",
+            _normal(lhsT=(k, m), rhs=(k, n)),
+            lambda left, right: left.T @ right,
+        )
+        for form, (k, m, n) in PRODUCTS.items()
+    ),
+    *(
+        Case(
+            f"{TUTORIALS}attention_fwd_performance/attention_kernels.py",
+            f"attn_fwd_v{form}",
+            _attention_inputs(512 if form > 2 else 128),
+            _attention,
+            tolerance=1e-5 if form < 7 else 1e-2,
+            note="" if form < 7 else "bfloat16 inside",
+        )
+        for form in range(1, 9)
+    ),
+    Case(
+        "contributed/maxpooling.py",
+        "max_pooling_2d_stride_1",
+        _normal(in_tensor=(140, 40), pool_size=3),
+        lambda plane, _: np.lib.stride_tricks.sliding_window_view(plane, (3, 3)).max((2, 3)),
+    ),
+    *(
+        Case(
+            f"contributed/interpolate_{form}_fwd.py",
+            f"interpolate_{form}_2x_fwd",
+            _normal(src_arr=shape, chunk_size=4),
+            _doubled,
+        )
+        for form, shape in (("bilinear", (2, 40, 10, 12)), ("trilinear", (2, 40, 7, 5, 6)))
+    ),
+    # trnsci/trnblas
+    Case(BLAS, "_gemm_kernel", _normal(a=(256, 384), b=(384, 512)), lambda a, b: a @ b),
+    Case(BLAS, "_syrk_kernel", _normal(a=(256, 384)), lambda a: a @ a.T),
+    Case(BLAS, "_mp2_energy_kernel", _blas_mp2_inputs, _blas_mp2),
+    # trnsci/trntensor
+    Case(TENSOR, "matmul_kernel", _normal(a=(256, 384), b=(384, 512)), lambda a, b: a @ b),
+    Case(TENSOR, "batched_matmul_kernel", _normal(a=(2, 128, 256), b=(2, 256, 96)), lambda a, b: a @ b),
+    Case(TENSOR, "mp2_energy_kernel", _tensor_mp2_inputs, _tensor_mp2),
+    Case(
+        TENSOR,
+        "ao_to_mo_transform_kernel",
+        _normal(eri=(256, 256, 3), C_occ=(256, 9), C_vir=(256, 20)),
+        lambda eri, occ, vir: np.einsum("mi,na,mnp->iap", occ, vir, eri, optimize=True),
+    ),
+    # aws-samples/sample-spectral-dns-on-aws-neuron
+    Case(DNS, "dft3d_fwd_real", _dft_inputs("f"), lambda f, *_: _parts(np.fft.fftn(f))),
+    Case(
+        DNS,
+        "dft3d_fwd_cplx",
+        _dft_inputs("f_re", "f_im"),
+        lambda re, im, *_: _parts(np.fft.fftn(re + 1j * im)),
+    ),
+    Case(
+        DNS,
+        "dft3d_inv_cplx",
+        _dft_inputs("F_re", "F_im"),
+        lambda re, im, *_: _parts(np.fft.ifftn((re + 1j * im).swapaxes(1, 2)).swapaxes(1, 2)),
+    ),
+    # aws-neuron/nki-library
+    Case(f"{LIBRARY}core/cumsum/cumsum.py", "cumsum", _normal(x=(150, 3000)), lambda x: x.cumsum(1), "trn2"),
+    *(
+        Case(
+            f"{LIBRARY}core/embeddings/rope.py",
+            "RoPE",
+            _normal(x_in=(64, 1, 2, 64), cos=(32, 1, 64), sin=(32, 1, 64), **form),
+            _rope,
+            "trn2",
+            note=note,
+        )
+        for note, form in ROPES.items()
+    ),
+    Case(
+        f"{LIBRARY}core/embeddings/rope_hf.py",
+        "rope_hf",
+        _normal(**dict.fromkeys(("q", "k", "q_out", "k_out"), (1, 2, 256, 32)), cos=(256, 32), sin=(256, 32)),
+        _rope_hf,
+        "trn2",
+    ),
+    Case(
+        f"{LIBRARY}experimental/conv/depthwise_conv1d.py",
+        "depthwise_conv1d_implicit_gemm",
+        _normal(img_ref=(1, 4, 1, 300), filter_ref=(4, 1, 1, 140), feature_group_count=4),
+        _depthwise,
+        "trn2",
+    ),
+    Case(
+        f"{LIBRARY}experimental/dynamic_shapes/dynamic_elementwise_add.py",
+        "dynamic_elementwise_add",
+        _normal(input_a=(256, 1024), input_b=(256, 1024), num_m_tiles=np.full((1, 1), 2, np.int32)),
+        lambda a, b, _: a + b,
+        "trn2",
+    ),
+    Case(
+        f"{LIBRARY}core/max/cascaded_max.py",
+        "cascaded_max",
+        _normal(input_tensor=(4, 2048)),
+        lambda x: (x.max(1, keepdims=True), x.argmax(1)[:, None]),
+        "trn2",
+    ),
+)
