@@ -33,7 +33,7 @@ def place(a, b):
     x, y = nl.load(a[i, j], mask=(i < a.shape[0])), nl.load(b[i, j], mask=(i < a.shape[0]))
     z = nl.ndarray((ROWS, 64), dtype=a.dtype, buffer=nl.sbuf)
     z[...] = 2.0 - x * 3 + y / 4.0
-    z -= y
+    z -= nl.copy(y, mask=(i < a.shape[0]))
     nl.store(out[i, j], value=z, mask=(i < a.shape[0]))
     return out
 
@@ -281,6 +281,45 @@ def test_rules_of_the_chip_hold_for_kernels_of_others(foreign):
     assert deep["verdict"] == "refused: partition-count" and "older.py:67" in deep["refusal"]
 
 
+X = "x = nl.load(a)\n    "
+OUT = "out = nl.ndarray(a.shape, dtype=a.dtype, buffer=nl.shared_hbm)\n    "
+REFUSED = [
+    ("index", "nl.load(a[nl.arange(9)[:, None], nl.arange(8)[None, :]])", "elements 0 to 71 of (8, 8)"),
+    ("index", "nl.load(a[0:9, 0:8])", "0:9:1 in dimension 0 of (8, 8)"),
+    ("index", "nl.load(a[0, 0, 0])", "3 indices for a tensor of shape (8, 8)"),
+    ("access-pattern", "nl.load(a[nl.arange(3)[:, None] ** 2, nl.arange(8)[None, :]])", "are not affine"),
+    ("not-in-subset", "nl.load(a, mask=np.eye(8, dtype=bool))", "a mask that leaves nothing, or no box"),
+    ("not-in-subset", "nl.load(a, mask=(nl.arange(8)[:, None] > 9))", "a mask that leaves nothing"),
+    ("partition-step", X + "x.reshape((4, 16))", "reshape of (8, 8) to (4, 16): partitions become columns"),
+    ("partition-match", X + "nisa.tensor_tensor(x[0:4], x, x, nl.add)", "on 4 and 8 partitions"),
+    ("element-count", X + "nl.add(x, x[:, 0:3])", "(8, 3) as (8, 8)"),
+    ("reduce-axis", X + "nl.sum(x, axis=(0, 1))", "axis=(0, 1) for a tile"),
+    ("both-psum", "p = nl.zeros((8, 8), nl.float32, buffer=nl.psum)\n    nisa.tensor_tensor(p, p, p, nl.add)", "PSUM"),
+    ("buffer-object", "nl.ndarray((8, 8), nl.float32, buffer='anywhere')", "buffer='anywhere'"),
+    ("tensor-dtype", "nl.ndarray((8, 8), dtype=nl.float8_e4m3)", "dtype=nki.language.float8_e4m3"),
+    ("signature", X + "nisa.tensor_tensor(x, x)", "nisa.tensor_tensor: missing op"),
+    ("signature", X + "nisa.reciprocal(x, x, fast=True)", "nisa.reciprocal: unknown fast"),
+    ("not-in-subset", X + "nisa.nc_matmul(x, x, x, tile_size=(32, 32))", "nisa.nc_matmul with tile_size"),
+    ("kernel-error", X + "x.astype(nl.float16)", "AttributeError: tensor attribute astype"),
+    ("kernel-error", "raise RuntimeError('no device')", "RuntimeError: no device"),
+    ("kernel-assert", "assert a.shape[0] == 7, 'seven rows'", "assertion failed: seven rows"),
+    ("output-space", X + "return x", "the kernel returns Tile"),
+    ("output-unwritten", OUT + "nl.store(out[0:4], nl.load(a[0:4]))\n    return out", "elements of output (8, 8)"),
+]
+
+
+def test_what_is_wrong_is_refused_by_name(foreign, checkout):
+    head = "import numpy as np, nki, nki.isa as nisa, nki.language as nl\n"
+    bodies = [f"@nki.jit\ndef k{number}(a):\n    {body}\n" for number, (_, body, _) in enumerate(REFUSED)]
+    (checkout / "wrong.py").write_text(head + "\n".join(bodies))
+    rows = [("wrong.py", f"k{number}", {"a": (8, 8)}, lambda a: a) for number in range(len(REFUSED))]
+    done, found = foreign(*rows)
+    for (rule, body, message), one in zip(REFUSED, found, strict=True):
+        assert one["verdict"] == f"refused: {rule}", (body, one["refusal"])
+        assert ("wrong.py:" in one["refusal"] or rule == "output-space") and message in one["refusal"], body
+    assert done.code == 6
+
+
 def test_nothing_of_a_checkout_is_left_behind(foreign, checkout):
     before = set(sys.modules), sys.path[:], dict(os.environ)
     foreign(*list(IDIOMS.values())[:6])
@@ -307,8 +346,9 @@ def test_operators_of_others_are_none_of_ours(checkout, name):
     ("cases", "message"),
     [
         (None, "holds no kernel that dfmp2 knows"),
-        ("", "'CASES': expected CASES, a list of dicts"),
-        ("CASES = [{'file': 'older.py'}]", "expected CASES, a list of dicts with file, kernel, inputs and reference"),
+        ("", "expected CASES, a list of dicts with file, kernel, inputs and reference: KeyError"),
+        ("CASES = [{'file': 'older.py'}]", "Case.__init__() missing 3 required"),
+        ("CASES = [dict(file='older.py', kernel='k', inputs=None, reference=dict)]", "inputs of k: TypeError"),
         ("CASES = [dict(file='no.py', kernel='k', inputs=dict, reference=dict)]", "kernel k: no file"),
         ("CASES = [dict(file='older.py', kernel='k', inputs=lambda r: {}, reference=dict)]", "no function k"),
     ],

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import runpy
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,8 @@ def examine(root: Path, case: Case, target: str | None = None) -> Finding:
     target = target or case.target
     chip: Any = find_chip(target).target
     settings, broken = Settings(target=chip, release=RELEASE), list[Violation]()
-    made = case.inputs(np.random.default_rng(1))
+    with _theirs(f"inputs of {case.kernel}"):
+        made = case.inputs(np.random.default_rng(1))
     inputs = {name: value.astype(np.float32) if _double(value) else value for name, value in made.items()}
     while True:
         try:
@@ -91,13 +93,23 @@ def examine(root: Path, case: Case, target: str | None = None) -> Finding:
             measured = settings.measured and found.rule not in SLOW
             settings = replace(settings, waived=settings.waived | {found.rule}, measured=measured)
     wide = [value.astype(np.float64) if _double(made[name]) else value for name, value in inputs.items()]
-    expected = case.reference(*wide)
-    expected = expected if isinstance(expected, tuple) else (expected,)
+    with _theirs(f"reference of {case.kernel}"):
+        answer = case.reference(*wide)
+    expected = answer if isinstance(answer, tuple) else (answer,)
     shapes = [one.shape for one in outputs], [np.shape(one) for one in expected]
     if shapes[0] != shapes[1]:
         raise InputError(f"{case.kernel} returns shapes {shapes[0]}, its reference {shapes[1]}", file=case.file)
     error = max(map(_difference, outputs, expected))
     return Finding(case, target, tuple(broken), None, error, trace.sbuf_high_water, trace.moved_high_water)
+
+
+@contextmanager
+def _theirs(what: str) -> Iterator[None]:
+    """Code of a case runs inside: its Python errors name the case."""
+    try:
+        yield
+    except Exception as error:
+        raise InputError(f"{what}: {type(error).__name__}: {error}") from error
 
 
 def _double(value: object) -> bool:
@@ -120,12 +132,8 @@ def cases_of(root: Path, file: Path | None) -> Sequence[Case]:
         return cases
     if not file.is_file():
         raise InputError(f"--cases {file}: no such file")
-    try:
+    with _theirs(f"--cases {file}: expected CASES, a list of dicts with file, kernel, inputs and reference"):
         cases = [Case(**row) for row in runpy.run_path(str(file))["CASES"]]
-    except (KeyError, TypeError) as error:
-        raise InputError(
-            f"{error}: expected CASES, a list of dicts with file, kernel, inputs and reference", file=str(file)
-        ) from error
     for case in cases:
         if not (root / case.file).is_file():
             raise InputError(f"kernel {case.kernel}: no file {root / case.file}", file=str(file))
@@ -135,8 +143,10 @@ def cases_of(root: Path, file: Path | None) -> Sequence[Case]:
 def commit_of(root: Path) -> str:
     """The commit a checkout stands at, "" where it is none."""
     command = ["git", "-C", str(root), "log", "-1", "--format=%H"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:  # there is no git
+        return ""
 
 
 def _normal(**sizes: Any) -> Callable[[np.random.Generator], Inputs]:

@@ -38,7 +38,7 @@ from dfmp2.trainium.interpreter import instructions
 from dfmp2.trainium.interpreter.arithmetic import BINARY, DTYPES, UNARY, Array, DType
 from dfmp2.trainium.interpreter.language import functions
 from dfmp2.trainium.interpreter.memory import Core, Storage, Tensor, continues_group, finish, note_read, whole
-from dfmp2.trainium.interpreter.rules import PARTITIONS, PSUM_BANK_BYTES, Settings
+from dfmp2.trainium.interpreter.rules import PARTITIONS, PSUM_BANK_BYTES, Settings, Violation
 from dfmp2.trainium.interpreter.run import kernel_code
 from dfmp2.trainium.interpreter.signatures import (
     ENUMERATIONS,
@@ -255,6 +255,8 @@ class Unknown:
         self._core, self.name = core, name
 
     def __getattr__(self, name: str) -> Unknown:
+        if name.startswith("__"):
+            raise AttributeError(name)
         return Unknown(self._core, f"{self.name}.{name}")
 
     def __call__(self, *positional: Any, **_: Any) -> Any:
@@ -310,7 +312,7 @@ class Others(Core):
             return dtype
         try:
             return FORMATS[dtype if isinstance(dtype, str) else np.dtype(dtype).name]
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise self.refuse("tensor-dtype", f"dtype={getattr(dtype, 'name', dtype)}") from error
 
     def box(self, mask: object, shape: Sizes) -> Box | None:
@@ -482,6 +484,8 @@ def _axes(axis: object, data: Tile) -> Sizes:
 
 def _reduced(core: Others, data: Tile, axes: Sizes, keepdims: bool, dtype: object) -> Tile:
     """Fresh memory for `data` reduced over `axes`."""
+    if 0 in axes:
+        raise core.refuse("reduce-axis", f"axis={axes} for a tile of shape {data.shape}")
     shape = [1 if k in axes else n for k, n in enumerate(data.shape) if keepdims or k not in axes]
     return core.new(shape or (1, 1), dtype or data.dtype)
 
@@ -503,12 +507,10 @@ def issue(core: Others, name: str, given: dict[str, Any]) -> None:
         given |= {key: given[key].flat() for key in ("dst", "stationary", "moving")}
     elif name == "tensor_reduce":
         data, axes = given["data"], _axes(given["axis"], given["data"])
-        order = [k for k in range(len(data.shape)) if k not in axes or 0 in axes] + [k for k in axes if 0 not in axes]
-        shape, strides = ([one[k] for k in order] for one in (data.shape, data.strides))  # the reduced axes last
+        order = [k for k in range(len(data.shape)) if k not in axes] + list(axes)  # the reduced axes last
+        shape, strides = ([one[k] for k in order] for one in (data.shape, data.strides))
         given["data"] = data.view(tuple(shape), tuple(strides), data.offset)
-        given["axis"] = axes if 0 in axes else tuple(range(len(order) - len(axes), len(order)))
-    elif name in ("tensor_copy", "activation") and given["dst"].storage.space == "hbm":
-        raise core.refuse("operand-space", f"nisa.{name} into HBM")
+        given["axis"] = tuple(range(len(order) - len(axes), len(order)))
     function = globals()[name] if name in OWN else getattr(instructions, name)
     function(core, SimpleNamespace(**((defaults(name) if name in INSTRUCTIONS else {}) | given)))
 
@@ -614,7 +616,7 @@ def _arrays(core: Others, value: object) -> Any:
     if not isinstance(value, Tile) or value.storage.space != "hbm":
         raise core.refuse("output-space", f"the kernel returns {type(value).__name__}")
     if value.storage.written is not None and not value.bits(value.storage.written).all():
-        raise core.refuse("output-unwritten", f"elements of output {value.shape} never written")
+        raise Violation("output-unwritten", f"elements of output {value.shape} never written", value.storage.life.line)
     return np.array(value.values())
 
 
@@ -746,7 +748,7 @@ def run_foreign(
     """
     root = root.resolve()
     core = Others(settings, root)
-    with imports(core, root, root / file) as name, kernel_code(core):
+    with imports(core, root, root / file) as name, kernel_code(core, (Exception,)):
         function = getattr(importlib.import_module(name), kernel, None)
         if not callable(function):
             raise InputError(f"no function {kernel}", file=str(root / file))

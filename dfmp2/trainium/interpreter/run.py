@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.errors import InputError
+from dfmp2.errors import Dfmp2Error, InputError
 from dfmp2.trainium.interpreter.arithmetic import DTYPES, Array, held_as
 from dfmp2.trainium.interpreter.language import Kernel, package, tensor_shape
 from dfmp2.trainium.interpreter.lint import BUILTINS, lint
@@ -154,16 +154,21 @@ def run_kernel(
 
 
 @contextmanager
-def kernel_code(core: Core) -> Iterator[None]:
-    """Code of kernel files runs inside: its own Python errors become violations, ours pass through."""
+def kernel_code(core: Core, errors: tuple[type[Exception], ...] = PYTHON_ERRORS) -> Iterator[None]:
+    """Code of kernel files runs inside: its own Python errors become violations, ours pass through.
+
+    errors : (Exception,) for kernels of others, which may raise what they like and misuse what is ours
+    """
     try:
         with np.errstate(all="ignore"):  # overflow to inf and invalid to NaN are what the engines do
             yield
     except AssertionError as error:
         raise Violation("kernel-assert", f"assertion failed: {error}", _raised_at(core, error)[0]) from error
-    except PYTHON_ERRORS as error:
+    except Dfmp2Error:
+        raise
+    except errors as error:
         place, innermost = _raised_at(core, error)
-        if not innermost:
+        if not innermost and errors is PYTHON_ERRORS:
             raise
         rule = "import" if isinstance(error, ImportError) else "kernel-error"
         raise Violation(rule, f"{type(error).__name__}: {error}", place) from error
