@@ -222,6 +222,27 @@ def _parts(z: Any) -> tuple[Any, Any]:
     return z.swapaxes(1, 2).real, z.swapaxes(1, 2).imag
 
 
+def _flow_inputs(random: np.random.Generator) -> Inputs:
+    """Spectra of a velocity and of its last change, wave numbers, inverse squares and a mask of what is kept."""
+    waves = np.stack(np.meshgrid(*3 * [np.fft.fftfreq(32, 1 / 32)], indexing="ij"))
+    squares, kept = np.maximum((waves**2).sum(0), 1.0), (abs(waves).max(0) < 32 / 3) * 1.0
+    spectra = np.fft.fftn(random.standard_normal((6, 32, 32, 32)), axes=(1, 2, 3)) * kept
+    names = [f"{name}_{part}" for name in ("uh", "vh", "wh", "du", "dv", "dw") for part in ("re", "im")]
+    made = dict(zip(names, (part for one in spectra for part in _parts(one)), strict=True)) | _dft_inputs()(random)
+    numbers = zip(("KX", "KY", "KZ", "IK2", "DEAL", "DECAY"), (*waves, 1 / squares, kept, kept), strict=True)
+    return made | {name: _parts(one)[0] for name, one in numbers}
+
+
+def _flow(*given: Any) -> Any:
+    """First stage of a Runge-Kutta step: f = P F(u x curl u), du = 0.05 f, u + du / 3 (Taylor-Green vortex)."""
+    numbers = np.array([*given[:12], *given[15:20]]).swapaxes(2, 3)
+    u, k, inverse, kept = numbers[:6:2] + 1j * numbers[1:6:2], numbers[12:15], numbers[15], numbers[16]
+    speed, curl = (np.fft.ifftn(one, axes=(1, 2, 3)).real for one in (u, np.cross(1j * k, u, axis=0)))
+    force = np.fft.fftn(np.cross(speed, curl, axis=0), axes=(1, 2, 3)) * kept
+    change = 0.05 * (force - k * (k * force).sum(0) * inverse)
+    return tuple(part for one in (*(u + change / 3), *change) for part in _parts(one))
+
+
 def _rope(x: Any, cos: Any, sin: Any, halves: bool = True, in_sbuf: bool = False) -> Any:
     """(x, y) -> (x cos - y sin, y cos + x sin) of the two halves, or of neighbours."""
     first, second = (x[:32], x[32:]) if halves else (x[::2], x[1::2])
@@ -346,6 +367,7 @@ KNOWN: tuple[Case, ...] = (
         _dft_inputs("F_re", "F_im"),
         lambda re, im, *_: _parts(np.fft.ifftn((re + 1j * im).swapaxes(1, 2)).swapaxes(1, 2)),
     ),
+    Case("kernels/tgv_stage_nki.py", "tgv_stage", _flow_inputs, _flow),
     # aws-neuron/nki-library
     Case(f"{LIBRARY}core/cumsum/cumsum.py", "cumsum", _normal(x=(150, 3000)), lambda x: x.cumsum(1), "trn2"),
     *(
@@ -364,6 +386,36 @@ KNOWN: tuple[Case, ...] = (
         "rope_hf",
         _normal(**dict.fromkeys(("q", "k", "q_out", "k_out"), (1, 2, 256, 32)), cos=(256, 32), sin=(256, 32)),
         _rope_hf,
+        "trn2",
+    ),
+    Case(
+        f"{LIBRARY}core/output_projection/output_projection_cte/output_projection_cte.py",
+        "output_projection_cte",
+        _normal(attention=(1, 2, 128, 256), weight=(256, 512)),
+        lambda heads, weight: np.einsum("bnds,ndh->bsh", heads, weight.reshape(2, 128, 512)),
+        "trn2",
+    ),
+    Case(
+        f"{LIBRARY}core/output_projection/output_projection_tkg.py",
+        "output_projection_tkg",
+        _normal(attention=(128, 1, 2, 4), weight=(256, 512)),
+        lambda heads, weight: np.einsum("dns,ndh->sh", heads[:, 0], weight.reshape(2, 128, 512)),
+        "trn2",
+    ),
+    Case(
+        f"{LIBRARY}core/qkv/qkv.py",
+        "qkv",
+        _normal(input=(1, 256, 256), fused_qkv_weights=(256, 512), load_input_with_DMA_transpose=False),
+        lambda x, weights, _: x @ weights,
+        "trn2",
+        1e-2,
+        "bfloat16 inside",
+    ),
+    Case(
+        f"{LIBRARY}experimental/conv/conv1d.py",
+        "conv1d",
+        _normal(x_in=(2, 16, 60), filters=(3, 16, 24)),
+        lambda x, taps: np.einsum("ncqk,kco->noq", np.lib.stride_tricks.sliding_window_view(x, 3, axis=2), taps),
         "trn2",
     ),
     Case(

@@ -23,8 +23,9 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -232,6 +233,12 @@ class Blocks:
     def __setitem__(self, key: object, value: object) -> None:
         tile, rest = self._find(key)
         tile[rest] = value
+
+
+class Generation(IntEnum):
+    """nisa.nc_version."""
+
+    gen2, gen3, gen4 = 2, 3, 4
 
 
 class PartitionSize(int):
@@ -686,13 +693,18 @@ def package(core: Others) -> dict[str, dict[str, Any]]:
         "program_ndim": lambda: len(core.grid),
         "NKIObject": type("NKIObject", (), {}),
         "tile_size": SimpleNamespace(
-            pmax=PARTITIONS, psum_fmax=512, gemm_stationary_fmax=instructions.MOST_STATIONARY, gemm_moving_fmax=512
+            pmax=PARTITIONS,
+            psum_fmax=PSUM_BANK_BYTES // 4,
+            gemm_stationary_fmax=instructions.MOST_STATIONARY,
+            gemm_moving_fmax=instructions.MOST_MOVING,
+            total_available_sbuf_size=core.settings.sbuf_limit,
         ),
     }
     isa: dict[str, Any] = {name: partial(call, core, name) for name in (*INSTRUCTIONS, *OWN)}
     for kind, members in ENUMERATIONS.items():
         isa[kind] = SimpleNamespace(**{name: Member(kind, name) for name in members})
     isa |= {f"{name}_engine": Member("engine", name) for name in ENUMERATIONS["engine"]}
+    isa |= {"nc_version": Generation, "get_nc_version": lambda: Generation[core.settings.target]}
     return {"nki": {"jit": jit}, "nki.language": language, "nki.isa": isa}
 
 
@@ -723,9 +735,10 @@ def imports(core: Others, root: Path, file: Path) -> Iterator[str]:
         sys.path[:], sys.dont_write_bytecode = path, quiet
         os.environ.clear()
         os.environ.update(environment)
-        for name in sys.modules.keys() - modules.keys():  # a package that is installed stays: some load once only
-            origin = getattr(sys.modules[name], "__file__", None)
-            if origin is None or origin.startswith(str(root) + os.sep):
+        for name in sys.modules.keys() - modules.keys():  # what is installed stays: some modules load once only
+            facts = vars(sys.modules[name])
+            places = [facts.get("__file__") or "", *facts.get("__path__", ())]
+            if type(sys.modules[name]) is Stand or any(str(p).startswith(str(folder) + os.sep) for p in places):
                 del sys.modules[name]
         sys.modules.update(modules)
 
@@ -748,7 +761,7 @@ def run_foreign(
     """
     root = root.resolve()
     core = Others(settings, root)
-    with imports(core, root, root / file) as name, kernel_code(core, (Exception,)):
+    with imports(core, root, root / file) as name, redirect_stdout(sys.stderr), kernel_code(core, (Exception,)):
         function = getattr(importlib.import_module(name), kernel, None)
         if not callable(function):
             raise InputError(f"no function {kernel}", file=str(root / file))

@@ -410,7 +410,8 @@ class Tensor:
         core, storage = self._core, self.storage
         if vector_offset is not None or dtype is not None:
             raise core.outside("ap() with vector_offset or dtype")
-        if self.shape != storage.shape or self.offset != 0 or self.dynamic or not _contiguous(self):
+        reshaped = self.shape != storage.shape and not (self.whole and "ap-base" in core.waived)
+        if reshaped or self.offset != 0 or self.dynamic or not _contiguous(self):
             raise core.refuse("ap-base", f"ap() on a view of shape {self.shape} of a tensor of shape {storage.shape}")
         if type(offset) is not int or offset < 0:
             raise core.refuse("ap-offset", f"offset={offset!r}")
@@ -422,10 +423,10 @@ class Tensor:
             )
         start, reads = offset, tuple[Access, ...]()
         if scalar_offset is not None:
-            if type(indirect_dim) is not int or not 0 <= indirect_dim < len(storage.shape):
-                raise core.refuse("ap-dynamic", f"indirect_dim={indirect_dim!r} for rank {len(storage.shape)}")
+            if type(indirect_dim) is not int or not 0 <= indirect_dim < len(self.shape):
+                raise core.refuse("ap-dynamic", f"indirect_dim={indirect_dim!r} for rank {len(self.shape)}")
             value, reads = _dynamic(core, scalar_offset)
-            start += value * prod(storage.shape[indirect_dim + 1 :])
+            start += value * prod(self.shape[indirect_dim + 1 :])
         last = start + sum((n - 1) * step for step, n in pairs)
         free = sum((n - 1) * step for step, n in pairs[1:])
         fits = storage.space == "hbm" or start % storage.row + free < storage.row
