@@ -21,6 +21,7 @@ from dfmp2.errors import InputError
 from dfmp2.trainium.costs.chips import find_chip
 from dfmp2.trainium.interpreter.foreign import RELEASE, run_foreign
 from dfmp2.trainium.interpreter.rules import OWN_RULES, SLOW, WAIVABLE, Settings, Violation
+from dfmp2.trainium.interpreter.run import STRAY_ERRORS
 
 Inputs = dict[str, Any]
 
@@ -108,7 +109,7 @@ def _theirs(what: str) -> Iterator[None]:
     """Code of a case runs inside: its Python errors name the case."""
     try:
         yield
-    except Exception as error:
+    except STRAY_ERRORS as error:
         raise InputError(f"{what}: {type(error).__name__}: {error}") from error
 
 

@@ -40,7 +40,7 @@ from dfmp2.trainium.interpreter.arithmetic import BINARY, DTYPES, UNARY, Array, 
 from dfmp2.trainium.interpreter.language import functions
 from dfmp2.trainium.interpreter.memory import Core, Storage, Tensor, continues_group, finish, note_read, whole
 from dfmp2.trainium.interpreter.rules import PARTITIONS, PSUM_BANK_BYTES, Settings, Violation
-from dfmp2.trainium.interpreter.run import kernel_code
+from dfmp2.trainium.interpreter.run import STRAY_ERRORS, kernel_code
 from dfmp2.trainium.interpreter.signatures import (
     ENUMERATIONS,
     INSTRUCTIONS,
@@ -72,6 +72,7 @@ class Arithmetic:
     """Python operators on tiles, as functions of `nki.language`."""
 
     __slots__ = ()
+    __array_ufunc__ = None  # NumPy's numbers leave it to us
 
 
 for _symbol, _name in (("add", "add"), ("sub", "subtract"), ("mul", "multiply"), ("truediv", "divide")):
@@ -400,7 +401,7 @@ class Others(Core):
             issue(self, "tensor_tensor", {"dst": out.part(box), "data1": first, "data2": second, "op": name})
             return out
         if isinstance(y, Tensor):
-            y = self.spread(y, (out.shape[0], 1)).part(box and (box[0], slice(None)))
+            y = self.spread(y.flat(), (out.shape[0], 1)).part(box and (box[0], slice(None)))
             y = y if y.dtype.name == "float32" else self.copied(y, "float32")
         given = {"dst": out.part(box), "data": x, "op0": name, "operand0": y, "reverse0": turned}
         issue(self, "tensor_scalar", given)
@@ -761,7 +762,7 @@ def run_foreign(
     """
     root = root.resolve()
     core = Others(settings, root)
-    with imports(core, root, root / file) as name, redirect_stdout(sys.stderr), kernel_code(core, (Exception,)):
+    with imports(core, root, root / file) as name, redirect_stdout(sys.stderr), kernel_code(core, STRAY_ERRORS):
         function = getattr(importlib.import_module(name), kernel, None)
         if not callable(function):
             raise InputError(f"no function {kernel}", file=str(root / file))

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.trainium.interpreter.arithmetic import BINARY, UNARY, Array, cast, contract, reduce_rows, working
+from dfmp2.trainium.interpreter.arithmetic import BINARY, SUBSET, UNARY, Array, cast, contract, reduce_rows, working
 from dfmp2.trainium.interpreter.memory import (
     MOST_FREE_DIMENSIONS,
     Core,
@@ -121,7 +121,7 @@ def _not_both_psum(core: Core, first: Tensor, second: Tensor, names: str) -> Non
 def binary(core: Core, op: object, role: str) -> str:
     """Name of a two-operand arithmetic operator."""
     if not isinstance(op, Operator) or op.name not in BINARY:
-        raise core.outside(f"{role}={op!r}; use one of {', '.join(BINARY)}")
+        raise core.outside(f"{role}={op!r}; use one of {', '.join(name for name in SUBSET if name in BINARY)}")
     return op.name
 
 

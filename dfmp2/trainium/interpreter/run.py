@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.errors import Dfmp2Error, InputError
+from dfmp2.errors import InputError
 from dfmp2.trainium.interpreter.arithmetic import DTYPES, Array, held_as
 from dfmp2.trainium.interpreter.language import Kernel, package, tensor_shape
 from dfmp2.trainium.interpreter.lint import BUILTINS, lint
@@ -32,6 +32,8 @@ from dfmp2.trainium.interpreter.trace import Trace
 __all__ = ["Settings", "Shape", "run_kernel"]
 # What kernel code may raise by itself; the same from the interpreter's own code is a fault of ours and passes through.
 PYTHON_ERRORS = (ArithmeticError, AttributeError, ImportError, LookupError, NameError, TypeError, ValueError)
+# What code of others raises besides, and where it misuses ours.
+STRAY_ERRORS = (*PYTHON_ERRORS, AssertionError, OSError, RuntimeError, SyntaxError)
 STATIC = (int, float, str, type(None))
 
 
@@ -157,15 +159,13 @@ def run_kernel(
 def kernel_code(core: Core, errors: tuple[type[Exception], ...] = PYTHON_ERRORS) -> Iterator[None]:
     """Code of kernel files runs inside: its own Python errors become violations, ours pass through.
 
-    errors : (Exception,) for kernels of others, which may raise what they like and misuse what is ours
+    errors : STRAY_ERRORS for kernels of others
     """
     try:
         with np.errstate(all="ignore"):  # overflow to inf and invalid to NaN are what the engines do
             yield
     except AssertionError as error:
         raise Violation("kernel-assert", f"assertion failed: {error}", _raised_at(core, error)[0]) from error
-    except Dfmp2Error:
-        raise
     except errors as error:
         place, innermost = _raised_at(core, error)
         if not innermost and errors is PYTHON_ERRORS:
