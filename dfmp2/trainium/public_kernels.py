@@ -256,13 +256,24 @@ def _rope_hf(q: Any, k: Any, q_out: Any, k_out: Any, cos: Any, sin: Any) -> Any:
     return tuple(x * cos + np.concatenate([-x[..., 16:], x[..., :16]], -1) * sin for x in (q, k))
 
 
-def _depthwise(image: Any, taps: Any, groups: int) -> Any:
-    windows = np.lib.stride_tricks.sliding_window_view(image, taps.shape[3], axis=3)
-    return np.einsum("nchqs,cs->nchq", windows, taps[:, 0, 0])
+def _windows(x: Any, size: int) -> Any:
+    """All windows of `size` neighbours along the last axis, as one axis more."""
+    return np.lib.stride_tricks.sliding_window_view(x, size, axis=-1)
 
 
-TUTORIALS, LIBRARY = "src/nki_samples/tutorials/", "src/nkilib_src/nkilib/"
-DNS, BLAS, TENSOR = "kernels/dft3d_perm_nki.py", "trnblas/nki/dispatch.py", "trntensor/nki/_kernels.py"
+def _cases(folder: str, target: str, *rows: Any) -> tuple[Case, ...]:
+    """Cases of one repository: file below `folder`, kernel, inputs, reference; then tolerance and note where needed."""
+    made = (
+        (folder + file, kernel, inputs, reference, target, *more) for file, kernel, inputs, reference, *more in rows
+    )
+    return tuple(Case(*one) for one in made)
+
+
+ADD, SPMD = (
+    f"tensor_addition/{name}_nki_kernels.py" for name in ("tensor_addition", "spmd_multiple_nc_tensor_addition")
+)
+SUMMANDS = _normal(a_input=(256, 1024), b_input=(256, 1024))
+PRODUCT = "matrix_multiplication/matrix_multiplication_nki_kernels.py"
 PRODUCTS = {
     "basic": (128, 64, 512),
     "tiled": (256, 256, 512),
@@ -270,174 +281,148 @@ PRODUCTS = {
     "block_free_dimension": (256, 256, 1024),
     "fully_optimized": (1024, 2048, 1024),
 }
-ROPES = {
-    "halves": {},
-    "neighbours, by DMA": {"contiguous_layout": False},
-    "neighbours, in SBUF": {"contiguous_layout": False, "relayout_in_sbuf": True},
-}
+ATTENTION = "attention_fwd_performance/attention_kernels.py"
+ROPE, CTE = "core/embeddings/rope.py", "core/output_projection/output_projection_cte/output_projection_cte.py"
+ANGLES = {"cos": (32, 1, 64), "sin": (32, 1, 64)}
 KNOWN: tuple[Case, ...] = (
-    # aws-neuron/nki-samples
-    *(
-        Case(
-            f"{TUTORIALS}tensor_addition/{file}_nki_kernels.py",
-            kernel,
-            _normal(a_input=(256, 1024), b_input=(256, 1024)),
-            lambda a, b: a + b,
-        )
-        for file, kernel in (
-            ("tensor_addition", "nki_tensor_add"),
-            ("spmd_multiple_nc_tensor_addition", "nki_tensor_add_nc2"),
-        )
+    *_cases(  # aws-neuron/nki-samples
+        "src/nki_samples/tutorials/",
+        "trn1",
+        (ADD, "nki_tensor_add", SUMMANDS, lambda a, b: a + b),
+        (SPMD, "nki_tensor_add_nc2", SUMMANDS, lambda a, b: a + b),
+        (
+            "transpose2d/transpose2d_nki_kernels.py",
+            "tensor_transpose2D_kernel_",
+            lambda random: {"in_tensor": random.standard_normal((5, 12)), "shape2D": (3, 4)},
+            lambda rows, _: rows.reshape(5, 3, 4).swapaxes(1, 2).reshape(5, 12),
+        ),
+        (
+            "average_pool2d/average_pool2d_nki_kernels.py",
+            "tensor_avgpool_kernel",
+            _normal(in_tensor=(7, 12, 9), pool_size=3),
+            lambda planes, _: planes.reshape(7, 4, 3, 3, 3).mean((2, 4)),
+        ),
+        *(("fused_mamba/mamba_nki_kernels.py", f"mamba_v{form}", _scan_inputs, _scan) for form in (1, 2, 3)),
+        *(
+            (PRODUCT, f"nki_matmul_{form}_", _normal(lhsT=(k, m), rhs=(k, n)), lambda left, right: left.T @ right)
+            for form, (k, m, n) in PRODUCTS.items()
+        ),
+        *((ATTENTION, f"attn_fwd_v{form}", _attention_inputs(128), _attention) for form in (1, 2)),
+        *((ATTENTION, f"attn_fwd_v{form}", _attention_inputs(512), _attention) for form in (3, 4, 5, 6)),
+        *((ATTENTION, f"attn_fwd_v{form}", _attention_inputs(512), _attention, 1e-2, "bfloat16") for form in (7, 8)),
     ),
-    Case(
-        f"{TUTORIALS}transpose2d/transpose2d_nki_kernels.py",
-        "tensor_transpose2D_kernel_",
-        lambda random: {"in_tensor": random.standard_normal((5, 12)), "shape2D": (3, 4)},
-        lambda rows, _: rows.reshape(5, 3, 4).swapaxes(1, 2).reshape(5, 12),
+    *_cases(
+        "contributed/",
+        "trn1",
+        (
+            "maxpooling.py",
+            "max_pooling_2d_stride_1",
+            _normal(in_tensor=(140, 40), pool_size=3),
+            lambda plane, size: _windows(_windows(plane, size).max(-1).T, size).max(-1).T,
+        ),
+        *(
+            (f"interpolate_{form}_fwd.py", f"interpolate_{form}_2x_fwd", _normal(src_arr=shape, chunk_size=4), _doubled)
+            for form, shape in (("bilinear", (2, 40, 10, 12)), ("trilinear", (2, 40, 7, 5, 6)))
+        ),
     ),
-    Case(
-        f"{TUTORIALS}average_pool2d/average_pool2d_nki_kernels.py",
-        "tensor_avgpool_kernel",
-        _normal(in_tensor=(7, 12, 9), pool_size=3),
-        lambda planes, _: planes.reshape(7, 4, 3, 3, 3).mean((2, 4)),
-    ),
-    *(
-        Case(f"{TUTORIALS}fused_mamba/mamba_nki_kernels.py", f"mamba_v{form}", _scan_inputs, _scan)
-        for form in (1, 2, 3)
-    ),
-    *(
-        Case(
-            f"{TUTORIALS}matrix_multiplication/matrix_multiplication_nki_kernels.py",
-            f"nki_matmul_{form}_",
-            _normal(lhsT=(k, m), rhs=(k, n)),
-            lambda left, right: left.T @ right,
-        )
-        for form, (k, m, n) in PRODUCTS.items()
-    ),
-    *(
-        Case(
-            f"{TUTORIALS}attention_fwd_performance/attention_kernels.py",
-            f"attn_fwd_v{form}",
-            _attention_inputs(512 if form > 2 else 128),
-            _attention,
-            tolerance=1e-5 if form < 7 else 1e-2,
-            note="" if form < 7 else "bfloat16 inside",
-        )
-        for form in range(1, 9)
-    ),
-    Case(
-        "contributed/maxpooling.py",
-        "max_pooling_2d_stride_1",
-        _normal(in_tensor=(140, 40), pool_size=3),
-        lambda plane, _: np.lib.stride_tricks.sliding_window_view(plane, (3, 3)).max((2, 3)),
-    ),
-    *(
-        Case(
-            f"contributed/interpolate_{form}_fwd.py",
-            f"interpolate_{form}_2x_fwd",
-            _normal(src_arr=shape, chunk_size=4),
-            _doubled,
-        )
-        for form, shape in (("bilinear", (2, 40, 10, 12)), ("trilinear", (2, 40, 7, 5, 6)))
-    ),
-    # trnsci/trnblas
-    Case(BLAS, "_gemm_kernel", _normal(a=(256, 384), b=(384, 512)), lambda a, b: a @ b),
-    Case(BLAS, "_syrk_kernel", _normal(a=(256, 384)), lambda a: a @ a.T),
-    Case(BLAS, "_mp2_energy_kernel", _blas_mp2_inputs, _blas_mp2),
-    # trnsci/trntensor
-    Case(TENSOR, "matmul_kernel", _normal(a=(256, 384), b=(384, 512)), lambda a, b: a @ b),
-    Case(TENSOR, "batched_matmul_kernel", _normal(a=(2, 128, 256), b=(2, 256, 96)), lambda a, b: a @ b),
-    Case(TENSOR, "mp2_energy_kernel", _tensor_mp2_inputs, _tensor_mp2),
-    Case(
-        TENSOR,
-        "ao_to_mo_transform_kernel",
-        _normal(eri=(256, 256, 3), C_occ=(256, 9), C_vir=(256, 20)),
-        lambda eri, occ, vir: np.einsum("mi,na,mnp->iap", occ, vir, eri, optimize=True),
-    ),
-    # aws-samples/sample-spectral-dns-on-aws-neuron
-    Case(DNS, "dft3d_fwd_real", _dft_inputs("f"), lambda f, *_: _parts(np.fft.fftn(f))),
-    Case(
-        DNS,
-        "dft3d_fwd_cplx",
-        _dft_inputs("f_re", "f_im"),
-        lambda re, im, *_: _parts(np.fft.fftn(re + 1j * im)),
-    ),
-    Case(
-        DNS,
-        "dft3d_inv_cplx",
-        _dft_inputs("F_re", "F_im"),
-        lambda re, im, *_: _parts(np.fft.ifftn((re + 1j * im).swapaxes(1, 2)).swapaxes(1, 2)),
-    ),
-    Case("kernels/tgv_stage_nki.py", "tgv_stage", _flow_inputs, _flow),
-    # aws-neuron/nki-library
-    Case(f"{LIBRARY}core/cumsum/cumsum.py", "cumsum", _normal(x=(150, 3000)), lambda x: x.cumsum(1), "trn2"),
-    *(
-        Case(
-            f"{LIBRARY}core/embeddings/rope.py",
-            "RoPE",
-            _normal(x_in=(64, 1, 2, 64), cos=(32, 1, 64), sin=(32, 1, 64), **form),
-            _rope,
-            "trn2",
-            note=note,
-        )
-        for note, form in ROPES.items()
-    ),
-    Case(
-        f"{LIBRARY}core/embeddings/rope_hf.py",
-        "rope_hf",
-        _normal(**dict.fromkeys(("q", "k", "q_out", "k_out"), (1, 2, 256, 32)), cos=(256, 32), sin=(256, 32)),
-        _rope_hf,
+    *_cases(  # aws-neuron/nki-library
+        "src/nkilib_src/nkilib/",
         "trn2",
+        ("core/cumsum/cumsum.py", "cumsum", _normal(x=(150, 3000)), lambda x: x.cumsum(1)),
+        *(
+            (ROPE, "RoPE", _normal(x_in=(64, 1, 2, 64), **ANGLES, **form), _rope, 1e-5, note)
+            for note, form in (
+                ("halves", {}),
+                ("neighbours, by DMA", {"contiguous_layout": False}),
+                ("neighbours, in SBUF", {"contiguous_layout": False, "relayout_in_sbuf": True}),
+            )
+        ),
+        (
+            "core/embeddings/rope_hf.py",
+            "rope_hf",
+            _normal(**dict.fromkeys(("q", "k", "q_out", "k_out"), (1, 2, 256, 32)), cos=(256, 32), sin=(256, 32)),
+            _rope_hf,
+        ),
+        (
+            CTE,
+            "output_projection_cte",
+            _normal(attention=(1, 2, 128, 256), weight=(256, 512)),
+            lambda heads, weight: np.einsum("bnds,ndh->bsh", heads, weight.reshape(2, 128, 512)),
+        ),
+        (
+            "core/output_projection/output_projection_tkg.py",
+            "output_projection_tkg",
+            _normal(attention=(128, 1, 2, 4), weight=(256, 512)),
+            lambda heads, weight: np.einsum("dns,ndh->sh", heads[:, 0], weight.reshape(2, 128, 512)),
+        ),
+        (
+            "core/qkv/qkv.py",
+            "qkv",
+            _normal(input=(1, 256, 256), fused_qkv_weights=(256, 512), load_input_with_DMA_transpose=False),
+            lambda x, weights, _: x @ weights,
+            *(1e-2, "bfloat16"),
+        ),
+        (
+            "experimental/conv/conv1d.py",
+            "conv1d",
+            _normal(x_in=(2, 16, 60), filters=(3, 16, 24)),
+            lambda x, taps: np.einsum("ncqk,kco->noq", _windows(x, 3), taps),
+        ),
+        (
+            "experimental/conv/depthwise_conv1d.py",
+            "depthwise_conv1d_implicit_gemm",
+            _normal(img_ref=(1, 4, 1, 300), filter_ref=(4, 1, 1, 140), feature_group_count=4),
+            lambda x, taps, _: np.einsum("nchqs,cs->nchq", _windows(x, 140), taps[:, 0, 0]),
+        ),
+        (
+            "experimental/dynamic_shapes/dynamic_elementwise_add.py",
+            "dynamic_elementwise_add",
+            _normal(input_a=(256, 1024), input_b=(256, 1024), num_m_tiles=np.full((1, 1), 2, np.int32)),
+            lambda a, b, _: a + b,
+        ),
+        (
+            "core/max/cascaded_max.py",
+            "cascaded_max",
+            _normal(input_tensor=(4, 2048)),
+            lambda x: (x.max(1, keepdims=True), x.argmax(1)[:, None]),
+        ),
     ),
-    Case(
-        f"{LIBRARY}core/output_projection/output_projection_cte/output_projection_cte.py",
-        "output_projection_cte",
-        _normal(attention=(1, 2, 128, 256), weight=(256, 512)),
-        lambda heads, weight: np.einsum("bnds,ndh->bsh", heads, weight.reshape(2, 128, 512)),
-        "trn2",
+    *_cases(  # aws-samples/sample-spectral-dns-on-aws-neuron
+        "kernels/",
+        "trn1",
+        ("dft3d_perm_nki.py", "dft3d_fwd_real", _dft_inputs("f"), lambda f, *_: _parts(np.fft.fftn(f))),
+        (
+            "dft3d_perm_nki.py",
+            "dft3d_fwd_cplx",
+            _dft_inputs("f_re", "f_im"),
+            lambda re, im, *_: _parts(np.fft.fftn(re + 1j * im)),
+        ),
+        (
+            "dft3d_perm_nki.py",
+            "dft3d_inv_cplx",
+            _dft_inputs("F_re", "F_im"),
+            lambda re, im, *_: _parts(np.fft.ifftn((re + 1j * im).swapaxes(1, 2)).swapaxes(1, 2)),
+        ),
+        ("tgv_stage_nki.py", "tgv_stage", _flow_inputs, _flow),
     ),
-    Case(
-        f"{LIBRARY}core/output_projection/output_projection_tkg.py",
-        "output_projection_tkg",
-        _normal(attention=(128, 1, 2, 4), weight=(256, 512)),
-        lambda heads, weight: np.einsum("dns,ndh->sh", heads[:, 0], weight.reshape(2, 128, 512)),
-        "trn2",
+    *_cases(  # trnsci/trnblas
+        "trnblas/nki/",
+        "trn1",
+        ("dispatch.py", "_gemm_kernel", _normal(a=(256, 384), b=(384, 512)), lambda a, b: a @ b),
+        ("dispatch.py", "_syrk_kernel", _normal(a=(256, 384)), lambda a: a @ a.T),
+        ("dispatch.py", "_mp2_energy_kernel", _blas_mp2_inputs, _blas_mp2),
     ),
-    Case(
-        f"{LIBRARY}core/qkv/qkv.py",
-        "qkv",
-        _normal(input=(1, 256, 256), fused_qkv_weights=(256, 512), load_input_with_DMA_transpose=False),
-        lambda x, weights, _: x @ weights,
-        "trn2",
-        1e-2,
-        "bfloat16 inside",
-    ),
-    Case(
-        f"{LIBRARY}experimental/conv/conv1d.py",
-        "conv1d",
-        _normal(x_in=(2, 16, 60), filters=(3, 16, 24)),
-        lambda x, taps: np.einsum("ncqk,kco->noq", np.lib.stride_tricks.sliding_window_view(x, 3, axis=2), taps),
-        "trn2",
-    ),
-    Case(
-        f"{LIBRARY}experimental/conv/depthwise_conv1d.py",
-        "depthwise_conv1d_implicit_gemm",
-        _normal(img_ref=(1, 4, 1, 300), filter_ref=(4, 1, 1, 140), feature_group_count=4),
-        _depthwise,
-        "trn2",
-    ),
-    Case(
-        f"{LIBRARY}experimental/dynamic_shapes/dynamic_elementwise_add.py",
-        "dynamic_elementwise_add",
-        _normal(input_a=(256, 1024), input_b=(256, 1024), num_m_tiles=np.full((1, 1), 2, np.int32)),
-        lambda a, b, _: a + b,
-        "trn2",
-    ),
-    Case(
-        f"{LIBRARY}core/max/cascaded_max.py",
-        "cascaded_max",
-        _normal(input_tensor=(4, 2048)),
-        lambda x: (x.max(1, keepdims=True), x.argmax(1)[:, None]),
-        "trn2",
+    *_cases(  # trnsci/trntensor
+        "trntensor/nki/",
+        "trn1",
+        ("_kernels.py", "matmul_kernel", _normal(a=(256, 384), b=(384, 512)), lambda a, b: a @ b),
+        ("_kernels.py", "batched_matmul_kernel", _normal(a=(2, 128, 256), b=(2, 256, 96)), lambda a, b: a @ b),
+        ("_kernels.py", "mp2_energy_kernel", _tensor_mp2_inputs, _tensor_mp2),
+        (
+            "_kernels.py",
+            "ao_to_mo_transform_kernel",
+            _normal(eri=(256, 256, 3), C_occ=(256, 9), C_vir=(256, 20)),
+            lambda eri, occ, vir: np.einsum("mi,na,mnp->iap", occ, vir, eri, optimize=True),
+        ),
     ),
 )
