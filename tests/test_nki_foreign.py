@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dfmp2.trainium.interpreter.foreign import run_foreign
 from dfmp2.trainium.interpreter.rules import RULES, WAIVABLE, Settings, Violation
 from dfmp2.trainium.interpreter.run import run_kernel
 
@@ -266,6 +267,17 @@ def test_kernels_in_the_idioms_of_others_agree_with_numpy(foreign):
         assert one["error"] is None or one["error"] < 2e-6, name
     assert place("nl.softmax") + ": [not-in-subset] neuronxcc.nki.language.softmax" in found[-1]["refusal"]
     assert done.code == 6 and "3 of 10 kernels differ, are refused or break" in done.err
+
+
+@pytest.mark.parametrize("name", [name for name, row in IDIOMS.items() if not row[4].startswith("refused")])
+def test_nothing_is_rounded_where_storage_is_float64(checkout, name):
+    file, kernel, sizes, reference, *_ = IDIOMS[name]
+    random = np.random.default_rng(2)
+    given = {n: random.random(s, np.float32) if isinstance(s, tuple) else s for n, s in sizes.items()}
+    settings = Settings(target="gen3", release="0.6.0", storage="float64", waived=WAIVABLE)
+    (found,), _ = run_foreign(checkout, file, kernel, given, settings)
+    wanted = reference(*(v.astype(np.float64) if isinstance(sizes[n], tuple) else v for n, v in given.items()))
+    assert abs(found - wanted).max() < 1e-12 * abs(wanted).max()
 
 
 def test_a_wrong_kernel_is_found(foreign):

@@ -36,7 +36,7 @@ import numpy as np
 
 from dfmp2.errors import InputError
 from dfmp2.trainium.interpreter import instructions
-from dfmp2.trainium.interpreter.arithmetic import BINARY, DTYPES, UNARY, Array, DType
+from dfmp2.trainium.interpreter.arithmetic import BINARY, DTYPES, UNARY, Array, DType, working
 from dfmp2.trainium.interpreter.language import functions
 from dfmp2.trainium.interpreter.memory import Core, Storage, Tensor, continues_group, finish, note_read, whole
 from dfmp2.trainium.interpreter.rules import PARTITIONS, PSUM_BANK_BYTES, Settings, Violation
@@ -369,7 +369,7 @@ class Others(Core):
         if tile.storage.space != "hbm" and tile.shape[0] == 1 < shape[0]:
             wide = self.new((shape[0], *tile.shape[1:]), tile.dtype)
             note_read(self, tile)
-            instructions.store(self, wide, np.broadcast_to(tile.values(), wide.shape).astype(np.float32))
+            instructions.store(self, wide, np.broadcast_to(working(tile.values(), self.double), wide.shape))
             instructions.issue(self, "partition_broadcast", "gpsimd", wide, (tile,))
             tile = wide
         sizes = tile.shape[:1] + (1,) * missing + tile.shape[1:]
@@ -573,7 +573,7 @@ def nc_transpose(core: Others, given: SimpleNamespace) -> None:
         raise core.refuse("matmul-dst", f"nc_transpose of {source.shape} into {out.shape}")
     note_read(core, source)
     values = cast(Array, source.values()).reshape(source.partitions, -1)
-    instructions.store(core, out, values.T.astype(np.float32))
+    instructions.store(core, out, working(values.T, core.double))
     engine: Any = "tensor" if out.storage.space == "psum" else "vector"
     instructions.issue(core, "nc_transpose", engine, out, (source,), stationary=source.elements, transpose=True)
 
