@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import sys
 from pathlib import Path
 
@@ -348,6 +349,12 @@ def test_nothing_of_a_checkout_is_left_behind(foreign, checkout):
     assert {name for name in sys.modules.keys() - before[0] if "nki" in name or name in ("older", "constants")} == set()
     assert "library" not in sys.modules and sys.path == before[1] and "FOREIGN" not in os.environ
     assert not list(checkout.rglob("__pycache__"))
+
+
+def test_a_file_may_have_the_name_of_a_loaded_module(foreign, checkout):
+    (checkout / "statistics.py").write_text(OLDER)
+    _, (found,) = foreign(("statistics.py", *IDIOMS["transposes"][1:]))
+    assert found["verdict"] == "runs" and sys.modules["statistics"] is statistics
 
 
 def test_the_same_kernels_are_refused_as_ours(checkout):

@@ -64,6 +64,7 @@ OWN = {  # instructions that only kernels of others call
     "nc_transpose": ("dst", "data"),
     "tensor_tensor_scan": ("dst", "data0", "data1", "initial", "op0", "op1"),
 }
+Generation = IntEnum("Generation", {"gen2": 2, "gen3": 3, "gen4": 4})  # nisa.nc_version
 Sizes = tuple[int, ...]
 Box = tuple[slice, ...]
 
@@ -234,12 +235,6 @@ class Blocks:
     def __setitem__(self, key: object, value: object) -> None:
         tile, rest = self._find(key)
         tile[rest] = value
-
-
-class Generation(IntEnum):
-    """nisa.nc_version."""
-
-    gen2, gen3, gen4 = 2, 3, 4
 
 
 class PartitionSize(int):
@@ -721,7 +716,7 @@ def imports(core: Others, root: Path, file: Path) -> Iterator[str]:
         names.insert(0, folder.name)
         folder = folder.parent
     finder = Finder(core)
-    for name in [name for name in modules if name.partition(".")[0] in PACKAGES]:
+    for name in [name for name in modules if name.partition(".")[0] in (*PACKAGES, names[0])]:
         del sys.modules[name]
     try:
         sys.meta_path.insert(0, finder)
