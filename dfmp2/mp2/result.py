@@ -394,6 +394,12 @@ class MP2Result:
         return None if own is None else self._scaled(own)
 
     @property
+    def scf_fitting_estimate(self) -> float | None:
+        """Most likely fitting error of E(SCF), fitted - exact, Eh; None where a part of it was not estimated."""
+        atoms, between = self.diagnostics.scf_fitting_error, self.reference.interatomic_fitting_error
+        return None if atoms is None or between is None else atoms + between
+
+    @property
     def error_budget(self) -> ErrorBudget:
         """How wrong E(SCF), E(corr) and E(MP2, total) may be, and how that is known."""
         from dfmp2.mp2.error_budget import error_budget
@@ -430,6 +436,7 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "sos_mp2_correlation_energy": result.sos_mp2_correlation_energy,
         "scf_fitting_error": fitting_error(result.scf_fitting, molecule),
         "mp2_fitting_error": fitting_error(result.mp2_fitting, molecule),
+        "scf_fitting_estimate": result.scf_fitting_estimate,
         "error_budget": result.error_budget.to_dict(),
         "backend": result.backend,
         "backend_reason": result.backend_reason,

@@ -61,6 +61,7 @@ class Reference:
     stability: Stability | None = _q("", "orbital stability", None)
     solutions: Solutions | None = _q("", "SCF solutions found, where more than one was looked for", None)
     history: Array | None = _q("hartree", "energy, its change, orbital gradient of each SCF iteration (n, 3)", None)
+    interatomic_fitting_error: float | None = _q("hartree", "fitting error of E(SCF) between atoms, estimated", None)
 
     def __post_init__(self) -> None:
         """Raise ValueError where the history is not one row of three numbers for each iteration."""
