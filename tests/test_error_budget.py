@@ -320,6 +320,25 @@ def test_an_scf_that_ends_early(call: Runner) -> None:
         assert tight["error_budget"]["sources"]["scf_convergence"][key]["value"] < 1e-3 * share
 
 
+@pytest.mark.parametrize("name", ["h2o", "nh2"])
+def test_a_gradient_measures_what_an_scf_left(name: str) -> None:
+    """From its relaxed density: the error of E(corr), with its sign, against an SCF converged to 1e-12 Eh."""
+    import dfmp2
+
+    given = {"precision": "fp64", "stability": "off", "frozen_core": "auto", "threads": 1}
+    path = Path(__file__).parent.parent / "inputs" / f"{name}.xyz"
+    tight = dfmp2.run(path, "6-31g", scf_conv_tol=1e-12, **given)
+    loose = dfmp2.gradient(path, "6-31g", scf_conv_tol=1e-5, **given).result
+    true = loose.mp2_correlation_energy - tight.mp2_correlation_energy
+    assert abs(true) > 1e-8 and loose.gradient_certificate is not None
+    assert loose.gradient_certificate.scf_convergence_error == pytest.approx(true, rel=0.05)
+    share = loose.error_budget.sources["scf_convergence"].correlation
+    assert share is not None and share.kind == "measured" and share.value == pytest.approx(abs(true), rel=0.05)
+    scaled = dfmp2.gradient(path, "6-31g", scf_conv_tol=1e-5, os_scale=1.3, ss_scale=0.0, **given).result
+    share = scaled.error_budget.sources["scf_convergence"].correlation
+    assert share is not None and share.kind == "estimated"
+
+
 def test_a_mean_field_of_pyscf() -> None:
     """Its gradient is recorded: PySCF's own, and E(corr) is within what follows from it."""
     import dfmp2

@@ -45,8 +45,15 @@ def certify(
     densities: Properties,
     correlation: CorrelationPart,
     residual: float,
+    left: float,
 ) -> GradientCertificate:
-    """The certificate of a gradient, without energies of displaced molecules."""
+    """The certificate of a gradient, without energies of displaced molecules.
+
+    Parameters
+    ----------
+    residual : of the Z-vector equations, Eh
+    left : error of E(corr) because the SCF ended early, Eh
+    """
     scaling = scaling_of(result.options)
     energy = scaling.apply(result.mp2_opposite_spin_correlation_energy, result.mp2_same_spin_correlation_energy)
     with shielded():
@@ -71,6 +78,7 @@ def certify(
         rotation=float(np.abs(np.cross(arms, force).sum(axis=0)).max()) / extent,
         z_vector_residual=residual,
         allowed_sum=SUMS,
+        scf_convergence_error=left,
     )
 
 

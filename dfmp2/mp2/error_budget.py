@@ -269,10 +269,17 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
         gradient = float(reference.history[-1, 2])
         known = f"{gradient:.1e} Eh, the last orbital gradient"
     second, first = (constant * (GIVEN_TIMES if given else 1.0) for constant in (SECOND_ORDER, FIRST_ORDER))
-    return (
-        Share(second * gradient**2, ESTIMATED, f"{second:.3g} g^2, g = {known}"),
-        Share(first * gradient, ESTIMATED, f"{first:.3g} g, g = {known}"),
-    )
+    correlation, found = Share(first * gradient, ESTIMATED, f"{first:.3g} g, g = {known}"), result.gradient_certificate
+    if found is not None and found.scf_convergence_error is not None and _unscaled(result):
+        how = f"relaxed density times what is left of the Fock matrix: {found.scf_convergence_error:+.1e} Eh"
+        correlation = Share(abs(found.scf_convergence_error), MEASURED, how)
+    return Share(second * gradient**2, ESTIMATED, f"{second:.3g} g^2, g = {known}"), correlation
+
+
+def _unscaled(result: MP2Result) -> bool:
+    """Whether the gradient belongs to E(corr) that is not scaled."""
+    gradient = result.gradient
+    return gradient is not None and gradient.opposite_spin_factor == gradient.same_spin_factor == 1.0
 
 
 def _metric(result: MP2Result) -> Share:

@@ -211,6 +211,7 @@ class GradientCertificate:
     analytic_slope: float | None = _q("hartree/bohr", "gradient along the direction that was checked", None)
     numerical_slope: float | None = _q("hartree/bohr", "five-point difference of energies along it", None)
     allowed_slope: float | None = _q("hartree/bohr", "largest difference of the two accepted", None)
+    scf_convergence_error: float | None = _q("hartree", "of the correlation energy, as the SCF ended early", None)
 
     @property
     def failures(self) -> list[str]:

@@ -141,8 +141,9 @@ def run_scf(
         reference = record(found.mf, kind, auxmole is not None, found.ladder, len(history), found.origin)
         between = None
         if auxmole is not None and integrals != "pyscf":
-            fitted = fitted_integrals(found.mf)
-            between = between_atoms(mole, found.mf.make_rdm1(), fitted.pairs.expand(fitted.squares[None])[0])
+            fitted, between = fitted_integrals(found.mf), 0.0
+            if fitted.squares is not None:  # one electron needs no integrals
+                between = between_atoms(mole, found.mf.make_rdm1(), fitted.pairs.expand(fitted.squares[None])[0])
         reference = replace(reference, history=history, interatomic_fitting_error=between)
         return found.mf, replace(reference, stability=found.stability, solutions=solutions)
 
