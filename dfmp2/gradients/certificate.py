@@ -45,8 +45,15 @@ def certify(
     densities: Properties,
     correlation: CorrelationPart,
     residual: float,
+    left: float,
 ) -> GradientCertificate:
-    """The certificate of a gradient, or of densities alone for None, without energies of displaced molecules."""
+    """The certificate of a gradient, or of densities alone for None, without energies of displaced molecules.
+
+    Parameters
+    ----------
+    residual : of the Z-vector equations, Eh
+    left : error of E(corr) because the SCF ended early, Eh
+    """
     scaling, energy = result.options.correlation, result.correlation_energy
     with shielded():
         overlap = system.mole.intor("int1e_ovlp")
@@ -64,6 +71,7 @@ def certify(
         rotation=rotation,
         z_vector_residual=residual,
         allowed_sum=SUMS,
+        scf_convergence_error=left,
     )
 
 

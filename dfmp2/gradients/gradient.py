@@ -35,7 +35,7 @@ from dfmp2.gradients.correlation import CorrelationPart, correlation_part
 from dfmp2.gradients.density import properties
 from dfmp2.gradients.inverse_metric import InverseMetric
 from dfmp2.gradients.mean_field import mean_field_part
-from dfmp2.gradients.response import Orbitals, Relaxed, relax
+from dfmp2.gradients.response import Orbitals, Relaxed, convergence_error, relax
 from dfmp2.gradients.tensor import Tensor
 from dfmp2.host import resources
 from dfmp2.host.scratch import Room, require_space
@@ -231,7 +231,7 @@ def differentiate(
     spaces, spins = calculation.spaces(reference), orbitals(calculation, reference)
     correlation, unrelaxed = _correlation(calculation, spaces, spins, b, held, with_gradient)  # Eq. 3
     listener.stage("Z-vector equations")
-    relaxed, residual = _response(calculation, spins, unrelaxed, correlation, held)
+    relaxed, residual, left = _response(calculation, spins, unrelaxed, correlation, held)
     resources.return_memory()
     if correlation.gradient is not None:
         listener.stage("derivatives of the mean field")
@@ -246,7 +246,7 @@ def differentiate(
             point_charge_gradient=on_charges,
         )
     densities = properties(mole, spins, relaxed)
-    proof = checks.certify(system, result, found, densities, correlation, residual)
+    proof = checks.certify(system, result, found, densities, correlation, residual, left)
     program = calculation.plan.memory.program + SLACK
     peak = Memory(
         result.memory.budget,
@@ -329,15 +329,20 @@ def _response(
     unrelaxed: list[Array],
     found: CorrelationPart,
     held: memory.GradientMemory,
-) -> tuple[list[Relaxed], float]:
-    """P and W of each spin, and the residual of the Z-vector equations."""
+) -> tuple[list[Relaxed], float, float]:
+    """P and W of each spin, the residual of the Z-vector equations, and what an SCF that ended early left, Eh."""
     occupied = [o.coeff.T @ t for o, t in zip(spins, found.occupied, strict=True)]
     virtual = [o.coeff.T @ t for o, t in zip(spins, found.virtual, strict=True)]
     with shielded():
         mf = _builder(calculation, held)
         try:
             single = uses_single(calculation.options.precision, int(calculation.system.mole.nao))
-            return relax(mf, spins, unrelaxed, occupied, virtual, calculation.listener, single=single)
+            relaxed, residual = relax(mf, spins, unrelaxed, occupied, virtual, calculation.listener, single=single)
+            whole = hamiltonian.mean_field(
+                *(calculation.system.mole, calculation.kind, calculation.options.relativity),
+                calculation.system.molecule.point_charges,
+            )
+            return relaxed, residual, convergence_error(mf, whole.get_hcore(), spins, relaxed)
         finally:
             release(mf)
 

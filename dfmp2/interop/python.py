@@ -513,8 +513,7 @@ def from_mean_field(
     with limited(setup, system) as setup:
         core, setup, plan = settle(system, setup, reference.kind, listener, part="from orbitals")
         with begun(system, setup, reference.kind, core, plan, listener, clock) as calculation:
-            last = require_repeatable(mean_field, found, system.mole, system.jk_auxmole)
-            reference = replace(reference, history=last)
+            reference = require_repeatable(mean_field, found, system.mole, system.jk_auxmole)
             if chosen.stability == "full":
                 reference = replace(reference, stability=full_stability(mean_field))
             return correlate(calculation, *build_b(calculation, reference))

@@ -223,6 +223,7 @@ class GradientCertificate:
     analytic_slope: float | None = _q("hartree/bohr", "gradient along the direction that was checked", None)
     numerical_slope: float | None = _q("hartree/bohr", "five-point difference of energies along it", None)
     allowed_slope: float | None = _q("hartree/bohr", "largest difference of the two accepted", None)
+    scf_convergence_error: float | None = _q("hartree", "of the correlation energy, as the SCF ended early", None)
 
     @property
     def failures(self) -> list[str]:
@@ -505,6 +506,12 @@ class MP2Result:
         return self.correlation_energy if self.method == CUSTOM else None
 
     @property
+    def scf_fitting_estimate(self) -> float | None:
+        """Most likely fitting error of E(SCF), fitted - exact, Eh; None where a part of it was not estimated."""
+        atoms, between = self.diagnostics.scf_fitting_error, self.reference.interatomic_fitting_error
+        return None if atoms is None or between is None else atoms + between
+
+    @property
     def error_budget(self) -> ErrorBudget:
         """How wrong E(SCF), E(corr) and E(MP2, total) may be, and how that is known."""
         from dfmp2.mp2.error_budget import error_budget
@@ -541,6 +548,7 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "sos_mp2_correlation_energy": result.sos_mp2_correlation_energy,
         "scf_fitting_error": fitting_error(result.scf_fitting, molecule),
         "mp2_fitting_error": fitting_error(result.mp2_fitting, molecule),
+        "scf_fitting_estimate": result.scf_fitting_estimate,
         "error_budget": result.error_budget.to_dict(),
         "backend": result.backend,
         "backend_reason": result.backend_reason,

@@ -233,7 +233,8 @@ def _method(result: MP2Result | Prepared) -> Section:
             if "even-tempered" in element.source:
                 exponents += [f"{symbol} l={shell[0]} exponent {shell[1][0]:.10g} bohr^-2" for shell in element.shells]
     asked = f"{sizes.frozen_core} orbitals per spin (--frozen-core {options.frozen_core})"
-    lines = [*fitting_errors(result.molecule, result.scf_fitting, result.mp2_fitting), result.frozen_core_note]
+    between = result.reference.interatomic_fitting_error
+    lines = [*fitting_errors(result.molecule, result.scf_fitting, result.mp2_fitting, between), result.frozen_core_note]
     facts += [*(("", line) for line in lines if line), ("frozen core", asked)]
     spins = ("all",) if result.reference.nspin == 1 else ("alpha", "beta")
     classes = [
@@ -251,14 +252,17 @@ def _method(result: MP2Result | Prepared) -> Section:
     return Section("method", "Method and basis sets", blocks)
 
 
-def fitting_errors(molecule: Molecule, scf_fitting: BasisSet | None, mp2_fitting: BasisSet) -> list[str]:
-    """A line for each fitting set whose error was measured on the atoms."""
+def fitting_errors(
+    molecule: Molecule, scf_fitting: BasisSet | None, mp2_fitting: BasisSet, between: float | None = None
+) -> list[str]:
+    """A line for each fitting set whose error was measured on the atoms, and what an SCF lacks between them, Eh."""
     lines = []
     for name, basis in (("SCF", scf_fitting), ("MP2", mp2_fitting)):
         total = None if basis is None else basis.error_of(molecule.real_symbols)
         if basis is not None and total is not None:
             each = ", ".join(f"{symbol} {error:+.1e}" for symbol, error in basis.errors.items())
-            lines.append(f"{name} fitting error of the atoms {total:+.1e} Eh (each {each})")
+            more = f"; between them {between:+.1e} Eh" if name == "SCF" and between is not None else ""
+            lines.append(f"{name} fitting error of the atoms {total:+.1e} Eh (each {each}){more}")
     return lines
 
 

@@ -20,6 +20,7 @@ from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.scf import hamiltonian
+from dfmp2.scf.fitting_error import between_atoms
 from dfmp2.scf.guess import ORIGINS, guess_density
 from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.scf.rotations import fitted_integrals
@@ -142,7 +143,13 @@ def run_scf(
             ) from error
         history = np.array(found.history).reshape(-1, 3)
         reference = record(found.mf, kind, auxmole is not None, found.ladder, len(history), found.origin)
-        return found.mf, replace(reference, history=history, stability=found.stability, solutions=solutions)
+        between = None
+        if auxmole is not None and integrals != "pyscf":
+            fitted, between = fitted_integrals(found.mf), 0.0
+            if fitted.squares is not None:  # one electron needs no integrals
+                between = between_atoms(mole, found.mf.make_rdm1(), fitted.pairs.expand(fitted.squares[None])[0])
+        reference = replace(reference, history=history, interatomic_fitting_error=between)
+        return found.mf, replace(reference, stability=found.stability, solutions=solutions)
 
 
 def jk_builder(

@@ -61,6 +61,7 @@ class Reference:
     stability: Stability | None = _q("", "orbital stability", None)
     solutions: Solutions | None = _q("", "SCF solutions found, where more than one was looked for", None)
     history: Array | None = _q("hartree", "energy, its change, orbital gradient of each SCF iteration (n, 3)", None)
+    interatomic_fitting_error: float | None = _q("hartree", "fitting error of E(SCF) between atoms, estimated", None)
 
     mo_coupling: Array | None = _q(
         "hartree", "Fock matrices between occupied and virtual orbitals (2, nmo, nmo), where not zero (ROHF)", None
