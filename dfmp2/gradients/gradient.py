@@ -55,6 +55,7 @@ from dfmp2.progress import Collector, Listener, Stopwatch
 from dfmp2.scf import hamiltonian
 from dfmp2.scf.hartree_fock import jk_builder, reference_kind, release, reproducible, uses_single
 from dfmp2.scf.reference import Reference, StartOrbitals
+from dfmp2.scf.rotations import fitted_integrals
 
 Array = NDArray[np.float64]
 Part = TypeVar("Part")
@@ -115,8 +116,7 @@ def mp2_gradient(
 ) -> GradientResult:
     """Energy, gradient and relaxed densities of one molecule.
 
-    With os_scale or ss_scale they are those of the scaled energy. Amplitudes are in float64, whatever the precision of
-    the pair energies.
+    With os_scale or ss_scale they are those of the scaled energy. Amplitudes are in the precision of the pair energies.
 
     Parameters
     ----------
@@ -148,31 +148,42 @@ def mp2_gradient(
         if held.disk:
             require_space(setup.scratch, plan.memory.disk + held.disk)
         with begun(system, setup, kind, core, plan, listener, clock, checkpoint, start) as calculation:
-            reference = hartree_fock(calculation, start)
+            kept: list[Any] = []
+            reference = hartree_fock(calculation, start, lambda mf: _keep(mf, kept) if held.scf_kept else release(mf))
             _require_complete(reference)
             reference, fitted = build_b(calculation, reference)
             b = [*fitted.b]
             result = correlate(calculation, reference, fitted)
-            return differentiate(calculation, result, b, held)
+            return differentiate(calculation, result, b, kept, held)
+
+
+def _keep(mf: Any, kept: list[Any]) -> None:
+    """Put the fitted SCF integrals of a mean field, where it has any, where the response finds them."""
+    fitted = fitted_integrals(mf)
+    if fitted is not None:
+        kept.append(fitted)
 
 
 def differentiate(
-    calculation: Calculation, result: MP2Result, b: list[Any], held: memory.GradientMemory
+    calculation: Calculation, result: MP2Result, b: list[Any], kept: list[Any], held: memory.GradientMemory
 ) -> GradientResult:
     """The gradient of an energy whose B is still there.
 
     Parameters
     ----------
     b : (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or on disk; emptied
+    kept : the SCF's builder of J and K with its integrals, or nothing; emptied
     held : which arrays are in memory
     """
     system, options, listener = calculation.system, calculation.options, calculation.listener
     mole, reference = system.mole, result.reference
     begin = time.perf_counter()
     spaces, spins = calculation.spaces(reference), orbitals(calculation, reference)
-    correlation, unrelaxed = _correlation(calculation, spaces, spins, b, held)  # Eq. 3
+    correlation, unrelaxed = _correlation(
+        calculation, spaces, spins, b, held, single=result.precision == "mixed"
+    )  # Eq. 3
     listener.stage("Z-vector equations")
-    relaxed, residual = _response(calculation, spins, unrelaxed, correlation, held)
+    relaxed, residual = _response(calculation, spins, unrelaxed, correlation, kept, held)
     resources.return_memory()
     listener.stage("derivatives of the mean field")
     on_atoms, on_charges = _assemble(calculation, spins, relaxed, held)  # Eqs. 1 and 2
@@ -207,6 +218,8 @@ def _correlation(
     spins: list[Orbitals],
     b: list[Any],
     held: memory.GradientMemory,
+    *,
+    single: bool,
 ) -> tuple[CorrelationPart, list[Array]]:
     """Eq. 3 and what drives the response, and P of correlated orbitals, (nmo, nmo) per spin."""
     system, options, threads = calculation.system, calculation.options, calculation.setup.active
@@ -218,7 +231,7 @@ def _correlation(
     ranges = derivatives.blocks(mole, auxmole, held.packed_bytes)
     where = calculation.space if held.z_on_disk else None
     z = [Tensor((s.nocc, s.nvir, len(metric)), ranges, where, f"z-{k}") for k, s in enumerate(spaces)]
-    found = amplitude_densities(b, spaces, scaling, inverse, z, held.tile_bytes, threads)
+    found = amplitude_densities(b, spaces, scaling, inverse, z, held.tile_bytes, threads, single=single)
     b.clear()
     resources.return_memory()
     calculation.listener.stage("derivatives of the fitted integrals")
@@ -264,31 +277,33 @@ def _response(
     spins: list[Orbitals],
     unrelaxed: list[Array],
     found: CorrelationPart,
+    kept: list[Any],
     held: memory.GradientMemory,
 ) -> tuple[list[Relaxed], float]:
     """P and W of each spin, and the residual of the Z-vector equations."""
     occupied = [o.coeff.T @ t for o, t in zip(spins, found.occupied, strict=True)]
     virtual = [o.coeff.T @ t for o, t in zip(spins, found.virtual, strict=True)]
     with shielded():
-        mf = _builder(calculation, held)
+        mf = _builder(calculation, kept.pop() if kept else None, held)
         try:
             single = uses_single(calculation.options.precision, int(calculation.system.mole.nao))
-            return relax(mf, spins, unrelaxed, occupied, virtual, calculation.listener, single=single)
+            how = {"single": single, "held": held.response_held}
+            return relax(mf, spins, unrelaxed, occupied, virtual, calculation.listener, **how)
         finally:
             release(mf)
 
 
-def _builder(calculation: Calculation, held: memory.GradientMemory) -> Any:
-    """A PySCF mean field with our Coulomb and exchange matrices, those of the SCF."""
+def _builder(calculation: Calculation, fitted: Any, held: memory.GradientMemory) -> Any:
+    """A PySCF mean field with our Coulomb and exchange matrices, those of the SCF; `fitted` holds them, or None."""
     system, threads = calculation.system, calculation.setup.active
     mf = hamiltonian.mean_field(system.mole, calculation.kind, "none", None)
     if system.jk_auxmole is None:
         return reproducible(mf, held=not held.scf_on_disk)
-    integrals, room = (
-        "disk" if held.scf_on_disk else "memory",
-        Room(calculation.space, held.pair_bytes, held.read_bytes),
-    )
-    return mf.density_fit(with_df=jk_builder(system.mole, system.jk_auxmole, integrals, threads, room))
+    if fitted is None:
+        room = Room(calculation.space, held.pair_bytes, held.read_bytes)
+        integrals = "disk" if held.scf_on_disk else "memory"
+        fitted = jk_builder(system.mole, system.jk_auxmole, integrals, threads, room)
+    return mf.density_fit(with_df=fitted)
 
 
 def _assemble(

@@ -6,7 +6,9 @@
     mean field            half-transformed integrals (nocc, nao, naux) of the JK set, blocks as above
 
 Z and the half-transformed integrals go to disk where they do not fit; B does where the energy has put it there. How
-many amplitudes and integrals are made at a time follows from what is left, and changes last bits only.
+many amplitudes and integrals are made at a time follows from what is left, and changes last bits only. Where there is
+room the SCF integrals stay until the Z-vector equations, instead of being made again, and integrals of the occupied
+orbitals are held in their iterations (`dfmp2.scf.response_matrices`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dfmp2.errors import ResourceError
-from dfmp2.planning.memory import FLOAT64, LEFT_BEHIND, MemoryPlan
+from dfmp2.planning.memory import FLOAT32, FLOAT64, LEFT_BEHIND, MemoryPlan
 from dfmp2.planning.sizes import Workload
 from dfmp2.units import format_bytes
 
@@ -30,6 +32,7 @@ METRICS = 3  # (naux, naux) float64 arrays: metric, factor, two-index densities
 TWO_CENTER = 6  # of them while the metric's derivative is contracted, when there are no blocks any more
 VECTORS = 40  # of the Z-vector equations, with their images
 PASS_MATRICES = 9  # (nao, nao) arrays per fitting function of a block: integrals, densities, derivatives, copies
+RESPONSE_WORK = 12 * 10**6  # of a worker of dfmp2.scf.response_matrices
 PASS_HALVES = 6  # (nocc, nao) arrays per fitting function of a block
 
 
@@ -41,6 +44,7 @@ class GradientMemory:
     ----------
     z_on_disk, half_on_disk, scf_on_disk : whether these arrays, and the SCF integrals, are in scratch space; those of
         four centres are made anew instead
+    scf_kept, response_held : whether the SCF integrals stay from the SCF on, and those of occupied orbitals are held
     pair_bytes, read_bytes : of SCF integrals made and read at a time, as of `dfmp2.host.scratch.Room`
     tile_bytes : of one array of amplitudes of a worker
     packed_bytes : of packed three-centre integrals per block
@@ -51,6 +55,8 @@ class GradientMemory:
     z_on_disk: bool
     half_on_disk: bool
     scf_on_disk: bool
+    scf_kept: bool
+    response_held: bool
     pair_bytes: int
     read_bytes: int
     tile_bytes: int
@@ -88,6 +94,7 @@ def plan(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> Gradi
     columns = max((spin.nocc * spin.nvir for spin in work.spins), default=0) * FLOAT64
     row = nvir * naux * FLOAT64
     b = whole if energy.mp2_fits_in_core else threads * STREAM_BYTES
+    b += 0 if work.precision == "fp64" else b // 2  # and in float32
     workers = threads * (3 * row + naux * naux * FLOAT64)
     least_tile, full_tile = columns * min(nvir, LEAST_COLUMNS), min(columns * nvir, TILE_MOST)
     amplitudes = fixed + metric + b + workers
@@ -96,6 +103,10 @@ def plan(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> Gradi
     scf_on_disk = read is not None and energy.scf_in_core + vectors > room
     two_center = fixed + TWO_CENTER * max(naux, naux_scf) ** 2 * FLOAT64
     response = vectors + energy.scf_in_core
+    number = FLOAT32 if work.single_exchange else FLOAT64
+    of_occupied = number * naux_scf * nao * occupied + threads * RESPONSE_WORK
+    response_held = naux_scf > 0 and not scf_on_disk and response + of_occupied <= room
+    response += of_occupied if response_held else 0
     pair_bytes = read_bytes = 0
     if read is not None and scf_on_disk:
         read_bytes = read.blocks(room - vectors)
@@ -106,12 +117,13 @@ def plan(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> Gradi
 
     tiles = threads * TILE_ARRAYS
     z_fits = max(amplitudes + whole + tiles * least_tile, fixed + metric + whole + least_block) <= room
-    half_fits = fixed + jk_metric + half + least_block <= room
-    held_z, held_half = whole if z_fits else 0, half if half_fits else 3 * nao * naux_scf * FLOAT64
+    jk_workers = threads * (naux_scf**2 + 3 * nao * naux_scf) * FLOAT64
+    half_fits = fixed + jk_metric + half + max(least_block, jk_workers) <= room
+    held_z, held_half = whole if z_fits else 0, half if half_fits else 0
     needed = max(
         amplitudes + held_z + tiles * least_tile,
         fixed + metric + held_z + least_block,
-        fixed + jk_metric + held_half + least_block,
+        fixed + jk_metric + held_half + max(least_block, jk_workers),
         response,
         two_center,
     )
@@ -125,14 +137,17 @@ def plan(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> Gradi
     tile = min(full_tile, max(least_tile, (room - amplitudes - held_z) // tiles))
     rest = room - max(fixed + metric + held_z, fixed + jk_metric + held_half)
     passing = min(functions, max(least, min(PACKED_MOST // packed, rest // per_function)))
+    kept = naux_scf * work.kept_pairs * FLOAT64
+    before = max(energy.mp2, amplitudes + held_z + tiles * tile, fixed + metric + held_z + passing * per_function)
+    scf_kept = naux_scf > 0 and energy.scf_fits_in_core and energy.certificate is None and before + kept <= room
     peak = max(
-        amplitudes + held_z + tiles * tile,
-        fixed + metric + held_z + passing * per_function,
-        fixed + jk_metric + held_half + passing * per_function,
+        before + (kept if scf_kept else 0),
+        fixed + jk_metric + held_half + max(passing * per_function, jk_workers),
         response,
         two_center,
     )
     disk = max(0 if z_fits else whole, 0 if half_fits else half, energy.scf_disk if scf_on_disk else 0)
     return GradientMemory(
-        *(not z_fits, not half_fits, scf_on_disk, pair_bytes, read_bytes, tile, passing * packed, peak, disk)
+        *(not z_fits, not half_fits, scf_on_disk, scf_kept, response_held),
+        *(pair_bytes, read_bytes, tile, passing * packed, peak, disk),
     )
