@@ -10,12 +10,12 @@ from pyscf import gto, lib
 
 import dfmp2
 from dfmp2.errors import Dfmp2Error, ResourceError
-from dfmp2.gradients import memory
 from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.host.resources import resident_memory
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
+from dfmp2.planning import gradient as planning
 from dfmp2.progress import Silent
 from dfmp2.scf.hartree_fock import jk_builder
 from dfmp2.scf.reference import StartOrbitals
@@ -254,12 +254,12 @@ def test_amplitudes_in_float32_give_the_same_gradient(state):
 def test_arrays_on_disk_give_the_same_gradient(state, special, monkeypatch):
     molecule, options = WATER.with_state(*state), make_options(**SMALL | EXACT | special)
     expected = mp2_gradient(molecule, options, listener=Silent())
-    planned = memory.plan
+    planned = planning.memory
 
     def on_disk(*arguments):
         return replace(planned(*arguments), **ON_DISK, tile_bytes=3 * 8 * 5 * 8, packed_bytes=1)
 
-    monkeypatch.setattr(memory, "plan", on_disk)
+    monkeypatch.setattr(planning, "memory", on_disk)
     monkeypatch.setattr("dfmp2.planning.memory.MemoryPlan.mp2_fits_in_core", False)
     found = mp2_gradient(molecule, options, listener=Silent())
     assert expected.result.storage.written == 0
@@ -276,15 +276,31 @@ def test_memory_that_does_not_suffice_is_refused_before_the_scf():
     assert not told.energies
 
 
+def test_the_plan_of_a_gradient_is_that_of_its_run(call):
+    options = ("h2o.xyz", "--basis", "cc-pvdz", "--threads", "1")
+    energy, plan = (succeed(call("plan", *options, *more, "--json")).json for more in ((), ("--gradient",)))
+    assert plan["seconds"]["gradient"] > 0 == energy["seconds"]["gradient"]
+    assert plan["seconds"]["total"] == pytest.approx(energy["seconds"]["total"] + plan["seconds"]["gradient"], abs=1e-9)
+    for name in ("least", "peak"):
+        assert plan["memory_bytes"][name] > energy["memory_bytes"][name] + 10**7
+    result = dfmp2.gradient("h2o.xyz", basis="cc-pvdz", threads=1, listener=Silent()).result
+    assert result.timings.gradient == pytest.approx(result.gradient.seconds, abs=0.2)
+    assert result.predicted.gradient > 0
+    small = f"{plan['memory_bytes']['program'] + 10**7}B"
+    refused = succeed(call("plan", *options, "--gradient", "--memory", small, "--json")).json
+    assert not refused["fits"]
+    assert refused["change"].startswith("--memory")
+
+
 def test_a_gradient_that_was_stopped_with_arrays_on_disk_goes_on(tmp_path, monkeypatch):
     monkeypatch.setenv("DFMP2_CHECKPOINT_SECONDS", "0")
     monkeypatch.setattr("dfmp2.planning.memory.MemoryPlan.mp2_fits_in_core", False)
-    planned = memory.plan
+    planned = planning.memory
 
     def on_disk(*arguments):
         return replace(planned(*arguments), **ON_DISK)
 
-    monkeypatch.setattr(memory, "plan", on_disk)
+    monkeypatch.setattr(planning, "memory", on_disk)
     given = SMALL | EXACT | {"scratch": str(tmp_path), "listener": Silent()}
     expected = dfmp2.gradient(WATER, **given)
     stops = "dfmp2.gradients.gradient.mean_field_part"

@@ -27,13 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.gradients.inverse_metric import InverseMetric
-from dfmp2.gradients.memory import STREAM_BYTES
 from dfmp2.gradients.tensor import Tensor
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.threads import each
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.certificate import rounded, summation_order
 from dfmp2.mp2.result import Scaling
+from dfmp2.planning.gradient import STREAM_BYTES
 
 Array = NDArray[np.float64]
 

@@ -21,15 +21,15 @@ Shao, Head-Gordon, J. Comput. Chem. 28, 839 (2007).
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, NumericalError, ResultFileError
 from dfmp2.gradients import certificate as checks
-from dfmp2.gradients import derivatives, memory
+from dfmp2.gradients import derivatives
 from dfmp2.gradients.amplitudes import amplitude_densities
 from dfmp2.gradients.correlation import CorrelationPart, correlation_part
 from dfmp2.gradients.density import properties
@@ -38,16 +38,17 @@ from dfmp2.gradients.mean_field import mean_field_part
 from dfmp2.gradients.response import Orbitals, Relaxed, relax
 from dfmp2.gradients.tensor import Tensor
 from dfmp2.host import resources
-from dfmp2.host.scratch import Room, require_space
+from dfmp2.host.scratch import Room
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.integrals.three_center import coulomb_metric
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, begun, limited, storage_of
+from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, begun, limited, storage_of, timings_of
 from dfmp2.mp2.energy import build_b, correlate, hartree_fock
 from dfmp2.mp2.result import Gradient, GradientCertificate, MP2Result, Properties, scaling_of
 from dfmp2.options import Options
-from dfmp2.planning.memory import SLACK, Memory
+from dfmp2.planning.gradient import GradientMemory, seconds
+from dfmp2.planning.memory import Memory
 from dfmp2.planning.plan import settle
 from dfmp2.planning.system import prepare as set_up
 from dfmp2.planning.system import resolve
@@ -141,14 +142,9 @@ def mp2_gradient(
     setup = set_up(options, command)
     system = resolve(molecule, setup, listener)
     with limited(setup, system) as setup:
-        core, setup, plan = settle(system, setup, kind, listener)
-        fitting = [aux for aux in (system.auxmole, system.jk_auxmole) if aux is not None]
-        widest = max(int(np.diff(aux.ao_loc_nr()).max()) for aux in fitting)
-        held = memory.plan(plan.work, plan.memory, widest, setup.active)
-        if held.disk:
-            require_space(setup.scratch, plan.memory.disk + held.disk)
+        core, setup, plan = settle(system, setup, kind, listener, task="gradient")
         with begun(system, setup, kind, core, plan, listener, clock, checkpoint, start) as calculation:
-            kept: list[Any] = []
+            held, kept = cast(GradientMemory, plan.gradient), list[Any]()
             reference = hartree_fock(calculation, start, lambda mf: _keep(mf, kept) if held.scf_kept else release(mf))
             _require_complete(reference)
             reference, fitted = build_b(calculation, reference)
@@ -165,7 +161,7 @@ def _keep(mf: Any, kept: list[Any]) -> None:
 
 
 def differentiate(
-    calculation: Calculation, result: MP2Result, b: list[Any], kept: list[Any], held: memory.GradientMemory
+    calculation: Calculation, result: MP2Result, b: list[Any], kept: list[Any], held: GradientMemory
 ) -> GradientResult:
     """The gradient of an energy whose B is still there.
 
@@ -176,18 +172,18 @@ def differentiate(
     held : which arrays are in memory
     """
     system, options, listener = calculation.system, calculation.options, calculation.listener
-    mole, reference = system.mole, result.reference
+    mole, reference, scaling = system.mole, result.reference, scaling_of(options)
     begin = time.perf_counter()
-    spaces, spins = calculation.spaces(reference), orbitals(calculation, reference)
-    correlation, unrelaxed = _correlation(
-        calculation, spaces, spins, b, held, single=result.precision == "mixed"
-    )  # Eq. 3
-    listener.stage("Z-vector equations")
-    relaxed, residual = _response(calculation, spins, unrelaxed, correlation, kept, held)
-    resources.return_memory()
-    listener.stage("derivatives of the mean field")
-    on_atoms, on_charges = _assemble(calculation, spins, relaxed, held)  # Eqs. 1 and 2
-    scaling = scaling_of(options)
+    with calculation.clock("gradient"):
+        spaces, spins = calculation.spaces(reference), orbitals(calculation, reference)
+        single = result.precision == "mixed"
+        correlation, unrelaxed = _correlation(calculation, spaces, spins, b, held, single=single)  # Eq. 3
+        listener.stage("Z-vector equations")
+        relaxed, residual = _response(calculation, spins, unrelaxed, correlation, kept, held)
+        resources.return_memory()
+        _tell(calculation, held, 3)
+        listener.stage("derivatives of the mean field")
+        on_atoms, on_charges = _assemble(calculation, spins, relaxed, held)  # Eqs. 1 and 2
     found = Gradient(
         mp2_total_gradient=on_atoms + correlation.gradient,
         scaling=scaling.name,
@@ -198,18 +194,22 @@ def differentiate(
     )
     densities = properties(mole, spins, relaxed)
     proof = checks.certify(system, result, found, densities, correlation, residual)
-    program = calculation.plan.memory.program + SLACK
     peak = Memory(
         result.memory.budget,
-        max(result.memory.predicted_peak, program + held.peak),
+        calculation.plan.predicted_peak,
         max(result.memory.measured_peak, resources.peak_resident_memory()),
     )
     storage = storage_of(calculation)
     if options.check:
         proof = checks.with_slope(proof, system.molecule, options, reference, found, listener)
-    return GradientResult(
-        replace(result, gradient=found, gradient_certificate=proof, properties=densities, memory=peak, storage=storage)
-    )
+    result = replace(result, memory=peak, storage=storage, timings=timings_of(calculation.clock))
+    return GradientResult(replace(result, gradient=found, gradient_certificate=proof, properties=densities))
+
+
+def _tell(calculation: Calculation, held: GradientMemory, done: int) -> None:
+    """Say which part of the predicted time is over when `done` stages of it are, of those of `GradientTimes`."""
+    expected = list(asdict(seconds(calculation.plan.work, calculation.plan.rates, held)).values())
+    calculation.listener.step(round(100 * sum(expected[:done]) / sum(expected)), 100, "gradient, %")
 
 
 def _correlation(
@@ -217,7 +217,7 @@ def _correlation(
     spaces: list[ActiveSpace],
     spins: list[Orbitals],
     b: list[Any],
-    held: memory.GradientMemory,
+    held: GradientMemory,
     *,
     single: bool,
 ) -> tuple[CorrelationPart, list[Array]]:
@@ -225,6 +225,7 @@ def _correlation(
     system, options, threads = calculation.system, calculation.options, calculation.setup.active
     mole, auxmole = system.mole, system.auxmole
     calculation.listener.stage("amplitudes and their densities")
+    _tell(calculation, held, 0)
     metric = coulomb_metric(auxmole)
     inverse = InverseMetric(metric, threads)
     scaling = scaling_of(options)
@@ -234,11 +235,13 @@ def _correlation(
     found = amplitude_densities(b, spaces, scaling, inverse, z, held.tile_bytes, threads, single=single)
     b.clear()
     resources.return_memory()
+    _tell(calculation, held, 1)
     calculation.listener.stage("derivatives of the fitted integrals")
     part = correlation_part(mole, auxmole, spaces, found.z, found.products, metric, inverse, held.packed_bytes, threads)
     for tensor in z:
         tensor.discard()
     resources.return_memory()
+    _tell(calculation, held, 2)
     return part, [_placed(*each) for each in zip(spins, found.occupied, found.virtual, strict=True)]
 
 
@@ -278,7 +281,7 @@ def _response(
     unrelaxed: list[Array],
     found: CorrelationPart,
     kept: list[Any],
-    held: memory.GradientMemory,
+    held: GradientMemory,
 ) -> tuple[list[Relaxed], float]:
     """P and W of each spin, and the residual of the Z-vector equations."""
     occupied = [o.coeff.T @ t for o, t in zip(spins, found.occupied, strict=True)]
@@ -293,7 +296,7 @@ def _response(
             release(mf)
 
 
-def _builder(calculation: Calculation, fitted: Any, held: memory.GradientMemory) -> Any:
+def _builder(calculation: Calculation, fitted: Any, held: GradientMemory) -> Any:
     """A PySCF mean field with our Coulomb and exchange matrices, those of the SCF; `fitted` holds them, or None."""
     system, threads = calculation.system, calculation.setup.active
     mf = hamiltonian.mean_field(system.mole, calculation.kind, "none", None)
@@ -307,7 +310,7 @@ def _builder(calculation: Calculation, fitted: Any, held: memory.GradientMemory)
 
 
 def _assemble(
-    calculation: Calculation, spins: list[Orbitals], relaxed: list[Relaxed], held: memory.GradientMemory
+    calculation: Calculation, spins: list[Orbitals], relaxed: list[Relaxed], held: GradientMemory
 ) -> tuple[Array, Array | None]:
     """Eqs. 1 and 2: on the atoms (natom, 3), and on the point charges (n, 3)."""
     system, threads = calculation.system, calculation.setup.active
