@@ -232,7 +232,7 @@ def _correlation(
     ranges = derivatives.blocks(mole, auxmole, held.packed_bytes)
     where = calculation.space if held.z_on_disk else None
     z = [Tensor((s.nocc, s.nvir, len(metric)), ranges, where, f"z-{k}") for k, s in enumerate(spaces)]
-    found = amplitude_densities(b, spaces, scaling, inverse, z, held.tile_bytes, threads, single=single)
+    found = amplitude_densities(b, spaces, scaling, inverse, z, threads, single=single)
     b.clear()
     resources.return_memory()
     _tell(calculation, held, 1)
