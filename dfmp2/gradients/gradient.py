@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -144,13 +145,24 @@ def mp2_gradient(
     with limited(setup, system) as setup:
         core, setup, plan = settle(system, setup, kind, listener, task="gradient")
         with begun(system, setup, kind, core, plan, listener, clock, checkpoint, start) as calculation:
-            held, kept = cast(GradientMemory, plan.gradient), list[Any]()
-            reference = hartree_fock(calculation, start, lambda mf: _keep(mf, kept) if held.scf_kept else release(mf))
-            _require_complete(reference)
-            reference, fitted = build_b(calculation, reference)
-            b = [*fitted.b]
-            result = correlate(calculation, reference, fitted)
-            return differentiate(calculation, result, b, kept, held)
+            kept: list[Any] = []
+            finish = partial(_keep, kept=kept) if plan.gradient is not None and plan.gradient.scf_kept else release
+            return on_reference(calculation, hartree_fock(calculation, start, finish), kept)
+
+
+def on_reference(calculation: Calculation, reference: Reference, kept: list[Any]) -> GradientResult:
+    """Energy and gradient on a converged reference; parameters as of `differentiate`.
+
+    Raises
+    ------
+    Dfmp2Error : as of `mp2_gradient`
+    """
+    held = cast(GradientMemory, calculation.plan.gradient)
+    _require_complete(reference)
+    reference, fitted = build_b(calculation, reference)
+    b = [*fitted.b]
+    result = correlate(calculation, reference, fitted)
+    return differentiate(calculation, result, b, kept, held)
 
 
 def _keep(mf: Any, kept: list[Any]) -> None:
