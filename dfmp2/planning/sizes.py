@@ -96,6 +96,8 @@ class Workload:
     potentials : atoms with a core potential
     cycles : SCF iterations expected of each start
     checked : whether PySCF's DF-MP2 is computed as well
+    atoms : ghosts included
+    task : what is computed, "energy", "properties" (relaxed densities) or "gradient"
     """
 
     nao: int
@@ -115,6 +117,8 @@ class Workload:
     potentials: int = 0
     cycles: int = CYCLES
     checked: bool = False
+    atoms: int = 0
+    task: str = "energy"
 
     @property
     def scf_builds(self) -> int:
