@@ -111,7 +111,7 @@ def _with_gradient(path: Path) -> MP2Result:
 
 
 @click.command("plan")
-@one_molecule()
+@one_molecule(*ALL, *WHOLE_RUN)
 @click.option("--gradient", is_flag=True, help="Of dfmp2 gradient.")
 @click.option("--calibrate", is_flag=True, help="Measure this host's rates and the scratch folder's again.")
 @AS_JSON

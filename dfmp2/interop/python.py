@@ -486,8 +486,13 @@ def from_mean_field(
     dfmp2.Dfmp2Error : not converged, Kohn-Sham, restricted open-shell, periodic, Cartesian functions, and whatever
         cannot be recorded and repeated: solvent, fractional occupations, other integrals, orbitals not canonical
     """
-    with _on_mean_field(mean_field, auxbasis, listener, options, "energy") as (calculation, reference):
-        return correlate(calculation, *build_b(calculation, reference))
+    task = "properties" if options.get("properties") else "energy"
+    with _on_mean_field(mean_field, auxbasis, listener, options, task) as (calculation, reference):
+        if task == "energy":
+            return correlate(calculation, *build_b(calculation, reference))
+        from dfmp2.gradients.gradient import on_reference
+
+        return on_reference(calculation, reference, [])
 
 
 def gradient_from_mean_field(
@@ -521,9 +526,11 @@ def _on_mean_field(
     fixed = OF_THE_SCF & set(options)
     if fixed:
         raise InputError(f"{sorted(fixed)[0]} belongs to the SCF, which has already been done: leave it out")
-    for name in WHOLE_RUN:
-        if options.get(name):
-            raise InputError(f"{name} cannot be had on orbitals from elsewhere: use dfmp2.run, with scf_from for them")
+    if options.get("polarizability"):
+        raise InputError(
+            "polarizability converges the SCF again, in fields, which has already been done: use dfmp2.run, with "
+            "scf_from for the orbitals"
+        )
     if options.get("stability") == "follow":
         raise InputError(
             "stability follow converges the SCF again, which has already been done: follow it in PySCF "

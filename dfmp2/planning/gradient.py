@@ -202,16 +202,15 @@ def seconds(work: Workload, rates: Rates, held: GradientMemory | None = None) ->
     ----------
     held : where its arrays are, None for memory
     """
-    n, spins = work.nao, work.spins
+    n, spins, derivatives = work.nao, work.spins, work.task == "gradient"
     single = work.precision != "fp64"
     amplitudes = 0.0
     for left, right in product(spins, repeat=2):
         pairs, virtuals = left.nocc * right.nocc, left.nvir * right.nvir
         amplitudes += 4 * pairs * virtuals * work.naux + 2 * pairs * virtuals * (left.nvir + left.nocc)
-    correlated = sum(6 * n * n * s.nocc + 4 * n * s.nocc * s.nvir for s in spins)
+    correlated = sum((6 if derivatives else 4) * n * n * s.nocc + 4 * n * s.nocc * s.nvir for s in spins)
     occupied = sum(s.occupied for s in spins)
     squares = work.naux**2 * work.elements
-    derivatives = work.task == "gradient"
     integrals = (1 + DERIVATIVES[3] * derivatives) / rates.integrals
     one_electron = ONE_ELECTRON * work.atoms * n * n * (1 + POTENTIAL_DERIVATIVES * (work.potentials > 0))
     one_electron += X2C_DERIVATIVES * work.atoms * work.x2c_functions**3 / rates.exchange

@@ -20,7 +20,7 @@ from dfmp2.options import Options
 from dfmp2.planning import memory, rates, time
 from dfmp2.planning.memory import VARIES
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
-from dfmp2.planning.sizes import Spin, Workload, exact_row_shares, scf_cycles
+from dfmp2.planning.sizes import IN_FIELDS, Spin, Workload, exact_row_shares, scf_cycles
 from dfmp2.planning.system import Setup, System, densely_fitted, frozen_core, prepare, resolve
 from dfmp2.planning.time import IN_MEMORY, Pace, Timings, Traffic
 from dfmp2.progress import Listener
@@ -95,8 +95,9 @@ class Plan:
         if self.gradient is None:
             self.memory.require()
         elif not self.fits:
+            of = "gradient" if self.work.task == "gradient" else "relaxed densities"
             raise ResourceError(
-                f"not enough memory for the {self.work.task}: {format_bytes(self.least)} are required even with all large "
+                f"not enough memory for the {of}: {format_bytes(self.least)} are required even with all large "
                 f"arrays on disk and {format_bytes(self.memory.budget)} may be used: allow at least --memory "
                 f"{-(-self.least // 10**6)}MB, or choose a smaller --basis"
             )
@@ -395,6 +396,7 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         cycles=scf_cycles(options.scf_gradient_tol, system.molecule.elements, started=options.scf_from is not None),
         checked=options.check,
         atoms=int(mole.natm),
+        in_fields=IN_FIELDS if options.polarizability else 0,
     )
 
 

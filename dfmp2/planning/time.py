@@ -184,7 +184,9 @@ def seconds(
     if work.task != "energy":
         from dfmp2.planning.gradient import seconds as of_gradient
 
-        stages["gradient"] = of_gradient(work, rates, gradient).total
+        alone = replace(work, task="properties")
+        more = sum(stages.values()) + of_gradient(alone, rates, gradient).total
+        stages["gradient"] = of_gradient(work, rates, gradient).total + work.in_fields * more
     return Timings(**stages, total=rates.start + sum(stages.values()) + _check(work, rates))
 
 
