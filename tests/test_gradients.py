@@ -6,18 +6,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from pyscf import gto
+from pyscf import gto, lib
 
 import dfmp2
 from dfmp2.errors import Dfmp2Error, ResourceError
-from dfmp2.gradients import memory
 from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.host.resources import resident_memory
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
+from dfmp2.planning import gradient as planning
 from dfmp2.progress import Silent
+from dfmp2.scf.hartree_fock import jk_builder
 from dfmp2.scf.reference import StartOrbitals
+from dfmp2.scf.response_matrices import ResponseMatrices
+from dfmp2.scf.rotations import Spin
 from tests.conftest import Heard, succeed
 
 SMALL = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "cc-pvdz-ri", "allow_poor_fit": True}
@@ -25,6 +28,7 @@ EXACT = {"precision": "fp64", "scf_conv_tol": 1e-14, "stability": "off", "thread
 FOUR_CENTRE = {"scf": "conventional", "scf_auxbasis": None}
 WATER = Molecule(("O", "H", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]])
 FIELD = WATER.in_field([[0, 0.3, 4.2, 0.5], [1, -5, 0, -0.8]])
+APART = Molecule(tuple("OOHHHH"), np.stack([WATER.coordinates, WATER.coordinates[:, ::-1] + 40], 1).reshape(-1, 3))
 GHOST = Molecule(("H", "F", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]], ghost=(False, False, True))
 CASES = {
     "rhf": (WATER, {}),
@@ -147,6 +151,26 @@ def test_the_relaxed_density_has_the_potential_that_a_charge_feels():
     assert nuclei - np.vdot(density, potential) == pytest.approx(expected, abs=2e-7)
 
 
+@pytest.mark.parametrize(("molecule", "single"), [(WATER.with_state(1, 2), False), (APART, False), (APART, True)])
+def test_matrices_of_rotations_are_those_of_their_densities(molecule, single, monkeypatch):
+    """Against four-index integrals made of B, in random orbitals."""
+    monkeypatch.setattr("dfmp2.integrals.screening.CLUSTER", 13)  # a molecule of water
+    mole = gto.M(atom=list(zip(molecule.symbols, molecule.coordinates, strict=True)), unit="bohr", basis="6-31g")
+    fitted = jk_builder(mole, gto.M(atom=mole.atom, unit="bohr", basis="def2-universal-jkfit"), "memory", 2, None)
+    assert fitted.pairs.complete == (molecule is not APART)
+    b = np.concatenate([lib.unpack_tril(fitted.build().pairs.expand(fitted._cderi))])
+    rng, nao = np.random.default_rng(4), mole.nao
+    spins = [Spin(*np.split(rng.standard_normal((nao, nao)), [n], axis=1), np.zeros((nao - n, n))) for n in (5, 4)]
+    x = [rng.standard_normal(spin.differences.shape) for spin in spins]
+    change = [spin.virtual @ part @ spin.occupied.T for spin, part in zip(spins, x, strict=True)]
+    change = [part + part.T for part in change]
+    coulomb = np.einsum("pmn,pls,ls->mn", b, b, sum(change), optimize=True)
+    found = ResponseMatrices(fitted, spins, 1.0, single=single)(x)
+    for spin, part, own in zip(spins, change, found, strict=True):
+        expected = spin.virtual.T @ (coulomb - np.einsum("pml,pns,ls->mn", b, b, part, optimize=True)) @ spin.occupied
+        np.testing.assert_allclose(own, expected, atol=(1e-5 if single else 1e-12) * np.abs(expected).max())
+
+
 REFUSED = {
     "linearly dependent": (
         Molecule(("He",) * 6, np.array(
@@ -208,23 +232,40 @@ def test_a_gradient_whose_certificate_fails_ends_with_8(call):
     assert not dfmp2.read("h2o.gradient.h5").gradient_certificate.passed
 
 
+ON_DISK = {
+    **{"z_on_disk": True, "half_on_disk": True, "scf_on_disk": True, "scf_kept": False, "response_held": False},
+    **{"pair_bytes": 10**5, "read_bytes": 10**6},
+}
+
+
 @pytest.mark.parametrize("state", [(0, 1), (1, 2)], ids=["rhf", "uhf"])
-def test_arrays_on_disk_give_the_same_gradient(state, monkeypatch):
-    molecule, options = WATER.with_state(*state), make_options(**SMALL | EXACT)
+def test_amplitudes_in_float32_give_the_same_gradient(state):
+    molecule = WATER.with_state(*state)
+    exact = mp2_gradient(molecule, make_options(**SMALL | EXACT), listener=Silent())
+    found = mp2_gradient(molecule, make_options(**SMALL | EXACT | {"precision": "mixed"}), listener=Silent())
+    difference = np.abs(found.gradient - exact.gradient).max()
+    assert 1e-12 < difference < 1e-8
+    assert 1e-12 < np.abs(found.properties.relaxed_density - exact.properties.relaxed_density).max() < 1e-7
+    assert found.certificate.passed
+
+
+@pytest.mark.parametrize("special", [{}, {"precision": "mixed"}], ids=["float64", "float32"])
+@pytest.mark.parametrize("state", [(0, 1), (1, 2)], ids=["rhf", "uhf"])
+def test_arrays_on_disk_give_the_same_gradient(state, special, monkeypatch):
+    molecule, options = WATER.with_state(*state), make_options(**SMALL | EXACT | special)
     expected = mp2_gradient(molecule, options, listener=Silent())
-    planned = memory.plan
+    planned = planning.memory
 
-    def on_disk(*arguments, **rest):
-        tight = {"z_on_disk": True, "half_on_disk": True, "scf_on_disk": True, "pair_bytes": 10**5, "read_bytes": 10**6}
-        return replace(planned(*arguments, **rest), **tight, tile_bytes=3 * 8 * 5 * 8, packed_bytes=1)
+    def on_disk(*arguments):
+        return replace(planned(*arguments), **ON_DISK, tile_bytes=3 * 8 * 5 * 8, packed_bytes=1)
 
-    monkeypatch.setattr(memory, "plan", on_disk)
+    monkeypatch.setattr(planning, "memory", on_disk)
     monkeypatch.setattr("dfmp2.planning.memory.MemoryPlan.mp2_fits_in_core", False)
     found = mp2_gradient(molecule, options, listener=Silent())
     assert expected.result.storage.written == 0
     assert found.result.storage.fitted_tensor == "disk"
     assert found.result.storage.written > 0
-    np.testing.assert_allclose(found.gradient, expected.gradient, atol=1e-11)
+    np.testing.assert_allclose(found.gradient, expected.gradient, atol=1e-8 if special else 1e-11)
     assert found.certificate.passed
 
 
@@ -235,16 +276,31 @@ def test_memory_that_does_not_suffice_is_refused_before_the_scf():
     assert not told.energies
 
 
+def test_the_plan_of_a_gradient_is_that_of_its_run(call):
+    options = ("h2o.xyz", "--basis", "cc-pvdz", "--threads", "1")
+    energy, plan = (succeed(call("plan", *options, *more, "--json")).json for more in ((), ("--gradient",)))
+    assert plan["seconds"]["gradient"] > 0 == energy["seconds"]["gradient"]
+    assert plan["seconds"]["total"] == pytest.approx(energy["seconds"]["total"] + plan["seconds"]["gradient"], abs=1e-9)
+    for name in ("least", "peak"):
+        assert plan["memory_bytes"][name] > energy["memory_bytes"][name] + 10**7
+    result = dfmp2.gradient("h2o.xyz", basis="cc-pvdz", threads=1, listener=Silent()).result
+    assert result.timings.gradient == pytest.approx(result.gradient.seconds, abs=0.2)
+    assert result.predicted.gradient > 0
+    small = f"{plan['memory_bytes']['program'] + 10**7}B"
+    refused = succeed(call("plan", *options, "--gradient", "--memory", small, "--json")).json
+    assert not refused["fits"]
+    assert refused["change"].startswith("--memory")
+
+
 def test_a_gradient_that_was_stopped_with_arrays_on_disk_goes_on(tmp_path, monkeypatch):
     monkeypatch.setenv("DFMP2_CHECKPOINT_SECONDS", "0")
     monkeypatch.setattr("dfmp2.planning.memory.MemoryPlan.mp2_fits_in_core", False)
-    planned = memory.plan
+    planned = planning.memory
 
-    def on_disk(*arguments, **rest):
-        tight = {"z_on_disk": True, "half_on_disk": True, "scf_on_disk": True, "pair_bytes": 10**5, "read_bytes": 10**6}
-        return replace(planned(*arguments, **rest), **tight)
+    def on_disk(*arguments):
+        return replace(planned(*arguments), **ON_DISK)
 
-    monkeypatch.setattr(memory, "plan", on_disk)
+    monkeypatch.setattr(planning, "memory", on_disk)
     given = SMALL | EXACT | {"scratch": str(tmp_path), "listener": Silent()}
     expected = dfmp2.gradient(WATER, **given)
     stops = "dfmp2.gradients.gradient.mean_field_part"

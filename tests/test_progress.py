@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -114,6 +115,24 @@ def test_a_stage_tells_its_own_speed(clock: Clock) -> None:
         assert seconds == pytest.approx(clock.now - now, rel=0.2)
 
 
+def test_a_gradient_goes_on_at_its_own_speed(clock: Clock) -> None:
+    """100 s are foreseen, 40 of them are over after 80 s; the pairs before took as long as foreseen."""
+    watch = Stopwatch()
+    forecast = TimeLeft(watch, replace(FORESEEN, gradient=100.0), PACE, 1e-6)
+    with watch("integrals"):
+        clock.wait(25.0)
+    with watch("pair_energies"):
+        clock.wait(40.0)
+        forecast.step(10, 10)
+        assert forecast.left() == pytest.approx(100.0, rel=0.2)
+    with watch("gradient"):
+        clock.wait(0.01)
+        forecast.step(0, 100)
+        clock.wait(80.0)
+        forecast.step(40, 100)
+        assert forecast.left() == pytest.approx(120.0, rel=0.1)
+
+
 def test_nothing_is_said_where_nothing_is_known(clock: Clock) -> None:
     watch = Stopwatch()
     forecast = TimeLeft(watch, FORESEEN, PACE, 1e-6)
@@ -136,7 +155,7 @@ def test_a_series_counts_the_runs_to_come(clock: Clock, monkeypatch: pytest.Monk
     """Three runs of 100, 50 and 50 s; all take twice as long, which the second one knows from the first."""
     forecasts = {"a": 100.0, "b": 50.0, "c": 50.0}
 
-    def planned(step: runs.Step) -> Any:
+    def planned(step: runs.Step, task: str) -> Any:
         if step.name == "d":
             raise InputError("refused when it is its turn")
         return None, SimpleNamespace(timings=SimpleNamespace(total=forecasts[step.name]))
@@ -145,7 +164,7 @@ def test_a_series_counts_the_runs_to_come(clock: Clock, monkeypatch: pytest.Monk
     molecule = Molecule(("He",), [[0.0, 0.0, 0.0]])
     steps = [runs.Step(name, name, molecule, Options(basis=name)) for name in ("a", "b", "c", "d")]
     told = Told(clock)
-    series = runs.Series(told, steps)
+    series = runs.Series(told, steps, "energy")
     series.begin("a")
     series.time_left(100.0)
     assert told.estimates[-1][1] == pytest.approx(200.0)

@@ -111,11 +111,12 @@ def _with_gradient(path: Path) -> MP2Result:
 
 
 @click.command("plan")
-@one_molecule()
+@one_molecule(*ALL, *WHOLE_RUN)
+@click.option("--gradient", is_flag=True, help="Of dfmp2 gradient.")
 @click.option("--calibrate", is_flag=True, help="Measure this host's rates and the scratch folder's again.")
 @AS_JSON
-def plan(given: Given, calibrate: bool, as_json: bool) -> None:
-    """Predict what `dfmp2 run MOLECULE` with the same options would need.
+def plan(given: Given, gradient: bool, calibrate: bool, as_json: bool) -> None:
+    """Predict what `dfmp2 run MOLECULE` (or `dfmp2 gradient`) with the same options would need.
 
     Rates are measured on this host at the first use (a few seconds) and kept. The exit code is 0
     whether the run fits or not: the verdict is in the output.
@@ -125,7 +126,8 @@ def plan(given: Given, calibrate: bool, as_json: bool) -> None:
     from dfmp2.planning.plan import foresee
 
     with Console(quiet=as_json, log=None) as console:
-        outlook = foresee(given.read().molecule, chosen, console, calibrate=calibrate)
+        task = "gradient" if gradient else "properties" if chosen.properties else "energy"
+        outlook = foresee(given.read().molecule, chosen, console, calibrate=calibrate, task=task)
     click.echo(text.to_json(outlook) if as_json else text.to_text(outlook), nl=False)
 
 

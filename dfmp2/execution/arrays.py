@@ -28,7 +28,7 @@ from dfmp2.options import Options
 from dfmp2.planning import rates as calibration
 from dfmp2.planning import time
 from dfmp2.planning.rates import Rates
-from dfmp2.planning.sizes import Spin, Workload, scf_cycles
+from dfmp2.planning.sizes import IN_FIELDS, Spin, Workload, scf_cycles
 from dfmp2.scf.fitting_sets import resolve_fitting
 from dfmp2.scf.hartree_fock import reference_kind, uses_single
 
@@ -124,7 +124,7 @@ def look_ahead(batch: Batch, inputs: Inputs) -> list[Workload | None]:
     """
     import_pyscf()
     return [
-        workload(given.molecule, item.options) if isinstance(given, Input) else None
+        workload(given.molecule, item.options, item.task) if isinstance(given, Input) else None
         for item, given in zip(batch.items, inputs, strict=True)
     ]
 
@@ -149,8 +149,8 @@ def element_size(basis: str, scf: str, scf_auxbasis: str | None, auxbasis: str |
     )
 
 
-def workload(molecule: Molecule, options: Options) -> Workload | None:
-    """Sizes of a run, None for one that will be refused."""
+def workload(molecule: Molecule, options: Options, task: str = "energy") -> Workload | None:
+    """Sizes of a run, None for one that will be refused; an optimisation counts as one gradient."""
     bases = options.basis, options.scf, options.scf_auxbasis, options.auxbasis
     try:
         atoms = [element_size(*bases, symbol) for symbol in molecule.symbols]
@@ -178,6 +178,9 @@ def workload(molecule: Molecule, options: Options) -> Workload | None:
         potentials=sum(atom.core > 0 for atom in atoms),
         cycles=scf_cycles(options.scf_gradient_tol, molecule.elements),
         checked=options.check,
+        atoms=molecule.natom,
+        task=task if task in ("energy", "properties") else "gradient",
+        in_fields=IN_FIELDS if options.polarizability else 0,
     )
 
 

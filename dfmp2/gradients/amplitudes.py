@@ -11,7 +11,9 @@
 
 Sums run over both spins of j. The energy changes by 2 sum Y dB in each spin when B does, and by sum P df with the Fock
 matrix between correlated orbitals; Z is to (Q|jb) what Y is to B. With c_OS = c_SS = 1 this is MP2. All t_iajb of one j
-and as many b as fit into a block are held, never more, and Y of one j. Sources: Weigend and Haeser, Theor. Chem. Acc.
+and as many b as fit into a block are held, never more, and Y of one j. In single precision B, t, u and the products of
+a group of i are float32, with the fitting functions in the order of `dfmp2.mp2.certificate`; sums over groups, over j,
+and everything made of Y are float64. Sources: Weigend and Haeser, Theor. Chem. Acc.
 97, 331 (1997) for RHF; the spin cases follow from the energies of `dfmp2.mp2.pairs` by differentiation.
 """
 
@@ -25,16 +27,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.gradients.inverse_metric import InverseMetric
-from dfmp2.gradients.memory import STREAM_BYTES
 from dfmp2.gradients.tensor import Tensor
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.threads import each
 from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.mp2.certificate import rounded, summation_order
 from dfmp2.mp2.result import Scaling
+from dfmp2.planning.gradient import STREAM_BYTES
 
 Array = NDArray[np.float64]
 
 CACHE_BYTES = 2 * 10**6  # of amplitudes between two products
+RUN = 1 << 12  # amplitudes added up in float32 before float64 takes over
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +66,8 @@ def amplitude_densities(
     z: list[Tensor],
     tile_bytes: int,
     threads: int,
+    *,
+    single: bool,
 ) -> AmplitudeDensities:
     """Z, S and P of one (restricted) or two (alpha, beta) spins.
 
@@ -74,12 +80,15 @@ def amplitude_densities(
     z : takes Z of each spin
     tile_bytes : of one array of amplitudes of a worker
     threads : workers
+    single : amplitudes and their products in float32
     """
     weight = 2.0 if len(b) == 1 else 1.0
     naux = b[0].shape[2]
     occupied = [np.zeros((s.nocc, s.nocc)) for s in spaces]
     virtual = [np.zeros((s.nvir, s.nvir)) for s in spaces]
     products = np.zeros((naux, naux))
+    order = summation_order(b) if single else np.arange(naux)
+    others = [_Rows(tensor, order, threads, single=single) for tensor in b]
     for right, space in enumerate(spaces):  # the spin of j
         lefts = []
         for left in range(len(b)):  # the spin of i
@@ -103,9 +112,14 @@ def amplitude_densities(
             gained = np.zeros((naux, naux))
             for j in range(bounds[worker], bounds[worker + 1]):
                 own, y = np.asarray(b[right][j]), np.zeros((space.nvir, naux))
+                mine = others[right].rounded(own)
                 for (left, *factors), densities in zip(lefts, found, strict=True):
                     energies = space.eps_occ[j], space.eps_vir
-                    _add(b[left], own, spaces[left], energies, (factors[0], factors[1]), tile_bytes, y, *densities)
+                    _add(
+                        others[left], mine, spaces[left], energies, (factors[0], factors[1]), tile_bytes, y, *densities
+                    )
+                if single:
+                    y = np.take(y, np.argsort(order), axis=1)
                 gained += y.T @ own
                 z[right].put_rows(j, inverse.unfit(y))
             parts[worker] = found, gained
@@ -119,9 +133,46 @@ def amplitude_densities(
     return AmplitudeDensities(z, products, occupied, virtual)
 
 
+class _Rows:
+    """B of a spin as the amplitudes take it, in float32 or float64.
+
+    Parameters
+    ----------
+    b : (nocc, nvir, naux) float64, Eh^1/2, in memory or on disk
+    order : of the fitting functions in float32
+    """
+
+    def __init__(self, b: Array | StoredTensor, order: NDArray[np.intp], threads: int, *, single: bool) -> None:
+        self.shape, self._order = b.shape, order
+        self.dtype = np.dtype(np.float32 if single else np.float64)
+        self._stored = b if isinstance(b, StoredTensor) else None
+        self._held: Any = None
+        if not isinstance(b, StoredTensor):
+            self._held = rounded(b, order, threads) if single else b
+
+    def rounded(self, rows: Array) -> NDArray[Any]:
+        """Rows of B, (..., naux) float64, in this precision and order."""
+        return np.take(rows.astype(np.float32), self._order, axis=-1) if self.dtype == np.float32 else rows
+
+    def groups(self, row_bytes: int) -> Iterator[tuple[int, int, NDArray[Any]]]:
+        """B in groups of occupied orbitals (i0, i1, rows); their amplitudes of `row_bytes` each stay in cache."""
+        nocc, nvir, naux = self.shape
+        if self._stored is None:
+            step = max(1, CACHE_BYTES // max(1, row_bytes))
+            for i0 in range(0, nocc, step):
+                yield i0, min(i0 + step, nocc), self._held[i0 : i0 + step]
+            return
+        step = min(nocc, max(1, STREAM_BYTES // (8 * nvir * naux)))
+        buffer = np.empty((step, nvir, naux))
+        for i0 in range(0, nocc, step):
+            i1 = min(i0 + step, nocc)
+            self._stored.read(i0, i1, buffer[: i1 - i0])
+            yield i0, i1, self.rounded(buffer[: i1 - i0])
+
+
 def _add(
-    left: Array | StoredTensor,
-    own: Array,
+    left: _Rows,
+    own: NDArray[Any],
     space: ActiveSpace,
     energies: tuple[float, Array],
     factors: tuple[float, float],
@@ -137,14 +188,15 @@ def _add(
     left, space : B and orbitals of i; own, energies : (nvir, naux) of j, its energy and those of b, Eh
     factors : c_SS and c_OS
     """
-    (nocc, nvir, naux), (same, opposite) = left.shape, factors
-    step = min(len(own), max(1, tile_bytes // (8 * nocc * nvir)))
-    above = space.eps_occ[:, None, None] - space.eps_vir[:, None]
+    (nocc, nvir, naux), (same, opposite), size = left.shape, factors, left.dtype.itemsize
+    step = min(len(own), max(1, tile_bytes // (size * nocc * nvir)))
+    above = (space.eps_occ[:, None, None] - space.eps_vir[:, None]).astype(left.dtype)
+    below = (energies[0] - energies[1]).astype(left.dtype)
     for b0 in range(0, len(own), step):
         b1 = min(b0 + step, len(own))
-        t, u = np.empty((nocc, nvir, b1 - b0)), np.empty((nocc, nvir, b1 - b0))
-        for i0, i1, rows in _groups(left, 8 * nvir * (b1 - b0)):
-            denominators = above[i0:i1] + (energies[0] - energies[1][b0:b1])
+        t, u = (np.empty((nocc, nvir, b1 - b0), left.dtype) for _ in range(2))
+        for i0, i1, rows in left.groups(size * nvir * (b1 - b0)):
+            denominators = above[i0:i1] + below[b0:b1]
             first, second, flat = t[i0:i1], u[i0:i1], rows.reshape(-1, naux)
             np.matmul(flat, own[b0:b1].T, out=first.reshape(-1, b1 - b0))
             first /= denominators
@@ -155,22 +207,7 @@ def _add(
                 turned = (rows[:, b0:b1].reshape(-1, naux) @ own.T).reshape(-1, b1 - b0, nvir).transpose(0, 2, 1)
                 second -= same * (turned / denominators)
             y[b0:b1] += second.reshape(-1, b1 - b0).T @ flat
-            for one, other in zip(first, second, strict=True):
-                virtual += one @ other.T
-        occupied -= t.reshape(nocc, -1) @ u.reshape(nocc, -1).T
-
-
-def _groups(b: Array | StoredTensor, row_bytes: int) -> Iterator[tuple[int, int, Array]]:
-    """B in groups of occupied orbitals (i0, i1, rows); their amplitudes of `row_bytes` each stay in cache."""
-    nocc, nvir, naux = b.shape
-    if not isinstance(b, StoredTensor):
-        step = max(1, CACHE_BYTES // max(1, row_bytes))
-        for i0 in range(0, nocc, step):
-            yield i0, min(i0 + step, nocc), b[i0 : i0 + step]
-        return
-    step = min(nocc, max(1, STREAM_BYTES // (8 * nvir * naux)))
-    buffer = np.empty((step, nvir, naux))
-    for i0 in range(0, nocc, step):
-        i1 = min(i0 + step, nocc)
-        b.read(i0, i1, buffer[: i1 - i0])
-        yield i0, i1, buffer[: i1 - i0]
+            virtual += sum(one @ other.T for one, other in zip(first, second, strict=True))
+        t, u = t.reshape(nocc, -1), u.reshape(nocc, -1)
+        for start in range(0, t.shape[1], RUN):
+            occupied -= t[:, start : start + RUN] @ u[:, start : start + RUN].T

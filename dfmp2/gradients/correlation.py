@@ -11,7 +11,6 @@ densities G_Q,mn = sum_ia (C_mi C_na + C_na C_mi) Z_iaQ, contracts them with the
 Both ways of writing the energy,
 
     E = 1/4 sum_Q,mn G_Q,mn (mn|Q) = 1/2 sum_PQ g_PQ (P|Q)              sum over spins
-    sum_mn G_Q,mn (mn|Q) summed over Q = sum_mi C_mi T_mi = sum_na C_na T_na
 
 are kept as a check on Z, g and the integrals. Source: Weigend and Haeser, Theor. Chem. Acc. 97, 331 (1997).
 """
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 from dfmp2.gradients import derivatives
 from dfmp2.gradients.inverse_metric import InverseMetric
 from dfmp2.gradients.tensor import Tensor
+from dfmp2.host.threads import each
 from dfmp2.integrals.spaces import ActiveSpace
 
 Array = NDArray[np.float64]
@@ -90,31 +90,18 @@ def correlation_part(
         for p0, p1, integrals in derivatives.unpacked_blocks(mole, auxmole, packed_bytes):
             total = np.zeros_like(integrals) if with_gradient else None
             for s, space in enumerate(spaces):
-                part = np.ascontiguousarray(z[s].block(p0, p1).transpose(2, 0, 1))  # (Q, i, a)
-                half = part @ space.c_vir.T  # (Q, i, n)
-                transformed = integrals @ space.c_occ  # (Q, n, i)
-                occupied[s] += 2 * np.einsum("qmn,qin->mi", integrals, half, optimize=True)
-                virtual[s] += 2 * np.einsum("qni,qia->na", transformed, part, optimize=True)
-                if total is None:
-                    continue
-                if ndropped:
-                    raw = np.einsum("qni,na->iaq", transformed, space.c_vir, optimize=True)
+                energy += _add(space, z[s].block(p0, p1), integrals, weight, total, (occupied[s], virtual[s]), threads)
+                if ndropped and with_gradient:
+                    raw = np.einsum("qmn,mi,na->iaq", integrals, space.c_occ, space.c_vir, optimize=True)
                     unfitted[s] += raw @ inverse.dropped[p0:p1]
-                one = weight * (space.c_occ @ half)
-                total += one
-                total += one.transpose(0, 2, 1)
-                del half, transformed, one
+            del integrals
             if total is not None:
-                energy += float(np.vdot(total, integrals))
-                del integrals
                 yield p0, p1, total
 
     two_center = float(np.vdot(g, metric))
     if not with_gradient:
         for _ in densities():
             pass
-        for s, space in enumerate(spaces):
-            energy += weight * float(np.vdot(space.c_occ, occupied[s]) + np.vdot(space.c_vir, virtual[s])) / 2
         return CorrelationPart(None, occupied, virtual, energy / 4, two_center / 2)
     gradient = derivatives.three_center(mole, auxmole, densities(), threads)
     factors = -g
@@ -126,3 +113,49 @@ def correlation_part(
         factors += inverse.mixing(mixed)
     gradient += derivatives.two_center(auxmole, factors)
     return CorrelationPart(gradient, occupied, virtual, energy / 4, two_center / 2)
+
+
+def _add(
+    space: ActiveSpace,
+    z: Array,
+    integrals: Array,
+    weight: float,
+    total: Array | None,
+    driving: tuple[Array, Array],
+    threads: int,
+) -> float:
+    """Add what a block of Q gives to its G and to T of a spin; sum_Q,mn G_Q,mn (mn|Q) of it, Eh.
+
+    Parameters
+    ----------
+    z, integrals, total : (nocc, nvir, q), (q, nao, nao) and G (q, nao, nao), None where it is not needed
+    driving : T, (nao, nocc) and (nao, nvir)
+    """
+    bounds = np.linspace(0, len(integrals), threads + 1).round().astype(int)
+    found: list[Any] = [None] * threads
+
+    def share(worker: int) -> None:
+        cut = slice(*bounds[worker : worker + 2])
+        part = np.ascontiguousarray(z[:, :, cut].transpose(2, 0, 1))  # (Q, i, a)
+        nvir, nao = part.shape[2], len(space.c_occ)
+        half = (part.reshape(-1, nvir) @ space.c_vir.T).reshape(*part.shape[:2], nao)  # (Q, i, n)
+        transformed = np.matmul(space.c_occ.T, integrals[cut])  # (Q, i, n)
+        occupied = 2 * np.matmul(integrals[cut], half.transpose(0, 2, 1)).sum(axis=0)
+        virtual = 2 * (transformed.reshape(-1, nao).T @ part.reshape(-1, nvir))
+        if total is not None:
+            add_product(total[cut], weight * space.c_occ, half)
+        found[worker] = occupied, virtual, 2 * weight * float(np.vdot(half, transformed))
+
+    each(threads, share, threads)
+    for occupied, virtual, _ in found:
+        driving[0][:] += occupied
+        driving[1][:] += virtual
+    return float(sum(energy for _, _, energy in found))
+
+
+def add_product(total: Array, left: Array, right: Array) -> None:
+    """Add to each matrix of `total` (q, nao, nao) the product A of left (nao, n) and right (q, n, nao), and A^T."""
+    for matrix, rows in zip(total, right, strict=True):
+        one = left @ rows
+        matrix += one
+        matrix += one.T

@@ -21,7 +21,7 @@ Shao, Head-Gordon, J. Comput. Chem. 28, 839 (2007).
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, NumericalError, ResultFileError
 from dfmp2.gradients import certificate as checks
-from dfmp2.gradients import derivatives, memory, polarizability
+from dfmp2.gradients import derivatives, polarizability
 from dfmp2.gradients.amplitudes import amplitude_densities
 from dfmp2.gradients.correlation import CorrelationPart, correlation_part
 from dfmp2.gradients.density import properties
@@ -38,16 +38,17 @@ from dfmp2.gradients.mean_field import mean_field_part
 from dfmp2.gradients.response import Orbitals, Relaxed, relax
 from dfmp2.gradients.tensor import Tensor
 from dfmp2.host import resources
-from dfmp2.host.scratch import Room, require_space
+from dfmp2.host.scratch import Room
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.integrals.three_center import coulomb_metric
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, begun, limited, storage_of
+from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, begun, limited, storage_of, timings_of
 from dfmp2.mp2.energy import build_b, correlate, hartree_fock, mp2_energy
 from dfmp2.mp2.result import Gradient, GradientCertificate, MP2Result, Polarizability, Properties, scaling_of
 from dfmp2.options import Options
-from dfmp2.planning.memory import SLACK, Memory
+from dfmp2.planning.gradient import GradientMemory, seconds
+from dfmp2.planning.memory import Memory
 from dfmp2.planning.plan import settle
 from dfmp2.planning.system import prepare as set_up
 from dfmp2.planning.system import resolve
@@ -55,6 +56,7 @@ from dfmp2.progress import Collector, Listener, Silent, Stopwatch
 from dfmp2.scf import hamiltonian
 from dfmp2.scf.hartree_fock import jk_builder, reference_kind, release, reproducible, uses_single
 from dfmp2.scf.reference import Reference, StartOrbitals
+from dfmp2.scf.rotations import fitted_integrals
 
 Array = NDArray[np.float64]
 Part = TypeVar("Part")
@@ -115,8 +117,7 @@ def mp2_gradient(
 ) -> GradientResult:
     """Energy, gradient and relaxed densities of one molecule.
 
-    With os_scale or ss_scale they are those of the scaled energy. Amplitudes are in float64, whatever the precision of
-    the pair energies.
+    With os_scale or ss_scale they are those of the scaled energy. Amplitudes are in the precision of the pair energies.
 
     Parameters
     ----------
@@ -175,23 +176,24 @@ def _with_densities(
     setup = set_up(options, command)
     system = resolve(molecule, setup, listener)
     with limited(setup, system) as setup:
-        core, setup, plan = settle(system, setup, kind, listener)
-        fitting = [aux for aux in (system.auxmole, system.jk_auxmole) if aux is not None]
-        widest = max(int(np.diff(aux.ao_loc_nr()).max()) for aux in fitting)
-        held = memory.plan(plan.work, plan.memory, widest, setup.active, with_gradient=with_gradient)
-        if held.disk:
-            require_space(setup.scratch, plan.memory.disk + held.disk)
+        core, setup, plan = settle(system, setup, kind, listener, task="gradient" if with_gradient else "properties")
         with begun(system, setup, kind, core, plan, listener, clock, checkpoint, start) as calculation:
-            calculation = replace(calculation, field=field)
-            reference = hartree_fock(calculation, start)
+            calculation, held, kept = (
+                replace(calculation, field=field),
+                cast(GradientMemory, plan.gradient),
+                list[Any](),
+            )
+            reference = hartree_fock(calculation, start, lambda mf: _keep(mf, kept) if held.scf_kept else release(mf))
             if with_gradient:
                 _require_complete(reference)
             reference, fitted = build_b(calculation, reference)
             b = [*fitted.b]
             result = correlate(calculation, reference, fitted)
-            result = differentiate(calculation, result, b, held, with_gradient=with_gradient)
+            result = differentiate(calculation, result, b, kept, held, with_gradient=with_gradient)
     if options.polarizability:
-        result = replace(result, polarizability=_polarizability(result, listener, command))
+        with clock("gradient"):
+            found = _polarizability(result, listener, command)
+        result = replace(result, polarizability=found, timings=timings_of(clock))
     return result
 
 
@@ -208,51 +210,71 @@ def _polarizability(result: MP2Result, listener: Listener, command: str) -> Pola
     )
 
 
+def _keep(mf: Any, kept: list[Any]) -> None:
+    """Put the fitted SCF integrals of a mean field, where it has any, where the response finds them."""
+    fitted = fitted_integrals(mf)
+    if fitted is not None:
+        kept.append(fitted)
+
+
 def differentiate(
-    calculation: Calculation, result: MP2Result, b: list[Any], held: memory.GradientMemory, *, with_gradient: bool
+    calculation: Calculation,
+    result: MP2Result,
+    b: list[Any],
+    kept: list[Any],
+    held: GradientMemory,
+    *,
+    with_gradient: bool,
 ) -> MP2Result:
     """The densities of an energy whose B is still there, and its gradient.
 
     Parameters
     ----------
     b : (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or on disk; emptied
+    kept : the SCF's builder of J and K with its integrals, or nothing; emptied
     held : which arrays are in memory
     with_gradient : whether the gradient is made
     """
     system, options, listener = calculation.system, calculation.options, calculation.listener
-    mole, reference, found = system.mole, result.reference, None
+    mole, reference, scaling, found = system.mole, result.reference, scaling_of(options), None
     begin = time.perf_counter()
-    spaces, spins = calculation.spaces(reference), orbitals(calculation, reference)
-    correlation, unrelaxed = _correlation(calculation, spaces, spins, b, held, with_gradient)  # Eq. 3
-    listener.stage("Z-vector equations")
-    relaxed, residual = _response(calculation, spins, unrelaxed, correlation, held)
-    resources.return_memory()
-    if correlation.gradient is not None:
-        listener.stage("derivatives of the mean field")
-        on_atoms, on_charges = _assemble(calculation, spins, relaxed, held)  # Eqs. 1 and 2
-        scaling = scaling_of(options)
-        found = Gradient(
-            mp2_total_gradient=on_atoms + correlation.gradient,
-            scaling=scaling.name,
-            opposite_spin_factor=scaling.opposite_spin,
-            same_spin_factor=scaling.same_spin,
-            seconds=time.perf_counter() - begin,
-            point_charge_gradient=on_charges,
-        )
+    with calculation.clock("gradient"):
+        spaces, spins = calculation.spaces(reference), orbitals(calculation, reference)
+        how = {"single": result.precision == "mixed", "with_gradient": with_gradient}
+        correlation, unrelaxed = _correlation(calculation, spaces, spins, b, held, **how)  # Eq. 3
+        listener.stage("Z-vector equations")
+        relaxed, residual = _response(calculation, spins, unrelaxed, correlation, kept, held)
+        resources.return_memory()
+        _tell(calculation, held, 3)
+        if correlation.gradient is not None:
+            listener.stage("derivatives of the mean field")
+            on_atoms, on_charges = _assemble(calculation, spins, relaxed, held)  # Eqs. 1 and 2
+            found = Gradient(
+                mp2_total_gradient=on_atoms + correlation.gradient,
+                scaling=scaling.name,
+                opposite_spin_factor=scaling.opposite_spin,
+                same_spin_factor=scaling.same_spin,
+                seconds=time.perf_counter() - begin,
+                point_charge_gradient=on_charges,
+            )
     densities = properties(mole, spins, relaxed)
     proof = checks.certify(system, result, found, densities, correlation, residual)
-    program = calculation.plan.memory.program + SLACK
     peak = Memory(
         result.memory.budget,
-        max(result.memory.predicted_peak, program + held.peak),
+        calculation.plan.predicted_peak,
         max(result.memory.measured_peak, resources.peak_resident_memory()),
     )
     storage = storage_of(calculation)
     if options.check and found is not None:
         proof = checks.with_slope(proof, system.molecule, options, reference, found, listener)
-    return replace(
-        result, gradient=found, gradient_certificate=proof, properties=densities, memory=peak, storage=storage
-    )
+    result = replace(result, memory=peak, storage=storage, timings=timings_of(calculation.clock))
+    return replace(result, gradient=found, gradient_certificate=proof, properties=densities)
+
+
+def _tell(calculation: Calculation, held: GradientMemory, done: int) -> None:
+    """Say which part of the predicted time is over when `done` stages of it are, of those of `GradientTimes`."""
+    expected = list(asdict(seconds(calculation.plan.work, calculation.plan.rates, held)).values())
+    calculation.listener.step(round(100 * sum(expected[:done]) / sum(expected)), 100, "gradient, %")
 
 
 def _correlation(
@@ -260,22 +282,26 @@ def _correlation(
     spaces: list[ActiveSpace],
     spins: list[Orbitals],
     b: list[Any],
-    held: memory.GradientMemory,
+    held: GradientMemory,
+    *,
+    single: bool,
     with_gradient: bool,
 ) -> tuple[CorrelationPart, list[Array]]:
     """Eq. 3 and what drives the response, and P of correlated orbitals, (nmo, nmo) per spin."""
     system, options, threads = calculation.system, calculation.options, calculation.setup.active
     mole, auxmole = system.mole, system.auxmole
     calculation.listener.stage("amplitudes and their densities")
+    _tell(calculation, held, 0)
     metric = coulomb_metric(auxmole)
     inverse = InverseMetric(metric, threads)
     scaling = scaling_of(options)
     ranges = derivatives.blocks(mole, auxmole, held.packed_bytes)
     where = calculation.space if held.z_on_disk else None
     z = [Tensor((s.nocc, s.nvir, len(metric)), ranges, where, f"z-{k}") for k, s in enumerate(spaces)]
-    found = amplitude_densities(b, spaces, scaling, inverse, z, held.tile_bytes, threads)
+    found = amplitude_densities(b, spaces, scaling, inverse, z, held.tile_bytes, threads, single=single)
     b.clear()
     resources.return_memory()
+    _tell(calculation, held, 1)
     calculation.listener.stage(f"{'derivatives' if with_gradient else 'densities'} of the fitted integrals")
     part = correlation_part(
         *(mole, auxmole, spaces, found.z, found.products, metric, inverse, held.packed_bytes, threads),
@@ -284,6 +310,7 @@ def _correlation(
     for tensor in z:
         tensor.discard()
     resources.return_memory()
+    _tell(calculation, held, 2)
     return part, [_placed(*each) for each in zip(spins, found.occupied, found.virtual, strict=True)]
 
 
@@ -322,35 +349,37 @@ def _response(
     spins: list[Orbitals],
     unrelaxed: list[Array],
     found: CorrelationPart,
-    held: memory.GradientMemory,
+    kept: list[Any],
+    held: GradientMemory,
 ) -> tuple[list[Relaxed], float]:
     """P and W of each spin, and the residual of the Z-vector equations."""
     occupied = [o.coeff.T @ t for o, t in zip(spins, found.occupied, strict=True)]
     virtual = [o.coeff.T @ t for o, t in zip(spins, found.virtual, strict=True)]
     with shielded():
-        mf = _builder(calculation, held)
+        mf = _builder(calculation, kept.pop() if kept else None, held)
         try:
             single = uses_single(calculation.options.precision, int(calculation.system.mole.nao))
-            return relax(mf, spins, unrelaxed, occupied, virtual, calculation.listener, single=single)
+            how = {"single": single, "held": held.response_held}
+            return relax(mf, spins, unrelaxed, occupied, virtual, calculation.listener, **how)
         finally:
             release(mf)
 
 
-def _builder(calculation: Calculation, held: memory.GradientMemory) -> Any:
-    """A PySCF mean field with our Coulomb and exchange matrices, those of the SCF."""
+def _builder(calculation: Calculation, fitted: Any, held: GradientMemory) -> Any:
+    """A PySCF mean field with our Coulomb and exchange matrices, those of the SCF; `fitted` holds them, or None."""
     system, threads = calculation.system, calculation.setup.active
     mf = hamiltonian.mean_field(system.mole, calculation.kind, "none", None)
     if system.jk_auxmole is None:
         return reproducible(mf, held=not held.scf_on_disk)
-    integrals, room = (
-        "disk" if held.scf_on_disk else "memory",
-        Room(calculation.space, held.pair_bytes, held.read_bytes),
-    )
-    return mf.density_fit(with_df=jk_builder(system.mole, system.jk_auxmole, integrals, threads, room))
+    if fitted is None:
+        room = Room(calculation.space, held.pair_bytes, held.read_bytes)
+        integrals = "disk" if held.scf_on_disk else "memory"
+        fitted = jk_builder(system.mole, system.jk_auxmole, integrals, threads, room)
+    return mf.density_fit(with_df=fitted)
 
 
 def _assemble(
-    calculation: Calculation, spins: list[Orbitals], relaxed: list[Relaxed], held: memory.GradientMemory
+    calculation: Calculation, spins: list[Orbitals], relaxed: list[Relaxed], held: GradientMemory
 ) -> tuple[Array, Array | None]:
     """Eqs. 1 and 2: on the atoms (natom, 3), and on the point charges (n, 3)."""
     system, threads = calculation.system, calculation.setup.active

@@ -22,9 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.gradients import derivatives
+from dfmp2.gradients.correlation import add_product
 from dfmp2.gradients.inverse_metric import InverseMetric
 from dfmp2.gradients.tensor import Tensor
 from dfmp2.host.scratch import Space
+from dfmp2.host.threads import each
 from dfmp2.integrals.three_center import coulomb_metric
 
 Array = NDArray[np.float64]
@@ -62,33 +64,72 @@ def mean_field_part(
         flat = integrals.reshape(p1 - p0, -1)
         raw[0, p0:p1], raw[1, p0:p1] = flat @ density.ravel(), flat @ other.ravel()
         for c, target in zip(occupied, half, strict=True):
-            target.put_block(p0, p1, (integrals @ c).transpose(2, 1, 0))
+            target.put_block(p0, p1, _half_transformed(integrals, c, threads))
     inverse = InverseMetric(coulomb_metric(auxmole), threads)
     unfitted = raw @ inverse.dropped
     coulomb = inverse.apply(raw.copy())
     factors = -np.outer(coulomb[1], coulomb[0])
     mixed = np.outer(coulomb[0], unfitted[1]) + np.outer(coulomb[1], unfitted[0])
     for x, tensor in zip(others, half, strict=True):
-        for i in range(tensor.shape[0]):
-            rows = tensor.rows(i)
-            left_out = rows @ inverse.dropped
-            own = inverse.apply(rows)
-            turned = x @ own
-            factors += weight * (own.T @ turned)
-            mixed -= 2 * weight * (turned.T @ left_out)
-            tensor.put_rows(i, turned)
+        bounds = np.linspace(0, tensor.shape[0], threads + 1).round().astype(int)
+        found: list[Any] = [None] * threads
+
+        def share(
+            worker: int,
+            x: Array = x,
+            tensor: Tensor = tensor,
+            bounds: NDArray[np.int_] = bounds,
+            found: list[Any] = found,
+        ) -> None:
+            gained, left = np.zeros((naux, naux)), np.zeros((naux, inverse.dropped.shape[1]))
+            for i in range(bounds[worker], bounds[worker + 1]):
+                rows = tensor.rows(i)
+                left_out = rows @ inverse.dropped
+                own = inverse.apply(rows)
+                turned = x @ own
+                gained += own.T @ turned
+                left += turned.T @ left_out
+                tensor.put_rows(i, turned)
+            found[worker] = gained, left
+
+        each(threads, share, threads)
+        for gained, left in found:
+            factors += weight * gained
+            mixed -= 2 * weight * left
 
     def densities() -> Iterator[derivatives.Block]:
         for p0, p1 in ranges:
             total = coulomb[0, p0:p1, None, None] * other + coulomb[1, p0:p1, None, None] * density
             for c, tensor in zip(occupied, half, strict=True):
-                one = weight * (np.ascontiguousarray(tensor.block(p0, p1).transpose(2, 1, 0)) @ c.T)
-                total -= one
-                total -= one.transpose(0, 2, 1)
-                del one
+                _subtract(total, weight * c, tensor.block(p0, p1), threads)
             yield p0, p1, total
 
     gradient = derivatives.three_center(mole, auxmole, densities(), threads)
     for tensor in half:
         tensor.discard()
     return gradient + derivatives.two_center(auxmole, factors + inverse.mixing(mixed))
+
+
+def _half_transformed(integrals: Array, c: Array, threads: int) -> Array:
+    """(in|Q), (nocc, nao, q), from (q, nao, nao)."""
+    (count, nao), nocc = integrals.shape[:2], c.shape[1]
+    made = np.empty((nocc, nao, count))
+    bounds = np.linspace(0, count, threads + 1).round().astype(int)
+
+    def share(worker: int) -> None:
+        cut = slice(*bounds[worker : worker + 2])
+        made[:, :, cut] = np.matmul(c.T, integrals[cut]).transpose(1, 2, 0)
+
+    each(threads, share, threads)
+    return made
+
+
+def _subtract(total: Array, c: Array, t: Array, threads: int) -> None:
+    """Subtract C t and its transpose from G of a block; t is (nocc, nao, q)."""
+    bounds = np.linspace(0, len(total), threads + 1).round().astype(int)
+
+    def share(worker: int) -> None:
+        cut = slice(*bounds[worker : worker + 2])
+        add_product(total[cut], -c, np.ascontiguousarray(t[:, :, cut].transpose(2, 0, 1)))
+
+    each(threads, share, threads)

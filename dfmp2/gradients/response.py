@@ -20,14 +20,15 @@ and M_pq = M_qp for every pair of orbitals. That gives, with T the first terms,
     W_pq = (M_pq + M_qp) / 4
 
 The Z-vector equations are solved in the space of preconditioned residuals with the least residual, one Coulomb and
-exchange build for each; where exchange is in float32, the residual is made again in float64. Their matrix is that of
-the stability analysis (`dfmp2.scf.rotations`). Sources: Handy and Schaefer, J. Chem. Phys. 81, 5031 (1984); Weigend and
-Haeser, Theor. Chem. Acc. 97, 331 (1997); UHF: Aikens et al., Theor. Chem. Acc. 110, 233 (2003).
+exchange build for each, in float32 where the SCF has used it. The residual is made again in float64, of matrices of the
+SCF's own kind. Their matrix is that of the stability analysis (`dfmp2.scf.rotations`). Sources: Handy and Schaefer, J.
+Chem. Phys. 81, 5031 (1984); Weigend and Haeser, Theor. Chem. Acc. 97, 331 (1997); UHF: Aikens et al., Theor. Chem. Acc.
+110, 233 (2003).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +42,7 @@ from dfmp2.scf.rotations import Spin, coulomb_exchange, fitted_integrals, hessia
 Array = NDArray[np.float64]
 
 RESIDUAL = 1e-9  # Eh, largest norm of the residual of the Z-vector equations
-SINGLE_GAIN = 1e-4  # of the residual that iterations in float32 are trusted with, until it is made in float64
+GAIN = 1e-4  # of the residual that iterations are trusted with until it is made anew, in float64
 MOST_CYCLES = 60
 SMALLEST = 0.05  # Eh, of a denominator of the preconditioner
 DEGENERATE = 1e-4  # Eh, between a correlated and a frozen orbital
@@ -110,6 +111,7 @@ def relax(
     listener: Listener,
     *,
     single: bool,
+    held: bool,
 ) -> tuple[list[Relaxed], float]:
     """P and W of each spin, and the norm of the residual of the Z-vector equations, Eh.
 
@@ -118,7 +120,7 @@ def relax(
     mf : PySCF mean field that makes Coulomb and exchange matrices
     unrelaxed : P of correlated orbitals, (nmo, nmo) per spin
     occupied, virtual : T, (nmo, nocc) and (nmo, nvir) Eh per spin
-    single : as of `solve`
+    single, held : as of `solve`
 
     Raises
     ------
@@ -143,8 +145,7 @@ def relax(
         Spin(o.coeff[:, : o.occupied], o.coeff[:, o.occupied :], o.energy[o.occupied :, None] - o.energy[: o.occupied])
         for o in spins
     ]
-    found, residual = solve(mf, rotations, right, weight, listener, single=single)
-    more = _fields_of_rotations(mf, spins, rotations, found, weight)
+    found, more, residual = solve(mf, spins, rotations, right, weight, listener, single=single, held=held)
     result = []
     for o, p, first, t, g, h, x in zip(spins, densities, unrelaxed, drive, fields, more, found, strict=True):
         p[o.occupied :, : o.occupied], p[: o.occupied, o.occupied :] = x, x.T
@@ -201,42 +202,45 @@ def _field_of_differences(mf: Any, spins: Sequence[Orbitals], orbitals: list[Arr
 
 
 def solve(
-    mf: Any, spins: list[Spin], right: list[Array], weight: float, listener: Listener, *, single: bool
-) -> tuple[list[Array], float]:
-    """x of H x = b, (nvir, nocc) per spin, and the norm of b - H x, Eh.
+    mf: Any,
+    spins: Sequence[Orbitals],
+    rotations: Sequence[Spin],
+    right: Sequence[Array],
+    weight: float,
+    listener: Listener,
+    *,
+    single: bool,
+    held: bool,
+) -> tuple[list[Array], list[Array], float]:
+    """x of H x = b, (nvir, nocc) per spin, G of it as of `_fields`, and the norm of b - H x, Eh.
 
     Parameters
     ----------
-    right : b, (nvir, nocc) per spin
+    rotations, right : orbitals and b, (nvir, nocc) per spin
     weight : of J in H, as of `dfmp2.scf.rotations.hessian_product`
     single : whether fitted exchange matrices of the iterations are in float32; the residual never is
+    held : whether there is room for integrals of the occupied orbitals (`dfmp2.scf.response_matrices`)
 
     Raises
     ------
     ConvergenceError : not below RESIDUAL after MOST_CYCLES
     """
-    shapes = [spin.differences.shape for spin in spins]
+    shapes = [spin.differences.shape for spin in rotations]
     edges = np.cumsum([0, *(nvir * nocc for nvir, nocc in shapes)])
-    b = np.concatenate([part.ravel() for part in right])
-    diagonal = np.concatenate([spin.differences.ravel() for spin in spins])
-    diagonal = np.where(np.abs(diagonal) < SMALLEST, SMALLEST, diagonal)
+    b, differences = _joined(right), _joined([spin.differences for spin in rotations])
+    diagonal = np.where(np.abs(differences) < SMALLEST, SMALLEST, differences)
 
     def split(x: Array) -> list[Array]:
         return [x[p:q].reshape(shape) for p, q, shape in zip(edges, edges[1:], shapes, strict=False)]
 
-    def product(x: Array) -> Array:
-        return np.concatenate([y.ravel() for y in hessian_product(mf, spins, split(x), weight)])
-
-    fitted = fitted_integrals(mf)
-    quick = fitted is not None and single
+    product = _quick_product(mf, rotations, weight, single=single, held=held)
     vectors: list[Array] = []
     images: list[Array] = []
     x, residual = np.zeros_like(b), b
-    norm, limit = float(np.linalg.norm(b)), 0.0
+    fields = [np.zeros((len(o.energy),) * 2) for o in spins]
+    norm = float(np.linalg.norm(b))
     while norm > RESIDUAL:
-        limit, start, right_hand = max(RESIDUAL, SINGLE_GAIN * norm if quick else 0.0), x, residual
-        if quick:
-            fitted.single = True
+        limit, start, right_hand = max(RESIDUAL, GAIN * norm), x, residual
         while norm > limit:
             if len(vectors) == MOST_CYCLES:
                 raise ConvergenceError(
@@ -250,14 +254,42 @@ def solve(
                     v -= u * (u @ v)
             v /= np.linalg.norm(v)
             vectors.append(v)
-            images.append(product(v))
+            images.append(_joined(product(split(v))))
             basis = np.stack(images, axis=1)
             best = np.linalg.lstsq(basis, right_hand, rcond=None)[0]
             x, residual = start + np.stack(vectors, axis=1) @ best, right_hand - basis @ best
             norm = float(np.linalg.norm(residual))
-        if quick:
-            fitted.single = False
-            residual = b - product(x)
-            norm = float(np.linalg.norm(residual))
+        fields = _fields_of_rotations(mf, spins, rotations, split(x), weight)
+        response = [g[o.occupied :, : o.occupied] for o, g in zip(spins, fields, strict=True)]
+        residual = b - differences * x - _joined(response)
+        norm = float(np.linalg.norm(residual))
     listener.stage(f"Z-vector equations: residual {norm:.1e} Eh after {len(vectors)} iterations")
-    return split(x), norm
+    return split(x), fields, norm
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    """One vector of the matrices of all spins."""
+    return np.concatenate([part.ravel() for part in parts])
+
+
+def _quick_product(
+    mf: Any, rotations: Sequence[Spin], weight: float, *, single: bool, held: bool
+) -> Callable[[list[Array]], list[Array]]:
+    """H x of each spin for the iterations; parameters as of `solve`."""
+    fitted = fitted_integrals(mf)
+    if fitted is not None and held:
+        from dfmp2.scf.response_matrices import ResponseMatrices
+
+        matrices = ResponseMatrices(fitted, rotations, weight, single=single)
+        return lambda x: [spin.differences * part + g for spin, part, g in zip(rotations, x, matrices(x), strict=True)]
+
+    def product(x: list[Array]) -> list[Array]:
+        if fitted is not None:
+            fitted.single = single
+        try:
+            return hessian_product(mf, list(rotations), x, weight)
+        finally:
+            if fitted is not None:
+                fitted.single = False
+
+    return product

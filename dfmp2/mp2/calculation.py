@@ -211,7 +211,7 @@ def begun(
     """
     from dfmp2.planning.time_left import TimeLeft
 
-    plan.memory.require()
+    plan.require()
     if start is not None:
         require_fitting(start, system.mole)
     prepare_programs(setup, plan.work, listener)
@@ -219,15 +219,15 @@ def begun(
     if b_sha256:  # tiles do not depend on threads
         mine = {name: value for name, value in mine.items() if name != "--threads"} | {"fitted integrals": b_sha256}
     checkpoint.begin(mine, listener)
-    if plan.memory.disk:
-        listener.stage(f"{format_bytes(plan.memory.disk)} do not fit into memory and go to {setup.scratch}")
+    if plan.scratch:
+        listener.stage(f"{format_bytes(plan.scratch)} do not fit into memory and go to {setup.scratch}")
         if in_memory(setup.scratch):
             listener.warning(
                 f"the scratch folder {setup.scratch} is itself in memory, beyond --memory: name a folder on a disk "
                 "with --scratch"
             )
     listener.forecast = TimeLeft(clock, plan.timings, plan.pace, setup.options.scf_gradient_tol)
-    with Space(setup.scratch, plan.memory.disk) as space:
+    with Space(setup.scratch, plan.scratch) as space:
         yield Calculation(system, setup, kind, core, plan, space, listener, clock, checkpoint, mine)
 
 
@@ -275,7 +275,7 @@ def storage_of(calculation: Calculation) -> Storage:
         scf_integrals="none" if none else "memory" if memory.scf_fits_in_core else "disk",
         fitted_tensor="memory" if memory.mp2_fits_in_core else "disk",
         folder=str(space.root) if space.folder is not None or space.written else "",
-        predicted=memory.disk,
+        predicted=calculation.plan.scratch,
         written=space.written,
         read=space.read,
     )

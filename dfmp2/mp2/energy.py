@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 
@@ -94,8 +95,15 @@ def mp2_energy(
             return correlate(calculation, reference, fitted)  # Eqs. 4 to 6
 
 
-def hartree_fock(calculation: Calculation, start: StartOrbitals | None) -> Reference:
-    """The converged reference, Eq. 1; where a run that was stopped had converged it, the one that it has saved."""
+def hartree_fock(
+    calculation: Calculation, start: StartOrbitals | None, finish: Callable[[Any], None] = release
+) -> Reference:
+    """The converged reference, Eq. 1; where a run that was stopped had converged it, the one that it has saved.
+
+    Parameters
+    ----------
+    finish : called with the mean field, which holds the SCF integrals still
+    """
     system, memory, checkpoint = calculation.system, calculation.plan.memory, calculation.checkpoint
     calculation.listener.stage(f"{calculation.kind.upper()} ({calculation.options.scf})")
     if checkpoint.reference is not None:
@@ -111,7 +119,7 @@ def hartree_fock(calculation: Calculation, start: StartOrbitals | None) -> Refer
             on_iteration=checkpoint.add_orbitals,
             field=calculation.field,
         )
-        release(mf)  # before B is made
+        finish(mf)  # before B is made
         checkpoint.add_reference(reference)
     resources.return_memory()
     return reference

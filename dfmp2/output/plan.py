@@ -12,7 +12,7 @@ from dfmp2.host.resources import free_disk
 from dfmp2.host.scratch import RESERVE
 from dfmp2.mp2.result import fitting_error
 from dfmp2.output.document import Table, aligned
-from dfmp2.output.report import fitting_errors
+from dfmp2.output.report import AFTER, fitting_errors
 from dfmp2.planning.plan import Outlook
 from dfmp2.planning.rates import BUILT_IN, Rates
 from dfmp2.units import format_bytes
@@ -44,10 +44,11 @@ def to_dict(outlook: Outlook) -> dict[str, Any]:
             "program": memory.program,
             "scf": memory.scf,
             "mp2": memory.mp2,
-            "peak": memory.predicted_peak,
+            "gradient": 0 if plan.gradient is None else plan.gradient.peak,
+            "peak": plan.predicted_peak,
             "budget": memory.budget,
-            "least": memory.least,
-            "comfortable": memory.comfortable,
+            "least": plan.least,
+            "comfortable": plan.comfortable,
             "device": memory.mp2 if limits.memory is not None else 0,
             "disk": FILE_OVERHEAD + 8 * numbers,
             "prepared": FILE_OVERHEAD + 8 * (numbers + work.elements * work.naux),
@@ -56,7 +57,7 @@ def to_dict(outlook: Outlook) -> dict[str, Any]:
             "folder": str(setup.scratch),
             "scf_integrals": "none" if memory.scf_fit is None else "memory" if memory.scf_fits_in_core else "disk",
             "fitted_tensor": "memory" if memory.mp2_fits_in_core else "disk",
-            "bytes": memory.disk,
+            "bytes": plan.scratch,
             "free_bytes": _free(setup.scratch),
             "written_bytes": plan.traffic.written,
             "read_bytes": plan.traffic.read,
@@ -77,9 +78,9 @@ def to_dict(outlook: Outlook) -> dict[str, Any]:
         "threads": setup.threads,
         "backend": setup.backend.name,
         "reason": setup.backend_reason,
-        "fits": memory.fits and _has_space(outlook),
+        "fits": plan.fits and _has_space(outlook),
         "change": outlook.change
-        or ("" if _has_space(outlook) else f"--scratch on a disk with {format_bytes(memory.disk + RESERVE)} free"),
+        or ("" if _has_space(outlook) else f"--scratch on a disk with {format_bytes(plan.scratch + RESERVE)} free"),
     }
 
 
@@ -92,7 +93,7 @@ def _free(folder: Path) -> int:
 
 
 def _has_space(outlook: Outlook) -> bool:
-    needed = outlook.plan.memory.disk
+    needed = outlook.plan.scratch
     return needed == 0 or _free(outlook.setup.scratch) >= needed + RESERVE
 
 
@@ -104,6 +105,7 @@ def to_json(outlook: Outlook) -> str:
 MEMORY = {  # key of memory_bytes -> what it is called
     "scf": "SCF",
     "mp2": "MP2",
+    "gradient": "gradient",
     "peak": "peak",
     "budget": "allowed",
     "least": "least",
@@ -117,7 +119,7 @@ MEMORY = {  # key of memory_bytes -> what it is called
 TIMES = {
     "scf": "SCF",
     "pair_energies": "pair energies",
-    "fitting_certificate": "fitting certificate",
+    **AFTER,
     "command": "with start and end of the command",
 }
 
@@ -132,7 +134,7 @@ def to_text(outlook: Outlook) -> str:
         "transform": flops["transform"],
         "pair_energies": flops["pairs_fp64"] + flops["pairs_mixed"],
     }
-    seconds = {name: value for name, value in facts["seconds"].items() if value or name != "fitting_certificate"}
+    seconds = {name: value for name, value in facts["seconds"].items() if value or name not in AFTER}
     stages = [
         (TIMES.get(name, name), f"{value:.2f}", f"{operations[name]:.2e}" if name in operations else "")
         for name, value in sorted(seconds.items(), key=lambda stage: stage[0] in ("total", "command"))
@@ -148,7 +150,11 @@ def to_text(outlook: Outlook) -> str:
         "",
         *aligned(Table("", ("stage", "#predicted / s", "#operations"), stages)),
         "",
-        *(f"memory, {label:<13}{format_bytes(memory[name]):>13}" for name, label in MEMORY.items()),
+        *(
+            f"memory, {label:<13}{format_bytes(memory[name]):>13}"
+            for name, label in MEMORY.items()
+            if memory[name] or name != "gradient"
+        ),
         f"scratch, {scratch['folder']}: {format_bytes(scratch['bytes'])} needed, {format_bytes(scratch['free_bytes'])} "
         f"free (SCF integrals: {scratch['scf_integrals']}, B: {scratch['fitted_tensor']})",
     ]

@@ -68,7 +68,7 @@ STAGES = {
     "fit": "metric and fit",
     "pair_energies": "pair energies",
 }
-CERTIFYING = {"fitting_certificate": "fitting certificate"}  # a stage of the runs that have one
+AFTER = {"fitting_certificate": "fitting certificate", "gradient": "gradient and densities"}  # in runs that have them
 SHORTEST = 0.01  # s; below, a rate would say more about the clock than about the machine
 LIBRARIES = {"cpu": "numpy", "torch": "torch"}  # backend -> library whose matrix products it uses
 
@@ -652,7 +652,7 @@ def _cost(result: MP2Result) -> Section:
     derived = "derived from" in result.frozen_core_note  # a derived result keeps the times of its original run
     work = {} if derived else operations(result)
     rows: list[tuple[str, ...]] = []
-    stages = STAGES | (CERTIFYING if spent["fitting_certificate"] else {})
+    stages = STAGES | {name: title for name, title in AFTER.items() if spent[name]}
     for name, title in stages.items():
         count, seconds, best = work.get(name), spent[name], _product_rate(result, name)
         rate = None if count is None or not seconds >= SHORTEST else count / seconds / 1e9

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,14 +18,18 @@ from dfmp2.molecule.mole import primitive_functions
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.planning import memory, rates, time
+from dfmp2.planning.memory import VARIES
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
-from dfmp2.planning.sizes import Spin, Workload, exact_row_shares, scf_cycles
+from dfmp2.planning.sizes import IN_FIELDS, Spin, Workload, exact_row_shares, scf_cycles
 from dfmp2.planning.system import Setup, System, densely_fitted, frozen_core, prepare, resolve
 from dfmp2.planning.time import IN_MEMORY, Pace, Timings, Traffic
 from dfmp2.progress import Listener
 from dfmp2.scf.hamiltonian import uncontracted_functions
 from dfmp2.scf.hartree_fock import reference_kind, uses_single
 from dfmp2.units import format_bytes
+
+if TYPE_CHECKING:
+    from dfmp2.planning.gradient import GradientMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class Plan:
     tiles : pair tiles of all channels
     traffic : bytes to and from scratch
     disk : measured speed of the scratch folder, None where it was never measured
+    certificate, gradient : of what comes after the energy, None where it is not asked for
     """
 
     work: Workload
@@ -53,6 +58,52 @@ class Plan:
     traffic: Traffic = IN_MEMORY
     disk: DiskRates | None = None
     certificate: CertificatePlan | None = None
+    gradient: GradientMemory | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether all of it stays inside the budget."""
+        return self.memory.fits and (self.gradient is None or self.gradient.needed <= self.memory.room)
+
+    @property
+    def least(self) -> int:
+        """Smallest budget that works, bytes."""
+        return max(self.memory.least, self._with(None if self.gradient is None else self.gradient.least + VARIES))
+
+    @property
+    def comfortable(self) -> int:
+        """Smallest budget with which everything stays in memory, bytes."""
+        return max(self.memory.comfortable, self._with(None if self.gradient is None else self.gradient.comfortable))
+
+    @property
+    def predicted_peak(self) -> int:
+        """Expected peak resident memory, bytes."""
+        return max(self.memory.predicted_peak, self._with(None if self.gradient is None else self.gradient.peak))
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of scratch space; B is there still when arrays of a gradient come."""
+        return self.memory.disk + (0 if self.gradient is None else self.gradient.disk)
+
+    def require(self) -> None:
+        """Refuse a run that cannot stay inside the budget.
+
+        Raises
+        ------
+        ResourceError : with the bytes required and available, and what would fit
+        """
+        if self.gradient is None:
+            self.memory.require()
+        elif not self.fits:
+            of = "gradient" if self.work.task == "gradient" else "relaxed densities"
+            raise ResourceError(
+                f"not enough memory for the {of}: {format_bytes(self.least)} are required even with all large "
+                f"arrays on disk and {format_bytes(self.memory.budget)} may be used: allow at least --memory "
+                f"{-(-self.least // 10**6)}MB, or choose a smaller --basis"
+            )
+
+    def _with(self, held: int | None) -> int:
+        return 0 if held is None else self.memory.program + memory.SLACK + held
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +159,17 @@ STAGES_OF = {  # part of a run -> its stages
 }
 
 
-def make_plan(system: System, setup: Setup, core: FrozenCore, kind: str, *, part: str = "all") -> Plan:
+def make_plan(
+    system: System, setup: Setup, core: FrozenCore, kind: str, *, part: str = "all", task: str = "energy"
+) -> Plan:
     """Plan a run of kind "rhf" or "uhf"; times from the rates of this host if they were ever measured.
 
     Parameters
     ----------
+    task : what is computed, "energy", "properties" or "gradient"
     part : of the run, a key of NOT_HELD; a B that is made in its file, or lies there, takes no scratch space
     """
-    work = _workload(system, setup.options, core, kind)
+    work = replace(_workload(system, setup.options, core, kind), task=task)
     if part in ("all", "up to b"):
         work = _with_columns(work, system)
     if part == "up to b":
@@ -128,21 +182,36 @@ def make_plan(system: System, setup: Setup, core: FrozenCore, kind: str, *, part
     if setup.options.certify_fit:
         certificate = _certificate(system, setup, work)
         held = replace(held, certificate=certificate.memory)
+    gradient = None
+    if task != "energy":
+        from dfmp2.planning import gradient as of_gradient
+
+        fitting = [aux for aux in (system.auxmole, system.jk_auxmole) if aux is not None]
+        widest = max(int(np.diff(aux.ao_loc_nr()).max()) for aux in fitting)
+        held = replace(held, mp2_in_core=max(held.mp2_in_core, of_gradient.with_b(work, setup.active)))
+        gradient = of_gradient.memory(work, held, widest, setup.active)
     moved = time.traffic(work, held, setup.backend.limits)
     tiles = sum(map(len, time.tiles_of(work, setup.backend.limits).values()))
-    timings = _seconds(setup, work, known, moved, disk, certificate).only(STAGES_OF[part])
-    return Plan(work, held, timings, time.pace(work, known), known, tiles, moved, disk, certificate)
+    timings = _seconds(setup, work, known, moved, disk, certificate, gradient).only(STAGES_OF[part])
+    return Plan(work, held, timings, time.pace(work, known), known, tiles, moved, disk, certificate, gradient)
 
 
 def settle(
-    system: System, setup: Setup, kind: str, listener: Listener, *, core: FrozenCore | None = None, part: str = "all"
+    system: System,
+    setup: Setup,
+    kind: str,
+    listener: Listener,
+    *,
+    core: FrozenCore | None = None,
+    part: str = "all",
+    task: str = "energy",
 ) -> tuple[FrozenCore, Setup, Plan]:
     """Frozen core, backend and plan of a run of kind "rhf" or "uhf", before any number is computed.
 
     Parameters
     ----------
     core : the frozen core where it is known
-    part : as of `make_plan`
+    part, task : as of `make_plan`
 
     Raises
     ------
@@ -150,7 +219,7 @@ def settle(
     """
     core = core or frozen_core(system, setup.options, listener)
     setup = settle_backend(setup, system, core, kind)
-    return core, setup, make_plan(system, setup, core, kind, part=part)
+    return core, setup, make_plan(system, setup, core, kind, part=part, task=task)
 
 
 def settle_backend(setup: Setup, system: System, core: FrozenCore, kind: str) -> Setup:
@@ -204,9 +273,10 @@ def _seconds(
     moved: Traffic,
     disk: DiskRates | None,
     certificate: CertificatePlan | None,
+    gradient: GradientMemory | None,
 ) -> Timings:
     """Predicted times of a run; where the device makes B: more columns to fit, and K1 and K2 in place of products."""
-    found = time.seconds(work, known, moved, disk or BUILT_IN)
+    found = time.seconds(work, known, moved, disk or BUILT_IN, gradient)
     if certificate is not None:
         more = time.certificate_seconds(work, certificate.dense, certificate.rows, certificate.passes, known)
         found = replace(found, fitting_certificate=more, total=found.total + more)
@@ -230,8 +300,14 @@ def prepare_programs(setup: Setup, work: Workload, listener: Listener) -> None:
         setup.backend.prepare(trainium_shapes(work), work.nao if setup.options.transform == "device" else 0)
 
 
-def foresee(molecule: Molecule, options: Options, listener: Listener, *, calibrate: bool) -> Outlook:
+def foresee(
+    molecule: Molecule, options: Options, listener: Listener, *, calibrate: bool, task: str = "energy"
+) -> Outlook:
     """Plan a run without doing it; measures this host's rates when they are missing, or when asked to.
+
+    Parameters
+    ----------
+    task : what is computed, "energy", "properties" or "gradient"
 
     Raises
     ------
@@ -244,7 +320,7 @@ def foresee(molecule: Molecule, options: Options, listener: Listener, *, calibra
         kind = reference_kind(options, molecule.multiplicity)
         core = frozen_core(system, options, listener)
         setup = settle_backend(setup, system, core, kind)
-        plan = make_plan(system, setup, core, kind)  # before measuring, which leaves memory behind
+        plan = make_plan(system, setup, core, kind, task=task)  # before measuring, which leaves memory behind
         known, disk = plan.rates, plan.disk
         if calibrate or not known.date:
             listener.stage("measuring the rates of this host, once")
@@ -252,13 +328,13 @@ def foresee(molecule: Molecule, options: Options, listener: Listener, *, calibra
         elif known.disturbed:
             listener.stage("measuring the rates of this host again: others used it when they were measured")
             known = rates.refreshed(setup.backend, setup.threads, known)
-        if calibrate or (plan.memory.disk and disk is None):
+        if calibrate or (plan.scratch and disk is None):
             disk = _measured_disk(setup, listener)
         foreseen = predictions(setup.backend, trainium_shapes(plan.work))
-        timings = _seconds(setup, plan.work, known, plan.traffic, disk, plan.certificate)
+        timings = _seconds(setup, plan.work, known, plan.traffic, disk, plan.certificate, plan.gradient)
         plan = replace(plan, timings=timings, rates=known, disk=disk)
         # Neither a frozen core nor fewer virtuals lower what the SCF and one tile need: only memory does.
-        change = "" if plan.memory.fits else f"--memory {-(-plan.memory.least // 10**6)}MB"
+        change = "" if plan.fits else f"--memory {-(-plan.least // 10**6)}MB"
         return Outlook(system, setup, core, plan, change, foreseen)
 
 
@@ -317,6 +393,8 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         potentials=sum(mole.atom_nelec_core(atom) > 0 for atom in range(mole.natm)),
         cycles=scf_cycles(options.scf_gradient_tol, system.molecule.elements, started=options.scf_from is not None),
         checked=options.check,
+        atoms=int(mole.natm),
+        in_fields=IN_FIELDS if options.polarizability else 0,
     )
 
 

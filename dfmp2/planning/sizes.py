@@ -25,6 +25,7 @@ CYCLES = 12  # SCF iterations to a gradient of 1e-6 Eh: 9 to 14 for main group m
 CYCLES_PER_DIGIT = 1.7  # of the gradient
 METAL_CYCLES = 3  # more where a d or f shell is being filled
 PRIMITIVE = {3: 1.3, 4: 0.5}  # cost of a product of primitive functions, in integrals of three or four centres
+IN_FIELDS = 6  # runs of a polarizability (dfmp2.gradients.polarizability)
 EXAMINED_BUILDS = 50  # of J and K for the lowest eigenvector of one kind of rotation (dfmp2.scf.rotations)
 SINGLE_BUILDS = 7  # of these and the first one, in float32 where the SCF uses it (dfmp2.scf.jk)
 
@@ -96,6 +97,9 @@ class Workload:
     potentials : atoms with a core potential
     cycles : SCF iterations expected of each start
     checked : whether PySCF's DF-MP2 is computed as well
+    atoms : ghosts included
+    task : what is computed, "energy", "properties" or "gradient"
+    in_fields : of how many runs in uniform fields it is followed
     """
 
     nao: int
@@ -115,6 +119,9 @@ class Workload:
     potentials: int = 0
     cycles: int = CYCLES
     checked: bool = False
+    atoms: int = 0
+    task: str = "energy"
+    in_fields: int = 0
 
     @property
     def scf_builds(self) -> int:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits, Tile
@@ -23,6 +24,9 @@ from dfmp2.planning.memory import FLOAT32, FLOAT64, MemoryPlan
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
 from dfmp2.planning.sizes import EXACT_BUILDS, Workload
 from dfmp2.units import quantity as _q
+
+if TYPE_CHECKING:
+    from dfmp2.planning.gradient import GradientMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,7 @@ class Timings:
     pair_energies: float = _q("s", "pair energies, certificate included")
     total: float = _q("s", "whole calculation, start-up of the program excluded")
     fitting_certificate: float = _q("s", "fitting certificate", 0.0)
+    gradient: float = _q("s", "gradient and relaxed densities", 0.0)
 
     def only(self, stages: Collection[str]) -> Timings:
         """Those of some stages alone; start and check stay in the total."""
@@ -46,7 +51,7 @@ class Timings:
         return Timings(*(a + b for a, b in zip(asdict(self).values(), asdict(other).values(), strict=True)))
 
 
-STAGES = ("scf", "integrals", "fit", "transform", "pair_energies", "fitting_certificate")
+STAGES = ("scf", "integrals", "fit", "transform", "pair_energies", "fitting_certificate", "gradient")
 # What is small, and not worth a rate of its own, s on one core of an AMD EPYC:
 X2C_SECONDS, X2C_PRODUCTS = 0.08, 200  # and operations per cube of the decontracted basis
 POTENTIAL_SECONDS = 4e-6  # per pair of functions and core potential
@@ -147,12 +152,19 @@ def traffic(work: Workload, plan: MemoryPlan, limits: Limits) -> Traffic:
     return Traffic(scf, work.scf_builds * scf, 2 * plan.mp2_disk, plan.mp2_disk, passes * FLOAT64 * read, recomputed)
 
 
-def seconds(work: Workload, rates: Rates, moved: Traffic = IN_MEMORY, disk: DiskRates = BUILT_IN) -> Timings:
+def seconds(
+    work: Workload,
+    rates: Rates,
+    moved: Traffic = IN_MEMORY,
+    disk: DiskRates = BUILT_IN,
+    gradient: GradientMemory | None = None,
+) -> Timings:
     """Predicted wall time per stage, s.
 
     Parameters
     ----------
     moved, disk : bytes to and from scratch, and the speed of its folder
+    gradient : where the arrays of a gradient are, None for memory
     """
     flops = work.flops()
     built = work.elements * work.naux * FLOAT64  # bytes of B
@@ -169,6 +181,12 @@ def seconds(work: Workload, rates: Rates, moved: Traffic = IN_MEMORY, disk: Disk
         "transform": flops["transform"] / rates.transform + (built + frontier) / rates.reorder,
         "pair_energies": max(pairs + rounding, moved.pairs_read / disk.read),
     }
+    if work.task != "energy":
+        from dfmp2.planning.gradient import seconds as of_gradient
+
+        alone = replace(work, task="properties")
+        more = sum(stages.values()) + of_gradient(alone, rates, gradient).total
+        stages["gradient"] = of_gradient(work, rates, gradient).total + work.in_fields * more
     return Timings(**stages, total=rates.start + sum(stages.values()) + _check(work, rates))
 
 

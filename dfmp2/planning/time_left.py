@@ -19,7 +19,7 @@ import time
 from dfmp2.planning.time import Pace, Timings
 from dfmp2.progress import Stopwatch
 
-PHASES = (("scf",), ("integrals", "fit", "transform"), ("pair_energies",), ("fitting_certificate",))
+PHASES = (("scf",), ("integrals", "fit", "transform"), ("pair_energies",), ("fitting_certificate",), ("gradient",))
 RECENT = 4  # SCF iterations that tell speed and convergence
 SLOWEST, FASTEST = 0.1, 1.5  # digits of the gradient per iteration; below, nothing is said
 TRUSTED = 0.2  # of a phase: when so much of it was done its own speed counts alone
@@ -91,7 +91,8 @@ class TimeLeft:
         if present is None:
             return None
         later = sum(self._predicted(phase) for phase in range(self._phase + 1, len(PHASES)))
-        return present + ratio * (later + self._pace.check)
+        check = self._pace.check if self._phase <= PHASES.index(("pair_energies",)) else 0.0
+        return present + ratio * (later + check)
 
     def _predicted(self, phase: int) -> float:
         return math.fsum(getattr(self._foreseen, name) for name in PHASES[phase])
@@ -131,7 +132,8 @@ class TimeLeft:
         if not self._steps:
             left = foreseen * ratio - elapsed
             return left if left > 0 else None
-        last = min(foreseen, self._foreseen.fit if "fit" in names else self._pace.certificate)  # after what is counted
+        after = {"fit": self._foreseen.fit, "pair_energies": self._pace.certificate}  # of what is counted
+        last = min(foreseen, sum(value for name, value in after.items() if name in names))
         (began, before), (now, done) = self._steps[0], self._steps[-1]
         counted = max(foreseen - last, 1e-9)
         if done > before:

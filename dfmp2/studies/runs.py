@@ -234,23 +234,24 @@ def require_memory(steps: Sequence[Step], needs: Sequence[Needs]) -> None:
         raise type(error)(f"{step.who}: {error}") from error
 
 
-def _planned(step: Step) -> tuple[FrozenCore, plan.Plan]:
+def _planned(step: Step, task: str = "energy") -> tuple[FrozenCore, plan.Plan]:
     options = step.options.settled(step.molecule.multiplicity)
     setup = system.prepare(options, "")
     found = system.resolve(step.molecule, setup, Silent())
     kind = reference_kind(options, step.molecule.multiplicity)
     core = system.frozen_core(found, options, Silent())
-    return core, plan.make_plan(found, setup, core, kind)
+    return core, plan.make_plan(found, setup, core, kind, task=task)
 
 
 class Series(Relay):
     """Adds the time of the runs to come to what is left of the present one.
 
     Forecasts are scaled with the ratio of measured to predicted seconds of the runs before, and of the present one as
-    it is expected now; its own estimate counts more and more while it goes on.
+    it is expected now; its own estimate counts more and more while it goes on. `task` is what every run computes, as of
+    `dfmp2.planning.plan.make_plan`.
     """
 
-    def __init__(self, listener: Listener, steps: Sequence[Step]) -> None:
+    def __init__(self, listener: Listener, steps: Sequence[Step], task: str) -> None:
         super().__init__(listener)
         self._measured = self._predicted = CONFIRMED
         self._begun = self._present = 0.0  # when the present run began, its forecast
@@ -261,7 +262,7 @@ class Series(Relay):
             key = molecule.labels, molecule.charge, molecule.multiplicity, step.options
             if key not in alike:
                 try:
-                    alike[key] = _planned(step)[1].timings.total
+                    alike[key] = _planned(step, task)[1].timings.total
                 except Dfmp2Error:  # the run itself will say what is wrong
                     alike[key] = 0.0
             self._waiting[step.name] = alike[key]
@@ -391,7 +392,7 @@ def carry_out(
                         listener.stage(f"[{number}{total}] {step.who}: done")
                         keep(step, result)
                     continue
-                series = Series(listener, left)
+                series = Series(listener, left, "energy" if task.compute is None else "gradient")
                 for step in group:
                     number += 1
                     listener.stage(f"[{number}{total}] {step.who}{'' if step in left else ': finished before'}")

@@ -2,12 +2,14 @@
 
     python scripts/benchmarks/memory_ceiling.py --rows rows.jsonl          # 20 molecules, then other commands
     python scripts/benchmarks/memory_ceiling.py inputs/c20h42.xyz --basis cc-pvdz     # one molecule, with its times
+    python scripts/benchmarks/memory_ceiling.py inputs/water-10.xyz --gradient        # of dfmp2 gradient
 
 The budgets are the comfortable one (the smallest with which `dfmp2 plan` keeps every array in memory), the program and
-half or a quarter of what is beyond it, and the smallest that works, which is read from the refusal of 1 MB. Every peak
-is that of the kernel, measured from outside. A row is written to --rows as it comes; started again, the script goes on.
-Exit code 1: a peak exceeds its budget by more than 5 %, a budget is refused that is not below the smallest, an energy
-has other bits (1e-8 Eh where a conventional SCF makes its integrals anew), or scratch is left.
+half or a quarter of what is beyond it (of a gradient a third or a tenth), and the smallest that works, which is read
+from the refusal of 1 MB. Every peak is that of the kernel, measured from outside. A row is written to --rows as it
+comes; started again, the script goes on. Exit code 1: a peak exceeds its budget by more than 5 %, a budget is refused
+that is not below the smallest, an energy has other bits (1e-8 Eh where a conventional SCF makes its integrals anew), a
+gradient is off by 1e-9 Eh/bohr, or scratch is left.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from dfmp2.validation.entries import load
 MEGABYTE = 10**6
 CEILING = 1.05  # times the budget
 CONVENTIONAL = 1e-8  # Eh, by which energies may differ where PySCF makes four-centre integrals anew
+GRADIENT = 1e-9  # Eh/bohr, by which a gradient may differ from that with everything in memory
 REFUSED = 7  # exit code
 SEED = 18
 INPUTS = Path(__file__).resolve().parents[2] / "inputs"
@@ -48,6 +51,7 @@ class Case:
     name: str
     molecule: Molecule
     options: dict[str, str]
+    gradient: bool = False
 
     @property
     def arguments(self) -> list[str]:
@@ -116,13 +120,12 @@ def least_named(command: str, *arguments: str, folder: Path) -> int:
     return int(found[1]) * MEGABYTE
 
 
-def budgets(plan: dict[str, int], least: int) -> dict[str, int]:
+def budgets(plan: dict[str, int], least: int, parts: tuple[int, int]) -> dict[str, int]:
     """Budgets by name, bytes: those above the smallest, the smallest, and one below it."""
     beyond = plan["comfortable"] - plan["program"]
     wanted = {
         "comfortable": plan["comfortable"] + 2 * MEGABYTE,  # libraries differ in size from one process to the next
-        "1/2": plan["program"] + beyond // 2,
-        "1/4": plan["program"] + beyond // 4,
+        **{f"1/{part}": plan["program"] + beyond // part for part in parts},
     }
     return {name: size for name, size in wanted.items() if size > least} | {"least": least, "below": least * 96 // 100}
 
@@ -133,11 +136,12 @@ def rows_of(case: Case) -> Iterator[dict[str, Any]]:
         folder = Path(name)
         (folder / "x.xyz").write_text(write_xyz(case.molecule))
         arguments = ["x.xyz", *case.arguments]
-        plan = run_dfmp2("plan", *arguments, "--memory", "100TB", folder=folder)[1]
-        least = least_named("run", *arguments, folder=folder)
-        for which, budget in budgets(plan["memory_bytes"], least).items():
+        command, planned, parts = ("gradient", ("--gradient",), (3, 10)) if case.gradient else ("run", (), (2, 4))
+        plan = run_dfmp2("plan", *arguments, *planned, "--memory", "100TB", folder=folder)[1]
+        least = least_named(command, *arguments, folder=folder)
+        for which, budget in budgets(plan["memory_bytes"], least, parts).items():
             given = ("--memory", f"{budget}B", "--scratch", scratch, "--output", "x.h5", "--overwrite", "--quiet")
-            child, facts = run_dfmp2("run", *arguments, *given, folder=folder)
+            child, facts = run_dfmp2(command, *arguments, *given, folder=folder)
             row = {"case": case.label, "nao": plan["sizes"]["nao"], "which": which, "budget": budget}
             row |= {"code": child.code, "peak": child.peak, "wall": child.wall, "left": os.listdir(scratch)}
             if child.code:
@@ -147,6 +151,7 @@ def rows_of(case: Case) -> Iterator[dict[str, Any]]:
                 row |= {"predicted": memory["predicted_peak"], "energy": facts["mp2_total_energy"]}
                 row |= {"arrays": f"{storage['scf_integrals']}, {storage['fitted_tensor']}"}
                 row |= {"written": storage["written"], "read": storage["read"]}
+                row |= {"gradient": facts["mp2_total_gradient"]} if case.gradient else {}
             yield row
 
 
@@ -160,8 +165,16 @@ def broken(row: dict[str, Any], first: dict[str, Any]) -> str:
         return "more than 5 % above its budget"
     if row["left"]:
         return "scratch is left"
+    if "gradient" in row and gradient_difference(row, first) > GRADIENT:
+        return "other gradient"
     anew = row["arrays"].startswith("none") and row["budget"] < first["budget"]
     return "other energy" if abs(row["energy"] - first["energy"]) > (CONVENTIONAL if anew else 0.0) else ""
+
+
+def gradient_difference(row: dict[str, Any], first: dict[str, Any]) -> float:
+    """Largest difference between the gradients of two rows, Eh/bohr."""
+    forces = zip(row["gradient"], first["gradient"], strict=True)
+    return max(abs(x - y) for ours, theirs in forces for x, y in zip(ours, theirs, strict=True))
 
 
 ENERGY = ("energy", "--from", "p.h5")
@@ -242,7 +255,9 @@ def show(rows: list[dict[str, Any]]) -> bool:
         else:
             cells += [f"{row['predicted'] / MEGABYTE:.0f}", f"{row['peak'] / MEGABYTE:.0f} MB"]
             cells += [f"{row['peak'] / row['budget']:.2f}", row["arrays"]]
-            cells += ["" if row is first else f"{row['energy'] - first['energy']:.0e}", f"{row['wall']:.1f}"]
+            change = f"{row['energy'] - first['energy']:.0e}"
+            change += f", {gradient_difference(row, first):.0e}" if "gradient" in row else ""
+            cells += ["" if row is first else change, f"{row['wall']:.1f}"]
         print(f"| {' | '.join(cells)} |{' **' + fault + '**' if fault else ''}", flush=True)
     return found
 
@@ -254,10 +269,11 @@ def main() -> int:
     parser.add_argument("--basis", default="cc-pvdz", help="of the xyz files")
     parser.add_argument("--precision", default="fp64", help="of the xyz files")
     parser.add_argument("--threads", default="2", help="of the xyz files")
+    parser.add_argument("--gradient", action="store_true", help="of the xyz files, instead of the energy")
     parser.add_argument("--rows", type=Path, help="file that keeps the rows; those that it has are not made again")
     given = parser.parse_args()
     options = {"basis": given.basis, "precision": given.precision, "threads": given.threads}
-    cases = [Case(path.stem, read_xyz(path).molecule, options) for path in given.molecule] or drawn()
+    cases = [Case(path.stem, read_xyz(path).molecule, options, given.gradient) for path in given.molecule] or drawn()
     kept: dict[str, list[dict[str, Any]]] = {}
     if given.rows and given.rows.exists():
         for line in given.rows.read_text().splitlines():

@@ -1,0 +1,109 @@
+"""J and K of rotated orbitals, between virtual and occupied ones, with integrals of the occupied ones made once:
+
+    G_ai = w J_ai - K_ai           of D = A C^T + C A^T,  A_mj = sum_b C_mb x_bj
+
+    J_ai = sum_P B_P,ia r_P        r_P = 2 sum_bj B_P,jb x_bj                                      sum over spins
+    K_ai = sum_m C_ma [sum_Pj (m A_j|P) B_P,ji] + sum_Pj B_P,ja sum_b x_bj B_P,ib                 in each spin
+
+B_P,ia and B_P,ij serve every x; only (m A_j|P) comes from the integrals over basis functions again. That halves the
+work that two densities with orbitals are in `dfmp2.scf.rotations`, where the same matrices are made of any integrals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.host.threads import each
+from dfmp2.integrals.transform import half_transform
+from dfmp2.scf.jk import shares
+from dfmp2.scf.rotations import Spin
+
+Array = NDArray[np.float64]
+
+HALF_BYTES = 4 * 10**6  # of half-transformed integrals of a worker at a time
+
+
+class ResponseMatrices:
+    """G_ai of rotations of converged orbitals; every sum over more than HALF_BYTES of fitting functions is float64.
+
+    Parameters
+    ----------
+    fitted : `dfmp2.scf.jk.FittedIntegrals` with its integrals in memory
+    spins : orbitals of one spin or both
+    weight : of J of the spins' sum, as of `dfmp2.scf.rotations.hessian_product`
+    single : products in float32
+    """
+
+    def __init__(self, fitted: Any, spins: Sequence[Spin], weight: float, *, single: bool) -> None:
+        self._b, self._pairs, self._threads = fitted.build()._cderi, fitted.pairs, fitted.threads
+        self._spins, self._weight, self._single = spins, weight, single
+        self._dtype = np.float32 if single else np.float64
+        # Rows of X are the functions of one cluster after another, where pairs were dropped.
+        self._order = np.concatenate([np.empty(0, np.intp), *(c.functions for c in self._pairs.clusters)])
+        if self._pairs.complete:
+            self._order = np.arange(self._pairs.nao)
+        naux, width = len(self._b), sum(spin.occupied.shape[1] for spin in spins)
+        self._step = max(1, HALF_BYTES // (np.dtype(self._dtype).itemsize * max(1, self._pairs.nao * width)))
+        self._bounds = shares(naux, self._threads)
+        shapes = [(spin.occupied.shape[1], spin.virtual.shape[1]) for spin in spins]
+        self._ia = [np.empty((naux, nocc, nvir), self._dtype) for nocc, nvir in shapes]
+        self._ij = [np.empty((naux, nocc, nocc), self._dtype) for nocc, _ in shapes]
+        each(self._threads, self._hold, self._threads)
+
+    def __call__(self, x: Sequence[Array]) -> list[Array]:
+        """G of each spin, (nvir, nocc) float64 Eh, of x (nvir, nocc) per spin."""
+        found: list[Any] = [None] * self._threads
+
+        def share(worker: int) -> None:
+            found[worker] = self._share(worker, x)
+
+        each(self._threads, share, self._threads)
+        result = []
+        for s, spin in enumerate(self._spins):
+            coulomb, half, other = (sum(parts[k][s] for parts in found) for k in range(3))
+            exchange = spin.virtual[self._order].T @ half + other
+            result.append(self._weight * coulomb.reshape(other.shape[::-1]).T - exchange)
+        return result
+
+    def _hold(self, worker: int) -> None:
+        """B_P,ia and B_P,ij of a worker's share of the fitting functions."""
+        orbitals = [np.ascontiguousarray(spin.occupied) for spin in self._spins]
+        transform = half_transform(orbitals, self._step, self._pairs, single=self._single)
+        others = [[c[self._order].astype(self._dtype) for c in (spin.occupied, spin.virtual)] for spin in self._spins]
+        for p0, p1 in self._cuts(worker):
+            transform.put(0, self._b[p0:p1])
+            for s, half in enumerate(transform.halves(p1 - p0)):
+                flat = half.reshape(-1, half.shape[2])
+                for held, other in zip((self._ij[s], self._ia[s]), others[s], strict=True):
+                    np.matmul(flat, other, out=held[p0:p1].reshape(len(flat), other.shape[1]))
+
+    def _share(self, worker: int, x: Sequence[Array]) -> tuple[list[Array], list[Array], list[Array]]:
+        """J_ia (nocc nvir,), sum_Pj (m A_j|P) B_P,ji (nao, nocc) and the rest of K_ai, of a worker's share."""
+        turned = [np.ascontiguousarray(spin.virtual @ part) for spin, part in zip(self._spins, x, strict=True)]
+        transform = half_transform(turned, self._step, self._pairs, single=self._single)
+        rows = [np.ascontiguousarray(part.T, dtype=self._dtype) for part in x]  # (nocc, nvir)
+        coulomb, half, other = (
+            [np.zeros(part.size) for part in x],
+            [np.zeros(a.shape) for a in turned],
+            [np.zeros(part.shape) for part in x],
+        )
+        for p0, p1 in self._cuts(worker):
+            transform.put(0, self._b[p0:p1])
+            flat = [ia[p0:p1].reshape(p1 - p0, -1) for ia in self._ia]
+            r = 2 * sum(part @ row.ravel() for part, row in zip(flat, rows, strict=True))
+            for s, made in enumerate(transform.halves(p1 - p0)):
+                nocc, nvir = rows[s].shape
+                ia = self._ia[s][p0:p1]
+                coulomb[s] += r @ flat[s]
+                half[s] += made.reshape(-1, made.shape[2]).T @ self._ij[s][p0:p1].reshape((p1 - p0) * nocc, nocc)
+                both = np.matmul(rows[s], ia.transpose(0, 2, 1))  # (P, j, i)
+                other[s] += ia.reshape(-1, nvir).T @ both.reshape((p1 - p0) * nocc, nocc)
+        return coulomb, half, other
+
+    def _cuts(self, worker: int) -> list[tuple[int, int]]:
+        begin, end = self._bounds[worker : worker + 2]
+        return [(p0, min(p0 + self._step, end)) for p0 in range(begin, end, self._step)]
