@@ -285,3 +285,12 @@ def test_what_a_file_does_not_hold_is_refused(options, message, call, water, fol
     done = call("export", str(water.path), *options)
     assert (done.code, message in done.message) == (3, True), done.message
     assert not [*folder.glob("*.cube"), *folder.glob("*.molden")]
+
+
+def test_the_plan_of_properties_is_between_those_of_energy_and_gradient(call):
+    options = ("h2o.xyz", "--basis", "cc-pvdz", "--threads", "1", "--json")
+    asked = ((), ("--properties",), ("--gradient",), ("--polarizability",))
+    energy, own, gradient, fields = (succeed(call("plan", *options, *more)).json for more in asked)
+    assert energy["seconds"]["gradient"] == 0 < own["seconds"]["gradient"] < gradient["seconds"]["gradient"]
+    assert fields["seconds"]["gradient"] > 6 * own["seconds"]["gradient"]
+    assert energy["memory_bytes"]["least"] < own["memory_bytes"]["least"]
