@@ -248,6 +248,55 @@ def test_settings_by_pyscfs_ways(closed: Any) -> None:
     assert mp.run(auxbasis="cc-pvtz-ri").result.mp2_fitting.name == "cc-pvtz-ri"
 
 
+@pytest.mark.parametrize("spin", [0, 1], ids=["rhf", "uhf"])
+def test_gradient_and_densities_by_pyscfs_names(spin: int, closed: Any, radical: Any) -> None:
+    mf = radical if spin else closed
+    mp = mf.apply(DFMP2, frozen=1, os_scale=1.2, ss_scale=0.5, **EXACT | PLAIN)
+    gradient = mp.nuc_grad_method().kernel()
+    np.testing.assert_array_equal(gradient, mp.result.gradient.mp2_total_gradient)
+    np.testing.assert_array_equal(mp.Gradients().kernel(atmlst=[2, 0]), gradient[[2, 0]])
+    theirs = (dfump2_native.DFUMP2 if spin else dfmp2_native.DFRMP2)(mf, frozen=1, auxbasis="def2-svp-ri")
+    theirs.verbose, theirs.ps, theirs.pt, theirs.cphf_tol = 0, 1.2, 0.5, 1e-12
+    with theirs:
+        theirs.kernel()
+        for how in ({}, {"relaxed": True}, {"ao_repr": True}, {"relaxed": True, "ao_repr": True}):
+            np.testing.assert_allclose(mp.make_rdm1(**how), theirs.make_rdm1(**how), atol=1e-6, err_msg=str(how))
+
+
+def test_a_scanner_runs_the_scf_and_returns_energy_and_gradient(closed: Any) -> None:
+    """Along a direction, in bohr, against a difference of the energies that it returns."""
+    mf = closed.copy()
+    scanner = mf.apply(DFMP2, os_scale=1.3, ss_scale=0.3, **EXACT | PLAIN).nuc_grad_method().as_scanner()
+    mol, step = mf.mol, 0.005
+    direction = np.random.default_rng(0).standard_normal((3, 3))
+    found = [
+        scanner(mol.set_geom_(mol.atom_coords() + k * step * direction, unit="bohr", inplace=False))
+        for k in (-2, -1, 0, 1, 2)
+    ]
+    (first, second, (_, gradient), fourth, last) = found
+    slope = (first[0] - 8 * second[0] + 8 * fourth[0] - last[0]) / (12 * step)
+    assert np.vdot(gradient, direction) == pytest.approx(slope, abs=1e-7)
+    assert scanner.converged
+    energy = mf.apply(DFMP2, os_scale=1.3, ss_scale=0.3, **EXACT | PLAIN).as_scanner()
+    assert energy(mol) == pytest.approx(found[2][0], abs=1e-9)
+    assert mf.mol is mol
+    assert mf.mol.atom_coords()[0, 2] == pytest.approx(closed.mol.atom_coords()[0, 2])
+
+
+@pytest.mark.slow
+def test_pyscfs_optimiser_finds_our_minimum(closed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyscf.geomopt import geometric_solver
+
+    monkeypatch.chdir(tmp_path)
+    settings = {"basis": "6-31g", "auxbasis": "def2-svp-ri", "scf": "conventional", "threads": 1}
+    molecule = dfmp2.Molecule(("O", "H", "H"), closed.mol.atom_coords())
+    ours = dfmp2.optimize(molecule, convergence="GAU_TIGHT", **settings)
+    found = geometric_solver.optimize(closed.apply(DFMP2, **EXACT | PLAIN), convergence_set="GAU_TIGHT")
+    lengths = [np.linalg.norm(np.diff(x[[0, k]], axis=0)) for x in (found.atom_coords(),) for k in (1, 2)]
+    (geometry,) = [run.molecule.coordinates for name, run in ours.runs.items() if name == list(ours.runs)[-1]]
+    np.testing.assert_allclose(lengths, [np.linalg.norm(geometry[k] - geometry[0]) for k in (1, 2)], atol=1e-4)
+
+
 def test_speaks_through_pyscfs_logger_and_can_be_stored(closed: Any, tmp_path: Path) -> None:
     mp = DFMP2(closed, auxbasis="def2-svp-ri", **EXACT)
     with open(tmp_path / "log", "w") as stream:

@@ -11,7 +11,8 @@
 
 Sums run over both spins of j. The energy changes by 2 sum Y dB in each spin when B does, and by sum P df with the Fock
 matrix between correlated orbitals; Z is to (Q|jb) what Y is to B. With c_OS = c_SS = 1 this is MP2. All t_iajb of one j
-and as many b as fit into a block are held, never more, and Y of one j. In single precision B, t, u and the products of
+and a block of b are held, never more, and Y of one j. Blocks are cut by sizes alone, so that the memory budget changes
+no bit. In single precision B, t, u and the products of
 a group of i are float32, with the fitting functions in the order of `dfmp2.mp2.certificate`; sums over groups, over j,
 and everything made of Y are float64. Sources: Weigend and Haeser, Theor. Chem. Acc.
 97, 331 (1997) for RHF; the spin cases follow from the energies of `dfmp2.mp2.pairs` by differentiation.
@@ -33,12 +34,11 @@ from dfmp2.host.threads import each
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.certificate import rounded, summation_order
 from dfmp2.mp2.result import Scaling
-from dfmp2.planning.gradient import STREAM_BYTES
+from dfmp2.planning.gradient import CACHE_BYTES, STREAM_BYTES, TILE_ELEMENTS
 
 Array = NDArray[np.float64]
 
-CACHE_BYTES = 2 * 10**6  # of amplitudes between two products
-RUN = 1 << 12  # amplitudes added up in float32 before float64 takes over
+RUN = 1 << 9  # amplitudes added up in float32 before float64 takes over
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +64,6 @@ def amplitude_densities(
     scaling: Scaling,
     inverse: InverseMetric,
     z: list[Tensor],
-    tile_bytes: int,
     threads: int,
     *,
     single: bool,
@@ -78,7 +77,6 @@ def amplitude_densities(
     scaling : of the energy that is differentiated
     inverse : of the metric that B was fitted in
     z : takes Z of each spin
-    tile_bytes : of one array of amplitudes of a worker
     threads : workers
     single : amplitudes and their products in float32
     """
@@ -115,9 +113,7 @@ def amplitude_densities(
                 mine = others[right].rounded(own)
                 for (left, *factors), densities in zip(lefts, found, strict=True):
                     energies = space.eps_occ[j], space.eps_vir
-                    _add(
-                        others[left], mine, spaces[left], energies, (factors[0], factors[1]), tile_bytes, y, *densities
-                    )
+                    _add(others[left], mine, spaces[left], energies, (factors[0], factors[1]), y, *densities)
                 if single:
                     y = np.take(y, np.argsort(order), axis=1)
                 gained += y.T @ own
@@ -154,20 +150,21 @@ class _Rows:
         """Rows of B, (..., naux) float64, in this precision and order."""
         return np.take(rows.astype(np.float32), self._order, axis=-1) if self.dtype == np.float32 else rows
 
-    def groups(self, row_bytes: int) -> Iterator[tuple[int, int, NDArray[Any]]]:
-        """B in groups of occupied orbitals (i0, i1, rows); their amplitudes of `row_bytes` each stay in cache."""
+    def groups(self) -> Iterator[tuple[int, int, NDArray[Any]]]:
+        """B in groups of occupied orbitals (i0, i1, rows); their amplitudes with one j stay in cache."""
         nocc, nvir, naux = self.shape
-        if self._stored is None:
-            step = max(1, CACHE_BYTES // max(1, row_bytes))
-            for i0 in range(0, nocc, step):
-                yield i0, min(i0 + step, nocc), self._held[i0 : i0 + step]
-            return
-        step = min(nocc, max(1, STREAM_BYTES // (8 * nvir * naux)))
-        buffer = np.empty((step, nvir, naux))
-        for i0 in range(0, nocc, step):
-            i1 = min(i0 + step, nocc)
-            self._stored.read(i0, i1, buffer[: i1 - i0])
-            yield i0, i1, self.rounded(buffer[: i1 - i0])
+        step = max(1, CACHE_BYTES // (8 * nvir * nvir))
+        held = nocc if self._stored is None else max(1, STREAM_BYTES // (8 * nvir * naux) // step) * step
+        buffer = np.empty((min(held, nocc) if self._stored is not None else 0, nvir, naux))
+        for first in range(0, nocc, held):
+            last = min(first + held, nocc)
+            part = self._held
+            if self._stored is not None:
+                self._stored.read(first, last, buffer[: last - first])
+                part = self.rounded(buffer[: last - first])
+            for i0 in range(first, last, step):
+                i1 = min(i0 + step, last)
+                yield i0, i1, part[i0 - first : i1 - first]
 
 
 def _add(
@@ -176,7 +173,6 @@ def _add(
     space: ActiveSpace,
     energies: tuple[float, Array],
     factors: tuple[float, float],
-    tile_bytes: int,
     y: Array,
     occupied: Array,
     virtual: Array,
@@ -188,14 +184,14 @@ def _add(
     left, space : B and orbitals of i; own, energies : (nvir, naux) of j, its energy and those of b, Eh
     factors : c_SS and c_OS
     """
-    (nocc, nvir, naux), (same, opposite), size = left.shape, factors, left.dtype.itemsize
-    step = min(len(own), max(1, tile_bytes // (size * nocc * nvir)))
+    (nocc, nvir, naux), (same, opposite) = left.shape, factors
+    step = min(len(own), max(1, TILE_ELEMENTS // (nocc * nvir)))
     above = (space.eps_occ[:, None, None] - space.eps_vir[:, None]).astype(left.dtype)
     below = (energies[0] - energies[1]).astype(left.dtype)
     for b0 in range(0, len(own), step):
         b1 = min(b0 + step, len(own))
         t, u = (np.empty((nocc, nvir, b1 - b0), left.dtype) for _ in range(2))
-        for i0, i1, rows in left.groups(size * nvir * (b1 - b0)):
+        for i0, i1, rows in left.groups():
             denominators = above[i0:i1] + below[b0:b1]
             first, second, flat = t[i0:i1], u[i0:i1], rows.reshape(-1, naux)
             np.matmul(flat, own[b0:b1].T, out=first.reshape(-1, b1 - b0))
@@ -207,7 +203,8 @@ def _add(
                 turned = (rows[:, b0:b1].reshape(-1, naux) @ own.T).reshape(-1, b1 - b0, nvir).transpose(0, 2, 1)
                 second -= same * (turned / denominators)
             y[b0:b1] += second.reshape(-1, b1 - b0).T @ flat
-            virtual += sum(one @ other.T for one, other in zip(first, second, strict=True))
+            for one, other in zip(first, second, strict=True):
+                virtual += one @ other.T
         t, u = t.reshape(nocc, -1), u.reshape(nocc, -1)
         for start in range(0, t.shape[1], RUN):
             occupied -= t[:, start : start + RUN] @ u[:, start : start + RUN].T

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -178,18 +179,10 @@ def _with_densities(
     with limited(setup, system) as setup:
         core, setup, plan = settle(system, setup, kind, listener, task="gradient" if with_gradient else "properties")
         with begun(system, setup, kind, core, plan, listener, clock, checkpoint, start) as calculation:
-            calculation, held, kept = (
-                replace(calculation, field=field),
-                cast(GradientMemory, plan.gradient),
-                list[Any](),
-            )
-            reference = hartree_fock(calculation, start, lambda mf: _keep(mf, kept) if held.scf_kept else release(mf))
-            if with_gradient:
-                _require_complete(reference)
-            reference, fitted = build_b(calculation, reference)
-            b = [*fitted.b]
-            result = correlate(calculation, reference, fitted)
-            result = differentiate(calculation, result, b, kept, held, with_gradient=with_gradient)
+            calculation, kept = replace(calculation, field=field), list[Any]()
+            finish = partial(_keep, kept=kept) if plan.gradient is not None and plan.gradient.scf_kept else release
+            reference = hartree_fock(calculation, start, finish)
+            result = on_reference(calculation, reference, kept, with_gradient=with_gradient)
     if options.polarizability:
         with clock("gradient"):
             found = _polarizability(result, listener, command)
@@ -208,6 +201,22 @@ def _polarizability(result: MP2Result, listener: Listener, command: str) -> Pola
         lambda field: _with_densities(*asked, **told, with_gradient=False, field=field),
         listener,
     )
+
+
+def on_reference(calculation: Calculation, reference: Reference, kept: list[Any], *, with_gradient: bool) -> MP2Result:
+    """Energy, densities and gradient on a converged reference; parameters as of `differentiate`.
+
+    Raises
+    ------
+    Dfmp2Error : as of `mp2_gradient`
+    """
+    held = cast(GradientMemory, calculation.plan.gradient)
+    if with_gradient:
+        _require_complete(reference)
+    reference, fitted = build_b(calculation, reference)
+    b = [*fitted.b]
+    result = correlate(calculation, reference, fitted)
+    return differentiate(calculation, result, b, kept, held, with_gradient=with_gradient)
 
 
 def _keep(mf: Any, kept: list[Any]) -> None:
@@ -298,7 +307,7 @@ def _correlation(
     ranges = derivatives.blocks(mole, auxmole, held.packed_bytes)
     where = calculation.space if held.z_on_disk else None
     z = [Tensor((s.nocc, s.nvir, len(metric)), ranges, where, f"z-{k}") for k, s in enumerate(spaces)]
-    found = amplitude_densities(b, spaces, scaling, inverse, z, held.tile_bytes, threads, single=single)
+    found = amplitude_densities(b, spaces, scaling, inverse, z, threads, single=single)
     b.clear()
     resources.return_memory()
     _tell(calculation, held, 1)

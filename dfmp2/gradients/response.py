@@ -41,8 +41,8 @@ from dfmp2.scf.rotations import Spin, coulomb_exchange, fitted_integrals, hessia
 
 Array = NDArray[np.float64]
 
-RESIDUAL = 1e-9  # Eh, largest norm of the residual of the Z-vector equations
-GAIN = 1e-4  # of the residual that iterations are trusted with until it is made anew, in float64
+RESIDUAL = 5e-11  # Eh, largest norm of the residual of the Z-vector equations: up to 1e-9 Eh/bohr in a gradient
+GAIN = 1e-5  # of the residual that iterations are trusted with until it is made anew, in float64
 MOST_CYCLES = 60
 SMALLEST = 0.05  # Eh, of a denominator of the preconditioner
 DEGENERATE = 1e-4  # Eh, between a correlated and a frozen orbital

@@ -5,6 +5,7 @@
     mf = gto.M(atom="O 0 0 0.12; H 0 0.76 -0.47; H 0 -0.76 -0.47", basis="cc-pvdz").RHF().density_fit().run()
     mp = mf.apply(DFMP2, frozen=1).run()
     mp.e_corr, mp.e_corr_ss, mp.e_corr_os, mp.e_tot
+    mp.nuc_grad_method().kernel(), mp.make_rdm1(relaxed=True)
 
 Importing this module changes nothing in PySCF.
 """
@@ -13,15 +14,21 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dfmp2.errors import InputError
-from dfmp2.interop.python import OF_THE_SCF, from_mean_field
+from dfmp2.interop.python import OF_THE_SCF, from_mean_field, gradient_from_mean_field
 from dfmp2.interop.qcschema import read_keywords
 from dfmp2.molecule.pyscf_shield import import_pyscf
-from dfmp2.mp2.result import MP2Result
+from dfmp2.mp2.result import MP2Result, Properties, scaling_of
 from dfmp2.progress import Listener
 
 import_pyscf()
 from pyscf import lib  # noqa: E402 - after the shield, which is what must import it first
+from pyscf.grad.rhf import GradientsBase  # noqa: E402
+
+Array = NDArray[np.float64]
 
 SETTINGS = ("frozen", "auxbasis", "options")
 ELSEWHERE = {
@@ -112,12 +119,158 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         """
         options = _checked(self.frozen, self.auxbasis, self.options)
         self.result = from_mean_field(self._scf, self.auxbasis, listener=_Logger(self), **options)
+        self._note()
+        return self.result.mp2_correlation_energy
+
+    def differentiate(self) -> MP2Result:
+        """The result with gradient and densities; computed, with the energy, where it is not there yet.
+
+        Raises
+        ------
+        dfmp2.Dfmp2Error : see `dfmp2.interop.python.gradient_from_mean_field`
+        """
+        if self.result is None or self.result.gradient is None:
+            options = _checked(self.frozen, self.auxbasis, self.options)
+            found = gradient_from_mean_field(self._scf, self.auxbasis, listener=_Logger(self), **options)
+            self.result = found.result
+            self._note()
+            for failure in found.certificate.failures:
+                lib.logger.warn(
+                    self, "dfmp2: the certificate of the gradient fails: %s; is mf.conv_tol 1e-10?", failure
+                )
+        return self.result
+
+    def nuc_grad_method(self) -> Gradients:
+        """PySCF's object for gradients: `kernel`, `as_scanner`, `optimizer`."""
+        return Gradients(self)
+
+    Gradients = nuc_grad_method
+
+    def make_rdm1(self, relaxed: bool = False, ao_repr: bool = False) -> Array:
+        """One-particle density as of `pyscf.mp.dfmp2_native`; the gradient is computed where it is not there yet.
+
+        Parameters
+        ----------
+        relaxed : with the response of the orbitals: of dipole moments that are derivatives of the energy
+        ao_repr : between basis functions, C D C^T; else between the orbitals of the mean field, in its order
+
+        Returns
+        -------
+        (nao, nao) or (nmo, nmo), the sum over spins, on RHF; (2, ...) on UHF, alpha and beta
+        """
+        found: Any = self.differentiate().properties
+        return self._represented(found, "relaxed_density" if relaxed else "unrelaxed_density", ao_repr=ao_repr)
+
+    def as_scanner(self) -> Any:
+        """A function of a molecule that runs the SCF, from the last orbitals, and DF-MP2, and returns the energy."""
+        return _scanner(_EnergyScanner, self)
+
+    def reset(self, mol: Any = None) -> DFMP2:
+        """Forget the result, for another geometry of `mol` where one is given."""
+        if mol is not None:
+            self.mol = mol
+            self._scf.reset(mol)
+        self.result = None
+        return self
+
+    @property
+    def mo_coeff(self) -> Any:
+        """Orbitals of the mean field."""
+        return self._scf.mo_coeff
+
+    def total_energy(self) -> float:
+        """E(HF) and E(corr), scaled with os_scale and ss_scale where these are given: what the gradient belongs to."""
+        result: Any = self.result
+        parts = result.mp2_opposite_spin_correlation_energy, result.mp2_same_spin_correlation_energy
+        return self.e_hf + scaling_of(result.options).apply(*parts)
+
+    def _represented(self, found: Properties, name: str, *, ao_repr: bool) -> Array:
+        density: Array = getattr(found, name)
+        coeff = np.asarray(self.mo_coeff)
+        if coeff.ndim == 2:
+            density = 2 * density
+            coeff = coeff[None]
+        if not ao_repr:
+            turned = coeff.transpose(0, 2, 1) @ self._scf.get_ovlp()
+            density = turned @ density @ turned.transpose(0, 2, 1)
+        return density[0] if len(density) == 1 else density
+
+    def _note(self) -> None:
         lib.logger.note(
             self,
             "E(DF-MP2) = %.15g  E_corr = %.15g  E_corr_ss = %.15g  E_corr_os = %.15g",
             *(self.e_tot, self.e_corr, self.e_corr_ss, self.e_corr_os),
         )
-        return self.result.mp2_correlation_energy
+
+
+class Gradients(GradientsBase):  # type: ignore[misc] # PySCF's types are not followed
+    """Gradient of a `DFMP2`, as PySCF's drivers use one.
+
+    Attributes
+    ----------
+    base : the DFMP2; atmlst : atoms whose gradient is wanted, None for all
+    de : (natom, 3) float64, Eh/bohr, None before `kernel`
+    """
+
+    atmlst: Any
+    de: Any
+
+    def kernel(self, atmlst: Any = None) -> Array:
+        """The gradient of the (scaled) energy, Eh/bohr.
+
+        Raises
+        ------
+        dfmp2.Dfmp2Error : see `DFMP2.differentiate`
+        """
+        chosen: Any = self.atmlst if atmlst is None else atmlst
+        found: Any = self.base.differentiate().gradient
+        gradient: Array = found.mp2_total_gradient if chosen is None else found.mp2_total_gradient[chosen]
+        self.atmlst, self.de = chosen, gradient
+        return gradient
+
+    def as_scanner(self) -> Any:
+        """A function of a molecule that returns energy, Eh, and gradient, Eh/bohr."""
+        return self if isinstance(self, lib.GradScanner) else _scanner(_GradientScanner, self)
+
+
+class _EnergyScanner(lib.SinglePointScanner):  # type: ignore[misc]
+    """Made with the attributes of a DFMP2; its mean field is a scanner."""
+
+    def __init__(self, mp: Any) -> None:
+        self.__dict__.update(mp.__dict__)
+        self._scf = mp._scf.as_scanner()
+
+    def __call__(self, geometry: Any) -> float:
+        _moved(self, geometry)
+        self.kernel()
+        return float(self.total_energy())
+
+
+class _GradientScanner(lib.GradScanner):  # type: ignore[misc]
+    """Made with the attributes of a `Gradients`; its base is a scanner."""
+
+    def __call__(self, geometry: Any) -> tuple[float, Array]:
+        self.mol = _moved(self.base, geometry)
+        gradient = self.kernel()
+        return float(self.base.total_energy()), gradient
+
+    @property
+    def converged(self) -> bool:
+        """Whether the SCF is."""
+        return bool(self.base._scf.converged)
+
+
+def _scanner(kind: Any, method: Any) -> Any:
+    """The method as a scanner, by PySCF's way of mixing classes."""
+    return lib.set_class(kind(method), (kind, type(method)), type(method).__name__ + kind.__name_mixin__)
+
+
+def _moved(mp: Any, geometry: Any) -> Any:
+    """Run the SCF of a scanner at a geometry, a Mole or (natom, 3); the molecule."""
+    mol = geometry if hasattr(geometry, "atom_coords") else mp.mol.set_geom_(geometry, inplace=False)
+    mp.reset(mol)
+    mp._scf(mol)
+    return mol
 
 
 class _Logger(Listener):

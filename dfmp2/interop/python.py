@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from dfmp2.errors import InputError, ResultExists
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.molecule.xyz import read_point_charges, read_xyz
-from dfmp2.mp2.calculation import NOTHING, Checkpoint, begun, limited
+from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, begun, limited
 from dfmp2.mp2.energy import build_b, correlate, mp2_energy
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, NEEDS_WHOLE_RUN, WHOLE_RUN, Options, default_backend, make_options
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from dfmp2.gradients.gradient import GradientResult
     from dfmp2.output.prepared import Prepared
     from dfmp2.output.study import Study
+    from dfmp2.scf.reference import Reference
 
 __all__ = [
     "energy",
@@ -484,15 +486,51 @@ def from_mean_field(
     dfmp2.Dfmp2Error : not converged, Kohn-Sham, restricted open-shell, periodic, Cartesian functions, and whatever
         cannot be recorded and repeated: solvent, fractional occupations, other integrals, orbitals not canonical
     """
+    task = "properties" if options.get("properties") else "energy"
+    with _on_mean_field(mean_field, auxbasis, listener, options, task) as (calculation, reference):
+        if task == "energy":
+            return correlate(calculation, *build_b(calculation, reference))
+        from dfmp2.gradients.gradient import on_reference
+
+        return on_reference(calculation, reference, [], with_gradient=False)
+
+
+def gradient_from_mean_field(
+    mean_field: Any, auxbasis: str | None = None, *, listener: Listener | None = None, **options: Any
+) -> GradientResult:
+    """DF-MP2 gradient and relaxed densities on a converged PySCF RHF or UHF; parameters as of `from_mean_field`.
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : as of `from_mean_field` and `gradient`
+    """
+    from dfmp2.gradients.gradient import GradientResult, on_reference
+
+    if options.get("check"):
+        raise InputError(
+            "check compares a gradient with energies of displaced molecules, whose SCF would not be that of this mean "
+            "field: leave it out, or use dfmp2.gradient"
+        )
+    with _on_mean_field(mean_field, auxbasis, listener, options, "gradient") as (calculation, reference):
+        return GradientResult(on_reference(calculation, reference, [], with_gradient=True))
+
+
+@contextmanager
+def _on_mean_field(
+    mean_field: Any, auxbasis: str | None, listener: Listener | None, options: dict[str, Any], task: str
+) -> Iterator[tuple[Calculation, Reference]]:
+    """A calculation begun with the orbitals of a mean field; `task` as of `dfmp2.planning.plan.make_plan`."""
     import_pyscf()
     listener, clock = Collector(listener or Listener()), Stopwatch()
     found = adopt(mean_field)
     fixed = OF_THE_SCF & set(options)
     if fixed:
         raise InputError(f"{sorted(fixed)[0]} belongs to the SCF, which has already been done: leave it out")
-    for name in WHOLE_RUN:
-        if options.get(name):
-            raise InputError(f"{name} cannot be had on orbitals from elsewhere: use dfmp2.run, with scf_from for them")
+    if options.get("polarizability"):
+        raise InputError(
+            "polarizability converges the SCF again, in fields, which has already been done: use dfmp2.run, with "
+            "scf_from for the orbitals"
+        )
     if options.get("stability") == "follow":
         raise InputError(
             "stability follow converges the SCF again, which has already been done: follow it in PySCF "
@@ -511,10 +549,10 @@ def from_mean_field(
     setup = set_up(chosen, "dfmp2.from_mean_field")
     system = assemble(found.molecule, found.orbital, jk, setup, listener)
     with limited(setup, system) as setup:
-        core, setup, plan = settle(system, setup, reference.kind, listener, part="from orbitals")
+        core, setup, plan = settle(system, setup, reference.kind, listener, part="from orbitals", task=task)
         with begun(system, setup, reference.kind, core, plan, listener, clock) as calculation:
             last = require_repeatable(mean_field, found, system.mole, system.jk_auxmole)
             reference = replace(reference, history=last)
             if chosen.stability == "full":
                 reference = replace(reference, stability=full_stability(mean_field))
-            return correlate(calculation, *build_b(calculation, reference))
+            yield calculation, reference

@@ -6,7 +6,7 @@
     mean field            half-transformed integrals (nocc, nao, naux) of the JK set, blocks as above
 
 Z and the half-transformed integrals go to disk where they do not fit; B does where the energy has put it there. How
-many amplitudes and integrals are made at a time follows from what is left, and changes last bits only. Where there is
+many integrals are made at a time follows from what is left, and changes last bits only. Where there is
 room the SCF integrals stay until the Z-vector equations, instead of being made again, and integrals of the occupied
 orbitals are held in their iterations (`dfmp2.scf.response_matrices`).
 
@@ -22,9 +22,10 @@ from dfmp2.planning.memory import FLOAT32, FLOAT64, LEFT_BEHIND, MemoryPlan
 from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Workload
 
-TILE_MOST = 64 * 10**6  # bytes of one array of amplitudes of a worker
-TILE_ARRAYS = 5  # of that size: amplitudes, their combination, denominators, work
-LEAST_COLUMNS = 8  # virtual orbitals b in the smallest block of amplitudes
+TILE_ELEMENTS = 1 << 22  # amplitudes of a block, of one j with all i and a and some b
+TILE_ARRAYS = 2  # of that size: amplitudes, and their combination
+CACHE_BYTES = 2 * 10**6  # of amplitudes, in float64, between two products
+CACHE_ARRAYS = 4  # of that size: denominators, work
 PACKED_MOST = 4 * 10**6  # bytes of packed three-centre integrals per block
 STREAM_BYTES = 8 * 10**6  # of B read from disk at a time by a worker
 MATRICES = 24  # (nao, nao) float64 arrays of a spin: orbitals, densities, fields, Lagrangian
@@ -55,7 +56,6 @@ class GradientMemory:
         four centres are made anew instead
     scf_kept, response_held : whether the SCF integrals stay from the SCF on, and those of occupied orbitals are held
     pair_bytes, read_bytes : of SCF integrals made and read at a time, as of `dfmp2.host.scratch.Room`
-    tile_bytes : of one array of amplitudes of a worker
     packed_bytes : of packed three-centre integrals per block
     peak : bytes held at most beside the program
     disk : bytes of scratch space beside what the energy leaves there
@@ -70,7 +70,6 @@ class GradientMemory:
     response_held: bool
     pair_bytes: int
     read_bytes: int
-    tile_bytes: int
     packed_bytes: int
     peak: int
     disk: int
@@ -114,7 +113,6 @@ def memory(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> Gra
     functions = max(naux, naux_scf)
     least = min(widest, functions)
     least_block = least * per_function
-    tiles, least_tile, full_tile = _tiles(work, threads)
     amplitudes = _amplitudes(work, threads, whole if energy.mp2_fits_in_core else threads * STREAM_BYTES)
     vectors = left + VECTORS * sum(spin.occupied * (nao - spin.occupied) for spin in work.spins) * FLOAT64
     fit, read = energy.scf_fit, energy.scf_read
@@ -133,22 +131,21 @@ def memory(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> Gra
             pair_bytes = fit.blocks(room - vectors)
             response = max(response, vectors + fit.fixed + pair_bytes)
 
-    z_fits = max(amplitudes + whole + tiles * least_tile, fixed + metric + whole + least_block) <= room
+    z_fits = max(amplitudes + whole, fixed + metric + whole + least_block) <= room
     jk_workers = threads * (naux_scf**2 + 3 * nao * naux_scf) * FLOAT64 if gradient else 0
     half_fits = fixed + jk_metric + half + max(least_block, jk_workers) <= room
     held_z, held_half = whole if z_fits else 0, half if half_fits else 0
     needed = max(
-        amplitudes + held_z + tiles * least_tile,
+        amplitudes + held_z,
         fixed + metric + held_z + least_block,
         fixed + jk_metric + held_half + max(least_block, jk_workers),
         response,
         two_center,
     )
-    tile = min(full_tile, max(least_tile, (room - amplitudes - held_z) // tiles))
     rest = room - max(fixed + metric + held_z, fixed + jk_metric + held_half)
     passing = min(functions, max(least, min(PACKED_MOST // packed, rest // per_function)))
     kept = naux_scf * work.kept_pairs * FLOAT64
-    before = max(energy.mp2, amplitudes + held_z + tiles * tile, fixed + metric + held_z + passing * per_function)
+    before = max(energy.mp2, amplitudes + held_z, fixed + metric + held_z + passing * per_function)
     scf_kept = naux_scf > 0 and energy.scf_fits_in_core and energy.certificate is None and before + kept <= room
     peak = max(
         before + (kept if scf_kept else 0),
@@ -158,7 +155,7 @@ def memory(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> Gra
     )
     smallest = needed if energy.budget == 0 else memory(work, replace(energy, budget=0), widest, threads).needed
     everything = max(
-        _amplitudes(work, threads, whole) + whole + tiles * full_tile + kept,
+        _amplitudes(work, threads, whole) + whole + kept,
         fixed + metric + whole + least_block + kept,
         fixed + jk_metric + half + max(least_block, jk_workers),
         vectors + energy.scf_in_core + (of_occupied if naux_scf else 0),
@@ -167,14 +164,13 @@ def memory(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> Gra
     disk = max(0 if z_fits else whole, 0 if half_fits else half, energy.scf_disk if scf_on_disk else 0)
     return GradientMemory(
         *(not z_fits, not half_fits, scf_on_disk, scf_kept, response_held),
-        *(pair_bytes, read_bytes, tile, passing * packed, peak, disk, needed, smallest, everything),
+        *(pair_bytes, read_bytes, passing * packed, peak, disk, needed, smallest, everything),
     )
 
 
 def with_b(work: Workload, threads: int) -> int:
     """Bytes beside the program while amplitudes are made of a B in memory, everything else on disk."""
-    tiles, least_tile, _ = _tiles(work, threads)
-    return _amplitudes(work, threads, work.elements * work.naux * FLOAT64) + tiles * least_tile
+    return _amplitudes(work, threads, work.elements * work.naux * FLOAT64)
 
 
 def _always(work: Workload, threads: int) -> tuple[int, int]:
@@ -185,17 +181,14 @@ def _always(work: Workload, threads: int) -> tuple[int, int]:
     return left, left + MATRICES * work.nao**2 * FLOAT64 * len(work.spins) + min(LEFT_BEHIND * threads, whole)
 
 
-def _tiles(work: Workload, threads: int) -> tuple[int, int, int]:
-    """Arrays of amplitudes, and the bytes of each, at least and at most."""
-    nvir = max(spin.nvir for spin in work.spins)
-    columns = max((spin.nocc * spin.nvir for spin in work.spins), default=0) * FLOAT64
-    return threads * TILE_ARRAYS, columns * min(nvir, LEAST_COLUMNS), min(columns * nvir, TILE_MOST)
-
-
 def _amplitudes(work: Workload, threads: int, b: int) -> int:
-    """Bytes while amplitudes are made, without these and Z, `b` bytes of B being held."""
+    """Bytes while amplitudes are made, without Z, `b` bytes of B being held."""
     naux, nvir = work.naux, max(spin.nvir for spin in work.spins)
-    workers = threads * (3 * nvir * naux + naux * naux) * FLOAT64
+    columns = max((spin.nocc * spin.nvir for spin in work.spins), default=0)
+    number = FLOAT64 if work.precision == "fp64" else FLOAT32
+    tiles = TILE_ARRAYS * number * max(columns, min(columns * nvir, TILE_ELEMENTS))
+    tiles += min(CACHE_ARRAYS * max(CACHE_BYTES, nvir * nvir * FLOAT64), 2 * tiles)
+    workers = threads * (tiles + (3 * nvir * naux + naux * naux) * FLOAT64)
     single = 0 if work.precision == "fp64" else b // 2  # the same in float32
     return _always(work, threads)[1] + METRICS * naux * naux * FLOAT64 + b + single + workers
 

@@ -154,7 +154,7 @@ NOT_HELD: dict[str, dict[str, Any]] = {  # part of a run -> fields of its memory
 STAGES_OF = {  # part of a run -> its stages
     "all": time.STAGES,
     "up to b": ("scf", "integrals", "fit", "transform"),
-    "from orbitals": ("integrals", "fit", "transform", "pair_energies", "fitting_certificate"),
+    "from orbitals": ("integrals", "fit", "transform", "pair_energies", "fitting_certificate", "gradient"),
     "from b": ("pair_energies", "fitting_certificate"),
 }
 
@@ -170,7 +170,7 @@ def make_plan(
     part : of the run, a key of NOT_HELD; a B that is made in its file, or lies there, takes no scratch space
     """
     work = replace(_workload(system, setup.options, core, kind), task=task)
-    if part in ("all", "up to b"):
+    if part in ("all", "up to b") or task == "gradient":
         work = _with_columns(work, system)
     if part == "up to b":
         work = replace(work, precision="fp64")
@@ -189,7 +189,8 @@ def make_plan(
         fitting = [aux for aux in (system.auxmole, system.jk_auxmole) if aux is not None]
         widest = max(int(np.diff(aux.ao_loc_nr()).max()) for aux in fitting)
         held = replace(held, mp2_in_core=max(held.mp2_in_core, of_gradient.with_b(work, setup.active)))
-        gradient = of_gradient.memory(work, held, widest, setup.active)
+        whole = held if part == "all" else replace(_memory(work, setup, "all"), mp2_in_core=held.mp2_in_core)
+        gradient = of_gradient.memory(work, whole, widest, setup.active)
     moved = time.traffic(work, held, setup.backend.limits)
     tiles = sum(map(len, time.tiles_of(work, setup.backend.limits).values()))
     timings = _seconds(setup, work, known, moved, disk, certificate, gradient).only(STAGES_OF[part])
