@@ -41,9 +41,11 @@ PASS_HALVES = 6  # (nocc, nao) arrays per fitting function of a block
 
 Z_CYCLES = 14  # iterations of the Z-vector equations: 9 to 18 in molecules with a gap
 Z_CHECKS = 2  # residuals made anew
-DERIVATIVES = {3: 3.4, 4: 12.0}  # cost of derivatives of three- and four-centre integrals, in integrals
+DERIVATIVES = {3: 3.4, 4: 7.7}  # cost of derivatives of three- and four-centre integrals, in integrals
 ONE_ELECTRON = 1.6e-7  # s per atom and pair of functions: derivatives of the field of the nuclei
-POTENTIAL_DERIVATIVES = 40  # times the core potentials themselves, for each atom
+POTENTIAL_DERIVATIVES = 200  # times as much where there are core potentials
+X2C_DERIVATIVES = 375  # products of matrices over uncontracted functions, for each atom
+FIRST = 0.25  # s: modules, small arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,7 @@ def seconds(work: Workload, rates: Rates, held: GradientMemory | None = None) ->
     squares = work.naux**2 * work.elements
     integrals = (1 + DERIVATIVES[3] * gradient) / rates.integrals
     one_electron = ONE_ELECTRON * work.atoms * n * n * (1 + POTENTIAL_DERIVATIVES * (work.potentials > 0))
+    one_electron += X2C_DERIVATIVES * work.atoms * work.x2c_functions**3 / rates.exchange
     if work.naux_scf:
         halves = work.naux_scf * n * occupied
         mean_field = integrals * work.integrals()["scf"] + 8 * halves * n / rates.transform
@@ -222,7 +225,7 @@ def seconds(work: Workload, rates: Rates, held: GradientMemory | None = None) ->
         + squares * (1 / rates.solve + 2 / rates.transform),
         fitted_integrals=integrals * work.integrals()["integrals"] + work.naux * correlated / rates.transform,
         response=_response(work, rates, held),
-        mean_field=mean_field + one_electron if gradient else 0.0,
+        mean_field=FIRST + (mean_field + one_electron if gradient else 0.0),
     )
 
 

@@ -2,9 +2,10 @@
 
     python scripts/benchmarks/gradient_cost.py [--threads 1] [--psi4] inputs/water-10.xyz C10H22.xyz > table.md
 
-All electrons are correlated in cc-pVDZ, options are the defaults. Processor time is that of all threads, which a busy
-machine disturbs less than wall time. The gradient includes its energy. Rows are medians of --repeat runs, programs
-taking turns. --psi4 runs the `psi4` that is on PATH with the same fitting sets (its defaults), and compares gradients.
+All electrons are correlated in cc-pVDZ, in each --precision; other options are the defaults. Processor time is that of
+all threads, which a busy machine disturbs less than wall time. The gradient includes its energy. Times are the smallest
+of --repeat runs, programs taking turns, and ratios those of these times, of the processor first, then of the wall.
+--psi4 runs the `psi4` that is on PATH with the same fitting sets (its defaults), once, and compares gradients.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import argparse
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 
@@ -56,9 +57,20 @@ def measure(arguments: list[str], folder: Path) -> tuple[float, float, float]:
     return processor, wall, memory
 
 
-def ours(command: str, molecule: Path, threads: int) -> list[str]:
+def ours(command: str, molecule: Path, threads: int, precision: str) -> list[str]:
     """The command line of `dfmp2 run` or `dfmp2 gradient`."""
-    options = ["--basis", BASIS, "--threads", str(threads), "--quiet", "--overwrite", "--output", f"{command}.h5"]
+    options = [
+        "--basis",
+        BASIS,
+        "--precision",
+        precision,
+        "--threads",
+        str(threads),
+        "--quiet",
+        "--overwrite",
+        "--output",
+        f"{command}.h5",
+    ]
     return [str(COMMAND), command, str(molecule.resolve()), *options]
 
 
@@ -85,32 +97,33 @@ def main() -> None:
     parser.add_argument("molecules", nargs="+", type=Path)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--precision", nargs="+", default=["auto", "fp64"])
     parser.add_argument("--psi4", action="store_true", help="also Psi4's gradient")
     given = parser.parse_args()
-    names = ["run", "gradient", *(["psi4"] if given.psi4 else [])]
-    heads = [
-        "molecule",
-        *names,
-        "gradient / run",
-        *(["gradient / Psi4's", "difference, Eh/bohr"] if given.psi4 else []),
-    ]
-    print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
+    heads = ["molecule", "precision", "run", "gradient", "gradient / run"]
+    heads += ["Psi4's gradient", "gradient / Psi4's", "difference, Eh/bohr"] if given.psi4 else []
+    print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|", flush=True)
     for molecule in given.molecules:
         with tempfile.TemporaryDirectory() as made:
             folder = Path(made)
-            commands = {name: ours(name, molecule, given.threads) for name in names[:2]}
-            if given.psi4:
-                commands["psi4"] = theirs(molecule, given.threads, folder)
-            found = [{name: measure(line, folder) for name, line in commands.items()} for _ in range(given.repeat)]
-            cells = [molecule.stem]
-            for name in names:
-                processor, wall, memory = (median(run[name][k] for run in found) for k in range(3))
-                cells.append(f"{wall:.1f} s, {processor:.1f} s, {memory:.0f} MB")
-            cells.append(f"{median(run['gradient'][1] / run['run'][1] for run in found):.2f}")
-            if given.psi4:
-                cells.append(f"{median(run['gradient'][1] / run['psi4'][1] for run in found):.2f}")
-                cells.append(f"{difference(folder):.1e}")
-            print("| " + " | ".join(cells) + " |", flush=True)
+            reference = measure(theirs(molecule, given.threads, folder), folder) if given.psi4 else None
+            for precision in given.precision:
+                commands = {name: ours(name, molecule, given.threads, precision) for name in ("run", "gradient")}
+                found = [{name: measure(line, folder) for name, line in commands.items()} for _ in range(given.repeat)]
+                energy, whole = ([min(run[name][k] for run in found) for k in range(3)] for name in commands)
+                cells = [molecule.stem, precision, _cell(energy), _cell(whole), _ratio(whole, energy)]
+                if reference is not None:
+                    cells += [_cell(reference), _ratio(whole, reference), f"{difference(folder):.1e}"]
+                print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def _cell(measured: Sequence[float]) -> str:
+    processor, wall, memory = measured
+    return f"{processor:.1f} s, {wall:.1f} s, {memory:.0f} MB"
+
+
+def _ratio(one: Sequence[float], other: Sequence[float]) -> str:
+    return f"{one[0] / other[0]:.2f}, {one[1] / other[1]:.2f}"
 
 
 if __name__ == "__main__":
