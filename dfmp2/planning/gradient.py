@@ -32,7 +32,7 @@ MATRICES = 24  # (nao, nao) float64 arrays of a spin: orbitals, densities, field
 MODULES = 20 * 10**6  # bytes of PySCF's and our modules that only a gradient loads
 HEAP_MOST = 40 * 10**6  # left in the C library's heap by earlier stages: 20 to 40 measured
 METRICS = 3  # (naux, naux) float64 arrays: metric, factor, two-index densities
-TWO_CENTER = 6  # of them while the metric's derivative is contracted, when there are no blocks any more
+TWO_CENTER = 3  # of them while the metric's derivative is contracted, when there are no blocks any more
 VECTORS = 40  # of the Z-vector equations, with their images
 PASS_MATRICES = 9  # (nao, nao) arrays per fitting function of a block: integrals, densities, derivatives, copies
 RESPONSE_WORK = 12 * 10**6  # of a worker of dfmp2.scf.response_matrices
@@ -156,10 +156,12 @@ def memory(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> Gra
         two_center,
     )
     smallest = needed if energy.budget == 0 else memory(work, replace(energy, budget=0), widest, threads).needed
+    block = min(functions, max(least, PACKED_MOST // packed)) * per_function
     everything = max(
+        energy.mp2_in_core + kept,
         _amplitudes(work, threads, whole) + whole + kept,
-        fixed + metric + whole + least_block + kept,
-        fixed + jk_metric + half + max(least_block, jk_workers),
+        fixed + metric + whole + block + kept,
+        fixed + jk_metric + half + max(block, jk_workers),
         vectors + energy.scf_in_core + (of_occupied if naux_scf else 0),
         two_center,
     )
