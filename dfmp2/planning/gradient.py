@@ -27,7 +27,7 @@ TILE_ARRAYS = 2  # of that size: amplitudes, and their combination
 CACHE_BYTES = 2 * 10**6  # of amplitudes, in float64, between two products
 CACHE_ARRAYS = 4  # of that size: denominators, work
 PACKED_MOST = 4 * 10**6  # bytes of packed three-centre integrals per block
-STREAM_BYTES = 8 * 10**6  # of B read from disk at a time by a worker
+STREAM_BYTES = 6 * 10**6  # of B read from disk at a time by a worker
 MATRICES = 24  # (nao, nao) float64 arrays of a spin: orbitals, densities, fields, Lagrangian
 MODULES = 20 * 10**6  # bytes of PySCF's and our modules that only a gradient loads
 HEAP_MOST = 40 * 10**6  # left in the C library's heap by earlier stages: 20 to 40 measured
@@ -191,7 +191,8 @@ def _amplitudes(work: Workload, threads: int, b: int) -> int:
     columns = max((spin.nocc * spin.nvir for spin in work.spins), default=0)
     number = FLOAT64 if work.precision == "fp64" else FLOAT32
     tiles = TILE_ARRAYS * number * max(columns, min(columns * nvir, TILE_ELEMENTS))
-    tiles += min(CACHE_ARRAYS * max(CACHE_BYTES, nvir * nvir * FLOAT64), 2 * tiles)
+    cached = max(CACHE_BYTES // FLOAT64, nvir * nvir) * number
+    tiles += min(CACHE_ARRAYS * cached, 2 * tiles)
     workers = threads * (tiles + (3 * nvir * naux + naux * naux) * FLOAT64)
     single = 0 if work.precision == "fp64" else b // 2  # the same in float32
     return _always(work, threads)[1] + METRICS * naux * naux * FLOAT64 + b + single + workers
