@@ -30,7 +30,7 @@ PACKED_MOST = 4 * 10**6  # bytes of packed three-centre integrals per block
 STREAM_BYTES = 6 * 10**6  # of B read from disk at a time by a worker
 MATRICES = 24  # (nao, nao) float64 arrays of a spin: orbitals, densities, fields, Lagrangian
 MODULES = 20 * 10**6  # bytes of PySCF's and our modules that only a gradient loads
-HEAP_MOST = 40 * 10**6  # left in the C library's heap by earlier stages: 20 to 40 measured
+HEAP_LEAST, HEAP_MOST = 14 * 10**6, 40 * 10**6  # left in the C library's heap by earlier stages
 METRICS = 3  # (naux, naux) float64 arrays: metric, factor, two-index densities
 TWO_CENTER = 3  # of them while the metric's derivative is contracted, when there are no blocks any more
 VECTORS = 40  # of the Z-vector equations, with their images
@@ -115,10 +115,11 @@ def memory(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> Gra
     functions = max(naux, naux_scf)
     least = min(widest, functions)
     least_block = least * per_function
-    amplitudes = _amplitudes(work, threads, whole if energy.mp2_fits_in_core else threads * STREAM_BYTES)
+    amplitudes = _amplitudes(work, threads, whole if energy.mp2_fits_in_core else threads * min(STREAM_BYTES, whole))
     vectors = left + VECTORS * sum(spin.occupied * (nao - spin.occupied) for spin in work.spins) * FLOAT64
     fit, read = energy.scf_fit, energy.scf_read
-    scf_on_disk = read is not None and energy.scf_in_core + vectors > room
+    streamed = max((stage.needed for stage in (fit, read) if stage is not None), default=0)
+    scf_on_disk = read is not None and streamed < energy.scf_in_core and energy.scf_in_core + vectors > room
     two_center = fixed + TWO_CENTER * max(naux, naux_scf) ** 2 * FLOAT64
     response = vectors + energy.scf_in_core
     number = FLOAT32 if work.single_exchange else FLOAT64
@@ -181,7 +182,7 @@ def _always(work: Workload, threads: int) -> tuple[int, int]:
     """Bytes of modules and what earlier stages have left, and these with matrices over basis functions."""
     whole = work.elements * work.naux * FLOAT64
     half = sum(spin.occupied for spin in work.spins) * work.nao * work.naux_scf * FLOAT64
-    left = MODULES + min(HEAP_MOST, whole + half)
+    left = MODULES + max(HEAP_LEAST, min(HEAP_MOST, whole + half))
     return left, left + MATRICES * work.nao**2 * FLOAT64 * len(work.spins) + min(LEFT_BEHIND * threads, whole)
 
 
