@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -291,6 +295,28 @@ def test_the_plan_of_a_gradient_is_that_of_its_run(call):
     refused = succeed(call("plan", *options, "--gradient", "--memory", small, "--json")).json
     assert not refused["fits"]
     assert refused["change"].startswith("--memory")
+
+
+@pytest.mark.slow
+def test_the_peak_stays_within_every_budget(tmp_path):
+    molecule = Path(__file__).parents[1] / "inputs" / "formic-acid-dimer.xyz"
+    given = [str(molecule), "--basis", "def2-tzvp", "--threads", "1"]
+
+    def facts(*arguments):
+        command = [sys.executable, "-m", "dfmp2", *arguments, "--json"]
+        return json.loads(subprocess.run(command, check=True, capture_output=True, cwd=tmp_path).stdout)
+
+    memory = facts("plan", *given, "--gradient", "--memory", "100TB")["memory_bytes"]
+    beyond = memory["comfortable"] - memory["program"]
+    more = 3 * 10**6  # libraries differ in size from one process to the next
+    budgets = [memory["comfortable"] + more, memory["program"] + beyond * 2 // 3, memory["least"] + more]
+    found = [
+        facts("gradient", *given, "--memory", f"{budget}B", "--overwrite", "--output", "x.h5") for budget in budgets
+    ]
+    for budget, one in zip(budgets, found, strict=True):
+        assert one["memory"]["measured_peak"] < 1.05 * budget
+        np.testing.assert_allclose(one["mp2_total_gradient"], found[0]["mp2_total_gradient"], atol=1e-9)
+    assert found[0]["storage"]["written"] == 0 < found[1]["storage"]["written"] < found[2]["storage"]["written"]
 
 
 def test_a_gradient_that_was_stopped_with_arrays_on_disk_goes_on(tmp_path, monkeypatch):

@@ -27,6 +27,7 @@ from dfmp2.scf import hamiltonian
 Array = NDArray[np.float64]
 Block = tuple[int, int, Array]  # p0, p1 and (p1-p0, nao, nao) numbers, symmetric in the last two
 
+SHELLS_PER_CALL = 64  # of fitting functions P, of which derivatives of (P|Q) are held at a time
 CHARGES_PER_CALL = 64  # whose field integrals are held at a time
 
 
@@ -96,9 +97,15 @@ def point_charges(mole: Any, charges: Array, density: Array) -> tuple[Array, Arr
 
 def two_center(auxmole: Any, factors: Array) -> Array:
     """sum_PQ g_PQ (P|Q)^x, (natom, 3) Eh/bohr; `factors` is g, (naux, naux), not necessarily symmetric."""
+    edges, sums = auxmole.ao_loc_nr(), np.empty((3, auxmole.nao))
+    both = factors + factors.T
     with shielded():
-        integrals = auxmole.intor("int2c2e_ip1", comp=3)  # (x, P, Q): dP/dr
-    return -by_atom(auxmole, np.einsum("xpq,pq->xp", integrals, factors + factors.T))
+        for first in range(0, auxmole.nbas, SHELLS_PER_CALL):
+            last = min(first + SHELLS_PER_CALL, auxmole.nbas)
+            integrals = auxmole.intor("int2c2e_ip1", comp=3, shls_slice=(first, last, 0, auxmole.nbas))  # dP/dr
+            rows = slice(edges[first], edges[last])
+            sums[:, rows] = np.einsum("xpq,pq->xp", integrals, both[rows])
+    return -by_atom(auxmole, sums)
 
 
 def three_center(mole: Any, auxmole: Any, densities: Iterable[Block], threads: int) -> Array:

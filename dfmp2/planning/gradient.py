@@ -27,12 +27,12 @@ TILE_ARRAYS = 2  # of that size: amplitudes, and their combination
 CACHE_BYTES = 2 * 10**6  # of amplitudes, in float64, between two products
 CACHE_ARRAYS = 4  # of that size: denominators, work
 PACKED_MOST = 4 * 10**6  # bytes of packed three-centre integrals per block
-STREAM_BYTES = 8 * 10**6  # of B read from disk at a time by a worker
+STREAM_BYTES = 6 * 10**6  # of B read from disk at a time by a worker
 MATRICES = 24  # (nao, nao) float64 arrays of a spin: orbitals, densities, fields, Lagrangian
 MODULES = 20 * 10**6  # bytes of PySCF's and our modules that only a gradient loads
-HEAP_MOST = 40 * 10**6  # left in the C library's heap by earlier stages: 20 to 40 measured
+HEAP_LEAST, HEAP_MOST = 14 * 10**6, 40 * 10**6  # left in the C library's heap by earlier stages
 METRICS = 3  # (naux, naux) float64 arrays: metric, factor, two-index densities
-TWO_CENTER = 6  # of them while the metric's derivative is contracted, when there are no blocks any more
+TWO_CENTER = 3  # of them while the metric's derivative is contracted, when there are no blocks any more
 VECTORS = 40  # of the Z-vector equations, with their images
 PASS_MATRICES = 9  # (nao, nao) arrays per fitting function of a block: integrals, densities, derivatives, copies
 RESPONSE_WORK = 12 * 10**6  # of a worker of dfmp2.scf.response_matrices
@@ -115,10 +115,11 @@ def memory(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> Gra
     functions = max(naux, naux_scf)
     least = min(widest, functions)
     least_block = least * per_function
-    amplitudes = _amplitudes(work, threads, whole if energy.mp2_fits_in_core else threads * STREAM_BYTES)
+    amplitudes = _amplitudes(work, threads, whole if energy.mp2_fits_in_core else threads * min(STREAM_BYTES, whole))
     vectors = left + VECTORS * sum(spin.occupied * (nao - spin.occupied) for spin in work.spins) * FLOAT64
     fit, read = energy.scf_fit, energy.scf_read
-    scf_on_disk = read is not None and energy.scf_in_core + vectors > room
+    streamed = max((stage.needed for stage in (fit, read) if stage is not None), default=0)
+    scf_on_disk = read is not None and streamed < energy.scf_in_core and energy.scf_in_core + vectors > room
     two_center = fixed + TWO_CENTER * max(naux, naux_scf) ** 2 * FLOAT64 if derivatives else 0
     response = vectors + energy.scf_in_core
     number = FLOAT32 if work.single_exchange else FLOAT64
@@ -156,10 +157,12 @@ def memory(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> Gra
         two_center,
     )
     smallest = needed if energy.budget == 0 else memory(work, replace(energy, budget=0), widest, threads).needed
+    block = min(functions, max(least, PACKED_MOST // packed)) * per_function
     everything = max(
+        energy.mp2_in_core + kept,
         _amplitudes(work, threads, whole) + whole + kept,
-        fixed + metric + whole + least_block + kept,
-        fixed + jk_metric + half + max(least_block, jk_workers),
+        fixed + metric + whole + block + kept,
+        fixed + jk_metric + half + max(block, jk_workers),
         vectors + energy.scf_in_core + (of_occupied if naux_scf else 0),
         two_center,
     )
@@ -179,7 +182,7 @@ def _always(work: Workload, threads: int) -> tuple[int, int]:
     """Bytes of modules and what earlier stages have left, and these with matrices over basis functions."""
     whole = work.elements * work.naux * FLOAT64
     half = sum(spin.occupied for spin in work.spins) * work.nao * work.naux_scf * FLOAT64
-    left = MODULES + min(HEAP_MOST, whole + half)
+    left = MODULES + max(HEAP_LEAST, min(HEAP_MOST, whole + half))
     return left, left + MATRICES * work.nao**2 * FLOAT64 * len(work.spins) + min(LEFT_BEHIND * threads, whole)
 
 
@@ -189,7 +192,8 @@ def _amplitudes(work: Workload, threads: int, b: int) -> int:
     columns = max((spin.nocc * spin.nvir for spin in work.spins), default=0)
     number = FLOAT64 if work.precision == "fp64" else FLOAT32
     tiles = TILE_ARRAYS * number * max(columns, min(columns * nvir, TILE_ELEMENTS))
-    tiles += min(CACHE_ARRAYS * max(CACHE_BYTES, nvir * nvir * FLOAT64), 2 * tiles)
+    cached = max(CACHE_BYTES // FLOAT64, nvir * nvir) * number
+    tiles += min(CACHE_ARRAYS * cached, 2 * tiles)
     workers = threads * (tiles + (3 * nvir * naux + naux * naux) * FLOAT64)
     single = 0 if work.precision == "fp64" else b // 2  # the same in float32
     return _always(work, threads)[1] + METRICS * naux * naux * FLOAT64 + b + single + workers
