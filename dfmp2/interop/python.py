@@ -504,7 +504,7 @@ def gradient_from_mean_field(
     ------
     dfmp2.Dfmp2Error : as of `from_mean_field` and `gradient`
     """
-    from dfmp2.gradients.gradient import on_reference
+    from dfmp2.gradients.gradient import GradientResult, on_reference
 
     if options.get("check"):
         raise InputError(
