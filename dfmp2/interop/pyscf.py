@@ -26,7 +26,6 @@ from dfmp2.progress import Listener
 
 import_pyscf()
 from pyscf import lib  # noqa: E402 - after the shield, which is what must import it first
-from pyscf.grad.rhf import GradientsBase  # noqa: E402
 
 Array = NDArray[np.float64]
 
@@ -202,8 +201,8 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         )
 
 
-class Gradients(GradientsBase):  # type: ignore[misc] # PySCF's types are not followed
-    """Gradient of a `DFMP2`, as PySCF's drivers use one.
+class Gradients(lib.StreamObject):  # type: ignore[misc]
+    """Gradient of a `DFMP2`, as PySCF's drivers use one; not a PySCF `GradientsBase`, whose import changes classes.
 
     Attributes
     ----------
@@ -211,8 +210,13 @@ class Gradients(GradientsBase):  # type: ignore[misc] # PySCF's types are not fo
     de : (natom, 3) float64, Eh/bohr, None before `kernel`
     """
 
-    atmlst: Any
-    de: Any
+    _keys: ClassVar[set[str]] = {"mol", "base", "unit", "atmlst", "de", "max_memory"}
+
+    def __init__(self, mp: Any) -> None:
+        self.verbose, self.stdout, self.max_memory = mp.verbose, mp.stdout, mp.max_memory
+        self.mol, self.base, self.unit = mp.mol, mp, "au"
+        self.atmlst: Any = None
+        self.de: Any = None
 
     def kernel(self, atmlst: Any = None) -> Array:
         """The gradient of the (scaled) energy, Eh/bohr.
@@ -226,6 +230,16 @@ class Gradients(GradientsBase):  # type: ignore[misc] # PySCF's types are not fo
         gradient: Array = found.mp2_total_gradient if chosen is None else found.mp2_total_gradient[chosen]
         self.atmlst, self.de = chosen, gradient
         return gradient
+
+    def nuc_grad_method(self) -> Gradients:
+        """Itself: PySCF's drivers take a method or its gradient."""
+        return self
+
+    def optimizer(self, solver: str = "geometric") -> Any:
+        """PySCF's optimiser of that name, on the DFMP2."""
+        from importlib import import_module
+
+        return import_module(f"pyscf.geomopt.{solver}_solver").GeometryOptimizer(self.base)
 
     def as_scanner(self) -> Any:
         """A function of a molecule that returns energy, Eh, and gradient, Eh/bohr."""
