@@ -134,10 +134,10 @@ def test_what_a_run_leaves_for_the_next_one_is_counted_once():
 
 
 def test_a_check_that_does_not_fit_is_refused_before_the_scf(monkeypatch):
-    from dfmp2.scf import hartree_fock
+    from dfmp2.mp2 import energy
 
     monkeypatch.setattr(memory, "check_stage", lambda *given: memory.Stage(10**12, 0, 0))
-    monkeypatch.setattr(hartree_fock, "run_scf", lambda *given, **named: pytest.fail("computed"))
+    monkeypatch.setattr(energy, "run_scf", lambda *given, **named: pytest.fail("computed"))
     with pytest.raises(ResourceError, match=r"1\.00 TB are required"):
         dfmp2.run("inputs/h2o.xyz", "sto-3g", check=True, memory=10**9)
 
@@ -245,6 +245,8 @@ def test_reading_ahead_costs_only_what_the_computation_does_not_hide():
     assert time.seconds(LARGE, Rates(), hidden, disk).pair_energies == pytest.approx(plain.pair_energies)
     slow = time.seconds(LARGE, Rates(), hidden, DiskRates(1e9, 1e7))
     assert slow.pair_energies == pytest.approx(100.0)
+    cached = time.seconds(LARGE, Rates(), replace(hidden, cached=True), DiskRates(1e9, 1e7, cached=1.25e7))
+    assert cached.pair_energies == pytest.approx(80.0)
     moved = Traffic(scf_written=2 * 10**9, fit_written=10**9, fit_read=3 * 10**9)
     found = time.seconds(LARGE, Rates(), moved, disk)
     memory = 8 / Rates().reorder  # s per number, of arrays that are not in memory now
@@ -391,8 +393,13 @@ def test_plan_measures_the_folder_when_arrays_go_there(tmp_path, monkeypatch, ca
     assert facts["rates"] == "measured on this host"
     assert facts["read_bytes"] > facts["written_bytes"] > 0
     assert rates.load_disk(tmp_path).read == facts["bytes_per_second"]["read"]
-    assert main(command) == 0
-    assert " written at " in capsys.readouterr().out
+    assert rates.load_disk(tmp_path).cached > 1e8
+    assert main([*command, "--memory", "200MB"]) == 0  # far less than is free
+    assert "it stays in the system's memory" in capsys.readouterr().out
+    monkeypatch.setattr(planning.resources, "available_memory", lambda: 0)
+    assert main([*command, "--memory", "200MB"]) == 0
+    said = capsys.readouterr().out
+    assert " written at " in said and "no memory free for it" in said
 
 
 @pytest.mark.parametrize("name", ["h2o", "nh2"])

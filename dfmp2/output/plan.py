@@ -61,6 +61,7 @@ def to_dict(outlook: Outlook) -> dict[str, Any]:
             "free_bytes": _free(setup.scratch),
             "written_bytes": plan.traffic.written,
             "read_bytes": plan.traffic.read,
+            "cached": plan.traffic.cached,
             "bytes_per_second": asdict(plan.disk or BUILT_IN),
             "rates": "built-in" if plan.disk is None else "measured on this host",
         },
@@ -159,11 +160,12 @@ def to_text(outlook: Outlook) -> str:
         f"free (SCF integrals: {scratch['scf_integrals']}, B: {scratch['fitted_tensor']})",
     ]
     if scratch["bytes"]:
-        speed = scratch["bytes_per_second"]
+        speed, source = scratch["bytes_per_second"], "cached" if scratch["cached"] else "read"
+        where = "it stays in the system's memory" if scratch["cached"] else "the system has no memory free for it"
         lines.append(
             f"traffic: {format_bytes(scratch['written_bytes'])} written at {format_bytes(speed['write'])}/s, "
-            f"{format_bytes(scratch['read_bytes'])} read at {format_bytes(speed['read'])}/s, partly while computing "
-            f"({speed['date'][:10] or 'built-in rates'}; the disk alone: less where the system caches it)"
+            f"{format_bytes(scratch['read_bytes'])} read at {format_bytes(speed[source])}/s, partly while computing "
+            f"({speed['date'][:10] or 'built-in rates'}; {where})"
         )
     if outlook.trainium is not None:
         lines += ["", *_trainium(outlook.trainium), f"B is made on the {facts['transform']['place']}"]

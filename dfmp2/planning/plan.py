@@ -191,7 +191,7 @@ def make_plan(
         held = replace(held, mp2_in_core=max(held.mp2_in_core, of_gradient.with_b(work, setup.active)))
         whole = held if part == "all" else replace(_memory(work, setup, "all"), mp2_in_core=held.mp2_in_core)
         gradient = of_gradient.memory(work, whole, widest, setup.active)
-    moved = time.traffic(work, held, setup.backend.limits)
+    moved = replace(time.traffic(work, held, setup.backend.limits), cached=_stays_cached(held, setup))
     tiles = sum(map(len, time.tiles_of(work, setup.backend.limits).values()))
     timings = _seconds(setup, work, known, moved, disk, certificate, gradient).only(STAGES_OF[part])
     return Plan(work, held, timings, time.pace(work, known), known, tiles, moved, disk, certificate, gradient)
@@ -354,6 +354,12 @@ def sizes(molecule: Molecule, options: Options, listener: Listener, *, scf: bool
 def trainium_shapes(work: Workload) -> tuple[Shape, ...]:
     """The shapes that the Trainium kernels see, one per spin that has something to correlate."""
     return tuple(Shape(s.nocc, s.nvir, work.naux) for s in work.spins if s.nocc and s.nvir)
+
+
+def _stays_cached(held: memory.MemoryPlan, setup: Setup) -> bool:
+    """Whether the system can keep all of what is on disk in memory that the run may not take."""
+    taken = setup.budget - resources.resident_memory()
+    return 0 < held.disk <= resources.available_memory() - max(0, taken)
 
 
 def _measured_disk(setup: Setup, listener: Listener) -> DiskRates | None:

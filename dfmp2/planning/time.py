@@ -6,7 +6,8 @@ Bytes written to and read from scratch, from the memory plan; nothing where all 
     B               written raw, read and written by the fit, read for the pair energies and, about as much of it, by
                     the certificate
 
-What is read while something is computed costs nothing as long as the computation takes longer.
+What is read while something is computed costs nothing as long as the computation takes longer. What was written stays
+in the system's memory where there is room for it beside the run, and is read from there.
 
 The SCF is its integrals, their fit, and as many builds of J and K as iterations are expected and a stability analysis
 of all rotations takes. New arrays of integrals cost the time of writing them once, in another order.
@@ -88,7 +89,8 @@ class Pace:
 class Traffic:
     """Bytes between memory and scratch: of the SCF integrals, of B raw and fitted, and of B for the pair energies.
 
-    `recomputed` : whether the four-centre integrals of a conventional SCF do not fit, and are made in every iteration.
+    `recomputed` : whether the four-centre integrals of a conventional SCF do not fit, and are made in every iteration;
+    `cached` : whether all of it stays in the system's memory, beside the run.
     """
 
     scf_written: int = 0
@@ -97,6 +99,7 @@ class Traffic:
     fit_read: int = 0
     pairs_read: int = 0
     recomputed: bool = False
+    cached: bool = False
 
     @property
     def written(self) -> int:
@@ -172,14 +175,15 @@ def seconds(
     pairs = flops["pairs_fp64"] / rates.pairs_fp64 + flops["pairs_mixed"] / rates.pairs_mixed
     rounding = 0 if work.precision == "fp64" else built / rates.reorder
     metric = work.naux**2 * METRIC_SECONDS
+    read = disk.cached if moved.cached else disk.read
     stages = {
         "scf": _scf(work, rates, moved, disk),
         "integrals": work.integrals()["integrals"] / rates.integrals,
         "fit": metric
         + flops["fit"] / rates.solve
-        + (moved.fit_written / disk.write + moved.fit_read / disk.read if moved.fit_written else built / rates.reorder),
+        + (moved.fit_written / disk.write + moved.fit_read / read if moved.fit_written else built / rates.reorder),
         "transform": flops["transform"] / rates.transform + (built + frontier) / rates.reorder,
-        "pair_energies": max(pairs + rounding, moved.pairs_read / disk.read),
+        "pair_energies": max(pairs + rounding, moved.pairs_read / read),
     }
     if work.task != "energy":
         from dfmp2.planning.gradient import seconds as of_gradient
@@ -241,4 +245,5 @@ def _scf(work: Workload, rates: Rates, moved: Traffic, disk: DiskRates) -> float
     one_electron = POTENTIAL_SECONDS * work.potentials * work.nao**2
     if work.x2c_functions:
         one_electron += X2C_SECONDS + X2C_PRODUCTS * work.x2c_functions**3 / rates.exchange
-    return integrals + max(products, moved.scf_read / disk.read) + matrices + one_electron
+    read = disk.cached if moved.cached else disk.read
+    return integrals + max(products, moved.scf_read / read) + matrices + one_electron

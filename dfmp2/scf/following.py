@@ -32,12 +32,12 @@ History = list[tuple[float, float, float]]
 class Solve(Protocol):
     """Converges the SCF: mean field, ladder and iterations.
 
-    From a density; or from orbitals and their occupations by the second-order solver, which does not climb. The
-    iterations of the `first` SCF are saved for a run that goes on.
+    From a density, which may be that of `turned` orbitals; or from orbitals and their occupations by the second-order
+    solver, which does not climb. The iterations of the `first` SCF are saved for a run that goes on.
     """
 
     def __call__(
-        self, density: Any, *, orbitals: Any = None, first: bool = False
+        self, density: Any, *, orbitals: Any = None, first: bool = False, turned: bool = False
     ) -> tuple[Any, list[str], History]: ...
 
 
@@ -156,7 +156,7 @@ def _lower(mf: Any, way: Rotation, angle: float, solve: Solve) -> tuple[Any, lis
     """
     orbitals = turned_orbitals(mf, way, angle)
     with suppress(ConvergenceError):
-        solved = solve(mf.make_rdm1(*orbitals))
+        solved = solve(mf.make_rdm1(*orbitals), turned=True)
         if solved[0].e_tot < mf.e_tot - LOWER:
             return solved
     solved = solve(None, orbitals=orbitals)

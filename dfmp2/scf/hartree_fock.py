@@ -1,9 +1,11 @@
 """Hartree-Fock through PySCF: RHF or UHF, density-fitted or conventional, with a rescue ladder.
 
-DIIS first; when it has not converged after its share of the cycle limit, a level shift, then the
-second-order solver, all within the same limit. Whoever converges is recorded. What does not
-converge gives no MP2 energy: the error says what the last iteration looked like. Which of several
-solutions is used says `dfmp2.scf.following`.
+DIIS first. Where it leaves the lowest energy it has met and does not come back, as with radicals that
+hop between occupations, ADIIS goes down from there, and DIIS takes over near the minimum. When DIIS has
+not converged after its share of the cycle limit, a level shift, then the second-order solver, all within
+the same limit. Whoever converges is recorded. What does not converge gives no MP2 energy: the error says
+what the last iteration looked like. Which of several solutions is used says `dfmp2.scf.following`. Source
+of ADIIS: Hu and Yang, J. Chem. Phys. 132, 054109 (2010).
 """
 
 from __future__ import annotations
@@ -31,6 +33,9 @@ OnIteration = Callable[[Array, Array], None]
 LEVEL_SHIFT = 0.3  # Eh, added to the virtual orbital energies on the second rung
 DIIS_LEAST = 40  # cycles DIIS always gets before the ladder starts
 DIIS_SHARE, SHIFT_SHARE = 0.6, 0.2  # of the cycle limit; the second-order solver has the rest
+CLIMBED = 8  # iterations of DIIS above its lowest energy, after which it does not come back by itself
+FAR = 1e-3  # Eh, norm of the orbital gradient; nearer to convergence the energy may go up by its rounding
+CALM, CALM_LEAST = 5e-3, 4  # Eh, gradient up to which ADIIS goes, and the iterations it gets at least
 ORTHONORMAL = 1e-6  # deviation of C^T S C from 1 up to which start orbitals count as orthonormal
 
 
@@ -123,7 +128,7 @@ def run_scf(
             else:
                 density, origin = _from_orbitals(start, mole, mf, kind), start.origin
 
-            def solve(density: Any, *, orbitals: Any = None, first: bool = False) -> Any:
+            def solve(density: Any, *, orbitals: Any = None, first: bool = False, turned: bool = False) -> Any:
                 copy = mf.copy()
                 if orbitals is not None:
                     copy.mo_coeff, copy.mo_occ = orbitals
@@ -131,7 +136,9 @@ def run_scf(
                     density = _from_orbitals(resumed, mole, mf, kind)
                 try:
                     told = on_iteration if first else None
-                    return climb(copy, density, options, listener, told, second_order=orbitals is not None)
+                    return climb(
+                        *(copy, density, options, listener, told), second_order=orbitals is not None, turned=turned
+                    )
                 finally:
                     mf._eri = copy._eri  # four-centre integrals in memory serve the next SCF too
 
@@ -244,8 +251,12 @@ def climb(
     on_iteration: OnIteration | None = None,
     *,
     second_order: bool = False,
+    turned: bool = False,
 ) -> tuple[Any, list[str], list[tuple[float, float, float]]]:
-    """Run the rungs of the ladder until one converges, or the last one alone; record every iteration."""
+    """Run the rungs of the ladder until one converges, or the last one alone; record every iteration.
+
+    From `turned` orbitals DIIS may climb back to where they came from, which is nothing that ADIIS should mend.
+    """
     limit = options.scf_max_cycles
     diis = 0 if second_order else min(limit, max(DIIS_LEAST, int(limit * DIIS_SHARE)))
     shift = 0 if second_order else min(limit - diis, int(limit * SHIFT_SHARE))
@@ -256,12 +267,16 @@ def climb(
         schedule = ExchangeSchedule(fitted)
     history: list[tuple[float, float, float]] = []
     ladder: list[str] = []
+    lowest: dict[str, Any] = {}  # energy, orbitals and occupations
+    begun, given_up = 0, False  # iterations before the present rung; whether DIIS was
 
     def watch(envs: dict[str, Any]) -> None:
         last.update({name: envs.get(name) for name in ("fock", "s1e", "x_orth")})
         energy, gradient = float(envs["e_tot"]), float(envs["norm_gorb"])
         change = energy - history[-1][0] if history else 0.0
         history.append((energy, change, gradient))
+        if energy < lowest.get("energy", np.inf):
+            lowest.update(energy=energy, orbitals=envs["mo_coeff"], occupations=envs["mo_occ"])
         listener.scf_cycle(len(history), energy, change, gradient)
         if on_iteration is not None:
             coeff, occ = np.asarray(envs["mo_coeff"]), np.asarray(envs["mo_occ"])
@@ -269,13 +284,28 @@ def climb(
                 coeff, occ = np.stack([coeff, coeff]), np.stack([occ > 0, occ > 1]).astype(np.float64)
             on_iteration(*((coeff[None], occ[None]) if occ.ndim == 1 else (coeff, occ)))
 
+    def ended(envs: dict[str, Any]) -> bool:
+        """PySCF's own criterion, or that the rung leads nowhere; asked before `watch` sees the iteration."""
+        if ladder[-1] == "ADIIS":
+            return len(history) - begun >= CALM_LEAST and float(envs["norm_gorb"]) < CALM
+        change, gradient = abs(float(envs["e_tot"]) - float(envs["last_hf_e"])), float(envs["norm_gorb"])
+        converged = change < envs["conv_tol"] and gradient < envs["conv_tol_grad"]
+        if schedule is not None and len(ladder) == 1:
+            converged = schedule.converged(envs)
+        nonlocal given_up
+        given_up = not converged and ladder == ["DIIS"] and not turned and climbed(history)
+        return converged or given_up
+
     mf.callback = watch
-    rungs = (("DIIS", diis), ("level shift", shift), ("second order", limit - diis - shift))
-    for number, (rung, cycles) in enumerate(rungs):
+    rungs = [("DIIS", diis), ("level shift", shift), ("second order", limit - diis - shift)]
+    while rungs:
+        rung, cycles = rungs.pop(0)
         if cycles <= 0:
             continue
-        mf.check_convergence = None if schedule is None or number else schedule.converged
+        begun = len(history)
+        mf.check_convergence = None if rung == "second order" else ended
         mf.level_shift = LEVEL_SHIFT if rung == "level shift" else 0.0
+        mf.DIIS = adiis() if rung == "ADIIS" else type(mf).DIIS
         mf.max_cycle = cycles
         ladder.append(rung)
         if rung == "second order":
@@ -286,6 +316,7 @@ def climb(
             mf.kernel(orbitals, occupations)
         else:
             mf.kernel(density)
+            mf.converged = mf.converged and rung != "ADIIS" and not given_up
             if mf.converged and last:  # one electron needs no iteration
                 # "fock" belongs to the last density, neither extrapolated nor shifted.
                 mf.mo_energy, mf.mo_coeff = mf.eig(last["fock"], last["s1e"], x=last["x_orth"])
@@ -295,8 +326,14 @@ def climb(
         if mf.converged:
             mf.callback = mf.check_convergence = None
             return mf, ladder, history
-        listener.stage(f"SCF not converged by {rung} in {cycles} cycles")
+        listener.stage(f"SCF not converged by {rung} in {len(history) - begun} cycles")
         density = mf.make_rdm1()
+        if given_up:
+            given_up = False
+            density = mf.make_rdm1(lowest["orbitals"], lowest["occupations"])
+            rungs.insert(0, ("ADIIS", diis - len(history)))
+        elif rung == "ADIIS":
+            rungs.insert(0, ("DIIS", diis - len(history)))
     _, change, gradient = history[-1]
     raise ConvergenceError(
         f"the SCF did not converge in {len(history)} cycles ({', '.join(ladder)}): the last energy change was "
@@ -304,6 +341,21 @@ def climb(
         f"{options.scf_gradient_tol:.1e}). Without a converged reference there is no MP2 energy. Check geometry, "
         "charge and multiplicity; raise --scf-max-cycles; or start from other orbitals with --scf-from"
     )
+
+
+def climbed(history: list[tuple[float, float, float]]) -> bool:
+    """Whether the energy left its lowest value CLIMBED iterations ago, far from convergence."""
+    if len(history) <= CLIMBED:
+        return False
+    energies, gradients = ([row[column] for row in history] for column in (0, 2))
+    return min(energies[-CLIMBED:]) > min(energies[:-CLIMBED]) and min(gradients[-CLIMBED:]) > FAR
+
+
+def adiis() -> Any:
+    """PySCF's class of ADIIS, which loads SciPy's optimisers."""
+    from pyscf import scf
+
+    return scf.ADIIS
 
 
 def require_fitting(start: StartOrbitals, mole: Any) -> None:
