@@ -128,9 +128,11 @@ PROGRAMS = {  # first word of an id -> program, what its version is of
     "fermi": ("Fermi.jl", "test suite, numbers of Psi4"),
     "byteqc": ("ByteQC", "CPU results"),
     "ferric": ("PySCF, ORCA", "numbers kept by ferric"),
+    "openqp": ("OpenQP", "test suite"),
     "metalquicha": ("metalquicha", "validation suite, reproduced by its Fortran code"),
     "ncia": ("NCI Atlas", "tables"),
     "s66x8": ("srs-app", "S66x8 data"),
+    "pycc": ("pycc", "test suite"),
 }
 
 
@@ -171,18 +173,29 @@ def tolerance_of(case: Mapping[str, Any]) -> tuple[float, str]:
 
 
 AXES = "xyz"
+SPINS = ("same", "opposite")
+LARGE_RI = "aug-cc-pvqz-ri"  # for 6-31G, where the reference is conventional MP2
+CONVENTIONAL = {  # end of what is compared -> largest difference allowed, and why
+    "dipole": (1e-6, f"conventional MP2 in the source: the fit with {LARGE_RI} leaves 2e-7 e bohr"),
+    "polar": (
+        2e-5,
+        f"conventional and analytic in the source: the fit with {LARGE_RI} and the field leave 8e-6 bohr^3",
+    ),
+}
 
 
 def gradients() -> list[Item]:
-    """Gradients, natural occupations and dipole moments from gradient_cases.json, at their own tolerance."""
+    """Gradients, natural occupations, dipole moments, polarizabilities from gradient_cases.json, at their tolerance."""
     entries = []
     for case in json.loads((DATA / "gradient_cases.json").read_text())["cases"]:
         atoms, values = lines(case["geometry"]), case["values"]
         per_bohr = {"bohr": 1.0, "angstrom": PSI4_BOHR if case["id"].startswith("psi4") else PYSCF_BOHR}[case["units"]]
-        scaled = {"os_scale": 6 / 5, "ss_scale": 1 / 3} if "-scs-" in case["id"] else {}
+        more: Item = {"os_scale": 6 / 5, "ss_scale": 1 / 3} if "-scs-" in case["id"] else {}
+        if "-polar-" in case["id"]:
+            more["polarizability"] = True
         one = calculation(
             geometry(atoms, per_bohr),
-            *(case["basis"], case["auxbasis"]),
+            *(case["basis"], case["auxbasis"] or LARGE_RI),
             multiplicity=case["multiplicity"],
             reference=case["reference"],
             scf=case["scf_type"],
@@ -190,7 +203,7 @@ def gradients() -> list[Item]:
             frozen_core=str(case["frozen_core"]),
             gradient=True,
             frozen_virtual=int(values.get("frozen virtuals", 0)),
-            **scaled,
+            **more,
         )
         found = case.get("mp2_total_gradient_Eh_per_bohr", case.get("total_gradient_Eh_per_bohr", []))
         quantities = {
@@ -204,9 +217,47 @@ def gradients() -> list[Item]:
                 quantities[f"{kind} occupation {int(name.split('[')[1].rstrip(']')) + 1}"] = value
             elif name.endswith("dipole (debye)"):
                 quantities[f"{name.split()[-3].replace('hf', 'scf')} dipole / debye"] = value
+            elif name.endswith("dipole z (a.u.)"):
+                quantities["correlation dipole z"] = value
+            elif name.split()[-1] in ("xx", "yy", "zz"):
+                quantities[f"correlation polarizability {name.split()[-1]}"] = value
         own = (case["tolerance"], "that of the source")
+        if case["auxbasis"] is None:
+            own = CONVENTIONAL[case["id"].split("-")[1]]
         made = entry(case["id"], program_of(case), case["source"], [one], quantities, own)
         entries.append({**made, "tags": sorted({*made["tags"], "gradient"})})
+    return entries
+
+
+METHOD_NAMES = {
+    **{"rohf total energy": "scf_total_energy", "alpha-beta": "mp2_opposite_spin_correlation_energy"},
+    **{"mp2 singles energy": "mp2_singles_energy", "mp2 correlation energy": "mp2_correlation_energy"},
+}
+
+
+def methods() -> list[Item]:
+    """kappa-MP2 and ROHF-MP2 from method_cases.json, at their own tolerance."""
+    entries = []
+    for case in json.loads((DATA / "method_cases.json").read_text())["cases"]:
+        values, own = case["values"], (case["tolerance"], "that of the source")
+        setting = {name: case[name] for name in ("multiplicity", "reference", "scf_auxbasis")}
+        setting |= {"scf": case["scf_type"], "frozen_core": str(case["frozen_core"])}
+        atoms = geometry(lines(case["geometry"]), {"bohr": 1.0, "angstrom": PYSCF_BOHR}[case["units"]])
+        basis = case["basis"], case["auxbasis"] or "auto"  # singles need none
+        found: dict[str, tuple[Item, Item]] = {}
+        if case["kind"] == "kappa-mp2":
+            for kappa in (0.5, 1.1, 2.0):
+                parts = {f"{spin}_spin_correlation_energy": values[f"kappa={kappa:g} {spin}-spin"] for spin in SPINS}
+                found[f"{case['id']}-{kappa:g}"] = {"method": "kappa-mp2", "kappa": kappa}, parts
+        else:
+            parts = {METHOD_NAMES[name]: value for name, value in values.items() if name in METHOD_NAMES}
+            if "alpha-alpha" in values:
+                parts["mp2_same_spin_correlation_energy"] = values["alpha-alpha"] + values["beta-beta"]
+            found[case["id"]] = {}, parts
+        for name, (more, quantities) in found.items():
+            one = calculation(atoms, *basis, **setting, **more)
+            made = entry(name, program_of(case), case["source"], [one], quantities, own)
+            entries.append({**made, "tags": sorted({*made["tags"], *(("kappa-mp2",) if more else ())})})
     return entries
 
 
@@ -466,7 +517,7 @@ def main() -> None:
     cases = json.loads((DATA / "reference_cases.json").read_text())["cases"]
     entries = [published(case) for case in cases] + composites() + psi4_runs() + bagel_runs() + nwchem_runs()
     kernels = trnblas_kernels()
-    entries += pyscf_runs() + closed_forms() + [kernels[0]] + gradients()
+    entries += pyscf_runs() + closed_forms() + [kernels[0]] + gradients() + methods()
     about = "Reference energies (hartree) of other programs; made by scripts/make_validation_entries.py."
     write("cases.json", {"about": about, "entries": entries, "left_out": left_out()})
     write("trnsci.json", {"about": about, "entries": trnsci() + kernels + closed_forms()[:2]})

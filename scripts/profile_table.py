@@ -58,7 +58,7 @@ def calls_of(shape: str) -> tuple[Call, ...]:
     """The pair calls that the backend makes for a shape on this chip."""
     size = parse_shape(shape)
     generation = calls.GENERATION[toolchain.device_target() or "trn1"]
-    return calls.pair_energy_calls(*size, generation, calls.variants(size.nvir, size.naux)[-1])
+    return calls.pair_energy_calls(*size, generation, calls.variants(size.nvir, size.naux, generation)[-1])
 
 
 def compiled(shape: str) -> list[str]:

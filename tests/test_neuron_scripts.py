@@ -111,6 +111,7 @@ def test_the_model_predicts_what_the_documentation_says(rehearsal):
     predicted = {name: found["predicted"] for name, found in rehearsal.items()}
     assert set(predicted["P1"].values()) == {1.0}  # float32 arithmetic keeps 2^-14 and 2^-20
     assert predicted["P2"]["dense, cycles per row"] == pytest.approx(4, abs=1e-9)
+    assert predicted["P2"]["2048^3 product, us"] == pytest.approx(2048**3 / 128**2 * 4 / 2.8e3)  # 749
     assert predicted["P2"]["largest relative error of 12 x 128 terms"] < 1e-6
     assert max(predicted["P3"].values()) < 1.5 * 2.0**-23
     per_element = {name: value for name, value in predicted["P4"].items() if name.endswith("per element")}
@@ -125,6 +126,18 @@ def test_the_model_predicts_what_the_documentation_says(rehearsal):
     assert set(predicted["P10"].values()) | set(predicted["P12"].values()) == {None}
     times = list(predicted["P11"].values())  # 48, 64, 80, 96, 112 KiB
     assert times[:3] == pytest.approx([times[0]] * 3) and times[3:] == pytest.approx([4 * times[0]] * 2, rel=1e-2)
+
+
+def test_a_probe_tells_a_coarse_reciprocal_and_fewer_passes(rehearsal):
+    product, functions = BY_NAME["P2"], BY_NAME["P3"]
+    predicted = rehearsal["P2"]["predicted"]
+    assert "749 us, the 568 us published elsewhere were its submission" in product.decide(predicted).text
+    single = {**predicted, "dense, cycles per row": 1.0, "2048^3 product, us": 190.0}
+    assert "1 passes in place of 4; a 2048^3 product takes 190 us, as fast as" in product.decide(single).text
+    for error, switch in ((2.0**-23, "False"), (1e-5, "True"), (1e-2, "False")):
+        found = {**rehearsal["P3"]["predicted"], "Vector reciprocal, largest relative error": error}
+        settled = {setting.place: setting.value for setting in functions.decide(found).settles}
+        assert settled["dfmp2.trainium.kernels.tiles:NEWTON"] == switch
 
 
 def test_every_constant_that_a_probe_settles_exists(rehearsal):

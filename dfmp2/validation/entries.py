@@ -31,13 +31,15 @@ TABLES = {"main": "cases.json", "trnsci": "trnsci.json"}
 TAGS = {
     "rhf": "restricted reference",
     "uhf": "unrestricted reference",
+    "rohf": "restricted open-shell reference",
+    "kappa-mp2": "regularised pair energies",
     "df-scf": "density-fitted SCF",
     "conventional-scf": "SCF with four-centre integrals",
     "frozen-core": "core orbitals left out",
     "ecp": "effective core potential",
     "ghost": "ghost atoms",
     "combination": "interaction energy or basis set extrapolation: several calculations",
-    "gradient": "gradient (Eh/bohr), natural occupations, dipole moment",
+    "gradient": "gradient (Eh/bohr), natural occupations, dipole moment, polarizability",
     "kernel": "arrays with a known energy, no molecule",
     "float64": "float32 may be more than 1e-7 Eh off: computed with auto where mixed is asked for",
     "slow": "more than about 20 seconds on two cores, or more than 2 GB",
@@ -53,13 +55,13 @@ class Calculation:
     ----------
     geometry : "O 0.0 0.0 0.22; @H ...", bohr; @ marks a ghost atom
     charge, multiplicity : of the molecule
-    reference : "rhf" or "uhf"
+    reference : "rhf", "uhf" or "rohf"
     basis, auxbasis : orbital and MP2 fitting set
     scf, scf_auxbasis : "df" with its fitting set, or "conventional" with None
     frozen_core : a number of orbitals per spin, or the name of a program's table
     scf_conv_tol : Eh, SCF convergence this entry needs
     gradient : whether gradient and densities are computed as well
-    frozen_virtual, os_scale, ss_scale : as of `dfmp2.Options`
+    frozen_virtual, method, kappa, os_scale, ss_scale, polarizability : as of `dfmp2.Options`
     """
 
     geometry: str
@@ -74,8 +76,11 @@ class Calculation:
     scf_conv_tol: float
     gradient: bool = False
     frozen_virtual: int = 0
+    method: str = "mp2"
+    kappa: float | None = None
     os_scale: float | None = None
     ss_scale: float | None = None
+    polarizability: bool = False
 
     @property
     def molecule(self) -> Molecule:
