@@ -5,6 +5,7 @@
     python scripts/neuron_first_day.py --results DIR     again: goes on with what has not passed in DIR
     python scripts/neuron_first_day.py --only smallest,water
     python scripts/neuron_first_day.py --dry-run         what would run
+    python scripts/neuron_first_day.py --lane nki-simulator   AWS's simulator alone, without a device
 
 Every step is a process of its own with its output in DIR/STEP.log. It prints what was found, what that decides and what
 to do next; after a failure the steps go on that do not need what failed, but nothing more is launched on a device that
@@ -47,7 +48,7 @@ from dfmp2.trainium.launch import environment, toolchain  # noqa: E402
 from dfmp2.trainium.launch.environment import HERE  # noqa: E402
 
 LANES = ("nki", "nki-xla")
-SOFTWARE = ("nki-simulator", "nki-interpreter")
+SIMULATOR = "nki-simulator"
 GRACE = 30.0  # s that a step gets to end what it has started
 AGREE = 1e-7  # Eh, between lanes and with PySCF
 FACTS = "P1,P3,P10,P11,P12"
@@ -85,7 +86,7 @@ class Step:
     command : arguments of the Python interpreter
     seconds : it may take
     judge : from its output and its file of numbers to the verdict, where it ended with 0
-    after : steps that must have passed; lane : on whose device it launches, "" if on none
+    after : steps that must have passed; lane : that must be usable, "" for none
     prints : its numbers are the object that it prints, not a file that it writes
     """
 
@@ -139,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0], epilog="Exit codes: 0, 1, 2, 5 to 8")
     parser.add_argument("--results", metavar="DIR", help="default: first-day-DATE")
-    parser.add_argument("--lane", choices=LANES, help="only this lane of the device (default: all that can be used)")
+    parser.add_argument("--lane", choices=(*LANES, SIMULATOR), help="only this lane (default: all of the device)")
     parser.add_argument("--only", metavar="LIST", help="steps, or beginnings of their names, with commas")
     parser.add_argument(
         "--minutes", type=float, default=60.0, metavar="N", help="begin no step after these (default: 60)"
@@ -149,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--numbers", metavar="FILE", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.ask:
-        return ask(given.ask, given.lane or "nki", Path(given.numbers))
+        return ask(given.ask, given.lane or "", Path(given.numbers))
     folder = Path(given.results or f"first-day-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}").absolute()
     lanes = (given.lane,) if given.lane else LANES
     wanted = [word.strip() for word in (given.only or "").split(",") if word.strip()]
@@ -164,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [step for step in listed if not wanted or step.name in kept_names]
     if given.dry_run:
         for step in chosen:
-            print(f"{step.name:<22}{step.about}\n{'':<22}{shown(step.command)}")
+            print(f"{step.name:<24}{step.about}\n{'':<24}{shown(step.command)}")
         return 0
     folder.mkdir(parents=True, exist_ok=True)
     day = Day(folder, rehearsing())
@@ -193,18 +194,18 @@ def rehearsing() -> bool:
 def steps(folder: Path, lanes: Sequence[str], rehearsal: bool) -> list[Step]:
     """All steps in their order: what is cheap and decides most comes first."""
     own = str(SCRIPTS / "neuron_first_day.py")
-    water = str(ROOT / "inputs/h2o.xyz")
+    molecule = str(ROOT / "inputs/h2o.xyz")
     basis = "sto-3g" if rehearsal else "cc-pvdz"
     sizes = {"medium": "9/20/40", "large": "9/40/60"} if rehearsal else {"medium": "medium", "large": "large"}
     probing, costs = (("--turns", "4,24"), "P9") if rehearsal else ((), COSTS)  # the others take hours on a host
 
-    def asked(what: str, name: str, lane: str = "nki") -> tuple[str, ...]:
-        return own, "--ask", what, "--lane", lane, "--numbers", str(folder / f"{name}.json")
+    def asked(what: str, name: str, lane: str = "") -> tuple[str, ...]:
+        return own, "--ask", what, *(("--lane", lane) if lane else ()), "--numbers", str(folder / f"{name}.json")
 
     def energy(lane: str, *more: str) -> tuple[str, ...]:
         output = str(folder / f"{lane}.dfmp2.h5")
         fixed = ("--backend", lane, "--check", "--json", "--overwrite", "--output", output)
-        return "-m", "dfmp2", "run", water, "--basis", basis, *fixed, *more
+        return "-m", "dfmp2", "run", molecule, "--basis", basis, *fixed, *more
 
     def probes(name: str, lane: str, which: str) -> tuple[str, ...]:
         fixed = ("--only", which, "--lane", lane, "--cache", str(folder / "neff"), *probing)
@@ -216,15 +217,27 @@ def steps(folder: Path, lanes: Sequence[str], rehearsal: bool) -> list[Step]:
 
     found = [
         Step("machine", "which device, packages and tools are here, and which lanes can be used",
-             asked("machine", "machine"), 300, judge_machine),
+             asked("machine", "machine", lanes[0] if len(lanes) == 1 else ""), 300, judge_machine),
         Step("predictions", "what the model predicts, written down before anything is measured",
              asked("predictions", "predictions"), 300, judge_predictions),
         Step("water-nki-interpreter", "the energy of water in our interpreter on the host, and PySCF's",
              energy("nki-interpreter"), 600, judge_water, prints=True),
+        Step("water-nki-simulator", "the energy of water in AWS's simulator",
+             energy(SIMULATOR), 900, judge_water, lane=SIMULATOR, prints=True),
     ]  # fmt: skip
     for lane in lanes:
         first = f"smallest-{lane}"
-        marker = lane.replace("-", "_")
+        marker, water = lane.replace("-", "_"), f"water-{lane}"
+        check = ("-m", "dfmp2", "kernels", "check", "--lane", lane)
+        pytest = ("-m", "pytest", "-p", "no:cacheprovider", "-m", marker, "--require", marker)
+        contract = Step(f"contract-{lane}", "twelve awkward blocks of pair terms against their definition",
+                        check, 1500, judge_plain, (water,), lane)  # fmt: skip
+        tests = Step(f"tests-{lane}", "the tests of the lane; a skipped one counts as failed",
+                     (*pytest, str(ROOT / "tests/test_nki_on_lanes.py")), 3600, judge_plain, (water,),
+                     lane)  # fmt: skip
+        if lane == SIMULATOR:
+            found += [contract, tests]
+            continue
         found += [
             Step(first, "does one copy of 128 x 64 numbers compile, load, run and come back?",
                  asked("smallest", first, lane), 900, judge_smallest, lane=lane),
@@ -234,34 +247,29 @@ def steps(folder: Path, lanes: Sequence[str], rehearsal: bool) -> list[Step]:
                  asked("guard", f"guard-{lane}", lane), 600, judge_guard, (first,), lane),
             Step(f"facts-{lane}", "do the facts hold on which the kernels rest?",
                  probes(f"facts-{lane}", lane, FACTS), 1500, judge_facts, (first,), lane),
-            Step(f"water-{lane}", "the energy of water, and the guard's verdict",
+            Step(water, "the energy of water, and the guard's verdict",
                  energy(lane), 900, judge_water, (first,), lane, prints=True),
             Step(f"transform-{lane}", "the same with B made on the device",
-                 energy(lane, "--transform", "device"), 900, judge_water, (f"water-{lane}", f"kept-{lane}"), lane,
+                 energy(lane, "--transform", "device"), 900, judge_water, (water, f"kept-{lane}"), lane,
                  prints=True),
             Step(f"medium-{lane}", "time of the medium shape beside the prediction",
-                 timed(f"medium-{lane}", lane, "medium"), 1500, judge_times, (f"water-{lane}",), lane),
+                 timed(f"medium-{lane}", lane, "medium"), 1500, judge_times, (water,), lane),
             Step(f"large-{lane}", "time of the large shape beside the prediction",
                  timed(f"large-{lane}", lane, "large"), 2400, judge_times, (f"medium-{lane}",), lane),
-            Step(f"contract-{lane}", "twelve awkward blocks of pair terms against their definition",
-                 ("-m", "dfmp2", "kernels", "check", "--lane", lane), 1500, judge_plain, (first,), lane),
+            contract,
         ]  # fmt: skip
         if lane == "nki":
             found.append(
                 Step("profile-nki", "how busy is each engine, beside the prediction",
                      (str(SCRIPTS / "profile_table.py"), "--capture", "small" if rehearsal else "medium", "--results",
                       str(folder)), 900, judge_plain, ("medium-nki",), lane))  # fmt: skip
-        tests = ("-m", marker, "--require", marker, str(ROOT / "tests/test_nki_on_lanes.py"))
         found += [
             Step(f"costs-{lane}", "what do instructions, transfers and launches cost?",
                  probes(f"costs-{lane}", lane, costs), 3600, judge_probes, (first,), lane),
-            Step(f"tests-{lane}", "the tests of the lane; a skipped one counts as failed",
-                 ("-m", "pytest", "-p", "no:cacheprovider", *tests), 3600, judge_plain, (f"water-{lane}",), lane),
+            tests,
             Step(f"compile-{lane}", "how long does compiling larger blocks take?",
                  probes(f"compile-{lane}", lane, "P8"), 3600, judge_probes, (first,), lane),
         ]  # fmt: skip
-    found.insert(3, Step("water-nki-simulator", "the energy of water in AWS's simulator", energy("nki-simulator"), 900,
-                         judge_water, prints=True))  # fmt: skip
     return found
 
 
@@ -273,10 +281,10 @@ def run(day: Day, chosen: Sequence[Step], end: float) -> int:
     for number, step in enumerate(chosen, 1):
         print(f"\n[{number}/{len(chosen)}] {step.name}: {step.about}", flush=True)
         missing = [name for name in step.after if name in [s.name for s in chosen] and not day.passed(name)]
-        refused = day.machine.get("lanes", {}).get(step.lane or step.name.removeprefix("water-"))
+        refused = day.machine.get("lanes", {}).get(step.lane)
         if day.passed(step.name) and step.name != "machine":
             print("    passed before")
-        elif stopped and step.lane:
+        elif stopped and step.lane in LANES:
             print(f"    not run: the device failed in {stopped}")
         elif missing:
             print(f"    not run: {', '.join(missing)} did not pass")
@@ -372,12 +380,12 @@ def end(child: subprocess.Popen[bytes]) -> None:
 
 def judge_machine(_: str, found: Found) -> Verdict:
     """Lanes that can be used."""
-    usable = [lane for lane in LANES if found["lanes"][lane] is None]
+    usable = [lane for lane in found["wanted"] if found["lanes"][lane] is None]
     chip = f"{found['instance'] or 'unknown instance'} ({found['target'] or 'no chip'})"
     told = f"{chip}, {found['versions'] or 'no packages'}"
     if not usable:
-        sign = diagnose("\n".join(found["lanes"][lane] for lane in reversed(LANES)), 6)
-        return Verdict(f"{told}; {sign.what}", "no lane of the device can be used", sign.then, 6)
+        sign = diagnose("\n".join(found["lanes"][lane] for lane in reversed(found["wanted"])), 6)
+        return Verdict(f"{told}; {sign.what}", "none of the lanes can be used", sign.then, 6)
     return Verdict(told, f"lanes {' and '.join(usable)} can be used", expected(found))
 
 
@@ -518,7 +526,7 @@ def ask(what: str, lane: str, numbers: Path) -> int:
     return 0
 
 
-def machine(_: str) -> Found:
+def machine(lane: str) -> Found:
     """Device, versions, tools, variables and why lanes cannot be used; no names, no addresses."""
     found = toolchain.versions(toolchain.PACKAGES, HERE) | toolchain.versions(toolchain.PACKAGES, HERE, HERE.python)
     system = {name: version for name in PACKAGES if (version := debian(name))}
@@ -532,7 +540,8 @@ def machine(_: str) -> Found:
         "bindings": (toolchain.bindings() or ("none",))[0],
         "variables": {k: v for k, v in sorted(os.environ.items()) if k.startswith(SHOWN)},
         "neuron-ls": neuron_ls(),
-        "lanes": {lane: toolchain.refusal(lane) for lane in (*LANES, "nki-simulator")},
+        "wanted": [lane] if lane else list(LANES),
+        "lanes": {name: toolchain.refusal(name) for name in (*LANES, SIMULATOR)},
     }
 
 

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by the Neuron scripts: messages, dry runs, results folder, and where Neuron's tools are.
+# Sourced by scripts: messages, values of options, dry runs, paths.
 
 PYTHON="${PYTHON:-python3}"
 DRY_RUN="${DRY_RUN:-0}"
@@ -27,26 +27,6 @@ run() {
 value() {
   [[ $# -ge 2 && -n "$2" && "$2" != --* ]] || fail 2 "$1 needs a value; see --help"
   printf '%s' "$2"
-}
-
-# What a shell without a profile lacks: HOME, the interpreter's own tools and Neuron's on PATH, its libraries.
-prepare_host() {
-  local home
-  command -v "$PYTHON" >/dev/null || fail 2 "no $PYTHON: set PYTHON to the interpreter that has dfmp2"
-  home="$(getent passwd "$(id -u)" | cut -d: -f6)"
-  export HOME="${HOME:-${home:-/tmp}}"
-  PATH="$(dirname "$(command -v "$PYTHON")"):/opt/aws/neuron/bin:$PATH"
-  export PATH PYTHON
-  export LD_LIBRARY_PATH="/opt/aws/neuron/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-}
-
-require_dfmp2() {
-  [[ "$DRY_RUN" == 1 ]] && return
-  has_dfmp2
-}
-
-has_dfmp2() {
-  "$PYTHON" -P -c 'import dfmp2' 2>/dev/null || fail 2 "$PYTHON has no dfmp2: pip install -e '.[test]', or set PYTHON"
 }
 
 # absolute PATH: seen from where the script was started.

@@ -39,7 +39,7 @@ from neuron_probes.probe import ProbeError  # noqa: E402
 from neuron_probes.questions import PROBES  # noqa: E402
 
 KERNELS = ("products", "elementwise", "transfers", "counted_loop", "residents")  # biases breaks a rule on purpose
-SHELL = ("run_simulator_tests", "run_xla_tests", "install_for_tests")
+SHELL = ("run_xla_tests", "install_for_tests")
 BY_NAME = {probe.name: probe for probe in PROBES}
 
 

@@ -23,8 +23,8 @@ ERRORS = {
 }
 OUT = "output_0"  # the name that the compiler gives (export_neff.py of sample-spectral-dns-on-aws-neuron)
 ARCHITECTURE = {"trn1": "v2", "trn2": "v3"}
-SLOW, SLOWER = 2.0, 0.05  # s in which launches are slow with slow-start, s that each of them takes then
-LINE, PER_TRANSFER = 96 * 1024, 1e-3  # bytes per partition; s that a transfer takes, four times as long beyond
+SLOW, SLOWER = 5.0, 0.05  # s in which launches are slow with slow-start, s that each of them takes then
+LINE, PER_TRANSFER = 96 * 1024, 3e-3  # bytes per partition; s that a transfer takes, four times as long beyond
 COUNTING = Lock()  # cores of a test may share the process
 BEGUN = time.perf_counter()
 
