@@ -20,9 +20,10 @@ from dfmp2.trainium.calls import Program, program_of
 from dfmp2.trainium.costs import prediction
 from dfmp2.trainium.costs.chips import BY_TARGET, Assumptions
 from dfmp2.trainium.costs.schedule import settle
+from dfmp2.trainium.entry import TARGETS
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
 from dfmp2.trainium.layout import EDGE
-from neuron_probes.probe import Check, ProbeError
+from neuron_probes.probe import CHIP, Check, ProbeError
 
 NVIR = 32  # virtual orbitals of a small problem
 WARM = 7  # timed attempts, of which the shortest counts
@@ -113,7 +114,7 @@ class ModelBench:
     few, many = 8, 24  # times grow evenly with the turns, so that few will do
 
     def __init__(self, settings: Settings | None = None) -> None:
-        self._settings = settings or Settings()
+        self._settings = settings or Settings(target=TARGETS[CHIP.name])
         self._counting = replace(self._settings, arithmetic=False)
         self._chip = BY_TARGET[self._settings.target]
         self._spans: dict[Program, float] = {}
