@@ -33,7 +33,7 @@ if str(SCRIPTS) not in sys.path:
     sys.path.insert(0, str(SCRIPTS))
 
 from neuron_probes.bench import LANES, DeviceBench, ModelBench  # noqa: E402
-from neuron_probes.probe import Answer, Numbers, Probe, ProbeError  # noqa: E402
+from neuron_probes.probe import CHIP, Answer, Numbers, Probe, ProbeError  # noqa: E402
 from neuron_probes.questions import PROBES  # noqa: E402
 
 from dfmp2.errors import BackendUnavailable, Dfmp2Error  # noqa: E402
@@ -234,7 +234,7 @@ def compile_here(nocc: int, nvir: int, naux: int, edge: int) -> dict[str, float]
 def report(answers: Sequence[Answer], lane: str) -> str:
     """All answers in words."""
     if lane == "model":
-        lines = ["dry run: predicted by the interpreter and the cost model; nothing was measured", ""]
+        lines = [f"dry run: predicted by the interpreter and the cost model for {CHIP.name}; nothing was measured", ""]
     else:
         lines = [f"measured on lane {lane}; in brackets what was predicted", ""]
     for answer in answers:

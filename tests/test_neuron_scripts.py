@@ -22,6 +22,7 @@ from dfmp2.trainium.calls import SHAPES
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions
 from dfmp2.trainium.costs.schedule import schedule_call
 from dfmp2.trainium.interpreter.lint import lint
+from dfmp2.trainium.interpreter.rules import Settings
 from dfmp2.trainium.launch import compiler
 from tests.stand_in_nki.site import planted
 
@@ -33,7 +34,7 @@ import draw_pair  # noqa: E402
 import neuron_benchmark  # noqa: E402
 import probe_neuron  # noqa: E402
 import profile_table  # noqa: E402
-from neuron_probes import bench  # noqa: E402
+from neuron_probes import bench, rates  # noqa: E402
 from neuron_probes.bench import DeviceBench, ModelBench  # noqa: E402
 from neuron_probes.probe import ProbeError  # noqa: E402
 from neuron_probes.questions import PROBES  # noqa: E402
@@ -138,6 +139,19 @@ def test_a_probe_tells_a_coarse_reciprocal_and_fewer_passes(rehearsal):
         found = {**rehearsal["P3"]["predicted"], "Vector reciprocal, largest relative error": error}
         settled = {setting.place: setting.value for setting in functions.decide(found).settles}
         assert settled["dfmp2.trainium.kernels.tiles:NEWTON"] == switch
+
+
+def test_on_trn2_the_hardware_makes_descriptors_too(monkeypatch):
+    monkeypatch.setattr(rates, "CHIP", CHIPS["trn2"])
+    found = rates.transfers(ModelBench(Settings(target="gen3")))
+    assert len(found) == 6
+    assert found["24.6 kB runs, hardware, GB/s"] == pytest.approx(368 * 24_576 / (24_576 + 512), rel=2e-3)
+    quicker = {
+        name: value * (1.2 if "hardware" in name else 1.1 if "unknown" in name else 1) for name, value in found.items()
+    }
+    for numbers, mode in ((found, "none"), (quicker, "hwdge")):
+        settled = {setting.place: setting.value for setting in rates.decide_transfers(numbers).settles}
+        assert settled["dfmp2.trainium.kernels.tiles:DGE"] == f"nisa.dge_mode.{mode}"
 
 
 def test_every_constant_that_a_probe_settles_exists(rehearsal):

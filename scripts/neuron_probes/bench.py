@@ -20,10 +20,10 @@ from dfmp2.trainium.calls import Program, program_of
 from dfmp2.trainium.costs import prediction
 from dfmp2.trainium.costs.chips import BY_TARGET, Assumptions
 from dfmp2.trainium.costs.schedule import settle
+from dfmp2.trainium.entry import TARGETS
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
-from dfmp2.trainium.launch import toolchain
 from dfmp2.trainium.layout import EDGE
-from neuron_probes.probe import Check, ProbeError
+from neuron_probes.probe import CHIP, Check, ProbeError
 
 NVIR = 32  # virtual orbitals of a small problem
 WARM = 7  # timed attempts, of which the shortest counts
@@ -140,7 +140,7 @@ class ModelBench:
     few, many = 8, 24  # times grow evenly with the turns, so that few will do
 
     def __init__(self, settings: Settings | None = None) -> None:
-        here = Settings(target="gen3" if toolchain.device_target() == "trn2" else "gen2")
+        here = Settings(target=TARGETS[CHIP.name])
         self._settings = replace(settings or here, measured=False)  # a chip is slow where the interpreter refuses
         self._counting = replace(self._settings, arithmetic=False)
         self._chip = BY_TARGET[self._settings.target]

@@ -9,12 +9,11 @@ import numpy as np
 
 from dfmp2.trainium import calls
 from dfmp2.trainium.calls import SHAPES
-from dfmp2.trainium.costs.chips import CHIPS, Assumptions
+from dfmp2.trainium.costs.chips import Assumptions
 from dfmp2.trainium.costs.schedule import schedule_call
 from dfmp2.trainium.interpreter.rules import Shape
-from dfmp2.trainium.launch import toolchain
 from neuron_probes.arithmetic import ELEMENTWISE
-from neuron_probes.probe import Bench, Decision, Numbers, Setting
+from neuron_probes.probe import CHIP, Bench, Decision, Numbers, Setting
 
 DISPATCH = "dfmp2.trainium.costs.prediction:"
 SIZES = (("medium", 8), ("medium", 16), ("large", 16))  # 6, 25 and 85 thousand statements
@@ -28,8 +27,7 @@ MOST_MEMORY = 24 * 2**30  # bytes, of the 32 GiB of a trn1.2xlarge
 def queue(bench: Bench) -> Numbers:
     """P6: ms of one call and of each further call in a queue, of a kernel that does nothing and of a pair block."""
     tiny = {"x": np.ones((128, 64), np.float32), "rounds": 1}
-    generation = CHIPS[toolchain.device_target() or "trn1"].target
-    block = calls.pair_energy_calls(*SHAPES["medium"], generation)[0]
+    block = calls.pair_energy_calls(*SHAPES["medium"], CHIP.target)[0]
     rng = np.random.default_rng(6)
     given = {
         name: rng.uniform(0.1, 1.0, value.shape).astype(np.float32) if isinstance(value, Shape) else value
@@ -70,9 +68,8 @@ def decide_queue(found: Numbers) -> Decision:
 
 @cache
 def predicted_block() -> tuple[float, float]:
-    """Predicted ms of an off-diagonal block of the medium shape on this chip, and of its Tensor Engine."""
-    chip = CHIPS[toolchain.device_target() or "trn1"]
-    _, account, _ = schedule_call(calls.pair_energy_calls(*SHAPES["medium"], chip.target)[0], chip, Assumptions())
+    """Predicted ms of an off-diagonal block of the medium shape, and of its Tensor Engine."""
+    _, account, _ = schedule_call(calls.pair_energy_calls(*SHAPES["medium"], CHIP.target)[0], CHIP, Assumptions())
     return account.makespan / 1e6, account.busy["tensor"] / 1e6
 
 

@@ -6,16 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.trainium.costs.chips import CHIPS, DMA_QUEUES, FLOAT32_PASSES, RECIPROCAL, Assumptions
-from dfmp2.trainium.launch import toolchain
+from dfmp2.trainium.costs.chips import DMA_QUEUES, FLOAT32_PASSES, RECIPROCAL, Assumptions
 from neuron_probes.arithmetic import ELEMENTWISE, PE_MODEL, PRODUCTS
-from neuron_probes.probe import Bench, Check, Decision, Numbers, Setting
+from neuron_probes.probe import CHIP, Bench, Check, Decision, Numbers, Setting
 
 TRANSFERS = "neuron_probes.transfers"
-CHIP = CHIPS[toolchain.device_target() or "trn1"]
 SHORT, LONG = 64, 512
 RUNS = ((512, 512, "24.6 kB"), (672, 336, "1.3 kB"))  # columns of the source, columns loaded, run length
 SLICES = 12
+MODES = ("static", "unknown", "hardware")  # who makes descriptors: the host, whom the compiler takes, DGE (trn2)
+CHOICES = {
+    "none": "static descriptors are as good",
+    "unknown": "let the compiler choose the descriptors",
+    "hwdge": "let the hardware make the descriptors, on trn2 only",
+}
 COSTS = "dfmp2.trainium.costs."
 CUBE = "2048^3 product, us"
 CUBE_TILES = 16 * 16 * 4  # products of 128 x 128 x 512
@@ -144,8 +148,8 @@ def transfers(bench: Bench) -> Numbers:
     for columns, width, name in RUNS:
         source = np.ones((4 * 128, SLICES, columns), np.float32)
         size = 128 * SLICES * width * 4
-        for mode, unknown in (("static", False), ("unknown", True)):
-            given = {"source": source, "width": width, "unknown": unknown}
+        for number, mode in enumerate(MODES if CHIP.target == "gen3" else MODES[:2]):
+            given = {"source": source, "width": width, "mode_number": number}
             time = bench.nanoseconds(TRANSFERS, "loads", given, "repeats", _close(np.ones((128, 1))))
             found[f"{name} runs, {mode}, GB/s"] = size / time
     return found
@@ -159,11 +163,16 @@ def decide_transfers(found: Numbers) -> Decision:
     inverse = (slow[1] - slow[0]) / (1 / runs[1] - 1 / runs[0])
     top = 1 / max(slow[0] - inverse / runs[0], 1e-9)
     half = max(0.0, inverse * top)
-    gains = [found[f"{name} runs, unknown, GB/s"] / found[f"{name} runs, static, GB/s"] for _, _, name in RUNS]
-    mode = "unknown" if min(gains) > 1.05 else "none"
+    mode, least = "none", 1.05  # what is gained on static descriptors, in long and in short runs
+    for name, member in (("unknown", "unknown"), ("hardware", "hwdge")):
+        speeds = [
+            (found.get(f"{run} runs, {name}, GB/s", 0.0), found[f"{run} runs, static, GB/s"]) for _, _, run in RUNS
+        ]
+        gain = min(speed / static for speed, static in speeds)
+        if gain > least:
+            mode, least = member, gain
     return Decision(
-        f"{top:.0f} GB/s for endless runs, half of it at {half:.0f} bytes; "
-        + ("let the compiler choose the descriptors" if mode == "unknown" else "static descriptors are as good"),
+        f"{top:.0f} GB/s for endless runs, half of it at {half:.0f} bytes; " + CHOICES[mode],
         (
             Setting(f"{COSTS}chips:Chip.dma", f"{top / DMA_QUEUES:.1f} for {CHIP.name} (now {CHIP.dma})"),
             Setting(f"{COSTS}chips:Assumptions.dma_half", f"{half:.0f} (now {Assumptions().dma_half})"),

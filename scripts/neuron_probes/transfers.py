@@ -15,13 +15,17 @@ from dfmp2.trainium.kernels.tiles import P, load, row_sum, sbuf, sbuf3
 
 
 @nki.jit
-def loads(source: nl.ndarray, width: int, repeats: int, unknown: bool) -> nl.ndarray:
-    """unknown : leave the way descriptors are made to the compiler, in place of static ones."""
+def loads(source: nl.ndarray, width: int, repeats: int, mode_number: int) -> nl.ndarray:
+    """mode_number : how descriptors are made: 0 static, 1 as the compiler likes, 2 by the hardware (trn2)."""
     blocks = source.shape[0] // P
     slices = source.shape[1]
     out = nl.ndarray((P, 1), dtype=nl.float32, buffer=nl.shared_hbm)
     seen = sbuf(repeats)
-    mode = nisa.dge_mode.unknown if unknown else nisa.dge_mode.none
+    mode = nisa.dge_mode.none
+    if mode_number == 1:
+        mode = nisa.dge_mode.unknown
+    if mode_number == 2:
+        mode = nisa.dge_mode.hwdge
     for turn in range(repeats):
         block = turn % blocks
         tile = sbuf3(slices, width)
