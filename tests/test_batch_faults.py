@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from dfmp2.errors import Dfmp2Error
 from dfmp2.execution.pool import Died, Slot
 from tests import broken_worker
 from tests.conftest import COMMAND, MOLECULES, Runner, succeed
@@ -80,6 +81,20 @@ def test_a_slot_sets_up_its_process_and_replaces_a_dead_one(
     finally:
         slot.close()
     assert not multiprocessing.active_children()
+
+
+def test_a_worker_that_cannot_start_blames_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time the task is left to be given again; the third time says why."""
+    monkeypatch.setattr("dfmp2.execution.pool.begin", broken_worker.end_at_once)
+    slot = Slot(1, 10**9, {})
+    for _ in range(2):
+        slot.submit(broken_worker.surroundings)
+        with pytest.raises(Died) as death:
+            slot.result()
+        assert death.value.terminated
+    slot.submit(broken_worker.surroundings)
+    with pytest.raises(Dfmp2Error, match=r"^a worker cannot start: its worker process failed \(exit code 3\)"):
+        slot.result()
 
 
 def test_each_fault_fails_its_item_alone(planted: None, call: Runner, folder: Path, monkeypatch) -> None:

@@ -82,8 +82,13 @@ def test_one_device_per_worker(tmp_path):
         pinning("nki", 0, 1, {"NEURON_RT_VISIBLE_CORES": "5-2"})
 
 
-def test_sizes_are_those_of_the_molecule(tmp_path, water, radical):
-    """They are what the calculations stored; the order of atoms is no matter, and what is refused costs nothing."""
+def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
+    """They are what the calculations stored; the order of atoms is no matter, and what is refused costs nothing.
+
+    Neither a device nor the scratch folder of the hosts that compute need be here.
+    """
+    monkeypatch.setenv("DFMP2_REQUIRE_NKI", "1")
+    monkeypatch.setenv("DFMP2_SCRATCH", "/no such folder")
     for name, stored in (("h2o", water), ("nh2", radical)):
         sizes, (first, *rest) = stored.json["sizes"], MOLECULES[name].splitlines()[2:]
         for file, atoms in (("given", [first, *rest]), ("turned", [*rest, first])):

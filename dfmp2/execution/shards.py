@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from dfmp2.errors import Dfmp2Error, InputError
@@ -27,7 +27,6 @@ from dfmp2.progress import Silent
 
 PER_ITEM = 0.1  # s beside the calculation itself: reading, planning, writing
 MOST_SHARDS = 100_000
-HERE: dict[str, Any] = {"backend": "cpu", "transform": "host", "memory": None, "threads": 1, "scratch": None}
 SCHEDULERS = (  # variables: index, first index (or None), count
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_COUNT"),
     ("AWS_BATCH_JOB_ARRAY_INDEX", None, "AWS_BATCH_JOB_ARRAY_SIZE"),
@@ -59,7 +58,7 @@ def works(batch: Batch, inputs: Inputs) -> list[Work]:
         state = molecule.charge, molecule.multiplicity, asked
         series, alike = repr((molecule.labels, state)), repr((sorted(molecule.labels), state))
         try:
-            known[alike] = known.get(alike) or plan.sizes(molecule, replace(item.options, **HERE), Silent())
+            known[alike] = known.get(alike) or plan.sizes(molecule, item.options, Silent())
         except Dfmp2Error:  # the item itself will say what is wrong
             series = f"alone {place}"
         load = known.get(alike)

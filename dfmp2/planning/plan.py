@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -341,9 +342,16 @@ def foresee(
 
 
 def sizes(molecule: Molecule, options: Options, listener: Listener, *, scf: bool = False) -> Workload:
-    """Sizes of a run, without planning it; `scf` also those of its SCF, which takes longer to find out."""
-    options = options.settled(molecule.multiplicity)
-    setup = prepare(options, "dfmp2 kernels")
+    """Sizes of a run, without planning it: neither its backend nor its scratch folder need be here.
+
+    `scf` also those of its SCF, which takes longer to find out.
+    """
+    from dfmp2.backends.cpu import CpuBackend
+    from dfmp2.molecule.pyscf_shield import import_pyscf
+
+    import_pyscf()
+    options, count = options.settled(molecule.multiplicity), options.threads or resources.usable_cores()
+    setup = Setup(options, CpuBackend(count), "", count, count, resources.available_memory(), Path(), "")
     with threads.limited(setup.threads):
         system = resolve(molecule, setup, listener, doubt_units=False)
         kind = reference_kind(options, molecule.multiplicity)
