@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from dfmp2.errors import Dfmp2Error, InputError
@@ -62,6 +62,8 @@ def works(batch: Batch, inputs: Inputs) -> list[Work]:
         except Dfmp2Error:  # the item itself will say what is wrong
             series = f"alone {place}"
         load = known.get(alike)
+        if load is not None and item.task != "energy":  # an optimisation counts as one gradient
+            load = replace(load, task="properties" if item.task == "properties" else "gradient")
         found.append(Work(place, cost(load), series, load))
     return found
 
