@@ -18,9 +18,11 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_frames, read_xyz
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
+from dfmp2.output.study import read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
 from dfmp2.studies.optimize import Constraints, Search, optimize_geometry
+from dfmp2.studies.runs import Keeper
 from dfmp2.studies.vibrations import masses, symmetry_number, thermochemistry, vibrations
 from tests.conftest import Runner, listing, succeed
 from tests.faults import EACH, Stopping
@@ -55,6 +57,28 @@ def test_two_starts_come_to_the_same_minimum():
     runs = list(first.runs.values())
     assert np.abs(runs[-1].gradient.mp2_total_gradient).max() < 1.5e-5
     assert runs[-1].reference.cycles < runs[0].reference.cycles  # from the orbitals of the step before
+
+
+def test_what_is_left_of_passed_steps(folder: Path) -> None:
+    """Densities of the last geometry alone, in memory and in the file; a start that is converged takes no step."""
+    study = optimize_geometry(FLUORIDE, EXACT, keeper=Keeper(folder / "x.h5"), listener=Silent())
+    for found in (study, read_study(folder / "x.h5")):
+        *passed, last = (run.properties.relaxed_density.shape for run in found.runs.values())
+        assert set(passed) == {(1, 0, 0)} and last == (1, 11, 11)
+        assert all(abs(run.properties.relaxed_dipole).max() > 0.5 for run in found.runs.values())
+    again = optimized(study.last, Search())
+    assert again.complete and again.settings["steps"] == 0
+    assert again.values["optimized_total_energy"].value == pytest.approx(
+        study.values["optimized_total_energy"].value, abs=3e-8
+    )
+
+
+def test_torsions_are_soft():
+    """Methylamine takes 9 steps with the force constants of torsions that geomeTRIC has."""
+    atoms = "C .15 1.48 .1; N 0 -1.51 .14; H -1.97 2.34 .11; H -.88 -2.15 1.45; H -.96 -2.1 -1.53; H 1.14 2.18 1.77"
+    rows = [row.split() for row in f"{atoms}; H 1.17 2.18 -1.77".split(";")]
+    start = Molecule([row[0] for row in rows], [[float(x) for x in row[1:]] for row in rows])
+    assert optimized(start, Search(), replace(EXACT, basis="sto-3g")).settings["steps"] <= 6
 
 
 def test_the_scaled_energy_is_minimised():
@@ -118,7 +142,7 @@ def test_stopped_again_and_again(call: Runner, folder: Path, monkeypatch: pytest
     assert not (folder / "x.h5.checkpoint").exists()
 
     short = call(*command, "--max-steps", "1", "--output", "y.h5")
-    assert short.code == 4 and "no minimum after 1 steps: allow more with --max-steps" in short.message
+    assert short.code == 4 and "no minimum after 1 step: allow more with --max-steps" in short.message
     assert short.json["status"] == "incomplete" and len(read_frames("y.trajectory.xyz")) == 2
     longer = succeed(call(*command, "--output", "y.h5", "--resume")).json
     assert longer["final_geometry"] == whole["final_geometry"]

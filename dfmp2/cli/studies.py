@@ -334,9 +334,11 @@ def optimize(
             write_atomically(file, content, overwrite=display.overwrite or display.resume)
 
     def ending(study: Study) -> str:
+        from dfmp2.output.document import counted
+
         energy, steps = study.values["optimized_total_energy"].value, study.settings["steps"]
         said = "" if study.complete else "not converged, "
-        return f"{said}{steps} steps, E = {energy:.10f} Eh; {last}, {path}"
+        return f"{said}{counted(steps, 'step')}, E = {energy:.10f} Eh; {last}, {path}"
 
     beside = {"--xyz": last, "--trajectory": path}
     run_study("optimization", read.molecule.name, compute, ending, display, given, beside=beside, finish=finish)

@@ -38,6 +38,7 @@ from dfmp2.studies.runs import (
     examine,
     gradient,
     require_memory,
+    without_densities,
 )
 from dfmp2.studies.vibrations import Vibrations, masses, on_a_line, symmetry_number, thermochemistry, vibrations
 
@@ -138,9 +139,7 @@ def harmonic_frequencies(
 
 def gradient_alone(*arguments: Any, **more: Any) -> MP2Result:
     """As `dfmp2.studies.runs.gradient`, without the densities: of 6 natom + 1 runs they would fill memory and file."""
-    result = gradient(*arguments, **more)
-    none, properties = np.empty((result.reference.nspin, 0, 0)), GradientResult(result).properties
-    return replace(result, properties=replace(properties, unrelaxed_density=none, relaxed_density=none))
+    return without_densities(gradient(*arguments, **more))
 
 
 def _require_vibrations(molecule: Molecule) -> None:

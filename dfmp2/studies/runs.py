@@ -152,6 +152,7 @@ class Task:
     then : the steps after those, in groups whose steps do not need each other, from the results so far (which grow);
         raises Unfinished where it gives up
     compute : a run of a step, None for `dfmp2.mp2.energy.mp2_energy`
+    passed : what is left of a run when the next one is done, None for all of it
     """
 
     kind: str
@@ -165,6 +166,7 @@ class Task:
     start: StartOrbitals | None = None
     then: Callable[[Results], Iterator[Sequence[Step]]] | None = None
     compute: Callable[..., MP2Result] | None = None
+    passed: Callable[[MP2Result], MP2Result] | None = None
 
     def study(
         self, steps: Sequence[Step], results: Results, failures: Failures, command: str, *, complete: bool
@@ -305,6 +307,15 @@ def gradient(molecule: Molecule, options: Options, *, doubt_units: bool = True, 
     return found.result
 
 
+def without_densities(result: MP2Result) -> MP2Result:
+    """The result with its dipole moments and natural occupations, its densities left out (nspin, 0, 0)."""
+    own = result.properties
+    if own is None:
+        return result
+    none = np.empty((result.reference.nspin, 0, 0))
+    return replace(result, properties=replace(own, unrelaxed_density=none, relaxed_density=none))
+
+
 def carry_out(
     task: Task, keeper: Keeper | None, listener: Listener | None, command: str, elsewhere: Elsewhere | None = None
 ) -> Study:
@@ -331,6 +342,10 @@ def carry_out(
         return task.study(steps, results, failures, command, complete=complete)
 
     def keep(step: Step, result: MP2Result) -> None:
+        if task.passed is not None and results:
+            before = next(reversed(results))
+            results[before] = task.passed(results[before])
+            keeper.replace(before, results[before])
         results[step.name] = result
         keeper.keep(step.name, result, study)
 
@@ -572,6 +587,11 @@ class Keeper:
                 self._behind = True
             if time.monotonic() >= self._next:
                 self.write(study())
+
+    def replace(self, name: str, result: MP2Result) -> None:
+        """Put a run in the place of one that is kept; written with the next."""
+        if self._writer is not None:
+            self._writer.replace(name, result)
 
     def write(self, study: Study) -> None:
         """Write everything kept so far."""
