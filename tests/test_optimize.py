@@ -144,8 +144,14 @@ def test_stopped_again_and_again(call: Runner, folder: Path, monkeypatch: pytest
     short = call(*command, "--max-steps", "1", "--output", "y.h5")
     assert short.code == 4 and "no minimum after 1 step: allow more with --max-steps" in short.message
     assert short.json["status"] == "incomplete" and len(read_frames("y.trajectory.xyz")) == 2
+    (folder / "z.h5").write_bytes((folder / "y.h5").read_bytes())
     longer = succeed(call(*command, "--output", "y.h5", "--resume")).json
     assert longer["final_geometry"] == whole["final_geometry"]
+    looser = call(*command, "--precision", "mixed", "--scf-conv-tol", "1e-9", "--output", "z.h5", "--resume")
+    assert "step 1: finished before" in looser.err  # what an error half way advises to change
+    assert succeed(looser).json["optimized_total_energy"] == pytest.approx(whole["optimized_total_energy"], abs=1e-7)
+    done = call(*command, "--precision", "mixed", "--output", "y.h5", "--resume")
+    assert done.code == 3 and "run step-000 in y.h5 is another calculation (different precision" in done.message
     other = call(*command, "--frozen-virtual", "1", "--output", "y.h5", "--resume")
     assert other.code == 3 and "run step-000 in y.h5 is another calculation (different frozen_virtual" in other.message
 
@@ -155,6 +161,18 @@ def test_stopped_again_and_again(call: Runner, folder: Path, monkeypatch: pytest
     assert "Convergence of the geometry" in (folder / "page.html").read_text()
     again = call(*command)
     assert again.code == 3 and "h.optimization.h5 already exists" in again.message
+
+
+def test_an_scf_that_fails_half_way(call: Runner, folder: Path) -> None:
+    """Its step is named, the steps before are kept, and with more cycles they are not computed again."""
+    succeed(call("run", "h2o.xyz", *COMMAND, "--output", "start.h5"))
+    command = ("optimize", "h2o.xyz", *COMMAND, "--scf-from", "start.h5", "--output", "x.h5")
+    failed = call(*command, "--scf-max-cycles", "5")
+    assert failed.code == 4 and "step 1: the SCF did not converge in 5 cycles" in failed.message
+    assert "(finished runs are in x.h5; --resume goes on)" in failed.message
+    assert list(read_study(folder / "x.h5").runs) == ["step-000"]
+    going_on = call(*command, "--resume")
+    assert succeed(going_on).code == 0 and "step 0: finished before" in going_on.err
 
 
 def check_files_of(found):
@@ -297,7 +315,19 @@ WRONG = {
     "kind": (("optimize", "h2o.xyz", "--freeze", "length", "1,2"), 3, "--freeze 'length': expected bond I,J"),
     "angle": (("optimize", "h2o.xyz", "--set", "angle", "2,1,3", "190"), 3, "degrees above 0 and below 180"),
     "number": (("optimize", "h2o.xyz", "--set", "bond", "1,2", "long"), 3, "a length above 0 in angstrom"),
-    "all frozen": (("optimize", "h2o.xyz", "--constraints", "scan.txt"), 3, "$scan asks for several optimisations"),
+    "twice constrained": (
+        ("optimize", "h2o.xyz", "--set", "angle", "2,1,3", "90", "--freeze", "angle", "3,1,2"),
+        *(3, "angle 2,1,3 is constrained twice"),
+    ),
+    "in the file as well": (
+        ("optimize", "h2o.xyz", "--set", "bond", "1,2", "1", "--constraints", "bond.txt"),
+        *(3, "bond 1,2 is constrained twice"),
+    ),
+    "held": (
+        ("optimize", "h2o.xyz", "--freeze", "xyz", "1-2", "--set", "bond", "1,2", "1.2"),
+        *(3, "bond 1,2 is constrained, and all its atoms are held by xyz"),
+    ),
+    "scan": (("optimize", "h2o.xyz", "--constraints", "scan.txt"), 3, "$scan asks for several optimisations"),
     "format": (
         ("optimize", "h2o.xyz", "--constraints", "wrong.txt"),
         3,
@@ -306,6 +336,8 @@ WRONG = {
     "one atom": (("optimize", "he.xyz"), 3, "He is one atom: there is nothing to optimise"),
     "ghosts": (("optimize", "crowd.xyz"), 3, "ghost atoms"),
     "steps": (("optimize", "h2.xyz", "--max-steps", "0"), 3, "--max-steps 0: expected a whole number from 1 to 499"),
+    "fewer": (("optimize", "h2.xyz", "--max-steps", "-1"), 3, "--max-steps -1: expected a whole number"),
+    "preset": (("optimize", "h2.xyz", "--convergence", "tight"), 2, "'tight' is not one of"),
     "folder": (("optimize", "h2.xyz", "--output", "nowhere/x.h5"), 3, "nowhere"),
     "over its input": (("optimize", "h2.xyz", "--xyz", "h2.xyz"), 3, "h2.xyz"),
     "no vibrations": (("frequencies", "he.xyz"), 3, "He is one atom and has no vibrations"),
@@ -324,6 +356,7 @@ def test_wrong_requests(name, call: Runner, folder: Path) -> None:
     (folder / "stretched.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.9\n")
     (folder / "scan.txt").write_text("$scan\ndistance 1 2 0.9 1.0 3\n")
     (folder / "wrong.txt").write_text("$freeze\nbend 1 2\n")
+    (folder / "bond.txt").write_text("$set\ndistance 1 2 0.95\n")
     before = listing(folder)
     done = call(*command, *COMMAND)
     assert done.code == code and said in done.message, done.err

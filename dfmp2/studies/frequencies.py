@@ -133,6 +133,7 @@ def harmonic_frequencies(
         start=start,
         then=then,
         compute=gradient_alone,
+        free=("precision", "tolerance"),  # of the pair energies; amplitudes are in float64
     )
     return carry_out(task, keeper, listener, command, elsewhere)
 

@@ -92,8 +92,8 @@ class Constraints:
 
         Raises
         ------
-        InputError : atoms that do not exist or are named twice, a value that no such coordinate has, a file with more
-            than constraints
+        InputError : atoms that do not exist or are named twice, a value that no such coordinate has, a coordinate that
+            is constrained twice or whose atoms are all held, a file with more than constraints
         """
         lines = [f"$freeze\n{_line('--freeze', kind, atoms, molecule)}" for kind, atoms in self.frozen]
         lines += [
@@ -108,7 +108,9 @@ class Constraints:
                 )
             if word.startswith("$options"):
                 raise InputError("--constraints: $options are those of geomeTRIC's command: use the options of dfmp2")
-        return "\n".join([*lines, *([self.text] if self.text.strip() else [])])
+        text = "\n".join([*lines, *([self.text] if self.text.strip() else [])])
+        _require_once(text)
+        return text
 
     def _value(self, kind: str, atoms: str, text: str) -> float:
         try:
@@ -138,6 +140,33 @@ def _line(option: str, kind: str, atoms: str, molecule: Molecule) -> str:
     if len(set(place)) < count:
         raise InputError(f"{option} {kind} {atoms}: an atom is named twice: name {count} different ones")
     return " ".join([KINDS[kind], *(str(atom + 1) for atom in place)])
+
+
+def _require_once(text: str) -> None:
+    """Refuse constraints that can contradict each other."""
+    rows = [line.partition("#")[0].lower().split() for line in text.splitlines()]
+    held = {atom for row in rows if row[:1] == ["xyz"] and len(row) > 1 for atom in _listed(row[1])}
+    seen = set()
+    for kind, *words in filter(None, rows):
+        count = ATOMS.get(kind.replace("distance", "bond"))
+        if count is None:
+            continue
+        place = tuple(words[:count])
+        coordinate = KINDS[kind], min(place, place[::-1])
+        said = f"{kind.replace('distance', 'bond')} {','.join(place)}"
+        if coordinate in seen:
+            raise InputError(f"{said} is constrained twice: keep one of --freeze, --set and the lines of --constraints")
+        if held.issuperset(place):
+            raise InputError(f"{said} is constrained, and all its atoms are held by xyz: leave one of them out")
+        seen.add(coordinate)
+
+
+def _listed(ranges: str) -> Iterator[str]:
+    """The atoms of "1-3,7"."""
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit() and (last or first).isdigit():
+            yield from map(str, range(int(first), int(last or first) + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +295,7 @@ def optimize_geometry(
         then=then,
         compute=gradient,
         passed=without_densities,
+        free=("precision", "tolerance", "scf_conv_tol"),  # what an error advises to change half way
     )
     return carry_out(task, keeper, listener, command)
 
@@ -459,7 +489,7 @@ class GeomeTRIC:
             subfrctor=1 if molecule.point_charges is None else 0,
         )
         given, self._max_steps = molecule.coordinates.flatten(), search.max_steps
-        self._judged = given
+        self._judged, self._constrained = given, bool(constraints.strip())
         self._optimizer = Optimizer(given, atoms, coordinates, Given(atoms), None, parameters, print_info=False)
 
     @property
@@ -532,6 +562,7 @@ class GeomeTRIC:
             with np.errstate(all="ignore"):  # a step of no length has no quality
                 yield
         except (*self._errors, np.linalg.LinAlgError) as error:
+            also = ", or correct the constraints, which may contradict each other" if self._constrained else ""
             raise NumericalError(
-                f"geomeTRIC cannot go on ({' '.join(str(error).split())}): start from another geometry"
+                f"geomeTRIC cannot go on ({' '.join(str(error).split())}): start from another geometry{also}"
             ) from error
