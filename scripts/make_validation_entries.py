@@ -2,7 +2,7 @@
 
     python scripts/make_validation_entries.py
 
-Entries come from published numbers (tests/data/reference_cases.json and composite_cases.json), from our own runs of
+Entries come from published numbers (tests/data/{reference,composite,method}_cases.json), from our own runs of
 other programs (tests/data/{psi4,bagel,nwchem} and inputs/expected.json) and from closed forms. The PySCF values of the
 trnsci table are computed here, by PySCF alone. The program under test is not imported.
 """
@@ -120,6 +120,12 @@ NAMES = {
     "scs-mp2 correlation energy": "scs_mp2_correlation_energy",
     "scs-mp2 total energy": "scs_mp2_total_energy",
 }
+OF_METHODS = {
+    **NAMES,
+    "uhf total energy": "scf_total_energy",
+    "sos-mp2 total energy": "sos_mp2_total_energy",
+}
+del OF_METHODS["nuclear repulsion energy"]  # of first order in an optimised geometry, which agrees to 1e-4
 PROGRAMS = {  # first word of an id -> program, what its version is of
     "stdsuite": ("Psi4", "standard suite of QCEngine"),
     "psi4": ("Psi4", "test suite"),
@@ -130,6 +136,8 @@ PROGRAMS = {  # first word of an id -> program, what its version is of
     "ferric": ("PySCF, ORCA", "numbers kept by ferric"),
     "metalquicha": ("metalquicha", "validation suite, reproduced by its Fortran code"),
     "ncia": ("NCI Atlas", "tables"),
+    "nwchem": ("NWChem", "QA tests"),
+    "openqp": ("OpenQP", "test suite"),
     "s66x8": ("srs-app", "S66x8 data"),
 }
 
@@ -173,40 +181,58 @@ def tolerance_of(case: Mapping[str, Any]) -> tuple[float, str]:
 AXES = "xyz"
 
 
-def gradients() -> list[Item]:
-    """Gradients, natural occupations and dipole moments from gradient_cases.json, at their own tolerance."""
+CONVENTIONAL = ("mp2-gradient", "conventional-mp2")  # kinds without density fitting
+CONSTRAINTS = {"psi4-geometric-h2o-dfmp2-angle90": "$set\nangle 2 1 3 90"}
+MEANT = {"6-31g": "cc-pvdz-ri", "sto-3g": "cc-pvdz-ri"}  # MP2 fitting set where the source has none
+
+
+def by_method() -> list[Item]:
+    """Gradients, densities, an optimisation, DF-UMP2, conventional MP2: method_cases.json, at their own tolerance."""
     entries = []
-    for case in json.loads((DATA / "gradient_cases.json").read_text())["cases"]:
-        atoms, values = lines(case["geometry"]), case["values"]
-        per_bohr = {"bohr": 1.0, "angstrom": PSI4_BOHR if case["id"].startswith("psi4") else PYSCF_BOHR}[case["units"]]
-        scaled = {"os_scale": 6 / 5, "ss_scale": 1 / 3} if "-scs-" in case["id"] else {}
+    for case in json.loads((DATA / "method_cases.json").read_text())["cases"]:
+        atoms, name, conventional = lines(case["geometry"]), case["id"], case["kind"] in CONVENTIONAL
+        per_bohr = {"bohr": 1.0, "angstrom": PSI4_BOHR if name.startswith("psi4") else PYSCF_BOHR}[case["units"]]
+        scaled = {"os_scale": 6 / 5, "ss_scale": 1 / 3} if "-scs-" in name else {}
+        found = case.get("mp2_total_gradient_Eh_per_bohr", case.get("total_gradient_Eh_per_bohr", []))
+        more = {"constraints": CONSTRAINTS[name]} if name in CONSTRAINTS else {}
+        values, energies = case["values"], conventional or case["kind"] in ("df-mp2", "geometry-optimisation")
         one = calculation(
             geometry(atoms, per_bohr),
-            *(case["basis"], case["auxbasis"]),
+            *(case["basis"], case["auxbasis"] or MEANT.get(case["basis"], f"{case['basis']}-ri")),
             multiplicity=case["multiplicity"],
             reference=case["reference"],
             scf=case["scf_type"],
             scf_auxbasis=case["scf_auxbasis"],
             frozen_core=str(case["frozen_core"]),
-            gradient=True,
+            gradient=bool(found) or not energies,
             frozen_virtual=int(values.get("frozen virtuals", 0)),
             **scaled,
+            **more,
         )
-        found = case.get("mp2_total_gradient_Eh_per_bohr", case.get("total_gradient_Eh_per_bohr", []))
         quantities = {
             f"gradient {number} {symbol} {axis}": value
             for number, ((symbol, _), row) in enumerate(zip(atoms, found, strict=False), start=1)
             for axis, value in zip(AXES, row, strict=True)
         }
-        kind = "relaxed" if "-relaxed" in case["id"] else "unrelaxed"
-        for name, value in values.items():
-            if name.startswith("natural occupation"):
-                quantities[f"{kind} occupation {int(name.split('[')[1].rstrip(']')) + 1}"] = value
-            elif name.endswith("dipole (debye)"):
-                quantities[f"{name.split()[-3].replace('hf', 'scf')} dipole / debye"] = value
-        own = (case["tolerance"], "that of the source")
-        made = entry(case["id"], program_of(case), case["source"], [one], quantities, own)
-        entries.append({**made, "tags": sorted({*made["tags"], "gradient"})})
+        kind = "relaxed" if "-relaxed" in name else "unrelaxed"
+        for what, value in values.items():
+            if what.startswith("natural occupation"):
+                quantities[f"{kind} occupation {int(what.split('[')[1].rstrip(']')) + 1}"] = value
+            elif what.endswith("dipole (debye)"):
+                quantities[f"{what.split()[-3].replace('hf', 'scf')} dipole / debye"] = value
+            elif energies and what.removeprefix("optimised ") in OF_METHODS:
+                quantities[OF_METHODS[what.removeprefix("optimised ")]] = value
+        if "alpha-alpha" in values:
+            quantities["mp2_same_spin_correlation_energy"] = values["alpha-alpha"] + values["beta-beta"]
+            quantities["mp2_opposite_spin_correlation_energy"] = values["alpha-beta"]
+        reason = "conventional MP2: the difference is that of density fitting" if conventional else "that of the source"
+        made = entry(name, program_of(case), case["source"], [one], quantities, (case["tolerance"], reason))
+        tags = {"gradient"} if one["gradient"] else set()
+        tags |= {"conventional-mp2"} if conventional else set()
+        tags |= {"optimized"} if more else set()
+        made["needs"] += ["geometric"] if more else []
+        made["tolerance"] = None if conventional else made["tolerance"]
+        entries.append({**made, "tags": sorted({*made["tags"], *tags})})
     return entries
 
 
@@ -466,7 +492,7 @@ def main() -> None:
     cases = json.loads((DATA / "reference_cases.json").read_text())["cases"]
     entries = [published(case) for case in cases] + composites() + psi4_runs() + bagel_runs() + nwchem_runs()
     kernels = trnblas_kernels()
-    entries += pyscf_runs() + closed_forms() + [kernels[0]] + gradients()
+    entries += pyscf_runs() + closed_forms() + [kernels[0]] + by_method()
     about = "Reference energies (hartree) of other programs; made by scripts/make_validation_entries.py."
     write("cases.json", {"about": about, "entries": entries, "left_out": left_out()})
     write("trnsci.json", {"about": about, "entries": trnsci() + kernels + closed_forms()[:2]})

@@ -308,14 +308,20 @@ def minimum(
     listener: Listener | None = None,
     command: str = "dfmp2.studies.optimize",
     checkpoint: Checkpoint = NOTHING,
+    constraints: str = "",
 ) -> MP2Result:
     """The result at the minimum, with its gradient: the item of a batch. One that is stopped begins again.
+
+    Parameters
+    ----------
+    constraints : in geomeTRIC's format
 
     Raises
     ------
     Dfmp2Error : as of `optimize_geometry`
     """
-    found = optimize_geometry(molecule, options, start=start, listener=listener, command=command)
+    search = Search(Constraints(text=constraints))
+    found = optimize_geometry(molecule, options, search, start=start, listener=listener, command=command)
     return list(found.runs.values())[-1]
 
 

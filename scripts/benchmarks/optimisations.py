@@ -159,11 +159,12 @@ def geometries(given: argparse.Namespace) -> bool:
             shown += [row["failed"], ""] if "failed" in row else [row["geometries"], f"{row['energy']:.7f}"]
         cells = [name, molecule.natom, "saddle" if saddle else "minimum", *shown]
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
-    counts = {
-        p: [row["geometries"] for row in found.values() if row["program"] == p and "energy" in row] for p in programs
-    }
-    said = ", ".join(f"{p} {statistics.median(c):g} (sum {sum(c)})" for p, c in counts.items() if c)
-    print(f"\nmedian of the geometries: {said}")
+    both = [name for name, program in found if program == "psi4" and "energy" in found[name, "psi4"]]
+    for program in programs:
+        every = [row["geometries"] for row in found.values() if row["program"] == program and "energy" in row]
+        shared = [found[name, program]["geometries"] for name in both]
+        said = f"; where Psi4 ends: median {statistics.median(shared):g}, sum {sum(shared)}" if shared else ""
+        print(f"{program}: {len(every)} end, median {statistics.median(every):g}, sum {sum(every)}{said}")
     return not any("failed" in row for row in found.values() if row["program"] == "dfmp2")
 
 
