@@ -231,6 +231,17 @@ def test_hydrogen_fluoride_as_in_cfour():
     assert "NO STATIONARY POINT" in " ".join(study.notes)
 
 
+@pytest.mark.slow
+def test_water_as_in_psi4():
+    """Published frequencies of DF-MP2 (psi4/psi4: tests/dfmp2-freq1 and dfmp2-freq2, commit 27e1b15f), one decimal."""
+    bond, angle = 0.958 / 0.52917721067, np.radians(104.4776)
+    ends = [[0, 0, 0], [bond, 0, 0], [bond * np.cos(angle), bond * np.sin(angle), 0]]
+    options = make_options(basis="cc-pvdz", frozen_core="auto", threads=1)
+    conditions = Conditions(allow_gradient=True)
+    study = harmonic_frequencies(Molecule(("O", "H", "H"), ends), options, conditions, listener=Silent())
+    assert study.table["wavenumber"].values == pytest.approx([1635.3, 3933.1, 4071.9], abs=0.2)
+
+
 @pytest.mark.parametrize("name", ["water", "carbon dioxide", "hydrogen peroxide"])
 def test_modes_as_in_pyscf(name):
     """Of a Hartree-Fock Hessian with the same masses: bent, linear, without symmetry; any place and direction."""
