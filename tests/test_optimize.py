@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -305,6 +306,32 @@ def test_thermochemistry_as_in_pyscf(atoms):
     ):
         unit = 2625499.64 if "K)" in found[name][1] else 1.0
         assert found[name][0] == pytest.approx(expected[theirs][0] * unit, rel=1e-7, abs=1e-9)
+
+
+def test_frequencies_that_go_on_and_modes_for_viewers(call: Runner, folder: Path) -> None:
+    """Finished gradients are not computed again; the Molden file has sections, units and order of its format."""
+    command = ("frequencies", "h2.xyz", *COMMAND, "--allow-gradient", "--json", "--output", "x.h5")
+    with Stopping(every=40):
+        assert call(*command).code == 75
+    done = call(*command, "--resume")
+    whole = succeed(done).json
+    assert 2 <= done.err.count("finished before") < 13 == len(whole["runs"])
+
+    pieces = re.split(r"^\[(.+?)\](.*)$", (folder / "x.molden").read_text(), flags=re.MULTILINE)[1:]
+    sections = zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True)
+    found = {name: (unit.strip(), text.split("\n")[1:-1]) for name, unit, text in sections}
+    places = read_xyz("h2.xyz").molecule.coordinates
+    unit, atoms = found["Atoms"]
+    assert unit == "AU" and [row.split()[:3] for row in atoms] == [["H", "1", "1"], ["H", "2", "1"]]
+    for rows, first in ((atoms, 3), (found["FR-COORD"][1], 1)):
+        assert np.array([row.split()[first:] for row in rows], float) == pytest.approx(places, abs=1e-9)
+    assert [float(row) for row in found["FREQ"][1]] == pytest.approx(whole["table"]["wavenumber"], abs=1e-5)
+    assert [float(row) for row in found["INT"][1]] == pytest.approx(whole["table"]["ir_intensity"], abs=1e-5)
+    title, *mode = found["FR-NORM-COORD"][1]
+    mode = np.array([row.split() for row in mode], float)
+    bond = (places[1] - places[0]) / np.linalg.norm(places[1] - places[0])
+    assert title == "vibration 1" and np.abs(mode @ bond) == pytest.approx(np.sqrt([0.5, 0.5]), abs=1e-6)
+    assert mode.sum(axis=0) == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.slow
