@@ -68,6 +68,7 @@ def test_what_is_left_of_passed_steps(folder: Path) -> None:
         assert set(passed) == {(1, 0, 0)} and last == (1, 11, 11)
         assert all(abs(run.properties.relaxed_dipole).max() > 0.5 for run in found.runs.values())
     again = optimized(study.last, Search())
+    assert "the next step would move no atom by more than" in " ".join(again.notes)
     assert again.complete and again.settings["steps"] == 0
     assert again.values["optimized_total_energy"].value == pytest.approx(
         study.values["optimized_total_energy"].value, abs=3e-8

@@ -285,7 +285,7 @@ def optimize_geometry(
 
     def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
         runs = [run for name, run in results.items() if name.startswith("step-")][: len(points)]
-        return _numbers(search, text, points, runs, complete=complete)
+        return _numbers(search, text, points, runs, method.foreseen if complete else "", complete=complete)
 
     what = f"{kind} of {molecule.name} ({molecule.formula})"
     task = Task(
@@ -326,7 +326,7 @@ def minimum(
 
 
 def _numbers(
-    search: Search, text: str, points: Sequence[Point], runs: Sequence[MP2Result], *, complete: bool
+    search: Search, text: str, points: Sequence[Point], runs: Sequence[MP2Result], foreseen: str, *, complete: bool
 ) -> Numbers:
     settings = {
         "convergence": search.convergence.upper(),
@@ -361,6 +361,7 @@ def _numbers(
     }
     if not complete:
         notes.append("NOT CONVERGED: the last geometry is only the last")
+    notes += [foreseen] if foreseen else []
     about = "positions of the atoms in the last geometry (natom, 3)"
     return Numbers(settings, notes, values, table, {"final_geometry": Item(last.molecule.coordinates, "bohr", about)})
 
@@ -496,11 +497,12 @@ class GeomeTRIC:
         )
         given, self._max_steps = molecule.coordinates.flatten(), search.max_steps
         self._judged, self._constrained = given, bool(constraints.strip())
+        self.foreseen = ""
         self._optimizer = Optimizer(given, atoms, coordinates, Given(atoms), None, parameters, print_info=False)
 
     @property
     def converged(self) -> bool:
-        """Whether the last geometry is what was looked for."""
+        """Whether the last geometry is what was looked for; then `foreseen` says what the next one would change."""
         return bool(self._optimizer.state == self._states.CONVERGED)
 
     def judge(self, found: MP2Result, hessian: Any = None) -> Point:
@@ -514,7 +516,7 @@ class GeomeTRIC:
         ------
         NumericalError : geomeTRIC cannot go on
         """
-        optimizer = self._optimizer
+        optimizer, self.foreseen = self._optimizer, ""
         self._found[:] = [found]
         moved = (math.nan, math.nan)
         with self._asked():
@@ -556,8 +558,13 @@ class GeomeTRIC:
         """Whether the step that would come next, from `here` (3 natom,), is below every limit, as the gradients are."""
         optimizer = self._optimizer
         limits, coordinates = optimizer.params, optimizer.IC
+        moved = self._displacements(optimizer.X, here)
+        self.foreseen = (
+            f"the next step would move no atom by more than {moved[1]:.1e} angstrom and change the energy by "
+            f"{optimizer.expect:.1e} Eh"
+        )
         kept = not coordinates.haveConstraints() or (coordinates.maxConstraintViolation(here) < limits.Convergence_cmax)
-        found = (*gradients, *self._displacements(optimizer.X, here), abs(optimizer.expect))
+        found = (*gradients, *moved, abs(optimizer.expect))
         names = ("grms", "gmax", "drms", "dmax", "energy")
         small = all(x < getattr(limits, f"Convergence_{name}") for x, name in zip(found, names, strict=True))
         return bool(kept and small and optimizer.cnorm < UNLIMITED * optimizer.trust)
