@@ -21,8 +21,104 @@ BEFORE_PAIRS = (
     *("guess", "scf_from", "scf_starts", "stability"),
     *("auxbasis", "allow_poor_fit", "frozen_core", "frozen_virtual", "allow_small_gap"),
 )
-PAIRS = ("os_scale", "ss_scale", "backend", "tolerance", "check", "certify_fit")
+PAIRS = ("method", "kappa", "os_scale", "ss_scale", "backend", "tolerance", "check", "certify_fit")
 BOTH_PARTS = ("precision", "memory", "scratch", "threads")
+WHOLE_RUN = ("properties", "polarizability")
+NEEDS_WHOLE_RUN = "needs the integrals of the SCF again, which no prepared file holds: use dfmp2 run"
+
+
+KAPPA = 1.1  # 1/Eh, of Shee et al.
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A correlation energy E = c_OS E_OS + c_SS E_SS made of the same fitted integrals.
+
+    Attributes
+    ----------
+    name : of the option --method
+    title : how the energy is called
+    opposite_spin, same_spin : dimensionless factors c_OS, c_SS of the two components
+    source : where it was published
+    says : what it is, and when to take it
+    regularised : each pair term has the factor (1 - exp(-kappa D))^2, D = e_a + e_b - e_i - e_j
+    """
+
+    name: str
+    title: str
+    opposite_spin: float
+    same_spin: float
+    source: str
+    says: str = ""
+    regularised: bool = False
+
+    def apply(self, opposite_spin_energy: float, same_spin_energy: float) -> float:
+        """Correlation energy, Eh, from the two unscaled components, Eh."""
+        return self.opposite_spin * opposite_spin_energy + self.same_spin * same_spin_energy
+
+
+MP2 = Method(
+    "mp2", "MP2", 1.0, 1.0, "Moller and Plesset, Phys. Rev. 46, 618 (1934)", "second-order perturbation theory"
+)
+SCS = Method(
+    "scs-mp2",
+    "SCS-MP2",
+    6.0 / 5.0,
+    1.0 / 3.0,
+    "Grimme, J. Chem. Phys. 118, 9095 (2003), doi 10.1063/1.1569242",
+    "spin-component scaling for reaction energies",
+)
+SOS = Method(
+    "sos-mp2",
+    "SOS-MP2",
+    1.3,
+    0.0,
+    "Jung et al., J. Chem. Phys. 121, 9793 (2004), doi 10.1063/1.1809602",
+    "opposite spin alone, as accurate as SCS-MP2",
+)
+METHODS = {
+    one.name: one
+    for one in (
+        MP2,
+        SCS,
+        SOS,
+        Method(
+            "scs-vdw-mp2",
+            "SCS-MP2-vdW",
+            1.28,
+            0.50,
+            "Mol. Phys., doi 10.1080/00268970802641242",
+            "scaling for non-covalent interactions",
+        ),
+        Method(
+            "scsn-mp2",
+            "SCSN-MP2",
+            0.0,
+            1.76,
+            "Hill and Platts, J. Chem. Theory Comput. 3, 80 (2007), doi 10.1021/ct6002737",
+            "same spin alone, for stacked nucleobases",
+        ),
+        Method(
+            "kappa-mp2",
+            "kappa-MP2",
+            1.0,
+            1.0,
+            "Lee and Head-Gordon, J. Chem. Theory Comput. 14, 5203 (2018), doi 10.1021/acs.jctc.8b00731; "
+            "kappa = 1.1: Shee et al., J. Phys. Chem. Lett. 12, 12084 (2021)",
+            "regularised: finite where the gap closes",
+            regularised=True,
+        ),
+    )
+}
+CUSTOM = "custom-scs-mp2"  # what the method is called with factors of the user
+
+
+def custom_scaling(opposite_spin: float | None, same_spin: float | None) -> Method | None:
+    """MP2 with the user's own factors; a factor left out is 1. None when neither was given."""
+    if opposite_spin is None and same_spin is None:
+        return None
+    opposite, same = (1.0 if factor is None else factor for factor in (opposite_spin, same_spin))
+    return Method(CUSTOM, "scaled MP2", opposite, same, "user")
 
 
 def _option(
@@ -62,7 +158,7 @@ class Options:
     """Options of one DF-MP2 calculation, refused with an InputError where a value is not allowed."""
 
     basis: str = _option("Orbital basis, e.g. cc-pvdz.", MISSING, metavar="NAME")
-    reference: str = _option("auto: RHF for singlets, UHF otherwise.", "auto", choices=("auto", "rhf", "uhf"))
+    reference: str = _option("auto: RHF for singlets, UHF otherwise.", "auto", choices=("auto", "rhf", "uhf", "rohf"))
     relativity: str = _option(
         "x2c: spin-free one-electron X2C Hamiltonian, for all-electron bases.", "none", choices=("none", "x2c")
     )
@@ -88,6 +184,8 @@ class Options:
     )
     frozen_core: str = _option("Orbitals left uncorrelated.", "none", metavar="none|auto|psi4|orca|pyscf|N")
     frozen_virtual: int = _option("Highest virtuals left out.", 0, metavar="N", least=0)
+    method: str = _option("See dfmp2 methods.", "mp2", choices=tuple(METHODS))
+    kappa: float | None = _option("Of kappa-mp2.", shown=f"{KAPPA} with kappa-mp2", metavar="1/EH", positive=True)
     os_scale: float | None = _option("Opposite-spin factor of a custom scaled energy.")
     ss_scale: float | None = _option("Same-spin factor of a custom scaled energy.")
     backend: str = _option("See dfmp2 backends.  [env: DFMP2_BACKEND]", "auto")
@@ -110,6 +208,10 @@ class Options:
     allow_small_gap: bool = _option("Go on with a HOMO-LUMO gap below 0.02 Eh.", False)
     allow_poor_fit: bool = _option("Take a named fitting set that is off by over 1 mEh an atom.", False)
     certify_fit: bool = _option("Measure the fitting error in the molecule with four-centre integrals.", False)
+    properties: bool = _option("Also dipole, quadrupole, charges, natural occupations of the relaxed density.", False)
+    polarizability: bool = _option(
+        "Also the polarizability, by six runs in finite fields; implies --properties.", False
+    )
     check: bool = _option("Also run PySCF's own DF-MP2 on the same orbitals and fitting set.", False)
 
     def __post_init__(self) -> None:
@@ -124,11 +226,29 @@ class Options:
             _require_allowed(_flag(option.name), getattr(self, option.name), option)
         if not self.basis.strip():
             raise InputError("--basis is empty: name an orbital basis such as cc-pvdz")
+        if self.polarizability:
+            object.__setattr__(self, "properties", True)
         if self.scf == "conventional" and self.scf_auxbasis is not None:
             raise InputError(
                 f"--scf conventional uses no fitting set, but --scf-auxbasis {self.scf_auxbasis} was given: "
                 "drop one of the two (the MP2 fitting set is --auxbasis)"
             )
+        method = METHODS[self.method]
+        if self.kappa is not None and not method.regularised:
+            raise InputError(
+                f"--kappa {self.kappa} belongs to --method kappa-mp2, not to {self.method}: add or drop one"
+            )
+        if self.method != "mp2" and (self.os_scale is not None or self.ss_scale is not None):
+            raise InputError(
+                f"--method {self.method} has factors of its own, {method.opposite_spin:.6g} E(OS) and "
+                f"{method.same_spin:.6g} E(SS): drop --os-scale and --ss-scale, or --method"
+            )
+        if method.regularised and (self.check or self.certify_fit):
+            named = "--check" if self.check else "--certify-fit"
+            raise InputError(f"{named} is of plain MP2, not of --method {self.method}: drop one of the two")
+        if self.reference == "rohf" and (self.certify_fit or self.stability not in (None, "off")):
+            named = "--certify-fit" if self.certify_fit else f"--stability {self.stability}"
+            raise InputError(f"{named} is not there for --reference rohf: leave it out, or use --reference uhf")
         if self.guess != "atoms" and self.scf_from is not None:
             raise InputError(
                 f"--guess {self.guess} and --scf-from {self.scf_from} both name the start of the SCF: drop one of them"
@@ -142,7 +262,19 @@ class Options:
         """The options for a molecule of this multiplicity, with the stability analysis that is its default."""
         if self.stability is not None:
             return self
+        if self.reference == "rohf":
+            return replace(self, stability="off")
         return replace(self, stability="follow" if self.unrestricted(multiplicity) else "auto")
+
+    @property
+    def correlation(self) -> Method:
+        """The correlation energy asked for: that of `method`, or MP2 with the user's own factors."""
+        return custom_scaling(self.os_scale, self.ss_scale) or METHODS[self.method]
+
+    @property
+    def regulariser(self) -> float | None:
+        """kappa, 1/Eh, None where the pair terms are those of plain MP2."""
+        return (self.kappa or KAPPA) if METHODS[self.method].regularised else None
 
     @property
     def scf_gradient_tol(self) -> float:

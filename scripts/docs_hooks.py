@@ -1,4 +1,4 @@
-"""What MkDocs needs beside the pages: reference/cli.md, made of the commands, and docstrings of this house's style."""
+"""What MkDocs needs beside the pages: those made of the commands and of the methods, and docstrings of our style."""
 
 from __future__ import annotations
 
@@ -12,18 +12,35 @@ import griffe
 from mkdocs.structure.files import File, Files
 
 from dfmp2.cli.main import cli
+from dfmp2.options import METHODS
 
 HEAD = """# Command line
 
 Made from the program when these pages are built; `dfmp2 COMMAND --help` prints the same.
 The exit codes of all commands are [listed apart](exit-codes.md).
 """
+METHODS_HEAD = """# Methods
+
+Made from the program when these pages are built; `dfmp2 methods` prints the same. Each has RHF, UHF and ROHF
+references and costs what MP2 costs, N^5. [How to choose one](../howto/methods.md).
+
+| `--method` | called | correlation energy | what for | source |
+|---|---|---|---|---|
+"""
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the page of all commands."""
+    """Add the pages of all commands and methods."""
     files.append(File.generated(config, "reference/cli.md", content=HEAD + "".join(sections())))
+    files.append(File.generated(config, "reference/methods.md", content=METHODS_HEAD + "".join(methods())))
     return files
+
+
+def methods() -> Iterator[str]:
+    """A row for each method."""
+    for one in METHODS.values():
+        factors = f"{one.opposite_spin:.6g} E_OS + {one.same_spin:.6g} E_SS"
+        yield f"| `{one.name}` | {one.title} | {factors} | {one.says} | {one.source} |\n"
 
 
 def sections() -> Iterator[str]:

@@ -284,7 +284,7 @@ def fitting_errors(default: MP2Result) -> dict[str, Any]:
 
 
 def part_of(result: MP2Result) -> dict[str, Any]:
-    """What the budget of a result takes for its fitting errors: those of the atoms, Eh, and numbers of atoms."""
+    """What the budget of a result takes for its fitting errors: of the atoms and between them, Eh; numbers of atoms."""
     molecule = result.molecule
     sets = {"scf": result.scf_fitting, "mp2": result.mp2_fitting}
     return {
@@ -293,6 +293,7 @@ def part_of(result: MP2Result) -> dict[str, Any]:
             for role, chosen in sets.items()
             if chosen is not None
         },
+        "between": result.reference.interatomic_fitting_error,
         "counts": [len(molecule.real_symbols), error_budget.bonded_atoms(molecule)],
     }
 
@@ -606,12 +607,11 @@ def print_metric(rows: list[dict[str, Any]]) -> None:
     print()
 
 
-def expected(fitting: dict[str, Any]) -> dict[str, float]:
-    """What the budget expects of both sets in a molecule, Eh."""
+def expected(fitting: dict[str, Any], *, estimated: bool = True) -> dict[str, float]:
+    """What the budget expects of both sets in a molecule, Eh; also of a run without an estimate of its own."""
     count, bonded = fitting["counts"]
-    between = {
-        name: single * (count - bonded) + other * bonded for name, (single, other) in error_budget.BETWEEN.items()
-    }
+    found = fitting["between"] if estimated else error_budget.BONDED * bonded
+    between = {name: times * found + each * count for name, (times, each) in error_budget.BETWEEN.items()}
     atoms = fitting["atoms"]
     return {
         "scf_fitting": atoms["scf"] + between["scf"],
@@ -620,19 +620,19 @@ def expected(fitting: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def fitting_ratios(rows: list[dict[str, Any]]) -> tuple[dict[str, list[float]], list[str]]:
+def fitting_ratios(rows: list[dict[str, Any]], *, estimated: bool = True) -> tuple[dict[str, list[float]], list[str]]:
     """Errors over what is expected of them, by part, and a line of a table for each row."""
     ratios: dict[str, list[float]] = {}
     lines = []
     for row in rows:
         if row["fitting"] is None:
             continue
-        shares = expected(row["fitting"])
+        shares = expected(row["fitting"], estimated=estimated)
         pairs = [(row["fitting"][name], share) for name, share in shares.items()]
         pairs.append((sum(error for error, _ in pairs), sum(shares.values())))
         for name, (error, share) in zip((*shares, "sum"), pairs, strict=True):
             ratios.setdefault(name, []).append(abs(error) / share)
-        atoms = [f"{value:.0e}" for value in row["fitting"]["atoms"].values()]
+        atoms = [f"{value:.0e}" for value in (*row["fitting"]["atoms"].values(), row["fitting"]["between"])]
         cells = [*atoms, *(f"{error:+.0e} | {share:.0e}" for error, share in pairs)]
         lines.append(f"| {row['name'].split(',')[0]} | {row['basis']} | {' | '.join(cells)} |")
     return ratios, lines
@@ -645,33 +645,42 @@ def print_fitting(rows: list[dict[str, Any]], held_out: list[dict[str, Any]]) ->
     say(
         "## Fitting",
         "Default sets against conventional SCF and four-centre MP2. Expected are the errors of the atoms one by one, "
-        "without their signs, and an allowance for each atom, for no single atom shows what goes wrong between two. An "
-        "atom counts as bonded where it is heavier than hydrogen and so is a neighbour.",
+        "without their signs, and for what no single atom shows some times what the SCF itself estimates to lack "
+        "between its atoms, and a little for each.",
     )
-    print(table("allowance / Eh", "atom", "bonded atom"))
-    for name, values in error_budget.BETWEEN.items():
-        print(f"| {name} | {' | '.join(f'{value:.1e}' for value in values)} |")
+    print(table("", "times the estimate", "each atom / Eh"))
+    for name, (times, each) in error_budget.BETWEEN.items():
+        print(f"| {name} | {times:g} | {each:.0e} |")
     print()
     say(
-        f"- SCF set, in E(SCF): {covered(ratios['scf_fitting'])}\n"
-        f"- SCF set, in E(corr) through its orbitals: {covered(ratios['orbitals'])}\n"
-        f"- MP2 set, in E(corr): {covered(ratios['mp2_fitting'])}\n- sum of the three: {covered(ratios['sum'])}",
+        covered_parts(ratios),
         f"The median of the last is {float(np.median(ratios['sum'])):.2f}: what is expected is a limit rather than the "
         "most likely error. The atoms alone would be far too small for CO, Cl2 or O2. The worst is H-, of which the "
         f"neutral atom says little. {left_out} pairs of molecule and basis set are left out: the set lacks an element, "
         f"there are more than {MOST_FUNCTIONS} functions, or the conventional SCF finds another solution.",
         f"{len(held_out)} molecules were measured after the constants had been fixed; they are the last of the table:",
-        f"- SCF set, in E(SCF): {covered(others['scf_fitting'])}\n"
-        f"- SCF set, in E(corr) through its orbitals: {covered(others['orbitals'])}\n"
-        f"- MP2 set, in E(corr): {covered(others['mp2_fitting'])}\n- sum of the three: {covered(others['sum'])}",
+        covered_parts(others),
         "So were the cases of the [fitting certificates](fitting-certificates.md), 40 molecules, some the same, "
         "in cc-pVDZ, def2-TZVP and aug-cc-pVDZ:",
         "\n".join(f"- {name}: {covered(found)}" for name, found in certified_ratios().items()),
+        "Where a result has no estimate, as in files of earlier versions and with a conventional SCF, "
+        f"{error_budget.BONDED:.0e} Eh for each atom that is heavier than hydrogen and bonded to such a one take its "
+        "place. All these molecules without their estimates:",
+        covered_parts(fitting_ratios([*rows, *held_out], estimated=False)[0]),
     )
     parts = ("SCF set", "orbitals", "MP2 set", "sum")
     heads = (f"{name}{ending}" for name in parts for ending in ("", ", expected"))
-    print(table("", "basis", "atoms, SCF set", "atoms, MP2 set", *heads))
+    print(table("", "basis", "atoms, SCF set", "atoms, MP2 set", "between, estimated", *heads))
     print("\n".join([*lines, *more]), end="\n\n")
+
+
+def covered_parts(ratios: dict[str, list[float]]) -> str:
+    """A list of what is covered of each set."""
+    return (
+        f"- SCF set, in E(SCF): {covered(ratios['scf_fitting'])}\n"
+        f"- SCF set, in E(corr) through its orbitals: {covered(ratios['orbitals'])}\n"
+        f"- MP2 set, in E(corr): {covered(ratios['mp2_fitting'])}\n- sum of the three: {covered(ratios['sum'])}"
+    )
 
 
 def certified_ratios() -> dict[str, list[float]]:
@@ -685,7 +694,7 @@ def certified_ratios() -> dict[str, list[float]]:
     ratios: dict[str, list[float]] = {"E(SCF)": [], "E(corr)": [], "sum": []}
     for row in fitting_certificates.rows():
         atoms = {"scf": abs(row.scf_atoms), "mp2": abs(row.corr_atoms)}
-        scf, *rest = expected({"atoms": atoms, "counts": counts[row.name]}).values()
+        scf, *rest = expected({"atoms": atoms, "between": row.scf_between, "counts": counts[row.name]}).values()
         ratios["E(SCF)"].append(abs(row.scf_truth) / scf)
         ratios["E(corr)"].append(abs(row.corr_truth) / sum(rest))
         ratios["sum"].append(abs(row.scf_truth + row.corr_truth) / (scf + sum(rest)))

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.gradients.certificate import scaled_energy
 from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.energy import mp2_energy
@@ -98,7 +97,7 @@ def measure(name: str, special: str, given: dict[str, Any]) -> dict[str, Any]:
                 moved = moved.in_field(places)
             result = mp2_energy(moved, options, start=start, listener=Silent())
             dropped.add(result.diagnostics.metric_dropped)
-            energies.append(scaled_energy(result))
+            energies.append(result.total_energy)
         numerical = (energies[0] - 8 * energies[1] + 8 * energies[2] - energies[3]) / (12 * STEP)
         analytic = float(np.vdot(atoms, found.gradient))
         if found.point_charge_gradient is not None:

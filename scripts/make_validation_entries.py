@@ -2,7 +2,7 @@
 
     python scripts/make_validation_entries.py
 
-Entries come from published numbers (tests/data/{reference,composite,method}_cases.json), from our own runs of
+Entries come from published numbers (tests/data/*_cases.json), from our own runs of
 other programs (tests/data/{psi4,bagel,nwchem} and inputs/expected.json) and from closed forms. The PySCF values of the
 trnsci table are computed here, by PySCF alone. The program under test is not imported.
 """
@@ -120,12 +120,6 @@ NAMES = {
     "scs-mp2 correlation energy": "scs_mp2_correlation_energy",
     "scs-mp2 total energy": "scs_mp2_total_energy",
 }
-OF_METHODS = {
-    **NAMES,
-    "uhf total energy": "scf_total_energy",
-    "sos-mp2 total energy": "sos_mp2_total_energy",
-}
-del OF_METHODS["nuclear repulsion energy"]  # of first order in an optimised geometry, which agrees to 1e-4
 PROGRAMS = {  # first word of an id -> program, what its version is of
     "stdsuite": ("Psi4", "standard suite of QCEngine"),
     "psi4": ("Psi4", "test suite"),
@@ -134,11 +128,12 @@ PROGRAMS = {  # first word of an id -> program, what its version is of
     "fermi": ("Fermi.jl", "test suite, numbers of Psi4"),
     "byteqc": ("ByteQC", "CPU results"),
     "ferric": ("PySCF, ORCA", "numbers kept by ferric"),
+    "openqp": ("OpenQP", "test suite"),
     "metalquicha": ("metalquicha", "validation suite, reproduced by its Fortran code"),
     "ncia": ("NCI Atlas", "tables"),
     "nwchem": ("NWChem", "QA tests"),
-    "openqp": ("OpenQP", "test suite"),
     "s66x8": ("srs-app", "S66x8 data"),
+    "pycc": ("pycc", "test suite"),
 }
 
 
@@ -179,23 +174,81 @@ def tolerance_of(case: Mapping[str, Any]) -> tuple[float, str]:
 
 
 AXES = "xyz"
+SPINS = ("same", "opposite")
+LARGE_RI = "aug-cc-pvqz-ri"  # for 6-31G, where the reference is conventional MP2
+CONVENTIONAL = {  # end of what is compared -> largest difference allowed, and why
+    "dipole": (1e-6, f"conventional MP2 in the source: the fit with {LARGE_RI} leaves 2e-7 e bohr"),
+    "polar": (
+        2e-5,
+        f"conventional and analytic in the source: the fit with {LARGE_RI} and the field leave 8e-6 bohr^3",
+    ),
+}
 
 
-CONVENTIONAL = ("mp2-gradient", "conventional-mp2")  # kinds without density fitting
+def gradients() -> list[Item]:
+    """Gradients, natural occupations, dipole moments, polarizabilities from gradient_cases.json, at their tolerance."""
+    entries = []
+    for case in json.loads((DATA / "gradient_cases.json").read_text())["cases"]:
+        atoms, values = lines(case["geometry"]), case["values"]
+        per_bohr = {"bohr": 1.0, "angstrom": PSI4_BOHR if case["id"].startswith("psi4") else PYSCF_BOHR}[case["units"]]
+        more: Item = {"os_scale": 6 / 5, "ss_scale": 1 / 3} if "-scs-" in case["id"] else {}
+        if "-polar-" in case["id"]:
+            more["polarizability"] = True
+        one = calculation(
+            geometry(atoms, per_bohr),
+            *(case["basis"], case["auxbasis"] or LARGE_RI),
+            multiplicity=case["multiplicity"],
+            reference=case["reference"],
+            scf=case["scf_type"],
+            scf_auxbasis=case["scf_auxbasis"],
+            frozen_core=str(case["frozen_core"]),
+            gradient=True,
+            frozen_virtual=int(values.get("frozen virtuals", 0)),
+            **more,
+        )
+        found = case.get("mp2_total_gradient_Eh_per_bohr", case.get("total_gradient_Eh_per_bohr", []))
+        quantities = {
+            f"gradient {number} {symbol} {axis}": value
+            for number, ((symbol, _), row) in enumerate(zip(atoms, found, strict=False), start=1)
+            for axis, value in zip(AXES, row, strict=True)
+        }
+        kind = "relaxed" if "-relaxed" in case["id"] else "unrelaxed"
+        for name, value in values.items():
+            if name.startswith("natural occupation"):
+                quantities[f"{kind} occupation {int(name.split('[')[1].rstrip(']')) + 1}"] = value
+            elif name.endswith("dipole (debye)"):
+                quantities[f"{name.split()[-3].replace('hf', 'scf')} dipole / debye"] = value
+            elif name.endswith("dipole z (a.u.)"):
+                quantities["correlation dipole z"] = value
+            elif name.split()[-1] in ("xx", "yy", "zz"):
+                quantities[f"correlation polarizability {name.split()[-1]}"] = value
+        own = (case["tolerance"], "that of the source")
+        if case["auxbasis"] is None:
+            own = CONVENTIONAL[case["id"].split("-")[1]]
+        made = entry(case["id"], program_of(case), case["source"], [one], quantities, own)
+        entries.append({**made, "tags": sorted({*made["tags"], "gradient"})})
+    return entries
+
+
+UNFITTED = ("mp2-gradient", "conventional-mp2")  # kinds without density fitting
 CONSTRAINTS = {"psi4-geometric-h2o-dfmp2-angle90": "$set\nangle 2 1 3 90"}
 MEANT = {"6-31g": "cc-pvdz-ri", "sto-3g": "cc-pvdz-ri"}  # MP2 fitting set where the source has none
+ENERGY_NAMES = {
+    **{name: value for name, value in NAMES.items() if not name.startswith("nuclear")},
+    "uhf total energy": "scf_total_energy",
+    "sos-mp2 total energy": "sos_mp2_total_energy",
+    "alpha-beta": "mp2_opposite_spin_correlation_energy",
+}
 
 
-def by_method() -> list[Item]:
-    """Gradients, densities, an optimisation, DF-UMP2, conventional MP2: method_cases.json, at their own tolerance."""
+def energies() -> list[Item]:
+    """An optimised geometry, DF-UMP2 and conventional MP2 from energy_cases.json, the last without a verdict."""
     entries = []
-    for case in json.loads((DATA / "method_cases.json").read_text())["cases"]:
-        atoms, name, conventional = lines(case["geometry"]), case["id"], case["kind"] in CONVENTIONAL
+    for case in json.loads((DATA / "energy_cases.json").read_text())["cases"]:
+        atoms, name, unfitted = lines(case["geometry"]), case["id"], case["kind"] in UNFITTED
         per_bohr = {"bohr": 1.0, "angstrom": PSI4_BOHR if name.startswith("psi4") else PYSCF_BOHR}[case["units"]]
-        scaled = {"os_scale": 6 / 5, "ss_scale": 1 / 3} if "-scs-" in name else {}
         found = case.get("mp2_total_gradient_Eh_per_bohr", case.get("total_gradient_Eh_per_bohr", []))
-        more = {"constraints": CONSTRAINTS[name]} if name in CONSTRAINTS else {}
-        values, energies = case["values"], conventional or case["kind"] in ("df-mp2", "geometry-optimisation")
+        values, more = case["values"], {"constraints": CONSTRAINTS[name]} if name in CONSTRAINTS else {}
         one = calculation(
             geometry(atoms, per_bohr),
             *(case["basis"], case["auxbasis"] or MEANT.get(case["basis"], f"{case['basis']}-ri")),
@@ -204,9 +257,7 @@ def by_method() -> list[Item]:
             scf=case["scf_type"],
             scf_auxbasis=case["scf_auxbasis"],
             frozen_core=str(case["frozen_core"]),
-            gradient=bool(found) or not energies,
-            frozen_virtual=int(values.get("frozen virtuals", 0)),
-            **scaled,
+            gradient=bool(found),
             **more,
         )
         quantities = {
@@ -214,25 +265,49 @@ def by_method() -> list[Item]:
             for number, ((symbol, _), row) in enumerate(zip(atoms, found, strict=False), start=1)
             for axis, value in zip(AXES, row, strict=True)
         }
-        kind = "relaxed" if "-relaxed" in name else "unrelaxed"
-        for what, value in values.items():
-            if what.startswith("natural occupation"):
-                quantities[f"{kind} occupation {int(what.split('[')[1].rstrip(']')) + 1}"] = value
-            elif what.endswith("dipole (debye)"):
-                quantities[f"{what.split()[-3].replace('hf', 'scf')} dipole / debye"] = value
-            elif energies and what.removeprefix("optimised ") in OF_METHODS:
-                quantities[OF_METHODS[what.removeprefix("optimised ")]] = value
+        said = {what.removeprefix("optimised "): value for what, value in values.items()}
+        quantities |= {ENERGY_NAMES[what]: value for what, value in said.items() if what in ENERGY_NAMES}
         if "alpha-alpha" in values:
             quantities["mp2_same_spin_correlation_energy"] = values["alpha-alpha"] + values["beta-beta"]
-            quantities["mp2_opposite_spin_correlation_energy"] = values["alpha-beta"]
-        reason = "conventional MP2: the difference is that of density fitting" if conventional else "that of the source"
+        reason = "conventional MP2: the difference is that of density fitting" if unfitted else "that of the source"
         made = entry(name, program_of(case), case["source"], [one], quantities, (case["tolerance"], reason))
-        tags = {"gradient"} if one["gradient"] else set()
-        tags |= {"conventional-mp2"} if conventional else set()
+        tags = ({"gradient"} if found else set()) | ({"conventional-mp2"} if unfitted else set())
         tags |= {"optimized"} if more else set()
         made["needs"] += ["geometric"] if more else []
-        made["tolerance"] = None if conventional else made["tolerance"]
+        made["tolerance"] = None if unfitted else made["tolerance"]
         entries.append({**made, "tags": sorted({*made["tags"], *tags})})
+    return entries
+
+
+METHOD_NAMES = {
+    **{"rohf total energy": "scf_total_energy", "alpha-beta": "mp2_opposite_spin_correlation_energy"},
+    **{"mp2 singles energy": "mp2_singles_energy", "mp2 correlation energy": "mp2_correlation_energy"},
+}
+
+
+def methods() -> list[Item]:
+    """kappa-MP2 and ROHF-MP2 from method_cases.json, at their own tolerance."""
+    entries = []
+    for case in json.loads((DATA / "method_cases.json").read_text())["cases"]:
+        values, own = case["values"], (case["tolerance"], "that of the source")
+        setting = {name: case[name] for name in ("multiplicity", "reference", "scf_auxbasis")}
+        setting |= {"scf": case["scf_type"], "frozen_core": str(case["frozen_core"])}
+        atoms = geometry(lines(case["geometry"]), {"bohr": 1.0, "angstrom": PYSCF_BOHR}[case["units"]])
+        basis = case["basis"], case["auxbasis"] or "auto"  # singles need none
+        found: dict[str, tuple[Item, Item]] = {}
+        if case["kind"] == "kappa-mp2":
+            for kappa in (0.5, 1.1, 2.0):
+                parts = {f"{spin}_spin_correlation_energy": values[f"kappa={kappa:g} {spin}-spin"] for spin in SPINS}
+                found[f"{case['id']}-{kappa:g}"] = {"method": "kappa-mp2", "kappa": kappa}, parts
+        else:
+            parts = {METHOD_NAMES[name]: value for name, value in values.items() if name in METHOD_NAMES}
+            if "alpha-alpha" in values:
+                parts["mp2_same_spin_correlation_energy"] = values["alpha-alpha"] + values["beta-beta"]
+            found[case["id"]] = {}, parts
+        for name, (more, quantities) in found.items():
+            one = calculation(atoms, *basis, **setting, **more)
+            made = entry(name, program_of(case), case["source"], [one], quantities, own)
+            entries.append({**made, "tags": sorted({*made["tags"], *(("kappa-mp2",) if more else ())})})
     return entries
 
 
@@ -492,7 +567,7 @@ def main() -> None:
     cases = json.loads((DATA / "reference_cases.json").read_text())["cases"]
     entries = [published(case) for case in cases] + composites() + psi4_runs() + bagel_runs() + nwchem_runs()
     kernels = trnblas_kernels()
-    entries += pyscf_runs() + closed_forms() + [kernels[0]] + by_method()
+    entries += pyscf_runs() + closed_forms() + [kernels[0]] + gradients() + methods() + energies()
     about = "Reference energies (hartree) of other programs; made by scripts/make_validation_entries.py."
     write("cases.json", {"about": about, "entries": entries, "left_out": left_out()})
     write("trnsci.json", {"about": about, "entries": trnsci() + kernels + closed_forms()[:2]})

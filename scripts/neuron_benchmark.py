@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Time the pair step on Trainium: nothing compiled, in a fresh process, warm; PyTorch and the prediction beside it.
 
-Called by scripts/bench_neuron.sh. Every phase is a process of its own, because a runtime loads programs once:
+Every phase is a process of its own, because a runtime loads programs once:
 
     cold     empty folder of compiled programs      fresh    the same folder, a new process      warm    its later runs
 
@@ -32,7 +32,7 @@ from dfmp2.trainium import entry
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.costs import catalogue, prediction
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions
-from dfmp2.trainium.launch import environment
+from dfmp2.trainium.launch import environment, toolchain
 from dfmp2.trainium.launch.executors import executor
 from dfmp2.trainium.launch.proof import RAMP
 from dfmp2.validation import bench as shapes
@@ -96,17 +96,20 @@ def refuse(lane: str) -> None:
 
 
 def predict(problem: shapes.Problem) -> Found:
-    """Predicted seconds of the pair step on one trn1 core: engines, dispatch, transfers."""
-    shape, chip = Shape(problem.kernel.nocc, problem.kernel.nvir, problem.kernel.naux), CHIPS["trn1"]
+    """Predicted seconds of the pair step on one core of the chip here, else of trn1: engines, dispatch, transfers."""
+    shape = Shape(problem.kernel.nocc, problem.kernel.nvir, problem.kernel.naux)
+    chip = CHIPS[toolchain.device_target() or "trn1"]
     row = catalogue.find("pair_energy")
     price, _ = catalogue.best(row, shape, chip, Assumptions())
-    launched = prediction.dispatch("neff", price.calls, *catalogue.host_bytes(row, shape, price))
+    launched = prediction.dispatch("neff", [price], *catalogue.host_bytes(row, shape, price))
     return {
+        "chip": chip.name,
         "device": price.makespan / 1e9,
         "usual": price.at(catalogue.USUAL) / 1e9,
         "slowest": price.at(catalogue.SLOWEST) / 1e9,
         "floor": price.floor / 1e9,
         "dispatch": launched.calls / 1e3,
+        "queued": launched.queued / 1e3,
         "link": launched.link / 1e3,
         "programs": price.neffs,
         "calls": price.calls,
@@ -237,7 +240,8 @@ def table(found: Found) -> str:
     for name, one in found["shapes"].items():
         warm, torch = one["fresh"]["warm"], one["torch"] or {}
         middle = statistics.median(warm)
-        best, worst = (one["predicted"][kind] + one["predicted"]["dispatch"] for kind in ("device", "slowest"))
+        best = one["predicted"]["device"] + one["predicted"]["queued"]
+        worst = one["predicted"]["slowest"] + one["predicted"]["dispatch"]
         ratio = f"{torch['mixed'] / middle:.1f} times" if torch.get("mixed") else "-"
         cells = [
             name,
@@ -267,9 +271,9 @@ def plan(lane: str, names: Sequence[str], repeats: int, predictions: Found) -> s
         one = predictions[name]
         lines.append(
             f"    {name}: cold and fresh process, PyTorch; {1e3 * one['device']:.1f} to {1e3 * one['slowest']:.1f} ms "
-            f"predicted on one trn1 core (floor {1e3 * one['floor']:.2f}), {1e3 * one['dispatch']:.1f} ms dispatch of "
-            f"{one['calls']} calls, "
-            f"{1e3 * one['link']:.1f} ms transfers, {one['programs']} programs to compile"
+            f"predicted on one {one['chip']} core (floor {1e3 * one['floor']:.2f}), {1e3 * one['queued']:.1f} to "
+            f"{1e3 * one['dispatch']:.1f} ms dispatch of {one['calls']} calls, {1e3 * one['link']:.1f} ms transfers, "
+            f"{one['programs']} programs to compile"
         )
     return "\n".join(lines) + "\n"
 

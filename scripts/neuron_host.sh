@@ -23,18 +23,6 @@ run() {
   [[ "$DRY_RUN" == 1 ]] || "$@"
 }
 
-# Run a command with its output in a file as well; its own exit code counts.
-logged() {
-  local file="$1"
-  shift
-  if [[ "$DRY_RUN" == 1 ]]; then
-    run "$@"
-    return
-  fi
-  set -o pipefail
-  run "$@" 2>&1 | tee "$file"
-}
-
 # value OPTION VALUE: the value, or a refusal where it is missing.
 value() {
   [[ $# -ge 2 && -n "$2" && "$2" != --* ]] || fail 2 "$1 needs a value; see --help"
@@ -50,14 +38,6 @@ prepare_host() {
   PATH="$(dirname "$(command -v "$PYTHON")"):/opt/aws/neuron/bin:$PATH"
   export PATH PYTHON
   export LD_LIBRARY_PATH="/opt/aws/neuron/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-}
-
-# A Neuron device and an interpreter with dfmp2, or exit code 6.
-require_device() {
-  [[ "$DRY_RUN" == 1 ]] && return
-  compgen -G '/dev/neuron[0-9]*' >/dev/null ||
-    fail 6 "there is no Neuron device (/dev/neuron*): run this on a Trn1 instance; --dry-run shows what it would do"
-  require_dfmp2
 }
 
 require_dfmp2() {
@@ -76,14 +56,3 @@ absolute() {
     *) realpath -m "${START:-$PWD}/$1" ;;
   esac
 }
-
-# results_folder [NAME]: a folder for what is found, made unless this is a dry run.
-results_folder() {
-  local folder
-  folder="$(absolute "${1:-neuron-results-$(date -u +%Y%m%dT%H%M%SZ)}")"
-  [[ "$DRY_RUN" == 1 ]] || mkdir -p "$folder"
-  printf '%s' "$folder"
-}
-
-# marker LANE: the name of its pytest marker.
-marker() { printf '%s' "${1//-/_}"; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Ask a Trainium device the nine questions that the kernels and their cost model leave open (P1 to P9).
+"""Ask a Trainium device the questions that the kernels and their cost model leave open (P1 to P12).
 
     python scripts/probe_neuron.py                 all of them, each in a process of its own
     python scripts/probe_neuron.py --only P1,P3    some of them
@@ -44,7 +44,8 @@ LONGEST = 3600.0  # s for one probe or one compilation; 85 thousand statements m
 GRACE = 30.0  # s that a process gets to end what it has started
 INFLIGHT = "NEURON_RT_ASYNC_EXEC_MAX_INFLIGHT_REQUESTS"  # 0, the default, makes every call wait for its result
 QUEUE_LENGTH = "16"
-UNTIMED = ("P1", "P3", "P9")
+UNTIMED = ("P1", "P3", "P9", "P10")
+START = "P12"  # measures the first seconds itself
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,20 +56,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", metavar="FILE", help="also write all numbers, predicted and measured")
     parser.add_argument("--dry-run", action="store_true", help="no device: show what is predicted")
     parser.add_argument("--cache", metavar="FOLDER", help="keep compiled programs here (default: a temporary folder)")
+    parser.add_argument("--turns", metavar="FEW,MANY", help="of programs whose times are compared (default: 64,1024)")
     parser.add_argument("--ask", metavar="PROBE", help=argparse.SUPPRESS)  # one probe in this process, JSON out
     parser.add_argument("--compile", metavar="NOCC,NVIR,NAUX,EDGE", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
+    turns = tuple(int(word) for word in given.turns.split(",")) if given.turns else (DeviceBench.few, DeviceBench.many)
     try:
         if given.compile:
             print(json.dumps(compile_here(*(int(word) for word in given.compile.split(",")))))
             return 0
         if given.ask:
-            print(json.dumps(ask_here(find(given.ask), given.lane)))
+            print(json.dumps(ask_here(find(given.ask), given.lane, turns)))
             return 0
         wanted = choose(given.only, given.lane)
         if not given.dry_run:
             require_device(given.lane)
-        answers = [rehearse(p) for p in wanted] if given.dry_run else measure(wanted, given.lane, given.cache)
+        answers = [rehearse(p) for p in wanted] if given.dry_run else measure(wanted, given.lane, given.cache, turns)
     except (Dfmp2Error, ProbeError) as error:
         print(f"probe_neuron: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, Dfmp2Error) else 1
@@ -125,15 +128,17 @@ def rehearse(probe: Probe) -> Answer:
     return Answer(probe, probe.ask(ModelBench()))
 
 
-def measure(probes: Sequence[Probe], lane: str, cache: str | None) -> list[Answer]:
+def measure(probes: Sequence[Probe], lane: str, cache: str | None, turns: tuple[int, ...]) -> list[Answer]:
     """Every probe in a process of its own, so that one that brings the runtime down does not take the others along."""
     answers = []
     with tempfile.TemporaryDirectory(prefix="dfmp2-probes-") as folder:
         place = str(Path(cache or folder) / kernel_version())
         for probe in probes:
-            answers.append(ask_apart(probe, lane, place, {}))
+            if probe.name == START:  # compiles what the second one finds in the cache
+                ask_apart(probe, lane, place, {}, turns)
+            answers.append(ask_apart(probe, lane, place, {}, turns))
             if probe.name == "P6":  # the same with calls that may be queued
-                answers.append(ask_apart(probe, lane, place, {INFLIGHT: QUEUE_LENGTH}))
+                answers.append(ask_apart(probe, lane, place, {INFLIGHT: QUEUE_LENGTH}, turns))
     return answers
 
 
@@ -143,10 +148,10 @@ def kernel_version() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
-def ask_apart(probe: Probe, lane: str, cache: str, variables: dict[str, str]) -> Answer:
+def ask_apart(probe: Probe, lane: str, cache: str, variables: dict[str, str], turns: tuple[int, ...]) -> Answer:
     """One probe in a process of its own."""
     begin = time.perf_counter()
-    command = ["--ask", probe.name, "--lane", lane]
+    command = ["--ask", probe.name, "--lane", lane, "--turns", ",".join(map(str, turns))]
     suffix = f" with {' '.join(f'{k}={v}' for k, v in variables.items())}" if variables else ""
     print(f"{probe.name}{suffix}: asking", file=sys.stderr, flush=True)
     failed, numbers = "", None
@@ -188,10 +193,12 @@ def answer_of(arguments: Sequence[str], variables: dict[str, str], limit: float)
     return json.loads(out.splitlines()[-1])
 
 
-def ask_here(probe: Probe, lane: str) -> Numbers:
-    """The numbers of a probe, measured in this process once the engines have reached their rate."""
+def ask_here(probe: Probe, lane: str, turns: tuple[int, ...]) -> Numbers:
+    """The numbers of a probe, measured in this process; times once the engines have reached their rate."""
     bench = DeviceBench(executors.executor(lane), compile_apart)
-    time.sleep(RAMP)
+    bench.few, bench.many = turns
+    if probe.name not in (*UNTIMED, START):
+        time.sleep(RAMP)
     return probe.ask(bench)
 
 
@@ -227,7 +234,7 @@ def compile_here(nocc: int, nvir: int, naux: int, edge: int) -> dict[str, float]
 def report(answers: Sequence[Answer], lane: str) -> str:
     """All answers in words."""
     if lane == "model":
-        lines = ["dry run: predicted by the interpreter and the cost model for trn1; nothing was measured", ""]
+        lines = ["dry run: predicted by the interpreter and the cost model; nothing was measured", ""]
     else:
         lines = [f"measured on lane {lane}; in brackets what was predicted", ""]
     for answer in answers:

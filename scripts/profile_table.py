@@ -1,26 +1,31 @@
 #!/usr/bin/env python3
 """How busy the engines were in a profile of a pair kernel, beside the prediction of the cost model.
 
-    python scripts/profile_table.py --programs SHAPE             compiled programs of a shape, one file per line
-    python scripts/profile_table.py --shape SHAPE SUMMARY.json...  the table, in the order of the programs
+    python scripts/profile_table.py --capture SHAPE --results DIR    profile the programs of a shape on this device
+    python scripts/profile_table.py --shape SHAPE SUMMARY.json...    the table, in the order of the programs
 
-SUMMARY.json is what `neuron-explorer view --output-format summary-json` prints: times in seconds, shares from 0 to 1.
+SUMMARY.json is what `neuron-explorer view --output-format summary-json` prints (neuron-profile before SDK 2.31): times
+in seconds, shares from 0 to 1. Capturing leaves profiles (.ntff) and summaries (.json) in DIR. Exit code 6 where there
+is no profiler.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dfmp2.errors import Dfmp2Error, InputError
+from dfmp2.errors import BackendUnavailable, Dfmp2Error, InputError, KernelFailed
 from dfmp2.trainium import calls
 from dfmp2.trainium.calls import Call, parse_shape
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions
 from dfmp2.trainium.costs.schedule import Account, schedule_call
+from dfmp2.trainium.entry import compile_ahead
 from dfmp2.trainium.launch import compiler, environment, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
 
@@ -31,17 +36,18 @@ LEAST_USE = 0.85  # of the Tensor Engine, below which the schedule has gaps
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--programs", metavar="SHAPE", help="list the compiled programs of a shape")
+    parser.add_argument("--capture", metavar="SHAPE", help="compile and profile the programs of a shape")
+    parser.add_argument("--results", metavar="DIR", type=Path, default=Path(), help="where profiles go (default: here)")
     parser.add_argument("--shape", metavar="SHAPE", help="shape of the profiles")
     parser.add_argument("summaries", nargs="*", type=Path, metavar="SUMMARY.json")
     given = parser.parse_args(arguments)
     try:
-        if given.programs:
-            print("\n".join(compiled(given.programs)))
+        if given.capture:
+            print(table(given.capture, capture(given.capture, given.results)), end="")
         elif given.shape and given.summaries:
             print(table(given.shape, [read(path) for path in given.summaries]), end="")
         else:
-            raise InputError("nothing to do: give --programs SHAPE, or --shape SHAPE and summaries")
+            raise InputError("nothing to do: give --capture SHAPE, or --shape SHAPE and summaries")
     except Dfmp2Error as error:
         print(f"profile_table: {error}", file=sys.stderr)
         return error.exit_code
@@ -52,7 +58,7 @@ def calls_of(shape: str) -> tuple[Call, ...]:
     """The pair calls that the backend makes for a shape on this chip."""
     size = parse_shape(shape)
     generation = calls.GENERATION[toolchain.device_target() or "trn1"]
-    return calls.pair_energy_calls(*size, generation, calls.variants(size.nvir, size.naux)[-1])
+    return calls.pair_energy_calls(*size, generation, calls.variants(size.nvir, size.naux, generation)[-1])
 
 
 def compiled(shape: str) -> list[str]:
@@ -71,6 +77,39 @@ def compiled(shape: str) -> list[str]:
             raise InputError(f"{program.label} is not in {cache.folder}: dfmp2 kernels warmup --shape {shape}")
         files.append(str(found.path))
     return files
+
+
+def capture(shape: str, folder: Path) -> list[dict[str, Any]]:
+    """Profile the second execution of each program; the first also loads.
+
+    Raises
+    ------
+    BackendUnavailable : no profiler; KernelFailed : a profile failed
+    """
+    profiler = shutil.which("neuron-explorer") or shutil.which("neuron-profile")
+    if profiler is None:
+        raise BackendUnavailable("neither neuron-explorer nor neuron-profile is on PATH: install aws-neuronx-tools")
+    compile_ahead((parse_shape(shape),), toolchain.device_target() or "trn1")
+    found = []
+    for number, program in enumerate(compiled(shape), 1):
+        trace = folder / f"profile-{number}.ntff"
+        _run([profiler, "capture", "-n", program, "-s", str(trace), "--profile-nth-exec=2"])
+        made = sorted(folder.glob(f"profile-{number}*.ntff"))  # some releases add the execution to the name
+        if not made:
+            raise KernelFailed(f"{profiler} left no profile of {program}")
+        told = _run([profiler, "view", "-n", program, "-s", str(made[0]), "--output-format", "summary-json"])
+        summary = folder / f"profile-{number}.json"
+        summary.write_text(told)
+        found.append(read(summary))
+    return found
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        told = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise KernelFailed(f"{' '.join(command)} ended with {done.returncode}: {told}")
+    return done.stdout
 
 
 def read(path: Path) -> dict[str, Any]:

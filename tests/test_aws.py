@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 
 from dfmp2.errors import BackendUnavailable, InputError, Interrupted, ResourceError
-from dfmp2.execution.aws import INSTANCES, RETRY_RULES
+from dfmp2.execution.aws import INSTANCES, MANIFEST, RETRY_RULES, S3Copies, Store, asking, pack, unpacked
+from dfmp2.execution.batch import compile_programs
 from dfmp2.execution.manifest import read_manifest
-from dfmp2.execution.s3 import MANIFEST, S3Copies, Store, asking, pack, unpacked
 from dfmp2.execution.state import read_input
-from dfmp2.execution.warm_up import compile_programs
 from dfmp2.trainium.launch.environment import LIBRARIES, TOOLS
 from tests.aws import BUCKET, CREDENTIALS, PLACE, PREFIX, ROLE, Cloud, cloud
 from tests.conftest import Finished, Runner, run_command, succeed
@@ -284,7 +283,7 @@ def test_inputs_mean_the_same_elsewhere(aws: Cloud, batch: Path) -> None:
     here = read_manifest(batch / "batch.toml")
     sent = pack(here)
     assert pack(here) == sent
-    Store(aws.s3).put(sent, f"{PLACE}/inputs/x.tar")
+    Store(aws.s3, PLACE).put("inputs/x.tar", sent)
     with unpacked(f"{PLACE}/inputs/x.tar", None, 60.0) as (there, _):
         assert [item.name for item in there.items] == [item.name for item in here.items]
         assert [read_input(item).fingerprint for item in there.items] == [
@@ -302,7 +301,7 @@ def test_hostile_inputs(aws: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     entry.type, entry.linkname = kind, "/etc/passwd"
     with tarfile.open(fileobj=stream, mode="w") as archive:
         archive.addfile(entry, io.BytesIO())
-    Store(aws.s3).put(stream.getvalue(), f"{PLACE}/inputs/bad.tar")
+    Store(aws.s3, PLACE).put("inputs/bad.tar", stream.getvalue())
     monkeypatch.setenv("DFMP2_SCRATCH", str(tmp_path))
     with pytest.raises(InputError, match="no archive of inputs"), unpacked(f"{PLACE}/inputs/bad.tar", None, 60.0):
         pass
@@ -311,7 +310,8 @@ def test_hostile_inputs(aws: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def copies(aws: Cloud, folder: Path, programs: bool = False) -> S3Copies:
     """Copies of a folder with results and compiled programs."""
-    return S3Copies(Store(aws.s3), f"{PLACE}/results", folder, f"{PLACE}/programs" if programs else None, 60.0)
+    kept = Store(aws.s3, f"{PLACE}/programs") if programs else None
+    return S3Copies(Store(aws.s3, f"{PLACE}/results"), folder, kept, 60.0)
 
 
 def test_programs_are_shared(aws: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,10 +352,10 @@ def test_a_checkpoint_stays_until_its_result_is_copied(aws: Cloud, tmp_path: Pat
             path.unlink()
         return real(path)
 
-    from dfmp2.execution import s3
+    from dfmp2.execution import aws as module
 
-    real = s3.stamp
-    monkeypatch.setattr(s3, "stamp", late)
+    real = module.stamp
+    monkeypatch.setattr(module, "stamp", late)
     own.save(now=True)
     assert seen == [{CHECKPOINT, "results/row.h5"}] and aws.names() == {"results/row.h5"}
 
@@ -371,7 +371,7 @@ def test_warm_up_compiles_each_size_once(batch: Path, monkeypatch: pytest.Monkey
         called.append(command)
         return real(["sh", "-c", f"exit {codes.pop()}"], **settings)
 
-    monkeypatch.setattr("dfmp2.execution.warm_up.subprocess.Popen", fake)
+    monkeypatch.setattr("dfmp2.execution.batch.subprocess.Popen", fake)
     found = read_manifest(batch / "batch.toml")
     assert compile_programs(found, None, lambda: 0) == 6
     assert all(command[2:8] == ["-m", "dfmp2", "kernels", "warmup", "--lane", "nki"] for command in called)

@@ -87,12 +87,12 @@ def test_workers_with_other_versions_or_another_disk_are_refused(
     grow = dask.DaskPool.grow
 
     def elsewhere(pool: Any, size: int) -> None:
-        pool.token.unlink()
+        pool.token = pool.token.parent / "elsewhere" / pool.token.name
         grow(pool, size)
 
     monkeypatch.setattr(dask.DaskPool, "grow", elsewhere)
-    done = call(*command)
-    assert done.code == 3 and f"does not see {folder / 'out'}: name an --output that all workers share" in done.message
+    done, where = call(*command), folder / "out" / "elsewhere"
+    assert done.code == 3 and f"does not see {where}: name an --output that all workers share" in done.message
     assert not results(folder / "out")
 
 

@@ -7,12 +7,12 @@ import multiprocessing
 import os
 import signal
 import subprocess
-from concurrent.futures.process import BrokenProcessPool
+import time
 from pathlib import Path
 
 import pytest
 
-from dfmp2.execution.pool import Slot
+from dfmp2.execution.pool import Died, Slot
 from tests import broken_worker
 from tests.conftest import COMMAND, MOLECULES, Runner, succeed
 from tests.control_group import killed, limited_memory
@@ -64,17 +64,19 @@ def test_a_slot_sets_up_its_process_and_replaces_a_dead_one(
     slot = Slot(3, 10**9, {"CUDA_VISIBLE_DEVICES": "5"})
     try:
         for _ in range(2):
-            assert slot.future is not None and slot.future.result(60) is None
             slot.submit(broken_worker.surroundings)
-            found = slot.future.result(60)
+            found = slot.result()
             pid = found.pop("pid")
             assert found == {"early": [], "main": True, "threads": "3", "device": "5", "numpy": True}
+            slot.submit(time.sleep, 60)
             os.kill(pid, signal.SIGKILL)
-            wait_for(lambda: slot.dead)
-            slot.submit(broken_worker.surroundings)
-            assert isinstance(slot.future.exception(60), BrokenProcessPool)
-            assert "SIGKILL" in slot.death().cause
-            slot.start()
+            with pytest.raises(Died, match="SIGKILL"):
+                slot.result()
+        slot.submit(broken_worker.surroundings)
+        os.kill(slot.result()["pid"], signal.SIGKILL)  # while it has nothing to do, so the next task is not to blame
+        wait_for(lambda: not multiprocessing.active_children())
+        slot.submit(broken_worker.surroundings)
+        assert slot.result()["pid"] != pid
     finally:
         slot.close()
     assert not multiprocessing.active_children()

@@ -34,7 +34,7 @@ WRONG = {  # manifest -> what the message must name
     HEAD + ITEM + "basis = 3": "--basis 3: expected text",
     HEAD + ITEM + "scf = 'rks'": "--scf 'rks': expected one of df, conventional",
     HEAD + ITEM + "check = 1": "--check 1: expected true or false",
-    HEAD + ITEM + "task = 'hessian'": "task 'hessian': expected one of energy, gradient, optimize",
+    HEAD + ITEM + "task = 'hessian'": "task 'hessian': expected one of energy, properties, gradient, optimize",
     HEAD + ITEM + "scf_from = 3": "no usable path",
     HEAD + ITEM + "frozen_core = 'most'": "frozen core 'most'",
     HEAD + ITEM + "backend = 'tpu'": "backend 'tpu': expected one of auto, cpu",
@@ -79,7 +79,7 @@ def test_options_of_an_item_win_and_paths_are_the_manifests(folder):
     assert (first.name, first.path) == ("w", folder / "sub" / "w.xyz")
     assert (first.options.basis, first.options.frozen_core) == ("sto-3g", "1")
     assert (second.options.basis, second.options.frozen_core) == ("cc-pvdz", "none")
-    assert second.charge == -2 and first.charge is None
+    assert second.given["charge"] == -2 and "charge" not in first.given
     assert second.name == slug("水/b wasser") == "_b_wasser"
     assert repr(first.options.os_scale) == "2.0"
     other = read_manifest(folder / "sub" / "m.toml", root=folder, output=Path("there"))

@@ -8,24 +8,15 @@ import signal
 import pytest
 
 from dfmp2.errors import InputError
-from dfmp2.execution.arrays import (
-    Work,
-    arrange,
-    cost,
-    element_size,
-    read_shard,
-    shard_of_job,
-    shards,
-    workload,
-)
-from dfmp2.execution.devices import pinning
+from dfmp2.execution.manifest import make_batch
 from dfmp2.execution.pool import process_death
-from dfmp2.molecule.xyz import parse_xyz
-from dfmp2.options import Options
+from dfmp2.execution.shards import Work, arrange, read_shard, shard_of_job, shards, works
+from dfmp2.execution.state import read_inputs
+from dfmp2.host.devices import pinning
 from tests.conftest import MOLECULES
 
 
-def works(costs):
+def of_costs(costs):
     return [Work(place, value, f"series {place}") for place, value in enumerate(costs)]
 
 
@@ -34,7 +25,7 @@ def places(items, parts, *, chained):
 
 
 def test_large_items_first():
-    assert places(works([1.0, 9.0, 1.9, 1.1]), 2, chained=False) == [(1,), (2,), (3,), (0,)]
+    assert places(of_costs([1.0, 9.0, 1.9, 1.1]), 2, chained=False) == [(1,), (2,), (3,), (0,)]
 
 
 def test_series_stay_together_in_as_many_pieces_as_there_are_workers():
@@ -46,14 +37,14 @@ def test_series_stay_together_in_as_many_pieces_as_there_are_workers():
 @pytest.mark.parametrize("chained", [False, True])
 def test_shards_are_a_partition_and_balanced(chained):
     rng = random.Random(7)
-    items = works([rng.paretovariate(1.2) for _ in range(200)])
+    items = of_costs([rng.paretovariate(1.2) for _ in range(200)])
     parts = shards(items, 8, chained=chained)
     assert sorted(work.place for part in parts for work in part) == list(range(200))
     loads = [sum(work.cost for work in part) for part in parts]
     largest, mean = max(work.cost for work in items), sum(loads) / 8
     assert max(loads) <= max(largest, 4 / 3 * mean)  # Graham 1969: the bound of this rule
     assert shards(items[::-1], 8, chained=chained) == parts
-    assert [len(part) for part in shards(works([0.0] * 4), 2)] == [2, 2]  # nothing known of them: dealt out
+    assert [len(part) for part in shards(of_costs([0.0] * 4), 2)] == [2, 2]  # nothing known of them: dealt out
 
 
 def test_shards_are_taken_from_the_scheduler():
@@ -91,25 +82,23 @@ def test_one_device_per_worker(tmp_path):
         pinning("nki", 0, 1, {"NEURON_RT_VISIBLE_CORES": "5-2"})
 
 
-def test_sizes_are_those_of_the_molecule(water, radical):
-    """Functions per element add up to what the calculations stored; the cost grows with the basis."""
+def test_sizes_are_those_of_the_molecule(tmp_path, water, radical):
+    """They are what the calculations stored; the order of atoms is no matter, and what is refused costs nothing."""
     for name, stored in (("h2o", water), ("nh2", radical)):
-        molecule = parse_xyz(MOLECULES[name], file=name).molecule
-        options = Options("sto-3g", frozen_core=str(stored.json["sizes"]["frozen_core"]))
-        found = workload(molecule, options)
-        sizes = stored.json["sizes"]
-        assert found is not None
+        sizes, (first, *rest) = stored.json["sizes"], MOLECULES[name].splitlines()[2:]
+        for file, atoms in (("given", [first, *rest]), ("turned", [*rest, first])):
+            (tmp_path / f"{file}.xyz").write_text("\n".join([*MOLECULES[name].splitlines()[:2], *atoms]) + "\n")
+        options = {"basis": "sto-3g", "frozen_core": str(sizes["frozen_core"]), "backend": "nki"}
+        batch = make_batch(["given.xyz", "turned.xyz"], options, tmp_path / "out", tmp_path)
+        given, turned = works(batch, read_inputs(batch))
+        found = given.load
+        assert found is not None and found is turned.load and given.series != turned.series
         assert (found.nao, found.naux_scf, found.naux) == (sizes["nao"], sizes["naux_scf"], sizes["naux"])
         spins = 1 if name == "h2o" else 2
         assert [s.nocc for s in found.spins] == sizes["nocc"][:spins]
         assert [s.nvir for s in found.spins] == sizes["nvir"][:spins]
-    assert workload(molecule, Options("no-such-basis")) is None and cost(None) == 0.0
-
-
-def test_core_potentials_count():
-    """Iodine in def2-SVP: 28 electrons in the potential, [4s4p2d]: 4 + 12 + 10 functions (Weigend, Ahlrichs 2005)."""
-    found = element_size("def2-svp", "conventional", None, "auto", "I")
-    assert (found.core, found.scf_fitting, found.orbital) == (28, 0, 26)
+    refused = make_batch(["given.xyz"], {"basis": "no-such-basis"}, tmp_path / "out", tmp_path)
+    assert [(work.cost, work.load) for work in works(refused, read_inputs(refused))] == [(0.0, None)]
 
 
 def test_a_killed_worker_says_what_would_fit():

@@ -198,6 +198,7 @@ def test_b_that_is_not_what_it_was_is_made_again(damage: str, on_disk: Options, 
 
 
 FOREIGN = [
+    ({"method": "kappa-mp2"}, "--kappa"),
     ({"threads": 2}, r"--threads \(1 there, 2 here\)"),
     ({"basis": "6-31g"}, "orbital basis differs"),
     ({"auxbasis": "weigend"}, "MP2 fitting set differs"),
@@ -245,8 +246,10 @@ def test_what_makes_two_runs_the_same() -> None:
         **{"scf_auxbasis": "a", "guess": "core", "auxbasis": "a", "frozen_core": "auto", "backend": "torch"},
         **{"precision": "fp64", "transform": "host", "check": True, "scf_conv_tol": 1e-9, "tolerance": 1e-8},
         **{"certify_fit": True, "scf_starts": 2, "frozen_virtual": 1, "os_scale": 1.1, "ss_scale": 1.1},
+        **{"properties": True, "polarizability": True, "method": "kappa-mp2"},
     }
-    assert {field.name for field in fields(Options)} == {*different, *FREE}
+    assert {field.name for field in fields(Options)} == {*different, "kappa", *FREE}
+    others.append((first, replace(SMALL, method="kappa-mp2", kappa=1.3), ""))
     others += [(first, replace(SMALL, **{name: value}), "") for name, value in different.items()]
     found = {fingerprint(*other) for other in others}
     assert len(found) == len(others) and asked not in found

@@ -12,13 +12,17 @@ from dfmp2.backends.base import PairTerms
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.cli.kernels import LANES
 from dfmp2.planning import rates
+from dfmp2.trainium.calls import Call
 from dfmp2.trainium.costs import prediction
+from dfmp2.trainium.costs.catalogue import Part, Price
+from dfmp2.trainium.costs.schedule import Account
 
 from .conftest import succeed
 
+FOUND = contract.Finding(contract.CASES[0], 0.0, 0.0, 0.0, True)
 KEYS = {
     *("makespan_ms", "variant", "dispatch_ms", "engine_ms", "te_utilisation", "hbm_bytes", "neffs", "floor_ms"),
-    *("sbuf_high_water_bytes", "dma_written_bytes", "makespan_usual_ms", "makespan_slowest_ms"),
+    *("sbuf_high_water_bytes", "dma_written_bytes", "makespan_usual_ms", "makespan_slowest_ms", "dispatch_queued_ms"),
 }
 
 
@@ -30,6 +34,7 @@ def test_cost_prints_one_object_with_the_documented_keys(call):
     assert facts["makespan_usual_ms"] == pytest.approx(tensor / 0.85)
     assert facts["makespan_slowest_ms"] == pytest.approx(tensor / 0.40)
     assert facts["dispatch_ms"] == pytest.approx(36 * 1.3)  # 28 + 8 blocks of 8 x 8 orbitals
+    assert facts["dispatch_queued_ms"] == pytest.approx(1.3)  # every call outlasts the submission of the next
     assert facts["floor_ms"] == pytest.approx(2080 * 448**2 * 1536 * 4 / 128**2 / 2.8e6)
     assert facts["neffs"] == 2
 
@@ -44,9 +49,12 @@ def test_cost_table_is_labelled_and_names_the_lane(call):
 
 
 def test_numpy_lane_pays_for_every_call():
-    once = prediction.dispatch("neff", 36, 201 * 10**6, 1_800 * 10**6, 10**6)
-    anew = prediction.dispatch("numpy", 36, 201 * 10**6, 1_800 * 10**6, 10**6, recompile=1500.0)
-    assert once.calls == pytest.approx(36 * 1.3)
+    account = Account({}, {}, 0.5e6, 0.0, 0.0, 0, 0, 0, {}, 0, 0, 0)  # calls that last 0.5 ms, submitted in 0.67
+    price = Price("plain", (Part(Call("", "", {}, 36, ""), account),), 0.0)
+    once = prediction.dispatch("neff", [price], 201 * 10**6, 1_800 * 10**6, 10**6)
+    anew = prediction.dispatch("numpy", [price], 201 * 10**6, 1_800 * 10**6, 10**6, recompile=1500.0)
+    assert once.calls == pytest.approx(36 * 1.3) and anew.queued == anew.calls
+    assert once.queued == pytest.approx(1.3 + 36 * 0.17)
     assert once.link == pytest.approx(201 / 4.6 + 1 / 5.6)
     assert anew.link == pytest.approx(1800 / 4.6 + 1 / 5.6)
     assert anew.compile == 36 * 1500.0 and once.compile == 0.0
@@ -65,6 +73,7 @@ def test_numpy_lane_pays_for_every_call():
         (["cost", "--kernel", "K3", "--shape", "small", "--variant", "new"], 3, "--variant new: pair_energy offers"),
         (["cost", "--kernel", "K3", "--shape", "10,9000,20000"], 6, "bytes per SBUF partition"),
         (["cost", "--kernel", "K3"], 2, "Missing option '--shape'"),
+        (["check", "--lane", "cpu", "--target", "trn2"], 2, "--lane cpu runs on the chip that is here"),
         (["timeline", "--kernel", "K3", "--shape", "small", "--call", "9"], 3, "--call 9: expected 1 to 2"),
         (["timeline", "--kernel", "K3", "--shape", "small", "--length", "0"], 3, "--length 0: expected microseconds"),
         (["timeline", "--kernel", "K3", "--shape", "small", "--begin", "1e9"], 3, "--begin 1e+09: expected microsec"),
@@ -116,6 +125,19 @@ def test_check_passes_for_a_backend_that_keeps_its_contract(call):
     assert done.out.splitlines()[-1] == f"{len(contract.CASES)} of {len(contract.CASES)} blocks agree"
 
 
+def test_check_obeys_the_rules_of_the_chip_that_is_named(call, monkeypatch):
+    monkeypatch.setattr(contract, "CASES", contract.CASES[:1])
+    seen = []
+    monkeypatch.setattr(contract, "examine", lambda backend, case: seen.append(backend.describe()["target"]) or FOUND)
+    for target in ("trn1", "trn2"):
+        succeed(call("kernels", "check", "--target", target, "--threads", "1"))
+    monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "trn2")
+    succeed(call("kernels", "check", "--threads", "1"))
+    assert seen == ["gen2", "gen3", "gen3"]
+    monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "trn3")
+    assert call("kernels", "check", "--threads", "1").code == 3
+
+
 class Swapped(CpuBackend):
     """Puts the terms of a pair where those of the pair before it belong."""
 
@@ -162,7 +184,8 @@ def test_plan_predicts_time_and_memory_with_the_dispatch_apart(call, monkeypatch
     assert trn1["available"] == 16 * 2**30 and facts["trn2"]["available"] == 12 * 2**30
     blocks = 2 * 8 * 128 * 128 * 4  # B of two spins, eight padded orbitals each
     assert blocks < trn1["memory"] < 2 * blocks
-    assert 0.0 < trn1["device"] < trn1["dispatch"]
+    assert 0.0 < trn1["device"] <= trn1["slowest"] < trn1["queued"] < trn1["dispatch"]
+    assert [facts[place]["cores"] for place in ("trn1", "trn1, 2 cores", "trn2", "trn2, 8 cores")] == [1, 2, 1, 8]
     text = succeed(call(*arguments)).out
-    assert "pair energies on one core, predicted" in text
+    assert "pair energies, predicted" in text and "trn2, 8 cores, lane neff" in text
     assert "trn1, lane neff, 3 calls, 2 NEFFs" in text

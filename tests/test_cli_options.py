@@ -23,15 +23,16 @@ GIVEN: dict[str, tuple[str, Any]] = {  # field of Options: as it is written, as 
     **{name: (value, value) for name, value in {
         "basis": "cc-pvdz", "reference": "uhf", "relativity": "x2c", "scf": "conventional", "guess": "core",
         "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "auto", "scf_from": "a.h5", "stability": "full",
-        "backend": "torch", "precision": "mixed", "transform": "host", "scratch": "/tmp",
+        "backend": "torch", "precision": "mixed", "method": "kappa-mp2", "transform": "host", "scratch": "/tmp",
     }.items()},
     **{name: (str(value), value) for name, value in {
         "scf_conv_tol": 1e-9, "scf_max_cycles": 7, "scf_starts": 2, "frozen_virtual": 3, "os_scale": 1.2,
-        "ss_scale": -1.0, "tolerance": 1e-8, "threads": 3,
+        "ss_scale": -1.0, "tolerance": 1e-8, "threads": 3, "kappa": 1.3,
     }.items()},
     "frozen_core": ("PSI4", "psi4"),
     "memory": ("8GiB", 8 * 2**30),
-    **dict.fromkeys(("allow_small_gap", "allow_poor_fit", "certify_fit", "check"), ("", True)),
+    "polarizability": ("", True),
+    **dict.fromkeys(("allow_small_gap", "allow_poor_fit", "certify_fit", "properties", "check"), ("", True)),
 }  # fmt: skip
 
 
@@ -58,10 +59,13 @@ def test_every_option_reaches_the_calculation(
     text, value = GIVEN[option.name]
     (folder / "a.h5").touch()
     asked = (f"--{option.name.replace('_', '-')}", *([text] if text else []))
+    asked += ("--method", "kappa-mp2") if option.name == "kappa" else ()
     assert call("run", "h2o.xyz", *STO3G[:2], *asked).message == "dfmp2: seen"
     assert getattr(seen[0], option.name) == value != option.default
     others = {one.name: one.default for one in fields(Options) if one.name != option.name}
+    others |= {"properties": True} if option.name == "polarizability" else {}  # needs them
     others |= {"basis": "sto-3g"} if option.name != "basis" else {}
+    others |= {"method": "kappa-mp2"} if option.name == "kappa" else {}
     assert {name: getattr(seen[0], name) for name in others} == others and MISSING not in others.values()
 
 

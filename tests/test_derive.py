@@ -162,7 +162,7 @@ def test_a_certificate_that_says_too_little_is_a_warning(fields):
         ({"reference": "uhf"}, "another reference"),
         ({"frozen_virtual": 1}, "sum over the virtual orbitals"),
         ({"precision": "mixed"}, "cannot be undone or repeated"),
-        ({"tolerance": 1e-9}, "only frozen_core, os_scale, ss_scale can be derived"),
+        ({"tolerance": 1e-9}, "only frozen_core, method, os_scale, ss_scale can be derived"),
         ({"os_scale": float("nan")}, "--os-scale nan: expected a finite number"),
     ],
     ids=str,
@@ -204,7 +204,7 @@ def test_command_prints_without_a_file(call: Runner, radical: Stored, folder: Pa
     assert listing(folder) == before
     assert "scaled MP2 correlation" in done.out
     assert done.out.splitlines()[-1].endswith("-> (not stored; --output FILE.h5 does)")
-    quiet = succeed(call("derive", str(radical.path), "--quiet"))
+    quiet = succeed(call("derive", str(radical.path), "--os-scale", "1.2", "--ss-scale", "0.5", "--quiet"))
     assert quiet.out.splitlines() == done.out.splitlines()[-1:]
 
 

@@ -11,19 +11,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Future
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import dfmp2
 from dfmp2.backends.cpu import CpuBackend
-from dfmp2.errors import Dfmp2Error, ResourceError, ResultFileError
+from dfmp2.errors import ResourceError, ResultFileError
 from dfmp2.execution import pairs
-from dfmp2.execution.pool import Slot
+from dfmp2.execution.pool import Died, Slot
 from dfmp2.mp2.calculation import NOTHING
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import RUN, VARIABLE, FileCheckpoint, decode, encode
@@ -72,36 +70,21 @@ def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class HereSlot:
     """A slot as of `dfmp2.execution.pool`; what it is given is pickled, and dies where `fates` says so."""
 
-    threads, memory, dead = 1, 4 * 10**9, False
-    future: Future[Any] | None = None
+    threads, memory = 1, 4 * 10**9
+    future: Any = None
     task: Any = None
 
     def __init__(self, fates: Iterator[bool]) -> None:
         self.fates = fates
-        self.submit(len, ())
 
     def submit(self, function: Callable[..., Any], *given: Any, task: Any = None) -> None:
-        self.task, self.future = task, Future()
-        self.dead = function is pairs.compute_tiles and next(self.fates, False)
-        try:
-            if self.dead:
-                raise BrokenExecutor("died")
-            self.future.set_result(pickle.loads(pickle.dumps(function(*pickle.loads(pickle.dumps(given))))))
-        except (BrokenExecutor, Dfmp2Error) as error:
-            self.future.set_exception(error)
+        self.task, self.future = task, (function, pickle.dumps(given))
 
-    def release(self) -> tuple[Any, Any, Future[Any]]:
-        task, future = self.task, self.future
-        self.task = self.future = None
-        assert future is not None
-        return None, task, future
-
-    def death(self) -> Any:
-        return SimpleNamespace(message=lambda need: f"needs {need[0]}", exit_code=7)
-
-    def start(self) -> None:
-        self.dead = False
-        self.submit(len, ())
+    def result(self) -> Any:
+        (function, given), self.future = self.future, None
+        if next(self.fates, False):
+            raise Died("died", 7, self.memory)
+        return pickle.loads(pickle.dumps(function(*pickle.loads(given))))
 
 
 class HerePool:
@@ -194,7 +177,7 @@ def test_processes_that_are_killed_and_stopped(
 
 
 def test_workers_that_die_again_and_again(prepared: Path, folder: Path) -> None:
-    with pytest.raises(ResourceError, match=r"^3 workers died: needs \d{7,}"):
+    with pytest.raises(ResourceError, match=r"^3 workers died: died; it was allowed 4.00 GB: about .* would fit"):
         by_pool(HerePool(2, iter([True] * 9)))
 
 

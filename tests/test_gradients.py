@@ -214,9 +214,9 @@ def test_arrays_on_disk_give_the_same_gradient(state, monkeypatch):
     expected = mp2_gradient(molecule, options, listener=Silent())
     planned = memory.plan
 
-    def on_disk(*arguments):
+    def on_disk(*arguments, **rest):
         tight = {"z_on_disk": True, "half_on_disk": True, "scf_on_disk": True, "pair_bytes": 10**5, "read_bytes": 10**6}
-        return replace(planned(*arguments), **tight, tile_bytes=3 * 8 * 5 * 8, packed_bytes=1)
+        return replace(planned(*arguments, **rest), **tight, tile_bytes=3 * 8 * 5 * 8, packed_bytes=1)
 
     monkeypatch.setattr(memory, "plan", on_disk)
     monkeypatch.setattr("dfmp2.planning.memory.MemoryPlan.mp2_fits_in_core", False)
@@ -240,9 +240,9 @@ def test_a_gradient_that_was_stopped_with_arrays_on_disk_goes_on(tmp_path, monke
     monkeypatch.setattr("dfmp2.planning.memory.MemoryPlan.mp2_fits_in_core", False)
     planned = memory.plan
 
-    def on_disk(*arguments):
+    def on_disk(*arguments, **rest):
         tight = {"z_on_disk": True, "half_on_disk": True, "scf_on_disk": True, "pair_bytes": 10**5, "read_bytes": 10**6}
-        return replace(planned(*arguments), **tight)
+        return replace(planned(*arguments, **rest), **tight)
 
     monkeypatch.setattr(memory, "plan", on_disk)
     given = SMALL | EXACT | {"scratch": str(tmp_path), "listener": Silent()}

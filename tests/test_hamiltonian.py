@@ -48,6 +48,21 @@ def field(folder: Path) -> Path:
     return folder / "field.dat"
 
 
+@pytest.mark.parametrize("relativity", ["none", "x2c"])
+@pytest.mark.parametrize("charges", [None, IN_BOHR], ids=["alone", "among charges"])
+def test_the_energy_in_a_field_falls_with_the_dipole_moment(relativity: str, charges: Any) -> None:
+    """dE/dF = -mu, the nuclei taken in: of a molecule far from the origin, and an ion."""
+    mole = gto.M(atom="O 1 2 3; H 1 3 4; H 0 2 3.5; H 2 1 3.2", basis="sto-3g", charge=1, unit="Bohr", verbose=0)
+    energies = []
+    for strength in (-0.001, 0.001):
+        field = strength * np.array([1.0, 2.0, -2.0]) / 3
+        mf = hamiltonian.mean_field(mole, "rhf", relativity, charges, field=field)
+        energies.append(mf.run(conv_tol=1e-12, verbose=0).e_tot)
+    mf = hamiltonian.mean_field(mole, "rhf", relativity, charges).run(conv_tol=1e-12, verbose=0)
+    dipole = scf.hf.dip_moment(mole, mf.make_rdm1(), unit="au", verbose=0) @ [1, 2, -2] / 3
+    assert (energies[0] - energies[1]) / 0.002 == pytest.approx(dipole, abs=1e-5)
+
+
 def mean_field(molecule: Molecule, charge: int, fitted: bool, relativity: str = "none") -> Any:
     """PySCF's, among the charges of the molecule."""
     labels = [label.replace("@", "ghost-") for label in molecule.labels]

@@ -61,7 +61,9 @@ class Quiet(Listener):
         pytest.param("benzene", "aug-cc-pvdz", marks=pytest.mark.slow),
     ],
 )
-def test_molecule_equals_pyscf(tmp_path, name, basis):
+@pytest.mark.parametrize("target", ["trn1", pytest.param("trn2", marks=pytest.mark.slow)])
+def test_molecule_equals_pyscf(tmp_path, monkeypatch, name, basis, target):
+    monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", target)
     (tmp_path / "m.xyz").write_text(GEOMETRIES[name])
     given = {"backend": "nki-interpreter", "check": True, "threads": 1, "listener": Quiet()}
     result = python.run(tmp_path / "m.xyz", basis, **given)
@@ -71,6 +73,7 @@ def test_molecule_equals_pyscf(tmp_path, name, basis):
     assert result.certificate.sampled > 0
     assert result.certificate.correlation_error > 1e-12  # float32 arithmetic really ran
     launches = dict(detail.split(": ", 1) for detail in result.provenance.backend_details)
+    assert launches["target"] == {"trn1": "gen2", "trn2": "gen3"}[target]
     blocks = -(-result.sizes.nocc[0] // 8)
     assert int(launches["kernel launches"]) >= blocks * (blocks + 1) // 2
     assert source_hash().startswith(launches["kernel sources"].split()[1])

@@ -12,6 +12,7 @@ import pytest
 
 from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError, KernelError
+from dfmp2.trainium import calls
 from dfmp2.trainium.calls import SHAPES, programs, transform_calls
 from dfmp2.trainium.costs import catalogue, prediction, schedule, text
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions, charge, transfer_time
@@ -101,7 +102,7 @@ def test_transfers_of_512_byte_rows_reach_the_published_rate():
 
 
 @pytest.mark.parametrize(
-    ("row", "chip", "factor"), [(8192, TRN1, 2), (8192 + 512, TRN1, 1), (0, TRN1, 1), (8192, TRN2, 1)]
+    ("row", "chip", "factor"), [(8192, TRN1, 2), (8192 + 512, TRN1, 1), (4096, TRN1, 1), (0, TRN1, 1), (8192, TRN2, 1)]
 )
 def test_rows_a_power_of_two_apart_are_moved_at_half_the_rate(row, chip, factor):
     one = Instruction("dma_copy", "dma", 128, 128, 4, (), (), bytes=65536, descriptors=128, run_bytes=512)
@@ -306,6 +307,35 @@ def test_batched_kernel_in_sixteen_calls():
     assert calls == pytest.approx(published.BATCHED_CHUNKED.value, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("made", "value", "near"),
+    [
+        ((published.tutorial_product, "tiled"), 51.80, False),
+        ((published.tutorial_product, "hoisted"), 42.96, True),
+        ((published.tutorial_product, "optimised"), 6.97, True),
+        ((published.mamba, 1, 256, 512), 0.17293, True),
+        ((published.mamba, 2, 4096, 512), 1.61, False),
+        ((published.mamba, 3, 4096, 8192), 27.8, True),
+    ],
+    ids=["tiled", "hoisted", "optimised", "mamba 1", "mamba 2", "mamba 3"],
+)
+def test_figures_that_nothing_was_fitted_on(made, value, near):
+    # All of them are in the table of docs/trainium/costs.md, the misses with their reasons.
+    function, *given = made
+    recorder, count = function(*given)
+    bound, makespan = (count * time for time in recorder.milliseconds(TRN1, GIVEN))
+    assert bound < makespan
+    assert (abs(makespan / value - 1) <= 0.25) == near
+
+
+def test_the_optimised_product_is_its_32768_tiles_of_512_columns():
+    # 4096 x 8192 x 8192 in tiles of 128 x 128 x 512, a cycle per column in bfloat16: 5.99 ms of 6.97 published
+    recorder, count = published.tutorial_product("optimised")
+    tiles = [one for one in recorder.trace.instructions if one.name == "nc_matmul"]
+    assert len(tiles) * count == 32_768
+    assert sum(charge(one, TRN1, GIVEN).cycles for one in tiles) * count == 32_768 * 512
+
+
 TRN1, TRN2, GIVEN = CHIPS["trn1"], CHIPS["trn2"], Assumptions()
 K3 = catalogue.find("K3")
 MEMSETS = 2 * (128 + 100)  # Vector Engine cycles of the two zeroed tiles of a call
@@ -319,7 +349,7 @@ def prices():
         (name, chip.name, variant): catalogue.best(K3, shape, chip, GIVEN, variant)[0]
         for name, shape in SHAPES.items()
         for chip in CHIPS.values()
-        for variant in K3.variants(shape)
+        for variant in K3.variants(shape, chip.target)
         if (name, chip.name) != ("large", "trn2")  # slow, and the same kernel
     }
 
@@ -368,9 +398,9 @@ def test_on_chip_memory_stays_within_the_design(prices):
     assert prices["medium", "trn1", "plain"].sbuf <= 152_064
     assert prices["large", "trn1", "plain"].sbuf <= 165_504
     assert prices["medium", "trn1", "packed"].sbuf <= 170_496
-    for price in prices.values():
+    for (_, chip, _), price in prices.items():
         assert price.moved <= 64 * 1024  # written by transfers
-        assert price.sbuf <= TRN1.sbuf
+        assert price.sbuf <= CHIPS[chip].sbuf
         assert price.psum <= 8
 
 
@@ -398,6 +428,16 @@ def test_traffic_of_the_medium_shape(prices):
     assert price.parts[0].account.bytes_written == 64 * 12 * 128 * 4
     assert price.hbm_bytes <= 5e9
     assert price.rings < 1e6
+
+
+def test_residents_are_planned_for_the_memory_of_each_chip(prices):
+    trn1, trn2 = prices["medium", "trn1", "plain"], prices["medium", "trn2", "plain"]
+    assert [p.parts[0].call.arguments["residents"] for p in (trn1, trn2)] == [2, 4]
+    assert TRN1.sbuf < trn2.sbuf <= TRN2.sbuf - 16 * 1024  # the compiler's share may be larger there
+    rows = 8 + 2 * 8 - 1  # of B_j fewer, for two turns in place of four
+    assert trn2.parts[0].account.bytes_read == rows * 1536 * 512 * 4 + 4 * 128 * (1024 + 128 + 128)
+    # Four pairs share a tile where four rows of B fit, which they do on trn2 only.
+    assert calls.variants(416, 1280, "gen2") == ("plain",) and calls.variants(416, 1280, "gen3") == ("plain", "packed")
 
 
 def test_trn2_gains_from_transpose_mode(prices):

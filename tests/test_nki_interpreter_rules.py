@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 
 from dfmp2.errors import InputError, KernelError
+from dfmp2.trainium.interpreter.remedies import NAMES, REMEDIES
 from dfmp2.trainium.interpreter.rules import RULES, NotInSubset, Violation
 from dfmp2.trainium.interpreter.run import Settings, Shape, run_kernel
+from dfmp2.trainium.interpreter.signatures import COMMON_NAMES, ENUMERATIONS, INSTRUCTIONS
 from tests.test_nki_lint import BODY, MODULE_LEVEL
 
 KERNEL = """\
@@ -559,3 +561,70 @@ def test_kernel_files_are_not_modules_of_the_process(tmp_path):
     assert out.shape == (128, 64)
     assert not {name for name in set(sys.modules) - before if "nki" in name or "rows" in name}
     assert "nki" not in sys.modules
+
+
+# Remedies: what a message says to write instead, and that it is right
+
+
+def test_every_rule_names_what_to_write_instead():
+    assert set(REMEDIES) == set(RULES)
+    told = " ".join([*REMEDIES.values(), *NAMES.values()])
+    names = {(module, name) for module, name in re.findall(r"\b(nl|nisa)\.(\w+)", told)}
+    assert {name for module, name in names if module == "nl"} <= COMMON_NAMES
+    assert {name for module, name in names if module == "nisa"} <= {*INSTRUCTIONS, *ENUMERATIONS}
+
+
+INSTEAD = [  # what is refused, the remedy, and the same put right, which makes u
+    (
+        "nisa.tensor_tensor(dst=u, data1=s, data2=t, op=nl.divide)",
+        "nisa.reciprocal(dst=r, data=b), then nisa.tensor_tensor(op=nl.multiply)",
+        "r = new((128, 64)); nisa.reciprocal(dst=r, data=t)\n"
+        "nisa.tensor_tensor(dst=u, data1=s, data2=r, op=nl.multiply)",
+        lambda a, b: a / b,
+    ),
+    (
+        "sum_of(u, s, t[:, 3:4])",
+        "nisa.tensor_scalar(operand0=column), which spreads a (P, 1) column over the row",
+        "nisa.tensor_scalar(dst=u, data=s, op0=nl.add, operand0=t[:, 3:4])",
+        lambda a, b: a + b[:, 3:4],
+    ),
+    (
+        "plus(u, s, t[:, 3])",
+        "a slice of length one, t[:, k : k + 1]",
+        "plus(u, s, t[:, 3:4])",
+        lambda a, b: a + b[:, 3:4],
+    ),
+    (
+        "w = nl.zeros((128, 64), dtype=nl.float32)",
+        "nl.ndarray and nisa.memset(value=0.0)",
+        "w = new((128, 64)); fill(w, 0.0); sum_of(u, s, w)",
+        lambda a, b: a,
+    ),
+    ("u = nl.load(a)", "nisa.dma_copy(dst=tile, src=..)", "nisa.dma_copy(dst=u, src=b)", lambda a, b: b),
+    (
+        "for (i, j) in HALF: pass",
+        "then pairs[k][0]",
+        "for k in range(len(HALF)): nisa.tensor_scalar(dst=u, data=s, op0=nl.add, operand0=1.0)",
+        lambda a, b: a + 1,
+    ),
+]
+
+
+@pytest.mark.parametrize(("refused", "told", "written", "expected"), INSTEAD, ids=range(len(INSTEAD)))
+def test_a_remedy_is_named_and_computes_what_was_meant(tmp_path, refused, told, written, expected):
+    rng = np.random.default_rng(20)
+    a, b = rng.uniform(0.5, 1.5, (2, 128, 64)).astype(np.float32)
+    given = {"a": a, "b": b, "identity": np.eye(64, dtype=np.float32), "one": np.zeros((1, 1), np.int32)}
+    file = tmp_path / "k.py"
+    file.write_text(KERNEL.format(body=_indented(refused)))
+    with pytest.raises(Violation) as caught:
+        run_kernel(str(file), "kernel", given)
+    assert told in caught.value.instead and str(caught.value).endswith(f"; instead: {caught.value.instead}")
+    file = tmp_path / "right.py"
+    file.write_text(KERNEL.format(body=_indented(f"{written}\nmove(out, u); return out")))
+    (found,), _ = run_kernel(str(file), "kernel", given)
+    np.testing.assert_allclose(found, expected(a.astype(np.float64), b.astype(np.float64)), rtol=3e-7)
+
+
+def _indented(body):
+    return "\n".join(f"    {line}" for line in body.splitlines())

@@ -12,6 +12,7 @@ from dfmp2.backends.untransformed import UntransformedTensor
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.backend import transform
 from dfmp2.trainium.calls import PairForm
+from dfmp2.trainium.interpreter import arithmetic
 from dfmp2.trainium.interpreter.rules import RELEASES, Violation
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
 from dfmp2.trainium.launch.executors import InterpreterExecutor
@@ -41,14 +42,14 @@ def space(nocc, nvir, naux, seed=0):
 
 def arguments(s, edge, held, diagonal, variant, dtype):
     """A same-space kernel, its arguments, and the items it emits."""
-    form = PairForm(layout.padded_nvir(s.vir.size), layout.padded_naux(s.b.shape[2]), variant == "packed", edge)
+    form = PairForm(layout.padded_nvir(s.vir.size), layout.padded_naux(s.b.shape[2]), variant == "packed", edge=edge)
     items = layout.emission(edge, held, diagonal, 128 // (form.nvir % 128) if form.packed else 1)
     blocks = list(layout.pack_b(s.b, edge, dtype))
     occ = layout.pad_occupied(s.occ, edge)
     eps = occ[:edge], occ[:edge] if diagonal else occ[edge:]
     tables = {"eu": form.eu(s.vir, diagonal), "neg": layout.neg_table(*eps, items), "identity": form.identity()}
     given = {"b_i": blocks[0], "b_j": blocks[0 if diagonal else 1], **{k: t.astype(dtype) for k, t in tables.items()}}
-    return form, given | form.constants(diagonal, "gen2") | {"residents": held}, items
+    return form, given | form.constants(diagonal) | {"residents": held}, items
 
 
 def evaluate(s, edge, held, diagonal, variant="plain", settings=None, source=None, **changed):
@@ -131,6 +132,16 @@ def test_b_in_pieces_and_parts(variant, nvir, naux, edge, held, diagonal):
     s = space(2 * edge - 1, nvir, naux)
     found, exact = evaluate(s, edge, held, diagonal, variant, ALGEBRA), oracle(s, edge, diagonal)
     np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12 * exact.max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("variant", "nvir", "naux"), [("plain", 448, 1500), ("packed", 416, 1200)])
+def test_as_many_residents_as_only_trn2_holds(variant, nvir, naux):
+    form = PairForm(layout.padded_nvir(nvir), layout.padded_naux(naux), variant == "packed", "gen3")
+    assert form.residents == 4 > layout.residents(form.nvir, form.naux)
+    s = space(7, nvir, naux)
+    found = evaluate(s, 4, 4, False, variant, Settings(target="gen3"), transpose=True)
+    assert (deviations(found, oracle(s, 4, False))[0] < 3e-7).all()
 
 
 @pytest.mark.parametrize(
@@ -236,6 +247,19 @@ def test_without_accumulate_the_first_product_overwrites(tmp_path, variant):
     source = str(tmp_path / ("pair_energy_packed.py" if variant == "packed" else "pair_energy.py"))
     found = evaluate(s, 4, 4, False, variant, Settings(fuzz=3), source)
     np.testing.assert_allclose(found, evaluate(s, 4, 4, False, variant), rtol=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["plain", "packed"])
+def test_the_newton_step_mends_a_coarse_reciprocal(tmp_path, monkeypatch, variant):
+    s = space(8, 160, 130)
+    exact = oracle(s, 4, False)
+    monkeypatch.setitem(arithmetic.UNARY, "reciprocal", lambda x: np.reciprocal(x) * np.float32(1 + 1e-4))
+    assert (deviations(evaluate(s, 4, 4, False, variant), exact)[0] > 5e-5).all()
+    planted(tmp_path, "NEWTON = False", "NEWTON = True")
+    source = str(tmp_path / ("pair_energy_packed.py" if variant == "packed" else "pair_energy.py"))
+    assert (deviations(evaluate(s, 4, 4, False, variant, source=source), exact)[0] < 3e-7).all()
+    for release in RELEASES:
+        evaluate(s, 4, 4, False, variant, Settings(release=release), source)
 
 
 @pytest.mark.parametrize("target", ["gen2", "gen3"])

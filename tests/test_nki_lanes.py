@@ -91,7 +91,7 @@ def test_a_lane_gives_the_energy_and_the_proof(machine, lane):
     assert result.backend == lane and result.backend_reason == f"asked for with --backend {lane}"
     told = details(result)
     assert told["lane"] == lane and told["target"] == "trn1"
-    assert "nki 0.5.0" in told["versions"] and "neuronx-cc 2.26.6360.0" in told["versions"]
+    assert "nki 0.6.0" in told["versions"] and "neuronx-cc 2.27.5334.0" in told["versions"]
     assert told["kernel sources"] == f"sha256 {source_hash()[:16]}"
     assert told["kernel launches"] == "1"  # five occupied orbitals are one block
     assert told["pairs redone in float64 meanwhile"].startswith("1, largest relative difference ")
@@ -99,7 +99,7 @@ def test_a_lane_gives_the_energy_and_the_proof(machine, lane):
     if lane == "nki":
         assert told["programs"] == "1 launched, 1 compiled now, 0 found in the cache"
         assert told["inference counters"] == "neuron0/neuron_core0 7 -> 8"
-        assert told["compiled through"] == "standalone, neuronx-cc 2.26.6360.0, nki 0.5.0"
+        assert told["compiled through"] == "standalone, neuronx-cc 2.27.5334.0, nki 0.6.0"
     if lane == "nki-xla":
         assert told["device type"] == "NEURON" and told["graphs"].startswith("2 compiled")
 
@@ -132,7 +132,7 @@ def test_every_known_entry_point_of_the_compiler_is_used_where_it_is_the_one_the
     program = programs((Shape(4, 8, 20),), "trn1")[0]
     done = compiler.ensure(program, "trn1", cache, counts)
     taken = "standalone" if entry == "misfit" else entry  # a tracer that is called otherwise
-    assert (done.entry, done.compiler) == (taken, "neuronx-cc 2.26.6360.0, nki 0.5.0")
+    assert (done.entry, done.compiler) == (taken, "neuronx-cc 2.27.5334.0, nki 0.6.0")
     variables = json.loads(done.path.read_text())["environment"]
     assert variables["NEURON_PLATFORM_TARGET_OVERRIDE"] == "trn1" and variables["NEURON_LOGICAL_NC_CONFIG"] == "1"
     assert variables["NEURON_CC_FLAGS"] == "--auto-cast=none"
@@ -150,7 +150,7 @@ def test_another_interpreter_compiles_where_nki_and_the_bindings_clash(machine):
     own = Path(sys.executable)
     other = next(own.with_name(name) for name in ("python3", "python") if own.name != name)
     machine.patch.setenv("DFMP2_NKI_PYTHON", str(other))
-    assert toolchain.versions(("nki", "absent"), environment.HERE, str(other)) == {"nki": "0.5.0"}
+    assert toolchain.versions(("nki", "absent"), environment.HERE, str(other)) == {"nki": "0.6.0"}
     assert block("nki").direct.shape == (3, 3)
     assert len(list((machine.folder / "neff").glob("*/*.neff"))) == 1
 
@@ -197,11 +197,14 @@ def test_a_damaged_program_counts_as_absent(machine):
 
 
 @pytest.mark.parametrize(("fault", "told"), [("compiler-refuses", "NCC_EVRF004"), ("compiler-mute", "left 0 NEFF")])
-def test_a_failed_compilation_ends_the_run_and_leaves_nothing(machine, fault, told):
+def test_a_failed_compilation_ends_the_run_and_leaves_its_log_only(machine, fault, told):
     machine.sound().fault(fault)
     with pytest.raises(KernelError, match=told):
         water(machine, "nki")
-    assert not list((machine.folder / "neff").glob("**/*"))
+    left = [path for path in (machine.folder / "neff").glob("**/*") if path.is_file()]
+    assert [path.name for path in left] == [compiler.FAILED]
+    machine.fault("")
+    assert water(machine, "nki") and not left[0].exists()
 
 
 @pytest.mark.parametrize(

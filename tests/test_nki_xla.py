@@ -117,7 +117,7 @@ def test_what_comes_back_is_what_was_computed(executor, diagonal):
     form = calls.PairForm(64, 128, False)
     rng = np.random.default_rng(1)
     tensors = {name: rng.standard_normal(tensor.shape, np.float32) for name, tensor in form.tensors(diagonal).items()}
-    constants = form.constants(diagonal, "gen2")
+    constants = form.constants(diagonal)
     given = {name: executor.upload(array) for name, array in tensors.items()}
     found = executor.launch(f"{calls.KERNELS}.{form.module}", form.kernel, {**given, **constants})
     expected = xla_twin.stand_in(**{name: a.astype(np.float64) for name, a in tensors.items()}, **constants)

@@ -22,7 +22,7 @@ from hypothesis import given
 import dfmp2
 from dfmp2.errors import InputError, ResourceError, ResultFileError
 from dfmp2.host import arrays_on_disk
-from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS, Options
+from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS, WHOLE_RUN, Options
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import VARIABLE
 from dfmp2.output.prepared import is_prepared, opened
@@ -351,6 +351,7 @@ def test_plan_names_the_size_of_the_file(call: Runner, folder: Path) -> None:
         ((*ENERGY, "--charge", "0"), 3, "--charge belongs to dfmp2 prepare"),
         ((*ENERGY, "--allow-small-gap"), 3, "--allow-small-gap belongs to dfmp2 prepare"),
         ((*ENERGY, "--transform", "device"), 3, "--transform is no choice here"),
+        ((*ENERGY, "--properties"), 3, "use dfmp2 run"),
         ((*ENERGY[:-1], "x.prepared.h5"), 3, "--output x.prepared.h5 is the file given as --from"),
         ((*ENERGY, "--backend", "nki-interpreter", "--precision", "fp64"), 6, "cannot do --precision fp64"),
         ((*PREPARE, "--backend", "torch"), 3, "--backend belongs to dfmp2 energy"),
@@ -375,7 +376,7 @@ def test_what_is_refused(
 
 def test_every_option_of_a_run_belongs_somewhere() -> None:
     """A new option has to be given to one of the two commands, or be named here."""
-    assert {*BEFORE_PAIRS, *BOTH_PARTS, *PAIRS} == set(Options.__slots__) - {"transform"}
+    assert {*BEFORE_PAIRS, *BOTH_PARTS, *PAIRS} == set(Options.__slots__) - {"transform", *WHOLE_RUN}
 
 
 def test_python_refuses_options_of_the_other_part(radical_file: Path) -> None:

@@ -32,7 +32,12 @@ CODE = "__import__('os').system('touch EXECUTED')"
 
 # --- files of earlier versions ----------------------------------------------------------------------
 
-ADDED = ("options/certify_fit", "timings/fitting_certificate", "predicted/fitting_certificate", "certificate/seed")
+ADDED = (
+    *("options/certify_fit", "timings/fitting_certificate", "predicted/fitting_certificate", "certificate/seed"),
+    *("options/method", "options/kappa", "energies/total_energy", "energies/correlation_energy"),
+    *("energies/same_spin_correlation_energy", "energies/opposite_spin_correlation_energy"),
+    *("energies/mp2_singles_energy", "options/properties", "options/polarizability"),
+)
 OLD = {  # name -> (hash, energies) as dfmp2 0.1.0 wrote and printed them
     "restricted": (  # RHF water in the field of two point charges, with PySCF's check
         "73a0272618ec1547c180a89e20cfa1f1e2caf45ae89d22f7ae48686685523de5",

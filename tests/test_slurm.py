@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from dfmp2.cli.batch_submit import parse_walltime
 from dfmp2.errors import InputError
-from dfmp2.execution.arrays import parse_walltime
 from tests.conftest import Runner, succeed
 from tests.test_batch import HEAD, chain, items, start, wait_for
 

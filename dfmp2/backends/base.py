@@ -5,7 +5,8 @@ returns two numbers per pair, with D = e_i + e_j - e_a - e_b:
 
     direct_ij   = sum_ab (ia|jb)^2 / D              exchange_ij = sum_ab (ia|jb) (ib|ja) / D
 
-and (ia|jb) = sum_P B_iaP B_jbP. RHF, UHF, SCS and frozen core are arithmetic above these two.
+and (ia|jb) = sum_P B_iaP B_jbP. A regularised backend has the factor (1 - exp(kappa D))^2 in every term, where
+exp(kappa D) = exp(kappa (e_i - e_a)) exp(kappa (e_j - e_b)). RHF, UHF, SCS and frozen core are arithmetic above these.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ class Prediction:
     chip, lane : which core, and how calls are launched
     device : s of the core, in-order schedule; usual, slowest : s where its products keep 85 % and 40 % of their peak,
         as AWS's tuned products and others' float32 kernels on trn1 do; dispatch : s of launches, each waited for;
-        link : s of uploads and downloads
+        queued : s of them where only the last is; link : s of uploads and downloads
     calls, neffs : kernel calls and compiled programs
     memory, available : bytes of device memory needed and there, of the fullest core
     cores : that share the pairs; uploaded : bytes of B to all of them
@@ -167,6 +168,13 @@ class Prediction:
     uploaded: int = 0
     usual: float = 0.0
     slowest: float = 0.0
+    queued: float = 0.0
+
+
+def decays(kappa: float, left: Operand, right: Operand, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """exp(kappa (e_i - e_a)), (nocc, nvir), of either operand: of exp(kappa D) the product."""
+    both = [np.exp(kappa * (one.eps_occ[:, None] - one.eps_vir)).astype(dtype) for one in (left, right)]
+    return both[0], both[1]
 
 
 class Backend(ABC):
@@ -188,6 +196,10 @@ class Backend(ABC):
     @abstractmethod
     def describe(self) -> dict[str, str]:
         """Device and library versions, for the result's provenance."""
+
+    def regularised(self, kappa: float) -> Backend:
+        """The same device with the factor (1 - exp(kappa D))^2 in its pair terms; kappa in 1/Eh."""
+        raise UnsupportedByBackend(f"--backend {self.name} has no kappa-mp2: use --backend cpu, torch or cuda")
 
     def owners(self, left: Operand, right: Operand, tiles: list[Tile]) -> list[int]:
         """The worker, from 0, that takes each tile; asked only where `limits.divided`."""
@@ -246,8 +258,8 @@ class Accelerator(Protocol):
         """The backend that `auto` takes, None for the host, and the reason."""
         ...
 
-    def predict(self, spins: Sequence[Shape], chips: tuple[str, ...] = ...) -> tuple[Prediction, ...]:
-        """Predicted pair energies on one core of each chip; none where there is nothing to correlate."""
+    def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
+        """Predicted pair energies on one core and on all of each chip; none where there is nothing to correlate."""
         ...
 
     def bucket(self, spins: Sequence[Shape]) -> tuple[tuple[int, int], ...]:

@@ -4,14 +4,15 @@ A block of occupied i and j is contracted in one GEMM, as near to square as the 
 
     G[j,b,i,a] = sum_P B_jbP B_iaP = (ia|jb),
 
-and is divided, multiplied and summed where it lies, a few pairs at a time. Parallelism is one tile per
-worker with one BLAS thread each; NumPy releases the GIL in every step.
+and is divided, regularised where that is asked for, multiplied and summed where it lies, a few pairs at a time.
+Parallelism is one tile per worker with one BLAS thread each; NumPy releases the GIL in every step.
 """
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
+from copy import copy
 from itertools import pairwise
 from math import isqrt
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile
+from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile, decays
 
 PRODUCT_ELEMENTS = 1 << 21  # of G: 16 MB in float64; larger products are no faster, and leave the last-level cache
 RUN = 64  # terms added up in float32 before float64 takes over: in longer sums the small terms get lost
@@ -44,6 +45,7 @@ class CpuBackend(Backend):
     name = "cpu"
 
     def __init__(self, threads: int) -> None:
+        self.kappa: float | None = None
         self.limits = Limits(
             ("fp64", "mixed"),
             tile_edge=16,
@@ -69,6 +71,7 @@ class CpuBackend(Backend):
         blocks = list(_blocks(tile, nvir * nvir_right))
         step = max(1, QUOTIENT_ELEMENTS // (nvir * nvir_right))
         eps_ab = (right.eps_vir[:, None] + left.eps_vir[None, :]).astype(left.b.dtype)
+        damped = None if self.kappa is None else decays(self.kappa, left, right, left.b.dtype)
         product = np.empty(max(_area(block) for block in blocks) * eps_ab.size, left.b.dtype)
         quotient = np.empty((min(step, shape[1]), nvir_right, nvir), left.b.dtype)
         runs = _runs(nvir, RUN if left.b.dtype == np.float32 else nvir)
@@ -85,6 +88,9 @@ class CpuBackend(Backend):
                     eps_ij = (left.eps_occ[i] + right.eps_occ[start:stop]).astype(g.dtype)
                     np.subtract(eps_ij[:, None, None], eps_ab, out=w)
                     np.divide(part, w, out=w)
+                    if damped is not None:
+                        ours, theirs = damped[0][i], damped[1][start:stop]
+                        w *= np.square(1 - theirs[:, :, None] * ours)
                     place = i - tile.i0, slice(start - tile.j0, stop - tile.j0)
                     for a0, a1, run in runs:
                         by_runs = w[:, :, a0:a1].reshape(stop - start, nvir_right, -1, run)
@@ -94,6 +100,12 @@ class CpuBackend(Backend):
                             swapped = part[:, a0:a1].reshape(stop - start, -1, run, nvir)
                             exchange[place] += _total(np.einsum("jbka,jkab->jbk", by_runs, swapped))
         return PairTerms(direct, exchange)
+
+    def regularised(self, kappa: float) -> CpuBackend:
+        """The same with kappa, 1/Eh."""
+        made = copy(self)
+        made.kappa = kappa
+        return made
 
     def describe(self) -> dict[str, str]:
         """Processor and NumPy version."""

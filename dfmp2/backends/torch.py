@@ -9,13 +9,14 @@ TF32 is switched off for the products: float32 means float32.
 
 from __future__ import annotations
 
+from copy import copy
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile
+from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile, decays
 from dfmp2.errors import ResourceError
 
 CUDA_RESERVE = 0.85  # fraction of the free device memory used; the rest is for the allocator and cuBLAS
@@ -56,6 +57,7 @@ class TorchBackend(Backend):
 
     def __init__(self, torch: ModuleType, device: str, threads: int) -> None:
         self._torch = torch
+        self.kappa: float | None = None
         self.name = "torch" if device == "cpu" else device
         self.device = torch.device(device)
         memory = None
@@ -98,12 +100,17 @@ class TorchBackend(Backend):
         direct = torch.zeros((i1 - i0, j1 - j0), dtype=torch.float64, device=self.device)
         exchange = torch.zeros_like(direct) if left is right else None
         eps_ab = self._tensor(right.eps_vir[:, None] + left.eps_vir[None, :], dtype)
+        damped = None
+        if self.kappa is not None:
+            damped = [self._tensor(x, dtype) for x in decays(self.kappa, left, right, np.float64)]
         for i in range(i0, i1):
             for start in range(i if diagonal else j0, j1, step):
                 stop = min(start + step, j1)
                 g = (right.b[start:stop].reshape(-1, naux) @ left.b[i].T).reshape(-1, nvir_right, nvir)
                 eps_ij = self._tensor(left.eps_occ[i] + right.eps_occ[start:stop], dtype)
                 w = g / (eps_ij[:, None, None] - eps_ab)
+                if damped is not None:
+                    w *= (1 - damped[1][start:stop, :, None] * damped[0][i]) ** 2
                 columns = slice(start - j0, stop - j0)
                 # Row sums in the working precision, their sum in float64.
                 direct[i - i0, columns] = (g * w).sum(dim=2).sum(dim=1, dtype=torch.float64)
@@ -111,6 +118,12 @@ class TorchBackend(Backend):
                     rows = (w * g.transpose(1, 2)).sum(dim=2)
                     exchange[i - i0, columns] = rows.sum(dim=1, dtype=torch.float64)
         return PairTerms(direct.cpu().numpy(), None if exchange is None else exchange.cpu().numpy())
+
+    def regularised(self, kappa: float) -> TorchBackend:
+        """The same with kappa, 1/Eh."""
+        made = copy(self)
+        made.kappa = kappa
+        return made
 
     def describe(self) -> dict[str, str]:
         """Device name and PyTorch version."""

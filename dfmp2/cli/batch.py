@@ -122,7 +122,7 @@ def run(
     """
     said = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     given = {name: value for name, value in options.items() if ctx.get_parameter_source(name) in said}
-    from dfmp2.execution.arrays import read_shard, shard_of_job
+    from dfmp2.execution.shards import read_shard, shard_of_job
 
     workers = workers or (1 if engine is None else MOST_WORKERS)
     part = shard_of_job() if shard is None else read_shard(shard)
@@ -133,18 +133,18 @@ def run(
         display = Display(console)
         copies = None
         if sources[0].startswith("s3://"):  # in a container of AWS Batch: its job is that of `batch submit --aws-batch`
-            from dfmp2.execution.s3 import unpacked
+            from dfmp2.execution.aws import unpacked
 
             batch, copies = stack.enter_context(unpacked(sources[0], programs, copy_every))
         else:
             batch = load(sources, given, output, root)
         if warm_up:
-            from dfmp2.execution.warm_up import compile_programs
+            from dfmp2.execution.batch import compile_programs
 
             return compile_programs(batch, copies, display.stop_asked)
         from dfmp2.execution.batch import BatchRun
         from dfmp2.execution.state import status as status_of
-        from dfmp2.execution.state import to_json
+        from dfmp2.output.table import to_json
 
         pool, who = _workers(batch, engine, workers, given)
         shown = "" if part is None else f", shard {part[0]} of {part[1]}"
@@ -246,10 +246,10 @@ def _workers(batch: Batch, engine: str | None, workers: int, given: Mapping[str,
         from dfmp2.execution.dask import DaskPool
 
         return DaskPool(engine, batch.output, threads or 0, memory or 0), f"the Dask cluster of {engine}"
-    from dfmp2.execution.batch import pinned_backend
+    from dfmp2.execution.manifest import COMPILED
     from dfmp2.execution.pool import local_pool
 
-    pool = local_pool(pinned_backend(batch), workers, threads, memory)
+    pool = local_pool(batch.asks_for(*COMPILED, "cuda", "auto") or "cpu", workers, threads, memory)
     return pool, f"{_count(workers, 'worker')} x {_count(pool.threads, 'thread')}, {pool.memory / 1e9:.1f} GB each"
 
 
@@ -310,10 +310,12 @@ def _count(number: int, what: str) -> str:
 def status(batch: Batch, as_json: bool) -> None:
     """Say which items are complete, failed, pending or running, at any time, also while the batch runs."""
     from dfmp2.execution import state
+    from dfmp2.output.table import to_json
 
-    rows = state.look(batch, state.read_index(batch))
+    rows = state.look(batch, state.read_inputs(batch))
+    found = state.status(rows)
     if as_json:
-        click.echo(state.to_json(state.status(rows)), nl=False)
+        click.echo(to_json(found), nl=False)
         return
     for row in rows:
         code = f" ({row.exit_code})" if row.exit_code else ""
@@ -321,7 +323,7 @@ def status(batch: Batch, as_json: bool) -> None:
         if row.status == "complete":
             more = f"E(MP2) = {row.numbers['mp2_total_energy']:.10f} Eh, {row.seconds or 0.0:.1f} s"
         click.echo(printable(f"{row.status + code:12s} {row.name:24s} {more[:200]}").rstrip())
-    click.echo(", ".join(f"{number} {name}" for name, number in state.counts(rows).items()) + f"; {len(rows)} in all")
+    click.echo(", ".join(f"{found[name]} {name}" for name in state.STATES) + f"; {len(rows)} in all")
 
 
 @command.command("plan", short_help="Predict the time of every item and of every shard.")
@@ -335,8 +337,8 @@ def plan(batch: Batch, shards: int, scf_chain: bool, as_json: bool) -> None:
     The shards depend on manifest and molecules only. Times are those of this machine when `dfmp2 plan` or `dfmp2 run`
     has measured its rates, else of the machine the forecast was written on; one process, its default threads.
     """
-    from dfmp2.execution.arrays import foresee
-    from dfmp2.execution.state import to_json
+    from dfmp2.execution.shards import foresee
+    from dfmp2.output.table import to_json
 
     outlook = foresee(batch, shards, chained=scf_chain)
     if as_json:
@@ -365,8 +367,9 @@ def collect(batch: Batch, table: str, overwrite: bool, allow_mixed: bool) -> Non
     Results of different methods (basis, fitting sets, frozen core, precision, ...) are refused unless --allow-mixed is
     given, because their energies cannot be compared.
     """
-    from dfmp2.execution.state import collect_results, write_rows
+    from dfmp2.execution.state import collect_results
     from dfmp2.host.files import require_writable
+    from dfmp2.output.table import write_rows
 
     target = Path(table)
     if target.suffix not in (".h5", ".csv", ".json"):

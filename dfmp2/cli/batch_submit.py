@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,34 @@ if TYPE_CHECKING:
 
 SLURM, AWS = "--slurm", "--aws-batch"
 INSTANCES = ["trn1.2xlarge", "trn1.32xlarge", "trn1n.32xlarge"]  # of `dfmp2.execution.aws`, which takes long to import
+
+
+SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+LONGEST = 366 * 86400  # s
+
+
+def parse_walltime(text: str) -> int:
+    """Seconds of "90min", "2h", "1.5h", "1d", or of Slurm's "HH:MM:SS" and "D-HH:MM:SS".
+
+    A number without a unit is refused: Slurm reads minutes, AWS Batch seconds.
+
+    Raises
+    ------
+    InputError : none of these, or not between a second and a year
+    """
+    clock = re.fullmatch(r"(?:([0-9]{1,3})-)?([0-9]{1,4}):([0-5][0-9]):([0-5][0-9])", text.strip())
+    number = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*(s|min|h|d|)", text.strip())
+    if number is not None and not number[2]:
+        raise InputError(f"--time {text} has no unit: write for example {text.strip()}min or {text.strip()}h")
+    seconds = float(number[1]) * SECONDS[number[2]] if number is not None else 0.0
+    if clock is not None:
+        seconds = sum(int(part or 0) * each for part, each in zip(clock.groups(), (86400, 3600, 60, 1), strict=True))
+    if not 1 <= seconds <= LONGEST:
+        raise InputError(
+            f"--time {text[:40]!r}: expected a time such as 90min, 2h, 1d, 02:00:00 or 1-12:00:00, up to "
+            f"{LONGEST // 86400} days"
+        )
+    return round(seconds)
 
 
 def _number(name: str, kind: click.ParamType[Any], default: float, text: str) -> Callable[[Any], Any]:
@@ -122,7 +151,6 @@ class Shown:
 
 def _read_batch(given: dict[str, Any]) -> Batch | None:
     """The batch, None for a prepared file; sizes and times in `given` become numbers."""
-    from dfmp2.execution.arrays import parse_walltime
     from dfmp2.execution.manifest import read_manifest
     from dfmp2.options import Options, parse_bytes
     from dfmp2.output.prepared import is_prepared

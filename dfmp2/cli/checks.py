@@ -1,10 +1,11 @@
-"""`dfmp2 doctor`, `backends`, `validate`, `compare`, `bench`: what this installation can do, how well and how fast."""
+"""`dfmp2 doctor`, `methods`, `backends`, `validate`, `compare`, `bench`: what it can do here, how well, how fast."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,23 @@ def backends(as_json: bool) -> None:
         click.echo(f"{name:<17}{'available' if why is None else 'unavailable':<13}{text}")
         if why is not None:
             click.echo(f"{'':30}{why}")
+
+
+@click.command("methods")
+@AS_JSON
+def methods(as_json: bool) -> None:
+    """List the methods of --method: the factors of their two spin components, what they are for, their sources."""
+    from dfmp2.options import METHODS
+
+    if as_json:
+        click.echo(json.dumps({name: asdict(one) for name, one in METHODS.items()}, indent=2))
+        return
+    for one in METHODS.values():
+        factors = f"{one.opposite_spin:.4g} E(OS) + {one.same_spin:.4g} E(SS)"
+        click.echo(f"{one.name:<13}{factors:<27}{one.says}")
+        for part in one.source.split("; "):
+            click.echo(f"{'':13}{part}")
+    click.echo("each with RHF, UHF and ROHF references, at the cost of MP2: occ^2 virt^2 fit")
 
 
 @click.command("validate")
@@ -242,6 +260,9 @@ def _show(stored: MP2Result, check: Check, column: str, tolerance: float, *, as_
         "mp2_correlation_energy": (check.same_spin + check.opposite_spin, check.correlation_difference),
     }
     energies = {name: {"stored": getattr(stored, name), column: x, "difference": d} for name, (x, d) in rows.items()}
+    if stored.mp2_singles_energy:  # which nobody recomputes
+        found = energies.pop("mp2_correlation_energy")
+        energies["mp2_doubles_energy"] = found | {"stored": stored.pairs.correlation_energy}
     if as_json:
         payload = {
             "program": check.program,

@@ -36,7 +36,7 @@ from dfmp2.cli.run import (
     require_distinct_files,
 )
 from dfmp2.errors import InputError, ResourceError
-from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, PAIRS
+from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, NEEDS_WHOLE_RUN, PAIRS, WHOLE_RUN
 
 if TYPE_CHECKING:
     from dfmp2.cli.console import Console
@@ -51,6 +51,7 @@ OF_THE_JOB = "of the array job"  # --shard without a value
 @one_molecule(*BEFORE_PAIRS, *BOTH_PARTS)
 @refused(PAIRS, "belongs to dfmp2 energy, which computes the pair energies: leave it out here")
 @refused(["transform"], "is no choice here: dfmp2 prepare makes B on the host")
+@refused(WHOLE_RUN, NEEDS_WHOLE_RUN)
 @output_options(
     "Prepared file", "STEM.prepared.h5", "Go on from OUTPUT.checkpoint; leave a file that is complete as it is."
 )
@@ -105,6 +106,7 @@ def prepare(given: Given, display: Display) -> None:
     "belongs to dfmp2 prepare, which has already been done: leave it out here, or prepare another file with it",
 )
 @refused(["transform"], "is no choice here: dfmp2 prepare has made B on the host")
+@refused(WHOLE_RUN, NEEDS_WHOLE_RUN)
 @click.option(
     "--workers",
     type=click.IntRange(1, MOST_WORKERS),
@@ -177,7 +179,7 @@ def energy(
 
 def _part_of(shard: str) -> tuple[int, int]:
     """(I, N) of --shard."""
-    from dfmp2.execution.arrays import read_shard, shard_of_job
+    from dfmp2.execution.shards import read_shard, shard_of_job
 
     found = shard_of_job() if shard == OF_THE_JOB else read_shard(shard)
     if found is None:
@@ -208,7 +210,7 @@ def _compute_shard(
         replace_foreign=display.overwrite,
     ) as kept:
         signals.finish_first(kept)
-        mine, every = compute_shard(source, chosen, *part, console, command_line(), kept)
+        mine, every = compute_shard(source, chosen, part, console, command_line(), kept)
         kept.write()
     facts = {"shard": list(part), "tiles": len(mine), "pairs": pairs_of(mine), "of_pairs": pairs_of(every)}
     text = (

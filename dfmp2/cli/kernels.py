@@ -5,28 +5,30 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from dfmp2.cli.console import Console
 from dfmp2.cli.options import AS_JSON, BACKENDS, Command, options_of, prepare_libraries, with_options
-from dfmp2.errors import BackendUnavailable, ComparisonFailed, InputError
+from dfmp2.errors import BackendUnavailable, ComparisonFailed, InputError, KernelError
 from dfmp2.options import Options
 
 if TYPE_CHECKING:
     from dfmp2.backends.contract import Finding
+    from dfmp2.trainium.public_kernels import Finding as Foreign
 
 LANES = ("neff", "xla", "numpy")
 
 
 @click.group("kernels")
 def command() -> None:
-    """The Trainium kernels: list them, predict their cost, draw their schedule, check a backend.
+    """The Trainium kernels: list them, predict their cost, draw their schedule, check a backend; run those of others.
 
     Costs are predicted from documented instruction costs by counting the kernels' own instructions; nothing is
-    measured on a device. Exit codes: 3 for an unknown kernel, shape or chip; 6 when a backend is not there or a kernel
-    breaks a rule of the chip; 8 when a backend misses its contract.
+    measured on a device. Exit codes: 3 for an unknown kernel, shape, chip or folder; 6 when a backend is not there or
+    a kernel breaks a rule of the chip; 8 when a backend misses its contract or a kernel its reference.
     """
 
 
@@ -113,7 +115,13 @@ def _model(command: Command) -> Command:
 @command.command("list", short_help="Kernels, and the compiled programs a molecule or shape needs.")
 @_problem
 @click.option("--target", default="trn1", show_default=True, metavar="trn1|trn2", help="Chip.")
-@click.option("--cores", type=click.IntRange(1, 128), default=1, show_default=True, help="That share the pairs.")
+@click.option(
+    "--cores",
+    type=click.IntRange(1, 128),
+    default=1,
+    show_default=True,
+    help="Physical ones that share the pairs; a trn1 chip has 2, a trn2 chip 8.",
+)
 @AS_JSON
 def list_kernels(spins: tuple[Any, ...], nao: int, target: str, cores: int, as_json: bool) -> None:
     """List the kernels and, for MOLECULE or --shape, the compiled programs (NEFFs) it needs."""
@@ -150,7 +158,7 @@ def cost(priced: _Priced, lane: str, recompile: float, as_json: bool) -> None:
     from dfmp2.trainium.costs.prediction import dispatch
 
     row, shape, chip, given, price, refused = priced
-    launched = dispatch(lane, price.calls, *catalogue.host_bytes(row, shape, price), recompile * 1e3)
+    launched = dispatch(lane, [price], *catalogue.host_bytes(row, shape, price), recompile * 1e3)
     if as_json:
         click.echo(json.dumps(text.price_dict(price, launched), indent=2))
         return
@@ -189,8 +197,11 @@ def show_timeline(priced: _Priced, number: int, begin: float, length: float) -> 
     show_default=True,
     help="Backend to check, see dfmp2 backends.",
 )
+@click.option(
+    "--target", type=click.Choice(["trn1", "trn2"]), help="Chip whose rules nki-interpreter obeys.  [default: trn1]"
+)
 @options_of("threads")
-def check(lane: str, threads: int | None) -> None:
+def check(lane: str, target: str | None, threads: int | None) -> None:
     """Compare blocks of pair terms of a backend with their definition in float64.
 
     Exit code 8 when a block is wrong, 6 when the backend cannot be used here.
@@ -198,7 +209,14 @@ def check(lane: str, threads: int | None) -> None:
     count = prepare_libraries(threads)
     from dfmp2.backends import contract, registry
 
-    backend, _ = registry.select(lane, "auto", count)
+    if target is None:
+        backend, _ = registry.select(lane, "auto", count)
+    elif lane == "nki-interpreter":
+        from dfmp2.trainium import entry
+
+        backend = entry.interpreter(target)
+    else:
+        raise click.UsageError(f"--target {target}: --lane {lane} runs on the chip that is here")
     findings = [contract.examine(backend, case) for case in contract.CASES]
     click.echo(_findings_text(lane, findings), nl=False)
     failed = sum(not found.passed for found in findings)
@@ -206,6 +224,38 @@ def check(lane: str, threads: int | None) -> None:
         raise ComparisonFailed(
             f"backend {lane} misses its contract in {failed} of {len(findings)} blocks, see the table"
         )
+
+
+@command.command("foreign", short_help="Run kernels that others wrote against NumPy.")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--cases",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Python file with CASES, dicts of file, kernel, inputs and reference.  [default: the kernels dfmp2 knows]",
+)
+@click.option("--target", metavar="trn1|trn2", help="Chip.  [default: the one each kernel was written for]")
+@AS_JSON
+def foreign(folder: Path, cases: Path | None, target: str | None, as_json: bool) -> None:
+    """Run kernels of the checkout FOLDER in the interpreter and compare them with NumPy.
+
+    Their files, and FILE, are executed as Python programs. Rules of ours that are narrower than the documentation do
+    not hold for them. Exit code 8 when a kernel differs from its reference, 6 when one is refused or breaks a
+    documented rule.
+    """
+    from dfmp2.trainium import public_kernels
+
+    findings = [public_kernels.examine(folder, case, target) for case in public_kernels.cases_of(folder, cases)]
+    commit = public_kernels.commit_of(folder)
+    if as_json:
+        click.echo(json.dumps({"commit": commit, "kernels": [_foreign_dict(found) for found in findings]}, indent=2))
+    else:
+        click.echo(_foreign_text(findings, commit), nl=False)
+    differ = sum(found.verdict == "differs" for found in findings)
+    wrong = sum(found.verdict != "runs" for found in findings)
+    if wrong:
+        failure = ComparisonFailed if differ else KernelError
+        raise failure(f"{wrong} of {len(findings)} kernels differ, are refused or break a documented rule")
 
 
 @command.command("warmup", short_help="Compile the programs of a molecule or shape ahead.")
@@ -280,3 +330,38 @@ def _findings_text(lane: str, findings: Sequence[Finding]) -> str:
         )
     passed = sum(found.passed for found in findings)
     return "\n".join([*lines, f"{passed} of {len(findings)} blocks agree"]) + "\n"
+
+
+def _foreign_dict(found: Foreign) -> dict[str, Any]:
+    """One kernel of `dfmp2 kernels foreign --json`."""
+    return {
+        "file": found.case.file,
+        "kernel": found.case.kernel,
+        "note": found.case.note,
+        "target": found.target,
+        "verdict": found.verdict,
+        "error": None if found.refusal is not None else found.error,
+        "tolerance": found.case.tolerance,
+        "rules": [one.rule for one in found.broken],
+        "refusal": None if found.refusal is None else str(found.refusal),
+        "sbuf_bytes": found.sbuf,
+        "moved_bytes": found.moved,
+    }
+
+
+def _foreign_text(findings: Sequence[Foreign], commit: str) -> str:
+    """The table of `dfmp2 kernels foreign`: error relative to the largest element, bytes per partition."""
+    lines = [f"commit {commit}"] if commit else []
+    lines.append(
+        f"{'kernel':<36}{'chip':<6}{'error':>8}{'SBUF':>8}{'by DMA':>8}  verdict; other rules it does not obey"
+    )
+    for found in findings:
+        name = found.case.kernel + (f" ({found.case.note})" if found.case.note else "")
+        numbers = f"{'-':>8}{'-':>8}{'-':>8}"
+        if found.refusal is None:
+            numbers = f"{found.error:>8.1e}{found.sbuf:>8}{found.moved:>8}"
+        rules = ", ".join(one.rule for one in found.broken if one.rule not in found.verdict)
+        lines.append(f"{name:<36}{found.target:<6}{numbers}  {found.verdict}{f'; {rules}' if rules else ''}")
+    lines += [f"{found.case.kernel}: {found.refusal}" for found in findings if found.refusal is not None]
+    runs = sum(found.verdict == "runs" for found in findings)
+    return "\n".join([*lines, f"{runs} of {len(findings)} run and agree with NumPy"]) + "\n"

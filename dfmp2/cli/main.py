@@ -55,6 +55,7 @@ COMMANDS = {  # name -> (module:function, one line); modules are loaded when cal
     "qcschema": ("dfmp2.cli.qcschema", "Compute what a QCSchema AtomicInput asks for; JSON in, JSON out."),
     "bench": ("dfmp2.cli.checks:bench", "Time the pair step and matrix products."),
     "kernels": ("dfmp2.cli.kernels", "Trainium kernels: list, predicted cost, timeline, contract check."),
+    "methods": ("dfmp2.cli.checks:methods", "List the methods of --method with their factors and sources."),
     "backends": ("dfmp2.cli.checks:backends", "List the backends and why they can or cannot be used."),
 }
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # variables it sets

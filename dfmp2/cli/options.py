@@ -18,7 +18,7 @@ from dfmp2.errors import InputError
 from dfmp2.host.deferred import defer_numpy_extras
 from dfmp2.host.resources import usable_cores
 from dfmp2.host.threads import set_environment
-from dfmp2.options import Options
+from dfmp2.options import WHOLE_RUN, Options
 
 if TYPE_CHECKING:
     from dfmp2.cli.console import Console
@@ -65,7 +65,7 @@ def _made(field: Field[Any]) -> click.Option:
 
 _MADE = {field.name: _made(field) for field in fields(Options)}
 OF_A_CALCULATION = {"basis": _MADE.pop("basis"), **OF_THE_MOLECULE, **_MADE}  # in the order of --help
-ALL = tuple(name for name in OF_A_CALCULATION if name != "check")
+ALL = tuple(name for name in OF_A_CALCULATION if name not in ("check", *WHOLE_RUN))
 
 MOST_WORKERS = 4096
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -93,7 +93,7 @@ def options_of(*names: str) -> Decorator:
     return lambda command: _with(chosen, command)
 
 
-calculation_options = options_of(*ALL)  # of a command that computes several molecules
+calculation_options = options_of(*ALL, *WHOLE_RUN)  # of a command that computes several molecules
 
 
 def refused(names: Iterable[str], reason: str) -> Decorator:

@@ -150,6 +150,7 @@ def _of_the_run(command: Any) -> Any:
     metavar="none|auto|psi4|orca|pyscf|N",
     help="Orbitals left uncorrelated; at least those that were.  [default: as stored]",
 )
+@click.option("--method", metavar="NAME", help="See dfmp2 methods.  [default: as stored]")
 @options_of("os_scale", "ss_scale")
 @click.option("--output", metavar="FILE.h5", help="Store the derived result.  [default: print it only]")
 @OVERWRITE
@@ -159,7 +160,8 @@ def _of_the_run(command: Any) -> Any:
 def derive(result: str, output: str | None, overwrite: bool, as_json: bool, quiet: bool, **changes: Any) -> None:
     """Energies that follow from the stored pair energies of RESULT (.h5): exact, in no time.
 
-    The report always holds MP2, SCS-MP2 and SOS-MP2; --os-scale and --ss-scale add a scaling of your own.
+    The report always holds MP2, SCS-MP2 and SOS-MP2; --method asks for another, --os-scale and --ss-scale for a
+    scaling of your own.
     Another basis, fitting set, reference, precision or virtual space, and a smaller frozen core, need a new run.
     """
     from dfmp2.host.files import require_writable
@@ -191,7 +193,8 @@ def derive(result: str, output: str | None, overwrite: bool, as_json: bool, quie
         click.echo(ending if quiet else report(derived) + ending)
 
 
-NAMES = ("molden", "trexio", "qcschema", "xyz")  # of `dfmp2.output.export.FORMATS`, which --help need not import
+# Those of `dfmp2.output.export.FORMATS`, which --help need not import.
+NAMES = ("molden", "trexio", "qcschema", "xyz", "cube")
 
 
 @click.command("export")
@@ -201,28 +204,46 @@ NAMES = ("molden", "trexio", "qcschema", "xyz")  # of `dfmp2.output.export.FORMA
 @OVERWRITE
 @click.option("--run", metavar="NAME", help="One run of a study.")
 @click.option("--schema-version", type=click.Choice(["1", "2"]), help="Of --to qcschema.  [default: 1]")
-def export(
-    result: str, to: str, output: str | None, overwrite: bool, run: str | None, schema_version: str | None
-) -> None:
+@click.option("--orbitals", type=click.Choice(["scf", "natural"]), help="Of --to molden and cube.  [default: scf]")
+@click.option(
+    "--of",
+    type=click.Choice(["relaxed", "unrelaxed", "scf"]),
+    help="Density that natural orbitals, --density and --spin are of.  [default: relaxed]",
+)
+@click.option("--density", is_flag=True, help="The electron density, --to cube.")
+@click.option("--spin", is_flag=True, help="The spin density, alpha less beta, --to cube.")
+@click.option("--orbital", metavar="N", help="An orbital, from 1; Nb for a beta orbital of UHF; --to cube.")
+@click.option("--spacing", type=float, metavar="BOHR", help="Of the points of a cube.  [default: 80 along each axis]")
+@click.option("--margin", type=float, metavar="BOHR", help="Around the atoms in a cube.  [default: 3]")
+def export(result: str, to: str, output: str | None, overwrite: bool, run: str | None, **options: Any) -> None:
     """Write the stored result RESULT (.h5) in the format of another program.
 
     molden: orbitals and basis up to g functions. trexio: the wave function with its core potentials. qcschema: a
-    QCSchema AtomicResult. xyz: geometry and energies.
+    QCSchema AtomicResult. xyz: geometry and energies. cube: a density or an orbital on a grid. Densities of MP2 and
+    natural orbitals are there after dfmp2 run --properties and dfmp2 gradient.
     """
     from dfmp2.host.files import require_writable, write_atomically
     from dfmp2.output import hdf5
     from dfmp2.output.export import FORMATS, export
-    from dfmp2.output.export.qcschema import qcschema
     from dfmp2.output.study import read_study
 
-    if schema_version is not None and to != "qcschema":
-        raise InputError(f"--schema-version belongs to --to qcschema, not to --to {to}: leave it out")
+    given = {name: value for name, value in options.items() if value not in (None, False)}
+    if "schema_version" in given:
+        given["schema_version"] = int(given["schema_version"])
     stem = Path(result).name.removesuffix(".h5").removesuffix(".dfmp2") + ("" if run is None else f".{Path(run).name}")
-    target = Path(f"{stem}{FORMATS[to].ending}" if output is None else output)
+    target = Path(f"{stem}{_shown(given)}{FORMATS[to].ending}" if output is None else output)
     stored = hdf5.read(result) if run is None else _run_of(read_study(result), result, run)
     require_distinct({"RESULT": result, "--output": target})
-    content = export(stored, to) if schema_version is None else qcschema(stored, int(schema_version))
+    content = export(stored, to, **given)
     require_writable(target, overwrite=overwrite)
     signals.commit()
     write_atomically(target, content, overwrite=overwrite)
     click.echo(f"dfmp2 export: {to} -> {target} ({FORMATS[to].holds})")
+
+
+def _shown(given: dict[str, Any]) -> str:
+    """What is exported besides the SCF orbitals, for the name of the file."""
+    parts: list[str] = [name for name in ("density", "spin") if name in given]
+    parts += ["natural"] if given.get("orbitals") == "natural" else ["orbital"] if "orbital" in given else []
+    parts += [str(given[name]) for name in ("orbital", "of") if name in given]
+    return f".{'-'.join(parts)}" if parts else ""

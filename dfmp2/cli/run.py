@@ -25,6 +25,7 @@ from dfmp2.cli.options import (
 )
 from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, ResultFileError
 from dfmp2.molecule.text import printable
+from dfmp2.options import WHOLE_RUN
 
 if TYPE_CHECKING:
     from dfmp2.molecule.molecule import Molecule
@@ -48,7 +49,7 @@ def _refuse(_ctx: click.Context, option: click.Parameter, value: object) -> None
 
 
 @click.command("run")
-@one_molecule(*ALL, "check")
+@one_molecule(*ALL, "check", *WHOLE_RUN)
 @output_options("Result file", "STEM.dfmp2.h5")
 @click.option("--ranks", hidden=True, expose_value=False, callback=_refuse)
 @click.option("--max-restarts", hidden=True, expose_value=False, callback=_refuse)
@@ -71,7 +72,7 @@ def run(given: Given, display: Display) -> None:
 
 
 @click.command("gradient")
-@one_molecule(*ALL, "check")
+@one_molecule(*ALL, "check", "polarizability")
 @output_options("Result file, with the gradient", "STEM.gradient.h5")
 def gradient(given: Given, display: Display) -> None:
     """Compute energy, gradient, relaxed densities and dipole moment of MOLECULE (an xyz file or - for standard input).
@@ -205,8 +206,9 @@ def compute_result(
             f"PySCF's DF-MP2 differs by {result.check.largest_difference:.1e} Eh, more than the allowed "
             f"{result.check.allowed:.1e} Eh; the result was written to {target}"
         )
-    if result.gradient_certificate is not None:
-        result.gradient_certificate.require(f"; the result was written to {target}")
+    for proof in (result.gradient_certificate, result.polarizability):
+        if proof is not None:
+            proof.require(f"; the result was written to {target}")
 
 
 def publish(write: Callable[[], Any], kept: Any) -> None:

@@ -157,7 +157,7 @@ def cbs(given: Given, display: Display, scf_formula: str, correlation_formula: s
     from dfmp2.studies.cbs import basis_set_limit
 
     def ending(study: Study) -> str:
-        total, correlation = (study.values[f"cbs_mp2_{name}_energy"].value for name in ("total", "correlation"))
+        total, correlation = (study.values[f"cbs_{name}_energy"].value for name in ("total", "correlation"))
         return f"E(MP2, limit) = {total:.10f} Eh, E(corr, limit) = {correlation:.10f} Eh"
 
     whole = given.read().molecule
@@ -391,9 +391,9 @@ def frequencies(
         from dfmp2.output.hdf5 import start_of
 
         if workers is not None:
-            from dfmp2.execution.steps import by_workers
+            from dfmp2.execution.pairs import steps
 
-            rest["elsewhere"] = partial(by_workers, workers)
+            rest["elsewhere"] = partial(steps, workers)
         start = start_of(chosen)
         return harmonic_frequencies(read.molecule, chosen, conditions, start=start, **rest)
 

@@ -3,70 +3,51 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from dfmp2.backends.registry import accelerator
 from dfmp2.errors import Dfmp2Error, InputError, Interrupted, ResourceError
-from dfmp2.execution.arrays import arrange, look_ahead, memory_needed, shards, works
-from dfmp2.execution.manifest import Batch
-from dfmp2.execution.pool import FAULT, Pool
+from dfmp2.execution.manifest import COMPILED, Batch
+from dfmp2.execution.pool import Died, Pool
+from dfmp2.execution.shards import Work, arrange, memory_needed, shards, works
 from dfmp2.execution.state import (
     INDEX,
-    INPUT,
-    START,
     Input,
     Row,
-    error_file,
+    look,
     look_at,
-    read_index,
     read_inputs,
     remove_leftovers,
-    write_failure,
     write_index,
 )
-from dfmp2.execution.worker import PREVIOUS, Task, compute_item, load_libraries
+from dfmp2.execution.worker import PREVIOUS, Task, compute_item, failed
 from dfmp2.host.files import require_writable
 from dfmp2.host.locks import discard
-from dfmp2.planning.sizes import Workload
+from dfmp2.planning.plan import trainium_shapes
+
+if TYPE_CHECKING:
+    from dfmp2.execution.aws import S3Copies
 
 PATIENCE = 8.0  # s that workers have to stop
 GRACE = 15.0  # s that items of other processes are waited for: the workers of a batch that was killed end within that
 INDEX_EVERY = 5.0  # s between two versions of batch.json
 
+Piece = tuple[int | None, list[int]]  # places of items to compute one after the other, and the place of the one before
+
 
 class Observer(Protocol):
-    """What a run reports while it goes on, and what it asks."""
+    """What a run reports (an item has ended, about `left` s remain), and how often the user has asked to stop."""
 
-    def note(self, text: str) -> None:
-        """Something to know about one item or the whole."""
-
-    def item(self, row: Row, done: int, total: int, left: float | None) -> None:
-        """An item has ended; about `left` seconds remain."""
-
-    def stop_asked(self) -> int:
-        """How often the user has asked to stop."""
-
-
-class Copies(Protocol):
-    """Where the files of this run's items are kept when its folder does not outlive it (`dfmp2.execution.s3`)."""
-
-    def fetch(self, names: Sequence[str]) -> int:
-        """Get what there is of these items, before anything is computed; the number of files."""
-
-    def save(self, *, now: bool) -> None:
-        """Copy what has changed: at once, or when it is due."""
-
-
-def pinned_backend(batch: Batch) -> str:
-    """The backend that decides which device each worker gets."""
-    names = [item.options.backend for item in batch.items]
-    return next((name for name in names if name not in ("cpu", "torch", "nki-interpreter")), "cpu")
+    def note(self, text: str) -> None: ...
+    def item(self, row: Row, done: int, total: int, left: float | None) -> None: ...
+    def stop_asked(self) -> int: ...
 
 
 class BatchRun:
@@ -78,7 +59,7 @@ class BatchRun:
     chained : start the SCF from the orbitals of the item before, of the same atoms
     scratch : folder for what does not fit, None for the default
     command : for the provenance
-    copies : where the files of the items are kept, None for their folder
+    copies : of the files of this run's items where its folder does not outlive it, None where it does
 
     Attributes
     ----------
@@ -101,27 +82,18 @@ class BatchRun:
         chained: bool = False,
         scratch: str | None = None,
         command: str = "dfmp2 batch run",
-        copies: Copies | None = None,
+        copies: S3Copies | None = None,
     ) -> None:
         self.batch, self._observer, self._copies = batch, observer, copies
         self._shard, self._chained, self._scratch, self._command = shard, chained, scratch, command
-        known = read_index(batch)
         self._inputs = read_inputs(batch, observer.stop_asked)
-        self.rows = [
-            Row(item.name, item.molecule)
-            if isinstance(given, InputError)
-            else look_at(batch, item, known.get(item.name), given)
-            for item, given in zip(batch.items, self._inputs, strict=True)
-        ]
+        self.rows = look(batch, self._inputs)
         self.mine = list(range(len(self.rows)))  # until the shard is known
         self.found = sum(row.status == "complete" for row in self.rows)
         self.barred: list[str] = []
-        self._queue: deque[int] = deque()  # places of items that may begin
-        self._after: dict[int, int] = {}  # place of the item that may begin when one has ended, in a series
-        self._before: dict[int, int] = {}
+        self._queue: deque[Piece] = deque()  # what may begin
         self._elsewhere: dict[int, float] = {}  # items that other processes compute, and since when that is known
-        self._loads: list[Workload | None] = []
-        self._costs: dict[int, float] = {}
+        self._works: list[Work] = []
         self._todo = self._done = 0
         self._cost_left = self._cost_done = 0.0
         self._began = self._written = time.monotonic()
@@ -131,31 +103,31 @@ class BatchRun:
         return [self.rows[place] for place in self.mine if self.rows[place].status == status]
 
     def compute(self, pool: Pool, workers: int) -> None:
-        """Compute what is not complete, with up to `workers` workers of `pool`.
-
-        Raises
-        ------
-        Dfmp2Error : nothing could be computed at all; the failure of an item is in its row
-        """
+        """Compute what is not complete with up to `workers` workers of `pool`; the failure of an item is in its row."""
+        output = self.batch.output
         try:
-            self.batch.output.mkdir(parents=True, exist_ok=True)
+            output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ResourceError(
-                f"cannot make the folder {self.batch.output}: {error.strerror}: choose another --output"
+                f"cannot make the folder {output}: {error.strerror}: choose another --output"
             ) from error
-        require_writable(self.batch.output / INDEX, overwrite=True, expected_bytes=10**6)
-        remove_leftovers(self.batch.output)
+        require_writable(output / INDEX, overwrite=True, expected_bytes=10**6)
+        remove_leftovers(output)
         left = sum(row.status != "complete" for row in self.rows)
         if left or self._copies is not None:
             with pool:
                 pool.grow(min(workers, left or 1))
-                self._plan(min(workers, pool.most))
+                self._plan(min(workers, pool.most))  # while the workers load their libraries
                 unfinished = self._work(pool)
             for place in unfinished:
                 discard(self.batch.result(self.batch.items[place]))
         elif self._shard is not None:
             self._plan(workers)
-        self._look_again()
+        mine = set(self.mine)
+        for place, row in enumerate(self.rows):  # what others have done, and what was stopped when it was complete
+            found = self._look(place) if place not in mine or row.status in ("running", "pending") else row
+            if place not in mine or row.status == "running" or found.status == "complete":
+                self.rows[place] = found
         write_index(self.batch, self.rows)
         if self._copies is not None:
             try:
@@ -166,7 +138,7 @@ class BatchRun:
     def _work(self, pool: Pool) -> list[int]:
         """Until everything is done or the user wants to stop; places of the items that had not stopped by then."""
         deadline = None
-        while pool.slots:
+        while (pool.busy or self._queue) and (pool.slots or not self.barred):
             stops = self._observer.stop_asked()
             if stops and deadline is None:
                 deadline = time.monotonic() + PATIENCE
@@ -174,31 +146,18 @@ class BatchRun:
                     slot.terminate()
             if stops > 1 or (deadline is not None and (not pool.busy or time.monotonic() > deadline)):
                 break
-            if deadline is None:
-                for slot in pool.free:
-                    self._next(pool, slot)
+            for slot in pool.free if deadline is None else ():
+                self._next(pool, slot)
             for slot in pool.finished():
-                self._take(pool, slot, stopping=deadline is not None)
+                self._take(slot, stopping=deadline is not None)
             self._save_now_and_then()
-        return [slot.task for slot in pool.busy if slot.function is compute_item]
-
-    def _look_again(self) -> None:
-        """At what others have done, and at what was interrupted at its very end."""
-        mine = set(self.mine)
-        for place, row in enumerate(self.rows):
-            if place not in mine or row.status == "running":
-                self.rows[place] = self._look(place, row)
-            elif row.status == "pending":
-                found = self._look(place, row)
-                self.rows[place] = found if found.status == "complete" else row
+        return [slot.task[1][0] for slot in pool.busy]
 
     # What comes next
 
     def _plan(self, workers: int) -> None:
-        """Decide what is this run's, and in which order, while the workers load their libraries."""
-        self._loads = look_ahead(self.batch, self._inputs)
-        chosen = works(self.batch, self._inputs, self._loads)
-        self._costs = {work.place: work.cost for work in chosen}
+        """Decide what is this run's, and in which order."""
+        self._works = chosen = works(self.batch, self._inputs)
         if self._shard is not None:
             index, count = self._shard
             chosen = shards(chosen, count, chained=self._chained)[index]
@@ -207,175 +166,141 @@ class BatchRun:
             count = self._copies.fetch([self.batch.items[place].name for place in self.mine])
             self._observer.note(f"items: {len(self.mine)}, files of earlier attempts: {count}")
             for place in self.mine:
-                self.rows[place] = self._look(place, None)
+                self.rows[place] = self._look(place)
         left = [place for place in self.mine if self.rows[place].status != "complete"]
         self._todo, self.found = len(left), len(self.mine) - len(left)
-        self._cost_left = sum(self._costs[place] for place in left)
+        self._cost_left = sum(self._works[place].cost for place in left)
         for place in left:
             row, given = self.rows[place], self._inputs[place]
-            if row.remark and row.status != "running":
-                self._observer.note(f"{row.name}: {row.remark}: it is computed again")
             if isinstance(given, InputError):
-                target = self.batch.result(self.batch.items[place])
+                target, text = self.batch.result(self.batch.items[place]), "".join(traceback.format_exception(given))
                 if os.path.lexists(target):  # of a molecule that could still be read
                     os.replace(target, f"{target}{PREVIOUS}")
-                self._fail(place, given.exit_code, str(given), "".join(traceback.format_exception(given)))
-        for piece in arrange(chosen, parts=workers, chained=self._chained):
-            places = [work.place for work in piece]
-            self._after |= pairwise(places)
-            self._before |= pairwise(reversed(places))
-            self._queue.append(places[0])
+                failure = failed(Row(row.name, row.molecule), target, given.exit_code, str(given), text)
+                self._end((None, [place]), failure)
+            elif row.remark and row.status != "running":
+                self._observer.note(f"{row.name}: {row.remark}: it is computed again")
+        pieces = arrange(chosen, parts=workers, chained=self._chained)
+        self._queue.extend((None, [work.place for work in piece]) for piece in pieces)
         self._began = time.monotonic()
 
     def _next(self, pool: Pool, slot: Any) -> None:
-        """Give a free slot the next item, or let it go."""
-        if _device(slot) in self.barred or not self._queue:
-            pool.dismiss(slot)
-            return
-        if slot.dead:  # while it had nothing to do, so no item is to blame
-            slot.death()
-            slot.start()
-            return
-        while self._queue:
-            place = self._queue.popleft()
+        """Give a free slot the next item."""
+        while self._queue and slot.device not in self.barred:
+            before, (place, *rest) = piece = self._queue.popleft()
             given = self._inputs[place]
-            if self.rows[place].status == "complete" or isinstance(given, InputError):
-                self._go_on_after(place)
-            else:
-                slot.submit(compute_item, self._task(slot, place, given), task=place)
+            if self.rows[place].status != "complete" and isinstance(given, Input):
+                slot.submit(compute_item, self._task(slot, before, place, given), task=piece)
                 return
+            if rest:
+                self._queue.appendleft((place, rest))
+        if slot.device in self.barred:
+            pool.dismiss(slot)
+        else:
+            slot.close()  # it holds no memory, and begins again should there be something to do
 
-    def _task(self, slot: Any, place: int, given: Input) -> Task:
-        item, before = self.batch.items[place], self._before.get(place)
-        start = None if before is None or self.rows[before].status != "complete" else self.batch.items[before]
-        begun = f"; {START}{given.start}" if given.start else ""
-        asked = "" if item.task == "energy" else f"; {item.task}, {INPUT}{given.fingerprint}"
-        return Task(
-            row=Row(item.name, item.molecule),
-            kind=item.task,
-            molecule=given.molecule,
-            options=replace(item.options, memory=slot.memory, threads=slot.threads, scratch=self._scratch),
-            output=self.batch.output.absolute(),  # a worker may have another working directory
-            start=None if start is None else self.batch.result(start).absolute(),
-            fingerprint=given.fingerprint,
-            command=f"{self._command}  # item {item.name}{begun}{asked}",
-            token=slot.token,
-        )
+    def _task(self, slot: Any, before: int | None, place: int, given: Input) -> Task:
+        start, output = None, self.batch.output.absolute()  # a worker may have another working directory
+        if before is not None and self.rows[before].status == "complete":
+            start = self.batch.result(self.batch.items[before]).absolute()
+        share = {"memory": slot.memory, "threads": slot.threads, "scratch": self._scratch}
+        return Task(self.batch.items[place], given, output, share, start, self._command, slot.token)
 
     # What became of it
 
-    def _take(self, pool: Pool, slot: Any, *, stopping: bool) -> None:
-        """Go on from what a slot has ended.
-
-        Raises
-        ------
-        Dfmp2Error : workers cannot start, or cannot do what comes before all items
-        """
-        function, place, future = slot.release()
-        error = future.exception()
-        if isinstance(error, BrokenExecutor):
-            self._take_death(pool, slot, function, place, stopping=stopping)
-        elif function is load_libraries:
-            future.result()
-        elif error is not None:  # a fault in dfmp2: what the process holds is not to be trusted any more
-            text = "".join(traceback.format_exception(error))
-            self._fail(place, FAULT, f"a fault in dfmp2: {type(error).__name__}: {error}", text)
-            slot.close()
-            slot.start()
-        else:
-            self._take_row(slot, place, future.result(), stopping=stopping)
-
-    def _take_row(self, slot: Any, place: int, row: Row, *, stopping: bool) -> None:
-        for text in row.notes:
-            self._observer.note(f"{row.name}: {text}")
+    def _take(self, slot: Any, *, stopping: bool) -> None:
+        """Go on from what a slot has ended; Dfmp2Error where workers cannot start."""
+        piece: Piece = slot.task
+        place = piece[1][0]
+        try:
+            row = slot.result()
+        except Died as death:
+            row = self._after_death(slot, place, death)
         if row.status == "complete":
             row = replace(row, output=str(self.batch.result(self.batch.items[place])))
-        if row.status in ("complete", "failed"):
-            self._end(place, row)
-        elif row.status == "running":
-            if place not in self._elsewhere:
-                self._elsewhere[place] = time.monotonic()
-                self._observer.note(f"{row.name}: {row.remark}: left to it")
-            if self._queue or time.monotonic() - self._elsewhere[place] < GRACE:
-                self._queue.append(place)  # it may have ended when the others are done
-                self.rows[place] = row
-            else:
-                self._end(place, row)
+        if row.status == "running" and place not in self._elsewhere:
+            self._elsewhere[place] = time.monotonic()
+            self._observer.note(f"{row.name}: {row.remark}: left to it")
+        if row.status == "running" and (self._queue or time.monotonic() - self._elsewhere[place] < GRACE):
+            self._queue.append(piece)  # it may have ended when the others are done
+            self.rows[place] = row
+        elif row.status != "pending":
+            self._end(piece, row)
         elif not stopping:  # somebody has terminated the worker, not the batch
-            self._queue.appendleft(place)
-        if row.device_fault and _device(slot) not in self.barred:  # the next item would fail on it as well, or be wrong
-            self.barred.append(_device(slot))
-            self._observer.note(f"{_device(slot)} reported a hardware fault: it gets no more items, others do the rest")
+            self._queue.appendleft(piece)
+        if row.device_fault and slot.device not in self.barred:  # the next item would fail on it as well, or be wrong
+            self.barred.append(slot.device)
+            self._observer.note(f"{slot.device} reported a hardware fault: it gets no more items, others do the rest")
 
-    def _take_death(
-        self, pool: Pool, slot: Any, function: Callable[..., Any] | None, place: int, *, stopping: bool
-    ) -> None:
+    def _after_death(self, slot: Any, place: int, death: Died) -> Row:
         """A worker died: its item fails, unless it was complete or somebody asked the worker to end."""
-        death = slot.death()
-        if function is compute_item:
-            discard(self.batch.result(self.batch.items[place]))
-            row = self._look(place, None)
-            load = self._loads[place]
-            if row.status == "complete":
-                self._end(place, row)
-            elif not death.terminated:
-                need = None if load is None else memory_needed(load, slot.threads)
-                self._fail(place, death.exit_code, death.message(need), death.errors)
-            elif not stopping:
-                self._queue.appendleft(place)
-        elif not death.terminated and not stopping:
-            raise Dfmp2Error(f"a worker cannot start: {death.cause}\n{death.errors.strip()[-2000:]}")
-        if stopping:
-            pool.slots.remove(slot)
-        else:
-            slot.start()
+        item, load = self.batch.items[place], self._works[place].load
+        discard(self.batch.result(item))
+        row = self._look(place)
+        if row.status == "complete":
+            return row
+        row = Row(item.name, item.molecule)
+        need = None if load is None else memory_needed(load, slot.threads)
+        given = death.exit_code, death.message(need), death.errors
+        return row if death.terminated else failed(row, self.batch.result(item), *given)
 
-    def _fail(self, place: int, code: int, message: str, text: str) -> None:
-        """Note the failure of an item, which its worker could not do."""
-        item = self.batch.items[place]
-        try:
-            write_failure(error_file(self.batch.result(item)), code, message, text)
-        except ResourceError as error:
-            self._observer.note(f"{item.name}: its error file is missing: {error}")
-        self._end(place, Row(item.name, item.molecule, "failed", exit_code=code, error=message))
-
-    def _end(self, place: int, row: Row) -> None:
-        """An item has ended: the next of its series may begin."""
+    def _end(self, piece: Piece, row: Row) -> None:
+        """The first item of a piece has ended: the next one may begin."""
+        _, (place, *rest) = piece
+        for text in row.notes:
+            self._observer.note(f"{row.name}: {text}")
         self.rows[place] = row
         self._done += 1
-        self._cost_done += self._costs[place]
-        self._cost_left -= self._costs[place]
+        self._cost_done += self._works[place].cost
+        self._cost_left -= self._works[place].cost
         spent = time.monotonic() - self._began
         left = max(0.0, self._cost_left) * spent / self._cost_done if self._cost_done > 0 else None
         self._observer.item(row, self._done, self._todo, left)
-        self._go_on_after(place)
+        if rest:
+            self._queue.appendleft((place, rest))
 
-    def _go_on_after(self, place: int) -> None:
-        after = self._after.pop(place, None)
-        if after is not None:
-            self._queue.appendleft(after)
-
-    def _look(self, place: int, known: Row | None) -> Row:
+    def _look(self, place: int) -> Row:
         """The state of an item as its files say it."""
-        given = self._inputs[place]
-        return look_at(self.batch, self.batch.items[place], known, None if isinstance(given, InputError) else given)
+        return look_at(self.batch, self.batch.items[place], self._inputs[place])
 
     def _save_now_and_then(self) -> None:
-        now = time.monotonic()
         if self._copies is not None:
             try:
                 self._copies.save(now=False)
             except Dfmp2Error as error:
                 self._observer.note(f"warning: {error}; it is tried again")
-        if now - self._written < INDEX_EVERY:
-            return
-        self._written = now
-        try:
-            write_index(self.batch, self.rows)
-        except ResourceError as error:
-            self._observer.note(f"batch.json could not be written ({error}); the results do not depend on it")
+        if time.monotonic() - self._written > INDEX_EVERY:
+            self._written = time.monotonic()
+            try:
+                write_index(self.batch, self.rows)
+            except ResourceError as error:
+                self._observer.note(f"batch.json could not be written ({error}); the results do not depend on it")
 
 
-def _device(slot: Any) -> str:
-    """What a slot computes on, as its variables name it."""
-    return ", ".join(f"{name}={value}" for name, value in slot.variables.items()) or "the device of all workers"
+def compile_programs(batch: Batch, copies: S3Copies | None, stop_asked: Callable[[], int]) -> int:
+    """Compile what the batch will launch, in a job of its own before its array: else every task does the same.
+
+    One program serves a bucket of sizes (virtuals to 32, fitting functions to 256). Returns the exit code of the first
+    `dfmp2 kernels warmup` that fails, else 0; Interrupted when stopped, with what was compiled kept.
+    """
+    lane, buckets = str(batch.asks_for(*COMPILED)), dict[Any, list[str]]()
+    for item, work in zip(batch.items, works(batch, read_inputs(batch)), strict=True):
+        spins = trainium_shapes(work.load) if work.load and item.options.backend in COMPILED else ()
+        if spins:
+            beta = ["--beta", f"{spins[1].nocc},{spins[1].nvir}"] if len(spins) > 1 else []
+            shape = ["--shape", f"{spins[0].nocc},{spins[0].nvir},{spins[0].naux}", *beta]
+            buckets.setdefault(accelerator().bucket(spins), shape)
+    for _, shape in sorted(buckets.items()):
+        command = [sys.executable, "-P", "-m", "dfmp2", "kernels", "warmup", "--lane", lane, *shape]
+        # A session of its own: a signal reaches it once, from here.
+        with subprocess.Popen(command, start_new_session=True) as child:
+            while child.poll() is None and not stop_asked():
+                time.sleep(0.2)
+            child.terminate()
+        if copies is not None:
+            copies.save(now=True)
+        if stop_asked():
+            raise Interrupted("stopped while kernels were compiled: the same command goes on")
+        if child.returncode:
+            return child.returncode
+    return 0

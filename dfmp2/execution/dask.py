@@ -1,8 +1,8 @@
 """Workers of a Dask cluster that is already running, as the slots of a batch: the contract of `dfmp2.execution.pool`.
 
-One slot per Dask worker and one task per slot, bound to its worker, so that a death blames exactly one task and Dask
-tries none again. Each task carries the versions of its client. Results go to the output folder, which all workers see:
-the first task on each looks for a token file there, whose disappearance later asks tasks to stop.
+One slot per Dask worker and one task per slot, bound to the process of its worker, so that a death blames exactly one
+task and Dask tries none again. Each task carries the versions of its client. Results go to the output folder, which all
+workers see: each task looks for a token file there, whose disappearance later asks tasks to stop.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dfmp2.errors import BackendUnavailable, Dfmp2Error, InputError, ResourceError
-from dfmp2.execution.pool import Death, Pool
-from dfmp2.execution.worker import load_libraries
+from dfmp2.execution.pool import Died, Pool, fault
 from dfmp2.host import provenance, threads
 
 LOOK_EVERY = 1.0  # s between two looks at the workers
@@ -31,24 +30,18 @@ SHARE_OF_LIMIT = 0.8  # of a worker's memory limit; at 0.95 its nanny ends it
 
 
 def read_engine(text: str) -> str:
-    """The address of the scheduler that --engine names, by itself or in a scheduler file.
-
-    Raises
-    ------
-    InputError : neither, or one that others may reach and that is not encrypted
-    """
+    """The address of the scheduler that --engine names, itself or by its file; InputError for one open to others."""
     try:
         address = text if "://" in text else str(json.loads(Path(text).read_text(encoding="utf-8"))["address"])
         parts = urlsplit(address)
-        host = parts.hostname or ""
-        if parts.scheme not in ("tcp", "tls") or not host or not parts.port:
+        if parts.scheme not in ("tcp", "tls") or not parts.hostname or not parts.port:
             raise ValueError(address)
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise InputError(
             f"--engine {text}: expected the file of dask scheduler --scheduler-file, tcp://HOST:PORT or "
             f"tls://HOST:PORT ({error})"
         ) from error
-    if parts.scheme == "tcp" and not re.fullmatch(r"localhost|::1|127(\.\d+){3}", host):
+    if parts.scheme == "tcp" and not re.fullmatch(r"localhost|::1|127(\.\d+){3}", parts.hostname):
         raise InputError(
             f"--engine {text}: {address} is not encrypted, and whoever reaches it can run any program as you: start "
             "scheduler and workers with TLS (docs/clusters/dask.md)"
@@ -56,92 +49,69 @@ def read_engine(text: str) -> str:
     return address
 
 
-def run_task(versions: dict[str, str], token: Path, worker_id: str, count: int, function: Any, *given: Any) -> Any:
-    """What a Dask worker executes: the identity of its process, and the result of `function`.
-
-    `worker_id` is the process that the task is bound to, "" for the first task; `count` are threads.
-    """
+def run_task(versions: dict[str, str], token: Path, process: str, count: int, function: Any, *given: Any) -> Any:
+    """What a Dask worker executes with `count` threads, if it is the `process` (its own folder) that was meant."""
     from distributed import get_worker
 
     worker, here = get_worker(), provenance.versions()
     if here != versions:
         shown = [", ".join(f"{name} {version}" for name, version in one.items()) for one in (here, versions)]
         raise InputError(f"the Dask worker {worker.address} has {shown[0]}, and here is {shown[1]}: install the same")
-    if not worker_id and not token.exists():
+    if not token.exists():
         raise InputError(
             f"the Dask worker {worker.address} does not see {token.parent}: name an --output that all workers share"
         )
-    if worker_id not in ("", worker.id):
+    if worker.local_directory != process:
         raise BrokenExecutor("the worker was started again at the same address")
     with threads.limited(count):
-        return worker.id, function(*given)
+        return function(*given)
 
 
 class DaskSlot:
-    """A Dask worker; another one takes its place when it is gone. Attributes and methods are those of `pool.Slot`."""
+    """The worker at an address, until its process dies. Attributes and methods are those of `pool.Slot`."""
 
     future: Future[Any] | None = None
-    function: Callable[..., Any] | None = None
     task: Any = None
 
-    def __init__(self, pool: DaskPool) -> None:
-        self._pool, self.token, self.address = pool, pool.token, ""
-        self.start()
-
-    def start(self) -> None:
-        """Take a worker that no slot has, if there is one; its first task is to load the libraries."""
-        pool = self._pool
-        pool.taken.discard(self.address)
-        self.address, self._worker_id = next((one for one in pool.workers if one not in pool.taken), ""), ""
-        self.variables = {"Dask worker": self.address}  # what names its device
-        if not self.address:
-            return
-        pool.taken.add(self.address)
-        info = pool.workers[self.address]
-        self.threads = pool.threads or info["nthreads"]
+    def __init__(self, pool: DaskPool, address: str) -> None:
+        self._pool, self.address, self.token, self.device = pool, address, pool.token, f"Dask worker {address}"
+        info = pool.workers[address]
+        self.threads, self._process = pool.threads or info["nthreads"], info["local_directory"]
         self.memory = pool.memory or int(SHARE_OF_LIMIT * (info["memory_limit"] or 0))
         if not self.memory:
-            raise InputError(f"the Dask worker {self.address} has no memory limit: pass --memory, that of each worker")
-        self._executor = pool.client.get_executor(
-            workers=[self.address], allow_other_workers=False, pure=False, retries=0
-        )
-        self.submit(load_libraries)
+            raise InputError(f"the {self.device} has no memory limit: pass --memory, that of each worker")
+        self._executor = pool.client.get_executor(workers=[address], allow_other_workers=False, pure=False, retries=0)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the worker is there."""
+        return self.address in self._pool.workers
 
     def submit(self, function: Callable[..., Any], *arguments: Any, task: Any = None) -> None:
         """Give it something to do."""
-        self.function, self.task = function, task
-        bound = provenance.versions(), self.token, self._worker_id, self.threads
-        self.future = self._executor.submit(run_task, *bound, function, *arguments)
+        bound = provenance.versions(), self.token, self._process, self.threads
+        self.task, self.future = task, self._executor.submit(run_task, *bound, function, *arguments)
 
-    def release(self) -> tuple[Callable[..., Any] | None, Any, Future[Any]]:
-        """What it has done: function, task and future; it is free again."""
-        function, task, future, ended = self.function, self.task, self.future or Future(), Future[Any]()
-        self.future = self.function = self.task = None
+    def result(self) -> Any:
+        """What its task gives; Died when the worker has, or was asked to stop before it began; or what was raised."""
+        future, self.future = self.future or Future(), None
         error = BrokenExecutor("lost") if future.cancelled() else future.exception()
-        if type(error).__name__ == "KilledWorker":
-            error = BrokenExecutor(str(error))
-        elif error is not None and not self._worker_id and not isinstance(error, Dfmp2Error | BrokenExecutor):
-            error = InputError(f"the Dask worker {self.address} cannot run dfmp2 ({error}): install it there")
-        if error is not None:
-            ended.set_exception(error)
-        else:
-            self._worker_id, result = future.result()
-            ended.set_result(result)
-        return function, task, ended
-
-    @property
-    def dead(self) -> bool:
-        """Whether the worker is gone."""
-        return self.address not in self._pool.workers
+        if error is None:
+            return future.result()
+        if isinstance(error, ImportError):
+            error = InputError(f"the {self.device} cannot run dfmp2 ({error}): install it there")
+        if isinstance(error, Dfmp2Error) and not self._pool.stopping:
+            raise error
+        self.address = ""  # what answers there from now on is another process
+        if not isinstance(error, Dfmp2Error | BrokenExecutor) and type(error).__name__ != "KilledWorker":
+            raise fault(error) from error
+        cause = f"its {self.device} was lost: killed, as for want of memory, or its host is gone"
+        raise Died(cause, ResourceError.exit_code, self.memory, terminated=self._pool.stopping) from error
 
     def terminate(self) -> None:
         """Ask the tasks of all slots to stop at their next safe point."""
+        self._pool.stopping = True
         self.token.unlink(missing_ok=True)
-
-    def death(self) -> Death:
-        """How the worker ended; another one may then `start`."""
-        cause = f"its Dask worker {self.address} was lost: killed, as for want of memory, or its host is gone"
-        return Death(cause, ResourceError.exit_code, self.memory)
 
     def close(self) -> None:
         """Forget what it is doing."""
@@ -152,19 +122,16 @@ class DaskSlot:
 class DaskPool(Pool):
     """The workers of a Dask cluster, also those that join it later.
 
-    Parameters
-    ----------
-    engine : scheduler file or address
-    folder : output, which all workers see
-    threads, memory : of each task, memory in bytes; 0 for those of its Dask worker
+    `engine` is a scheduler file or address, `folder` the output, which all workers see; `threads` and `memory` in bytes
+    are those of each task, 0 for those of its Dask worker.
     """
 
     def __init__(self, engine: str, folder: Path, threads: int, memory: int) -> None:
         super().__init__((), threads, memory)
         self._address = read_engine(engine)
-        self.token = folder.resolve() / f".dask-{uuid.uuid4().hex[:12]}"
-        self.workers: dict[str, Any] = {}  # by address
-        self.taken: set[str] = set()  # addresses that a slot has, or had when it was dismissed
+        self.token, self.stopping = folder.resolve() / f".dask-{uuid.uuid4().hex[:12]}", False
+        self.workers: dict[str, Any] = {}  # what the scheduler says of each, by address
+        self._dismissed: set[str] = set()
         self._size, self._looked, self._since = 0, -LOOK_EVERY, time.monotonic()
 
     def __enter__(self) -> DaskPool:
@@ -204,11 +171,17 @@ class DaskPool(Pool):
             time.sleep(LOOK_EVERY)
             self._look()
 
+    def dismiss(self, slot: Any) -> None:
+        """Take that worker no more."""
+        self._dismissed.add(slot.address)
+        super().dismiss(slot)
+
     def finished(self) -> list[Any]:
         """Slots that have ended what they do within a moment; ResourceError without a scheduler or a worker."""
         self._look()
-        for slot in [slot for slot in self.busy if slot.dead and not slot.future.done()]:
-            slot.close()
+        for slot in self.busy:
+            if not slot.ready and not slot.future.done():
+                slot.close()
         ended = super().finished()
         self._look()  # without a scheduler everything is cancelled, and no worker is to blame
         return ended
@@ -229,8 +202,9 @@ class DaskPool(Pool):
             self._since = now
         elif now - self._since > WAIT:
             raise ResourceError(f"the Dask cluster of {self._address} has no worker: start some, and run this again")
-        while len(self.slots) < self._size and self.workers.keys() - self.taken:
-            self.slots.append(DaskSlot(self))
+        self.slots = [slot for slot in self.slots if slot.future is not None or slot.ready]
+        new = self.workers.keys() - {slot.address for slot in self.slots} - self._dismissed
+        self.slots += [DaskSlot(self, address) for address in sorted(new)[: self._size - len(self.slots)]]
 
     def _gone(self, error: Exception) -> ResourceError:
         return ResourceError(

@@ -33,17 +33,17 @@ LONGEST_SHOWN = 60
 # What a manifest may ask for with `task`: function of (molecule, options), as `dfmp2.mp2.energy.mp2_energy`.
 TASKS = {
     "energy": "dfmp2.mp2.energy:mp2_energy",
+    "properties": "dfmp2.studies.runs:properties",
     "gradient": "dfmp2.studies.runs:gradient",
     "optimize": "dfmp2.studies.optimize:minimum",
 }
-# What a manifest may say beside the options of a calculation, with types.
+# What a manifest may say beside the options of a calculation.
 OF_THE_ITEM: dict[str, type] = {
     **{"charge": int, "multiplicity": int, "units": str},
     **{"point_charges": str, "point_charge_units": str, "task": str},
 }
 CHOICES = {
-    "units": ("angstrom", "bohr"),
-    "point_charge_units": ("angstrom", "bohr"),
+    **dict.fromkeys(("units", "point_charge_units"), ("angstrom", "bohr")),
     "task": tuple(TASKS),
     "backend": tuple(backend_names()),
 }
@@ -51,24 +51,15 @@ KNOWN = (*(field.name for field in fields(Options)), *OF_THE_ITEM)
 FLOATS = {field.name for field in fields(Options) if str(field.type).startswith("float")}
 OF_THE_BATCH = ("memory", "threads", "scratch")  # they divide one machine among workers, so an item has none of its own
 PATHS = ("scf_from", "scratch", "point_charges")
-EXPECTED = {str: "text in quotes", int: "a whole number"}
+COMPILED = ("nki", "nki-xla")  # backends that launch compiled programs
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One molecule of a batch.
+    """One molecule of a batch: the name of its files, its own file as given and found, and how it is computed.
 
-    Attributes
-    ----------
-    name : of its files in the output folder
-    molecule : its file as it was given
-    path : its file
-    options : of the run; `memory`, `threads` and `scratch` are those of the whole batch
-    given : what was said about its settings, to write it down
-    charge, multiplicity : None for what the file says
-    units : of the file
-    point_charges, point_charge_units : file of charges around it, None for none, and the unit of their positions
-    task : what is computed, one of TASKS
+    `given` is all that was said about it: options by name, and what is in OF_THE_ITEM. Memory, threads and scratch of
+    its options are those of the whole batch.
     """
 
     name: str
@@ -76,24 +67,20 @@ class Item:
     path: Path
     options: Options
     given: Mapping[str, Any]
-    charge: int | None = None
-    multiplicity: int | None = None
-    units: str = "angstrom"
-    point_charges: str | None = None
-    point_charge_units: str = "angstrom"
-    task: str = "energy"
+
+    @property
+    def task(self) -> str:
+        """What is computed, one of TASKS."""
+        asked = str(self.given.get("task", "energy"))
+        return "properties" if asked == "energy" and self.options.properties else asked
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """All items, in the order in which they were given.
+    """All items, with different names, in the order in which they were given.
 
-    Attributes
-    ----------
-    source : the manifest, "" when the files were named on the command line
-    root : folder that paths are relative to
-    output : folder of the results
-    items : with different names
+    `source` is the manifest, "" when the files were named on the command line; `root` is the folder that paths are
+    relative to, `output` that of the results.
     """
 
     source: str
@@ -105,6 +92,11 @@ class Batch:
         """Where the result of an item goes."""
         return self.output / f"{item.name}.h5"
 
+    def asks_for(self, *backends: str) -> str | None:
+        """The first of these backends that an item asks for."""
+        asked = {item.options.backend for item in self.items}
+        return next((name for name in backends if name in asked), None)
+
 
 def read_manifest(path: str | Path, *, root: str | Path | None = None, output: str | Path | None = None) -> Batch:
     """The batch a manifest describes; nothing but the manifest is read.
@@ -113,10 +105,6 @@ def read_manifest(path: str | Path, *, root: str | Path | None = None, output: s
     ----------
     root : folder that paths are relative to, None for the manifest's own
     output : wins over the manifest's
-
-    Raises
-    ------
-    InputError : naming file, key and item
     """
     file, text = read_text(path, MAX_BYTES, f"more than {MAX_BYTES // 10**6} MB: split the batch", "a TOML manifest")
     try:
@@ -135,7 +123,7 @@ def read_manifest(path: str | Path, *, root: str | Path | None = None, output: s
             raise InputError('no output: add output = "FOLDER", or pass --output FOLDER', file=file)
         output = _confined(root, table["output"], f"{file}: output")
     items = [_read_item(one, common, root, f"{file}, item {number}") for number, one in enumerate(tables, start=1)]
-    return _make_batch(file, root, Path(output), items)
+    return _checked(Batch(file, root, Path(output), tuple(items)))
 
 
 def make_batch(files: Sequence[str], values: Mapping[str, Any], output: Path, root: str | Path | None = None) -> Batch:
@@ -145,31 +133,18 @@ def make_batch(files: Sequence[str], values: Mapping[str, Any], output: Path, ro
     ----------
     values : option names with underscores
     root : folder that their names are relative to, None for the working directory
-
-    Raises
-    ------
-    InputError : a bad value, or two files of the same name
     """
     root = Path.cwd() if root is None else Path(root)
-    files_of_all = {name: str(root / values[name]) for name in ("point_charges", "scf_from") if name in values}
-    values = {**values, **files_of_all}  # found again from another folder, as the molecules are
-    own = _read_settings(values, "command line")
-    items = [Item(slug(Path(file).stem), file, root / file, given=dict(values), **own) for file in files]
-    return _make_batch("", root, output, items)
+    given = {
+        name: str(root / value) if name in ("point_charges", "scf_from") else value for name, value in values.items()
+    }
+    options = _options(given, "command line")
+    items = (Item(slug(Path(file).stem), file, root / file, options, given) for file in files)
+    return _checked(Batch("", root, output, tuple(items)))
 
 
 def read_values(table: Mapping[str, Any], other: tuple[str, ...], where: str) -> dict[str, Any]:
-    """The options in a table, under their names with underscores.
-
-    Parameters
-    ----------
-    other : keys of the table that are no options
-    where : the place, for errors
-
-    Raises
-    ------
-    InputError : an unknown key, or one that is given twice
-    """
+    """The options in a table but for its `other` keys, under their names with underscores."""
     values: dict[str, Any] = {}
     for key, value in table.items():
         name = key.replace("-", "_")
@@ -199,55 +174,39 @@ def _read_item(table: Mapping[str, Any], common: Mapping[str, Any], root: Path, 
         if name in own:
             raise InputError(f"{where}: {name} belongs to the batch as a whole: move it above the first [[item]]")
     given = {**common, **own}
-    for name in PATHS:
-        if name in given:
-            given[name] = str(_confined(root, given[name], f"{where}: {name}"))
+    given |= {name: str(_confined(root, given[name], f"{where}: {name}")) for name in PATHS if name in given}
     called = table.get("name", Path(molecule).stem)
     if not isinstance(called, str) or not slug(called):
         raise InputError(f"{where}: name = {called!r}: expected text with letters or digits")
-    path = _confined(root, molecule, f"{where}: molecule")
-    return Item(slug(called), molecule, path, given=given, **_read_settings(given, where))
+    return Item(slug(called), molecule, _confined(root, molecule, f"{where}: molecule"), _options(given, where), given)
 
 
-def _read_settings(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Fields of an item from what was said about it.
-
-    Raises
-    ------
-    InputError : no basis, or a value that is not allowed
-    """
-    if "basis" not in values:
+def _options(given: Mapping[str, Any], where: str) -> Options:
+    """The options in what was said about an item, all of which is checked."""
+    if "basis" not in given:
         raise InputError(f'{where}: no basis: name an orbital basis, e.g. basis = "cc-pvdz"')
-    own = {name: values[name] for name in OF_THE_ITEM if name in values}
-    for name, value in own.items():
-        kind = OF_THE_ITEM[name]
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise InputError(f"{where}: {name} = {value!r}: expected {EXPECTED[kind]}")
-    for name, allowed in CHOICES.items():
-        if name in values and values[name] not in allowed:
-            raise InputError(f"{where}: {name} {values[name]!r}: expected one of {', '.join(allowed)}")
-    if own.get("multiplicity", 1) < 1:
-        raise InputError(f"{where}: multiplicity {own['multiplicity']}: expected 2S + 1, so 1 (singlet) or more")
-    rest = {name: value for name, value in values.items() if name not in own}
+    for name, value in given.items():
+        kind, allowed = OF_THE_ITEM.get(name), CHOICES.get(name)
+        if kind is not None and type(value) is not kind:
+            expected = "text in quotes" if kind is str else "a whole number"
+            raise InputError(f"{where}: {name} = {value!r}: expected {expected}")
+        if allowed is not None and value not in allowed:
+            raise InputError(f"{where}: {name} {value!r}: expected one of {', '.join(allowed)}")
+    if given.get("multiplicity", 1) < 1:
+        raise InputError(f"{where}: multiplicity {given['multiplicity']}: expected 2S + 1, so 1 (singlet) or more")
+    rest = {name: value for name, value in given.items() if name not in OF_THE_ITEM}
     try:
-        for name in FLOATS & rest.keys():
-            if type(rest[name]) is int:
-                rest[name] = float(rest[name])
+        rest |= {name: float(rest[name]) for name in FLOATS & rest.keys() if type(rest[name]) is int}
         options = Options(**rest)
         if not options.frozen_core.isdigit():
             count_core("H", options.frozen_core, 0)
     except (InputError, TypeError, OverflowError) as error:
         raise InputError(f"{where}: {error}") from error
-    return {"options": options, **own}
+    return options
 
 
 def _confined(root: Path, given: Any, where: str) -> Path:
-    """The file or folder that a manifest names, which must lie under `root` also when links are followed.
-
-    Raises
-    ------
-    InputError : it lies elsewhere
-    """
+    """The file or folder that a manifest names, which must lie under `root` also when links are followed."""
     base = root.resolve()
     try:
         found: Path = (base / given).resolve()
@@ -261,14 +220,15 @@ def _confined(root: Path, given: Any, where: str) -> Path:
     return found
 
 
-def _make_batch(source: str, root: Path, output: Path, items: Sequence[Item]) -> Batch:
-    file = source or "command line"
-    if len(items) > MAX_ITEMS:
-        raise InputError(f"{file}: {len(items)} items: at most {MAX_ITEMS} are accepted; split the batch")
-    if not items:
+def _checked(batch: Batch) -> Batch:
+    """The batch, unless it is empty or too large, or two items would have the same files."""
+    file = batch.source or "command line"
+    if not batch.items:
         raise InputError(f"{file}: no molecule: name a manifest or xyz files")
+    if len(batch.items) > MAX_ITEMS:
+        raise InputError(f"{file}: {len(batch.items)} items: at most {MAX_ITEMS} are accepted; split the batch")
     seen: dict[str, tuple[int, Item]] = {}  # also where file names differ in case only
-    for number, item in enumerate(items, start=1):
+    for number, item in enumerate(batch.items, start=1):
         if not item.name:
             raise InputError(f"{file}: item {number} ({item.molecule}): its file name makes no name: use a manifest")
         first, other = seen.setdefault(item.name.casefold(), (number, item))
@@ -277,6 +237,6 @@ def _make_batch(source: str, root: Path, output: Path, items: Sequence[Item]) ->
                 f"{file}: items {first} ({other.molecule}) and {number} ({item.molecule}) are both named "
                 f"{item.name!r}: give one of them another name"
             )
-    if output.exists() and not output.is_dir():
-        raise InputError(f"{file}: output {output} is a file: name a folder")
-    return Batch(source, root, output, tuple(items))
+    if batch.output.exists() and not batch.output.is_dir():
+        raise InputError(f"{file}: output {batch.output} is a file: name a folder")
+    return batch

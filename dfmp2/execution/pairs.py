@@ -1,8 +1,9 @@
-"""Pair energies of one molecule in several processes or on several hosts, from the same file of `dfmp2 prepare`.
+"""One calculation in several processes: pair energies of a file of `dfmp2 prepare`, or the steps of a study.
 
     by_workers    the workers of a pool take parts of the tiles, as they are free
     shard         part I of N by this process, into RESULT.shard-I-of-N.checkpoint
     collected     the tiles of all those files
+    steps         the steps of a study that do not need each other (`dfmp2.studies.runs.Elsewhere`)
 
 A tile is a pure function of B and its place, and results are added in the order of tiles: the bits are those of one
 process, however the work is cut and whatever is computed twice. Two numbers per pair travel between processes.
@@ -13,27 +14,33 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dfmp2.backends.base import PairTerms, Source
 from dfmp2.backends.tiling import pairs_in
-from dfmp2.errors import InputError, ResultFileError
-from dfmp2.execution.pool import Call, Pool, share_out
+from dfmp2.errors import Dfmp2Error, InputError, ResultFileError
+from dfmp2.execution.pool import Call, Pool, local_pool, share_out
 from dfmp2.mp2.calculation import NOTHING, RUN, Calculation, Checkpoint
 from dfmp2.mp2.certificate import operands
 from dfmp2.mp2.identity import differences
 from dfmp2.mp2.pairs import Results, TileKey, evaluate_keys, tile_keys
+from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.checkpoint import SUFFIX, decode, remove
 from dfmp2.output.prepared import OpenedFile, opened, opened_calculation, read_b
 from dfmp2.progress import Listener, Silent
 
+if TYPE_CHECKING:
+    from dfmp2.studies.runs import Step, Unit
+
 PARTS = 16  # for each worker, at least: they end at about the same time
 SECONDS = 5.0  # that a part takes about, at most: what is lost with a worker
+
+Shard = tuple[int, int]  # I of N
 
 
 def pairs_of(keys: list[TileKey]) -> int:
@@ -62,13 +69,10 @@ def evaluator(calculation: Calculation, source: OpenedFile) -> Callable[[list[Ti
         precision = "fp64" if keys[0][0] or calculation.options.precision == "fp64" else "mixed"
         if precision not in put:
             put.clear()
-            put[precision] = operands(fitted.b, spaces, setup.backend, precision, held, setup.active)
-        return evaluate_keys(setup.backend, put[precision], keys)
+            put[precision] = operands(fitted.b, spaces, setup.pair_backend, precision, held, setup.active)
+        return evaluate_keys(setup.pair_backend, put[precision], keys)
 
     return evaluate
-
-
-# --- shards -----------------------------------------------------------------------------------------------------------
 
 
 def shard_of(target: Path, index: int, count: int) -> Path:
@@ -76,14 +80,11 @@ def shard_of(target: Path, index: int, count: int) -> Path:
     return target.with_name(f"{target.name}.shard-{index}-of-{count}")
 
 
-def shards_of(target: Path) -> dict[tuple[int, int], Path]:
+def shards_of(target: Path) -> dict[Shard, Path]:
     """The files of tiles beside a result, by (I, N)."""
-    files = {}
-    for path in sorted(target.parent.glob(f"{glob.escape(target.name)}.shard-*{SUFFIX}")):
-        match = re.search(r"\.shard-([0-9]{1,9})-of-([0-9]{1,9})\.checkpoint$", path.name)
-        if match:
-            files[int(match[1]), int(match[2])] = path
-    return files
+    files = sorted(target.parent.glob(f"{glob.escape(target.name)}.shard-*{SUFFIX}"))
+    found = ((re.search(r"\.shard-(\d{1,9})-of-(\d{1,9})\.checkpoint$", path.name), path) for path in files)
+    return {(int(match[1]), int(match[2])): path for match, path in found if match}
 
 
 def remove_shards(target: Path) -> None:
@@ -98,22 +99,10 @@ def label(index: int, count: int) -> str:
 
 
 def compute_shard(
-    source: OpenedFile,
-    options: Options,
-    index: int,
-    count: int,
-    listener: Listener,
-    command: str,
-    checkpoint: Checkpoint,
+    source: OpenedFile, options: Options, shard: Shard, listener: Listener, command: str, checkpoint: Checkpoint
 ) -> tuple[list[TileKey], list[TileKey]]:
-    """Compute the tiles of part `index` of `count` that `checkpoint` lacks; the part, and all tiles.
-
-    Raises
-    ------
-    InputError : there are fewer tiles than parts
-    Dfmp2Error : as of `energy`
-    """
-    tiles_only = replace(options, certify_fit=False)
+    """Compute the tiles of part I of N that `checkpoint` lacks; the part, and all tiles."""
+    (index, count), tiles_only = shard, replace(options, certify_fit=False)
     with opened_calculation(source, tiles_only, listener, command, checkpoint) as calculation:
         keys = tile_keys(source.prepared.shapes, calculation.setup.backend.limits, 0)
         if count > len(keys):
@@ -166,11 +155,7 @@ def collected(target: Path, calculation: Calculation, keys: list[TileKey]) -> Re
     yield from ((key, done[key]) for key in keys)
 
 
-# --- workers ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """What a worker needs to know beside its tiles: the file of B, the options, and which calculation that is."""
 
     path: str
@@ -182,13 +167,7 @@ _jobs: dict[Job, tuple[ExitStack, Callable[[list[TileKey]], Results]]] = {}  # o
 
 
 def compute_tiles(job: Job, keys: list[TileKey]) -> list[tuple[TileKey, PairTerms]]:
-    """Tiles of one pass with their terms.
-
-    Raises
-    ------
-    ResultFileError : what the worker finds is another calculation, by its file, options or versions
-    Dfmp2Error : as of `energy`
-    """
+    """Tiles of one pass with their terms; ResultFileError where the worker finds another file, options or versions."""
     if job not in _jobs:
         for stack, _ in _jobs.values():
             stack.close()
@@ -206,23 +185,35 @@ def compute_tiles(job: Job, keys: list[TileKey]) -> list[tuple[TileKey, PairTerm
 
 
 def by_workers(pool: Pool, path: str, calculation: Calculation, keys: list[TileKey]) -> Results:
-    """Tiles of the prepared file `path` as the workers of a pool finish them; a part whose worker dies goes to another.
-
-    Raises
-    ------
-    ResourceError : TRIES workers died of one part; the message says what they would need
-    Dfmp2Error : what a worker raises, or workers that cannot start
-    """
+    """Tiles of the prepared file `path` as the workers of a pool finish them; the errors are those of `share_out`."""
     options = replace(calculation.options, backend=calculation.setup.backend.name, certify_fit=False)
-    memory = calculation.plan.memory
-    job = Job(os.path.abspath(path), options, tuple(calculation.identity.items()))
+    memory, identity = calculation.plan.memory, tuple(calculation.identity.items())
     seconds = calculation.plan.timings.pair_energies * calculation.setup.threads
     wanted = max(PARTS * len(pool.slots), round(seconds / SECONDS))
 
     def call(slot: Any, part: list[TileKey]) -> Call:
-        mine = replace(job, options=replace(job.options, threads=slot.threads, memory=slot.memory))
-        return compute_tiles, mine, part
+        share = replace(options, threads=slot.threads, memory=slot.memory)
+        return compute_tiles, Job(os.path.abspath(path), share, identity), part
 
     parts = list(filter(None, cut(keys, min(len(keys), wanted))))
     for found in share_out(pool, parts, call, (memory.least, memory.comfortable)):
         yield from found
+
+
+def compute_unit(unit: Unit, threads: int, memory: int) -> tuple[Step, MP2Result]:
+    """A step and its result, with the share of the machine that its worker has; errors name the step."""
+    step = unit.step
+    share = replace(step.options, threads=threads, memory=memory)
+    how: dict[str, Any] = {"start": unit.start, "listener": Silent(), "command": unit.command, "doubt_units": False}
+    try:
+        return step, replace(unit.compute(step.molecule, share, **how), options=step.options)
+    except Dfmp2Error as error:
+        raise type(error)(f"{step.who}: {error}") from error
+
+
+def steps(workers: int, units: Sequence[Unit]) -> Iterator[tuple[Step, MP2Result]]:
+    """Steps with their results, in the order in which processes of this host finish them."""
+    options, count = units[0].step.options, min(workers, len(units))
+    with local_pool(options.backend, count, options.threads, options.memory) as pool:
+        pool.grow(count)
+        yield from share_out(pool, units, lambda slot, unit: (compute_unit, unit, slot.threads, slot.memory))

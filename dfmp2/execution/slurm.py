@@ -19,9 +19,8 @@ from typing import Any
 
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import BackendUnavailable, InputError
-from dfmp2.execution.devices import CORES_PER_CHIP
-from dfmp2.execution.manifest import Batch, slug
-from dfmp2.execution.warm_up import COMPILED, compiled_backend
+from dfmp2.execution.manifest import COMPILED, Batch, slug
+from dfmp2.host.devices import CORES_PER_CHIP
 from dfmp2.host.files import require_writable
 from dfmp2.molecule.text import printable
 
@@ -38,12 +37,9 @@ class Work:
 
     Attributes
     ----------
-    name : of the jobs
-    folder : of their scripts, unless another one is asked for
-    backend : whose devices are needed
-    devices : jobs that need them
-    commands : arguments of dfmp2 by job, in the order of the jobs; those of the array lack the shard, and the threads
-        and memory that Slurm gives it
+    name, folder : of the jobs, and of their scripts unless another one is asked for
+    backend, devices : whose devices are needed, and the jobs that need them
+    commands : arguments of dfmp2 by job, in their order; those of the array lack the shard and what Slurm gives it
     """
 
     name: str
@@ -58,7 +54,7 @@ def batch_work(batch: Batch, given: Mapping[str, Any]) -> Work:
     source, table = [os.path.abspath(given["source"])], given["collect"]
     for option in ("root", "output"):
         source += [] if given[option] is None else [f"--{option}", os.path.abspath(given[option])]
-    backend = compiled_backend(batch) or ("cuda" if any(i.options.backend == "cuda" for i in batch.items) else "cpu")
+    backend = batch.asks_for(*COMPILED, "cuda") or "cpu"
     commands = {"warm-up": ["batch", "run", *source, "--warm-up"]} if backend in COMPILED else {}
     chain = ["--scf-chain"] if given["scf_chain"] else []
     commands["array"] = ["batch", "run", *source, "--workers", str(given["workers"]), *chain]
@@ -71,12 +67,7 @@ def batch_work(batch: Batch, given: Mapping[str, Any]) -> Work:
 
 
 def prepared_work(given: Mapping[str, Any]) -> Work:
-    """The pair energies of a file that dfmp2 prepare has written, then the result that they make.
-
-    Raises
-    ------
-    ResultExists : the result is there already
-    """
+    """The pair energies of a file that dfmp2 prepare has written, then the result, which must not be there yet."""
     backend = given["backend"]
     result = Path(given["output"] or given["source"].removesuffix(".h5").removesuffix(".prepared") + ".dfmp2.h5")
     require_writable(result, overwrite=False)
@@ -87,16 +78,9 @@ def prepared_work(given: Mapping[str, Any]) -> Work:
 
 
 def scripts(work: Work, folder: Path, given: Mapping[str, Any]) -> dict[Path, str]:
-    """The script of each job, and the one that submits them.
+    """The script of each job, and the one that submits them, by their places in `folder`.
 
-    Parameters
-    ----------
-    folder : of the scripts
-    given : options of `dfmp2 batch submit --slurm`
-
-    Raises
-    ------
-    InputError : what is asked does not fit together, or cannot stand in an #SBATCH line
+    `given` are the options of `dfmp2 batch submit --slurm`; InputError where they do not fit together.
     """
     import jinja2
 
@@ -108,25 +92,11 @@ def scripts(work: Work, folder: Path, given: Mapping[str, Any]) -> dict[Path, st
         keep_trailing_newline=True,
     )
     environment.filters |= {"quote": shlex.quote, "words": shlex.join, "absolute": os.path.abspath}
-    values = _values(work, folder, given)
-    values |= {"work": work, "folder": folder, "given": given, "cores_per_chip": CORES_PER_CHIP}
-    template, python, found = environment.get_template("slurm.sh.j2"), os.path.abspath(sys.executable), {}
-    lines = [
-        "#!/bin/bash",
-        "# Submits the jobs, each to run after the one before it; where Slurm refuses one, takes back those before it.",
-        "set -euo pipefail",
-        f"cd -- {shlex.quote(str(folder))}",
-        "mkdir -p logs",
-        "jobs=()",
-        """trap '((! ${#jobs[@]})) || { scancel "${jobs[@]}" && echo "job ${jobs[*]} was cancelled" >&2; }' ERR""",
-    ]
-    for number, job in enumerate(work.commands):
-        found[folder / f"{job}.sbatch"] = template.render(kind=job, python=python, **values)
-        wait = f'--dependency={AFTER[job]}:"${{jobs[-1]}}" --kill-on-invalid-dep=yes ' if number else ""
-        lines += [f"job=$(sbatch --parsable {wait}{job}.sbatch)", 'jobs+=("${job%%;*}")']
-    numbers = ", ".join(f"{job} ${{jobs[{number}]}}" for number, job in enumerate(work.commands))
-    found[folder / SUBMIT] = "\n".join([*lines, f'echo "submitted: {numbers}"', ""])
-    return found
+    values = {"work": work, "folder": folder, "given": given, "cores_per_chip": CORES_PER_CHIP, "after": AFTER}
+    values |= {"python": os.path.abspath(sys.executable), **_values(work, folder, given)}
+    job = environment.get_template("slurm.sh.j2")
+    found = {folder / f"{kind}.sbatch": job.render(kind=kind, **values) for kind in work.commands}
+    return {**found, folder / SUBMIT: environment.get_template("submit.sh.j2").render(**values)}
 
 
 def _values(work: Work, folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,12 +131,7 @@ def _values(work: Work, folder: Path, given: Mapping[str, Any]) -> dict[str, Any
 
 
 def require_slurm() -> None:
-    """Refuse, before anything is written, where there is no Slurm that answers.
-
-    Raises
-    ------
-    BackendUnavailable
-    """
+    """Refuse, before anything is written, where there is no Slurm that answers."""
     if shutil.which("sbatch") is None:
         raise BackendUnavailable(
             "--submit: there is no sbatch on PATH: log in to a machine of the Slurm cluster, or use --write DIR and "
@@ -178,12 +143,7 @@ def require_slurm() -> None:
 
 
 def submit(folder: Path) -> dict[str, str]:
-    """Numbers, by name, of the jobs whose scripts are in a folder.
-
-    Raises
-    ------
-    InputError : Slurm refuses a job; those before it are cancelled
-    """
+    """Numbers, by name, of the jobs whose scripts are in a folder; InputError where Slurm refuses one."""
     done = subprocess.run(["bash", str(folder / SUBMIT)], capture_output=True, text=True)
     if done.returncode:
         raise InputError(f"Slurm refuses a job of {folder}: {printable('; '.join(done.stderr.splitlines()))}")

@@ -16,10 +16,11 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dfmp2.errors import (
     ComparisonFailed,
@@ -31,13 +32,11 @@ from dfmp2.errors import (
     ResultFileError,
 )
 from dfmp2.host import threads
-from dfmp2.progress import Listener
+from dfmp2.progress import Silent
 
 if TYPE_CHECKING:
-    from dfmp2.execution.state import Row
-    from dfmp2.molecule.molecule import Molecule
-    from dfmp2.mp2.result import MP2Result
-    from dfmp2.options import Options
+    from dfmp2.execution.manifest import Item
+    from dfmp2.execution.state import Input, Row
     from dfmp2.output.checkpoint import FileCheckpoint
 
 PREVIOUS = ".previous"  # behind the name of a result whose input has changed
@@ -46,48 +45,38 @@ LEAST_FREE = 10**6  # bytes of disk without which nothing is begun
 PATIENCE = 6.0  # s to come to the next safe point when the parent is gone
 LOOK_EVERY = 0.5  # s between two looks for the token
 
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One item.
-
-    Attributes
-    ----------
-    row : its name and molecule
-    kind : one of `dfmp2.execution.manifest.TASKS`
-    molecule, options : what is computed; memory and threads are those of this worker
-    output : folder of the results
-    start : result whose orbitals the SCF starts from, None for the default
-    fingerprint : of the input
-    command : for the provenance
-    token : file that is there while the batch goes on, None where a signal says when it does not
-    """
-
-    row: Row
-    kind: str
-    molecule: Molecule
-    options: Options
-    output: Path
-    start: Path | None
-    fingerprint: str
-    command: str
-    token: Path | None = None
-
-    @property
-    def target(self) -> Path:
-        """Where the result goes."""
-        return self.output / f"{self.row.name}.h5"
-
-
-# --- set-up -----------------------------------------------------------------------------------------------------------
-
 _idle = threading.Event()  # nothing is computed
 _idle.set()
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One item with its input, in which folder its result goes, and what its worker may use.
+
+    Attributes
+    ----------
+    share : threads, memory in bytes and scratch of this worker, by the names of the options
+    start : result whose orbitals the SCF starts from, None for the default
+    command : for the provenance
+    token : file that is there while the batch goes on, None where a signal says when it does not
+    """
+
+    item: Item
+    given: Input
+    output: Path
+    share: Mapping[str, Any]
+    start: Path | None
+    command: str
+    token: Path | None
+
+    @property
+    def target(self) -> Path:
+        """Where the result goes."""
+        return self.output / f"{self.item.name}.h5"
+
+
 def begin(count: int, variables: Mapping[str, str], errors: str) -> None:
-    """Set threads and devices before anything reads them; the initializer of the process, which starts with its
-    signals blocked.
+    """Set threads and devices before anything reads them; the initializer of the process, whose signals are blocked.
 
     Parameters
     ----------
@@ -109,12 +98,7 @@ def begin(count: int, variables: Mapping[str, str], errors: str) -> None:
 
 
 def load_libraries() -> None:
-    """Pay for the imports of a calculation now.
-
-    Raises
-    ------
-    InputError : PySCF is missing or not usable
-    """
+    """Pay for the imports of a calculation now; InputError where PySCF is missing or not usable."""
     from dfmp2.host.deferred import defer_numpy_extras, defer_unused
     from dfmp2.molecule.pyscf_shield import import_pyscf
 
@@ -135,7 +119,7 @@ def _end_with_parent() -> None:
         os._exit(Interrupted.exit_code)
 
 
-class Stop(Listener):
+class Stop(Silent):
     """Ends an item at the next event of its run, or at the next safe point where there is a checkpoint."""
 
     asked = False  # of this process, by a signal
@@ -149,34 +133,22 @@ class Stop(Listener):
         """Ask for it, or forget it."""
         cls.asked = stop
 
-    def check(self) -> None:
-        """Raise `Interrupted` where the item is to stop and no safe point is waited for."""
-        if self._wanted() and not (self.checkpoint is not None and self.checkpoint.ask_to_stop()):
-            raise Interrupted("stopped")
-
     def stage(self, text: str) -> None:
-        self.check()
+        self._check()
 
     def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
-        self.check()
+        self._check()
 
     def step(self, done: int, total: int, what: str) -> None:
-        self.check()
+        self._check()
 
-    def warning(self, text: str) -> None:
-        """Kept in the result."""
-
-    def _wanted(self) -> bool:
-        if self._token is None:
-            return self.asked
-        now = time.monotonic()
-        if now - self._looked < LOOK_EVERY:
-            return False
-        self._looked = now
-        return not self._token.exists()
-
-
-# --- items ------------------------------------------------------------------------------------------------------------
+    def _check(self) -> None:
+        """Raise `Interrupted` where the item is to stop and no safe point is waited for."""
+        stop = self.asked
+        if self._token is not None and time.monotonic() - self._looked > LOOK_EVERY:
+            self._looked, stop = time.monotonic(), not self._token.exists()
+        if stop and not (self.checkpoint is not None and self.checkpoint.ask_to_stop()):
+            raise Interrupted("stopped")
 
 
 def compute_item(task: Task) -> Row:
@@ -185,49 +157,85 @@ def compute_item(task: Task) -> Row:
     The row says what became of it; "pending" when it was stopped. An exception that is no `Dfmp2Error` is a fault in
     dfmp2; the parent hears of it.
     """
+    from dfmp2.execution.state import Row
     from dfmp2.host.locks import acquire, release
 
-    begun = time.perf_counter()
-    notes: list[str] = []
+    begun, target, notes = time.perf_counter(), task.target, list[str]()
+    row = Row(task.item.name, task.item.molecule)
     _idle.clear()
     try:
-        other = acquire(task.target)
+        other = acquire(target)
         if other is not None:
-            return replace(task.row, status="running", remark=f"it is being computed by {other}")
+            return replace(row, status="running", remark=f"it is being computed by {other}")
         try:
-            row = _compute_and_write(task, notes)
+            row = _compute_and_write(task, row, notes)
         finally:
-            release(task.target)
+            release(target)
     except Interrupted:
-        row = task.row
-    except Dfmp2Error as error:
-        row = _failed(task, error.exit_code, str(error), begun, notes)
-        row = replace(row, device_fault=isinstance(error, DeviceFault))
-    except (MemoryError, OSError) as error:
-        what = str(error) or f"no more memory ({task.options.memory} bytes were planned with)"
-        row = _failed(task, ResourceError.exit_code, f"the system refused: {what}", begun, notes)
+        pass
+    except (Dfmp2Error, MemoryError, OSError) as error:
+        message = str(error) or f"no more memory ({task.share['memory']} bytes were planned with)"
+        code = error.exit_code if isinstance(error, Dfmp2Error) else ResourceError.exit_code
+        message = message if isinstance(error, Dfmp2Error) else f"the system refused: {message}"
+        if "--memory" in message:
+            message += "; each worker of a batch has its share of the memory"
+        row = failed(row, target, code, message, traceback.format_exc())
+        row = replace(row, seconds=time.perf_counter() - begun, device_fault=isinstance(error, DeviceFault))
     finally:
         Stop.ask(False)
         _idle.set()
-    return replace(row, notes=tuple(notes))
+    return replace(row, notes=(*notes, *row.notes))
 
 
-def _compute_and_write(task: Task, notes: list[str]) -> Row:
-    from dfmp2.execution.state import complete_row, error_file
+def failed(row: Row, target: Path, code: int, message: str, text: str) -> Row:
+    """The row of an item that failed, after writing NAME.error.json."""
+    from dfmp2.execution.state import error_file, write_failure
+
+    try:
+        write_failure(error_file(target), code, message, text)
+    except ResourceError as error:
+        row = replace(row, notes=(*row.notes, f"its error file is missing: {error}"))
+    return replace(row, status="failed", exit_code=code, error=message)
+
+
+def _compute_and_write(task: Task, row: Row, notes: list[str]) -> Row:
+    """The row of an item with its result, which is there already where another process has finished it meanwhile.
+
+    A result of another input goes when the new one is there; a file that cannot be read may be somebody else's, and
+    stays under another name.
+    """
+    from dfmp2.execution.manifest import TASKS
+    from dfmp2.execution.state import INPUT, START, complete_row, error_file, fingerprint_of
     from dfmp2.host.files import require_writable
     from dfmp2.output import hdf5
     from dfmp2.output.checkpoint import checkpointing
 
-    target, stop = task.target, Stop(task.token)
-    found = _usable_result(target, task.fingerprint)
-    if found is not None:
-        notes.append("another process has finished it meanwhile")
-        return complete_row(task.row, target, found, task.fingerprint)
+    item, given, target, stop = task.item, task.given, task.target, Stop(task.token)
+    for part in target.parent.glob(f".{target.name}.part-*"):  # of a process that was killed while it wrote
+        part.unlink(missing_ok=True)
+    if os.path.lexists(target):
+        kept = DAMAGED
+        with suppress(InputError, ResultFileError):
+            found, kept = hdf5.read_verified(target), PREVIOUS
+            if fingerprint_of(found) == given.fingerprint:
+                notes.append("another process has finished it meanwhile")
+                return complete_row(row, target, found, given.fingerprint)
+        os.replace(target, f"{target}{kept}")
     require_writable(target, overwrite=False, expected_bytes=LEAST_FREE)
     with checkpointing(
         target, resume=True, note=lambda _: None, warn=notes.append, replace_foreign=True, same_bits=True
     ) as stop.checkpoint:
-        result = _compute(task, stop)
+        origin, (module, _, name) = task.start or item.options.scf_from, TASKS[item.task].partition(":")
+        begun = f"; {START}{given.start}" if given.start else ""
+        asked = "" if item.task == "energy" else f"; {item.task}, {INPUT}{given.fingerprint}"
+        result = getattr(import_module(module), name)(
+            given.molecule,
+            replace(item.options, **task.share),
+            start=None if origin is None else hdf5.read_start_orbitals(str(origin)),
+            listener=stop,
+            command=f"{task.command}  # item {item.name}{begun}{asked}",
+            checkpoint=stop.checkpoint,
+        )
         if result.check is not None and not result.check.passed:
             raise ComparisonFailed(
                 f"PySCF's DF-MP2 differs by {result.check.largest_difference:.1e} Eh, more than the allowed "
@@ -237,55 +245,4 @@ def _compute_and_write(task: Task, notes: list[str]) -> Row:
         stop.checkpoint.complete()
         for path in (error_file(target), Path(f"{target}{PREVIOUS}")):
             path.unlink(missing_ok=True)
-    return complete_row(task.row, target, result, task.fingerprint)
-
-
-def _compute(task: Task, stop: Stop) -> MP2Result:
-    """The result of an item, not yet written."""
-    from dfmp2.execution.manifest import TASKS
-    from dfmp2.output.hdf5 import read_start_orbitals
-
-    origin = task.start or task.options.scf_from
-    start = None if origin is None else read_start_orbitals(str(origin))
-    module, _, name = TASKS[task.kind].partition(":")
-    result: MP2Result = getattr(import_module(module), name)(
-        task.molecule, task.options, start=start, listener=stop, command=task.command, checkpoint=stop.checkpoint
-    )
-    return result
-
-
-def _usable_result(target: Path, fingerprint: str) -> MP2Result | None:
-    """The result at `target` if it is complete and of this input; else it is renamed, and there is none.
-
-    One of another input goes when the new one is there; what cannot be read may be somebody else's, and stays.
-    """
-    from dfmp2.execution.state import fingerprint_of
-    from dfmp2.output.hdf5 import read_verified
-
-    for part in target.parent.glob(f".{target.name}.part-*"):  # of a process that was killed while it wrote
-        part.unlink(missing_ok=True)
-    if not os.path.lexists(target):
-        return None
-    try:
-        found = read_verified(target)
-    except (InputError, ResultFileError):
-        os.replace(target, f"{target}{DAMAGED}")
-        return None
-    if fingerprint_of(found) == fingerprint:
-        return found
-    os.replace(target, f"{target}{PREVIOUS}")
-    return None
-
-
-def _failed(task: Task, code: int, message: str, begun: float, notes: list[str]) -> Row:
-    """Write NAME.error.json of the exception that is being handled."""
-    from dfmp2.execution.state import error_file, write_failure
-
-    if "--memory" in message:
-        message += "; each worker of a batch has its share of the memory"
-    try:
-        write_failure(error_file(task.target), code, message, traceback.format_exc())
-    except ResourceError as error:
-        notes.append(f"its error file is missing: {error}")
-    seconds = time.perf_counter() - begun
-    return replace(task.row, status="failed", exit_code=code, error=message, seconds=seconds)
+    return complete_row(row, target, result, given.fingerprint)

@@ -30,7 +30,7 @@ from dfmp2.gradients.tensor import Tensor
 from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.threads import each
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.mp2.result import Scaling
+from dfmp2.options import Method
 
 Array = NDArray[np.float64]
 
@@ -57,7 +57,7 @@ class AmplitudeDensities:
 def amplitude_densities(
     b: Sequence[Array | StoredTensor],
     spaces: Sequence[ActiveSpace],
-    scaling: Scaling,
+    scaling: Method,
     inverse: InverseMetric,
     z: list[Tensor],
     tile_bytes: int,

@@ -23,7 +23,7 @@ from dfmp2.gradients.correlation import CorrelationPart
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.energy import mp2_energy
-from dfmp2.mp2.result import Gradient, GradientCertificate, MP2Result, Properties, scaling_of
+from dfmp2.mp2.result import Gradient, GradientCertificate, MP2Result, Properties
 from dfmp2.options import Options
 from dfmp2.planning.system import System
 from dfmp2.progress import Listener, Silent
@@ -41,25 +41,25 @@ TIGHT = 1e-12  # Eh, of the SCF of displaced molecules
 def certify(
     system: System,
     result: MP2Result,
-    found: Gradient,
+    found: Gradient | None,
     densities: Properties,
     correlation: CorrelationPart,
     residual: float,
+    left: float,
 ) -> GradientCertificate:
-    """The certificate of a gradient, without energies of displaced molecules."""
-    scaling = scaling_of(result.options)
-    energy = scaling.apply(result.mp2_opposite_spin_correlation_energy, result.mp2_same_spin_correlation_energy)
+    """The certificate of a gradient, or of densities alone for None, without energies of displaced molecules.
+
+    Parameters
+    ----------
+    residual : of the Z-vector equations, Eh
+    left : error of E(corr) because the SCF ended early, Eh
+    """
+    scaling, energy = result.options.correlation, result.correlation_energy
     with shielded():
         overlap = system.mole.intor("int1e_ovlp")
     weight = 2.0 if len(densities.relaxed_density) == 1 else 1.0
     electrons = weight * float(np.vdot(densities.relaxed_density.sum(axis=0), overlap))
-    forces, places = [found.mp2_total_gradient], [system.molecule.coordinates]
-    if found.point_charge_gradient is not None and system.molecule.point_charges is not None:
-        forces.append(found.point_charge_gradient)
-        places.append(system.molecule.point_charges[:, :3])
-    force, place = np.concatenate(forces), np.concatenate(places)
-    arms = place - place.mean(axis=0)
-    extent = max(1.0, float(np.linalg.norm(arms, axis=1).max()))
+    translation, rotation = (None, None) if found is None else _sums(system.molecule, found)
     exact = result.precision == "fp64"
     factor = max(abs(scaling.opposite_spin), abs(scaling.same_spin), 1.0)
     return GradientCertificate(
@@ -67,11 +67,25 @@ def certify(
         two_center_difference=correlation.two_center - energy,
         allowed_energy=ENERGY * max(1.0, abs(energy)) + (0.0 if exact else factor * result.options.tolerance),
         electrons_difference=electrons - float(sum(system.mole.nelec)),
-        translation=float(np.abs(force.sum(axis=0)).max()),
-        rotation=float(np.abs(np.cross(arms, force).sum(axis=0)).max()) / extent,
+        translation=translation,
+        rotation=rotation,
         z_vector_residual=residual,
         allowed_sum=SUMS,
+        scf_convergence_error=left,
     )
+
+
+def _sums(molecule: Molecule, found: Gradient) -> tuple[float, float]:
+    """Largest components of the sum of all forces, and of all torques by the molecule's extent, Eh/bohr."""
+    forces, places = [found.mp2_total_gradient], [molecule.coordinates]
+    if found.point_charge_gradient is not None and molecule.point_charges is not None:
+        forces.append(found.point_charge_gradient)
+        places.append(molecule.point_charges[:, :3])
+    force, place = np.concatenate(forces), np.concatenate(places)
+    arms = place - place.mean(axis=0)
+    extent = max(1.0, float(np.linalg.norm(arms, axis=1).max()))
+    torque = np.cross(arms, force).sum(axis=0)
+    return float(np.abs(force.sum(axis=0)).max()), float(np.abs(torque).max()) / extent
 
 
 def with_slope(
@@ -93,7 +107,7 @@ def with_slope(
     for factor in (-2, -1, 1, 2):
         listener.stage(f"check: energy at {factor * STEP:+.3f} bohr along a direction")
         moved = replace(molecule, coordinates=molecule.coordinates + factor * STEP * direction)
-        energies.append(scaled_energy(mp2_energy(moved, tight, start=start, listener=Silent(), doubt_units=False)))
+        energies.append(mp2_energy(moved, tight, start=start, listener=Silent(), doubt_units=False).total_energy)
     slope = (energies[0] - 8 * energies[1] + 8 * energies[2] - energies[3]) / (12 * STEP)
     analytic = float(np.vdot(found.mp2_total_gradient, direction))
     return replace(proof, analytic_slope=analytic, numerical_slope=slope, allowed_slope=SLOPE)
@@ -103,9 +117,3 @@ def check_direction(molecule: Molecule) -> Array:
     """A direction of length 1 in which every atom moves, (natom, 3): the same in every run."""
     direction = np.random.default_rng(0).standard_normal((molecule.natom, 3))
     return np.asarray(direction / np.linalg.norm(direction))
-
-
-def scaled_energy(result: MP2Result) -> float:
-    """The total energy that the gradient belongs to, Eh."""
-    opposite, same = result.mp2_opposite_spin_correlation_energy, result.mp2_same_spin_correlation_energy
-    return result.scf_total_energy + scaling_of(result.options).apply(opposite, same)

@@ -11,6 +11,7 @@ densities G_Q,mn = sum_ia (C_mi C_na + C_na C_mi) Z_iaQ, contracts them with the
 Both ways of writing the energy,
 
     E = 1/4 sum_Q,mn G_Q,mn (mn|Q) = 1/2 sum_PQ g_PQ (P|Q)              sum over spins
+    sum_mn G_Q,mn (mn|Q) summed over Q = sum_mi C_mi T_mi = sum_na C_na T_na
 
 are kept as a check on Z, g and the integrals. Source: Weigend and Haeser, Theor. Chem. Acc. 97, 331 (1997).
 """
@@ -38,12 +39,12 @@ class CorrelationPart:
 
     Attributes
     ----------
-    gradient : (natom, 3) Eh/bohr
+    gradient : (natom, 3) Eh/bohr, None where no derivatives were asked for
     occupied, virtual : T of each spin, (nao, nocc) and (nao, nvir) Eh, p being basis functions
     three_center, two_center : the energy in its two other forms, Eh
     """
 
-    gradient: Array
+    gradient: Array | None
     occupied: list[Array]
     virtual: list[Array]
     three_center: float
@@ -60,8 +61,10 @@ def correlation_part(
     inverse: InverseMetric,
     packed_bytes: int,
     threads: int,
+    *,
+    with_gradient: bool = True,
 ) -> CorrelationPart:
-    """Gradient and T of the fitted integrals.
+    """T of the fitted integrals, and their gradient.
 
     Parameters
     ----------
@@ -71,6 +74,7 @@ def correlation_part(
     metric, inverse : (P|Q), and its inverse
     packed_bytes : of packed integrals per block, with which the blocks of Z were cut
     threads : workers
+    with_gradient : whether derivatives of integrals are made
     """
     weight = 2.0 if len(spaces) == 1 else 1.0
     g = inverse.unfit(np.ascontiguousarray(inverse.unfit(products).T))
@@ -84,13 +88,15 @@ def correlation_part(
     def densities() -> Iterator[derivatives.Block]:
         nonlocal energy
         for p0, p1, integrals in derivatives.unpacked_blocks(mole, auxmole, packed_bytes):
-            total = np.zeros_like(integrals)
+            total = np.zeros_like(integrals) if with_gradient else None
             for s, space in enumerate(spaces):
                 part = np.ascontiguousarray(z[s].block(p0, p1).transpose(2, 0, 1))  # (Q, i, a)
                 half = part @ space.c_vir.T  # (Q, i, n)
                 transformed = integrals @ space.c_occ  # (Q, n, i)
                 occupied[s] += 2 * np.einsum("qmn,qin->mi", integrals, half, optimize=True)
                 virtual[s] += 2 * np.einsum("qni,qia->na", transformed, part, optimize=True)
+                if total is None:
+                    continue
                 if ndropped:
                     raw = np.einsum("qni,na->iaq", transformed, space.c_vir, optimize=True)
                     unfitted[s] += raw @ inverse.dropped[p0:p1]
@@ -98,12 +104,19 @@ def correlation_part(
                 total += one
                 total += one.transpose(0, 2, 1)
                 del half, transformed, one
-            energy += float(np.vdot(total, integrals))
-            del integrals
-            yield p0, p1, total
+            if total is not None:
+                energy += float(np.vdot(total, integrals))
+                del integrals
+                yield p0, p1, total
 
-    gradient = derivatives.three_center(mole, auxmole, densities(), threads)
     two_center = float(np.vdot(g, metric))
+    if not with_gradient:
+        for _ in densities():
+            pass
+        for s, space in enumerate(spaces):
+            energy += weight * float(np.vdot(space.c_occ, occupied[s]) + np.vdot(space.c_vir, virtual[s])) / 2
+        return CorrelationPart(None, occupied, virtual, energy / 4, two_center / 2)
+    gradient = derivatives.three_center(mole, auxmole, densities(), threads)
     factors = -g
     if ndropped:
         mixed = np.zeros((len(metric), ndropped))

@@ -22,20 +22,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, NumericalError, ResultFileError
 from dfmp2.gradients import certificate as checks
-from dfmp2.gradients import derivatives, memory
+from dfmp2.gradients import derivatives, memory, polarizability
 from dfmp2.gradients.amplitudes import amplitude_densities
 from dfmp2.gradients.correlation import CorrelationPart, correlation_part
 from dfmp2.gradients.density import properties
 from dfmp2.gradients.inverse_metric import InverseMetric
 from dfmp2.gradients.mean_field import mean_field_part
-from dfmp2.gradients.response import Orbitals, Relaxed, relax
+from dfmp2.gradients.response import Orbitals, Relaxed, convergence_error, relax
 from dfmp2.gradients.tensor import Tensor
 from dfmp2.host import resources
 from dfmp2.host.scratch import Room, require_space
@@ -44,14 +44,14 @@ from dfmp2.integrals.three_center import coulomb_metric
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, begun, limited, storage_of
-from dfmp2.mp2.energy import build_b, correlate, hartree_fock
-from dfmp2.mp2.result import Gradient, GradientCertificate, MP2Result, Properties, scaling_of
+from dfmp2.mp2.energy import build_b, correlate, hartree_fock, mp2_energy
+from dfmp2.mp2.result import Gradient, GradientCertificate, MP2Result, Polarizability, Properties
 from dfmp2.options import Options
 from dfmp2.planning.memory import SLACK, Memory
 from dfmp2.planning.plan import settle
 from dfmp2.planning.system import prepare as set_up
 from dfmp2.planning.system import resolve
-from dfmp2.progress import Collector, Listener, Stopwatch
+from dfmp2.progress import Collector, Listener, Silent, Stopwatch
 from dfmp2.scf import hamiltonian
 from dfmp2.scf.hartree_fock import jk_builder, reference_kind, release, reproducible, uses_single
 from dfmp2.scf.reference import Reference, StartOrbitals
@@ -115,7 +115,7 @@ def mp2_gradient(
 ) -> GradientResult:
     """Energy, gradient and relaxed densities of one molecule.
 
-    With os_scale or ss_scale they are those of the scaled energy. Amplitudes are in float64, whatever the precision of
+    They are those of the method; kappa-MP2 has none. Amplitudes are in float64, whatever the precision of
     the pair energies.
 
     Parameters
@@ -131,62 +131,122 @@ def mp2_gradient(
     ------
     Dfmp2Error : see `dfmp2.errors`
     """
+    told: dict[str, Any] = {"start": start, "listener": listener, "command": command, "checkpoint": checkpoint}
+    return GradientResult(_with_densities(molecule, options, with_gradient=True, **told))
+
+
+def mp2_properties(
+    molecule: Molecule,
+    options: Options,
+    *,
+    start: StartOrbitals | None = None,
+    listener: Listener | None = None,
+    command: str = "dfmp2.run",
+    checkpoint: Checkpoint = NOTHING,
+) -> MP2Result:
+    """Energy and relaxed densities of one molecule without its gradient: no derivatives of integrals.
+
+    Parameters and errors are those of `mp2_gradient`; the fields `properties` and `gradient_certificate` of the result
+    are set, with options.polarizability that field, too.
+    """
+    told: dict[str, Any] = {"start": start, "listener": listener, "command": command, "checkpoint": checkpoint}
+    return _with_densities(molecule, options, with_gradient=False, **told)
+
+
+def _with_densities(
+    molecule: Molecule,
+    options: Options,
+    *,
+    with_gradient: bool,
+    start: StartOrbitals | None,
+    listener: Listener | None,
+    command: str,
+    checkpoint: Checkpoint = NOTHING,
+    field: Array | None = None,
+) -> MP2Result:
+    """The result with its densities, and what else is asked for; `field` as of `Calculation`."""
     listener, clock = Collector(listener or Listener()), Stopwatch()
     options = options.settled(molecule.multiplicity)
     if options.transform == "device":
         raise InputError(
-            "--transform device makes B on the device, and the gradient needs it on the host: leave it out"
+            "--transform device makes B on the device, and relaxed densities need it on the host: leave it out"
+        )
+    if options.regulariser is not None:
+        raise InputError(
+            f"--method {options.method} has no gradient or relaxed density: the scaled ones have (dfmp2 methods)"
         )
     kind = reference_kind(options, molecule.multiplicity)
+    if kind == "rohf":
+        raise InputError("--reference rohf has no gradient or relaxed density: use --reference uhf")
     setup = set_up(options, command)
     system = resolve(molecule, setup, listener)
     with limited(setup, system) as setup:
         core, setup, plan = settle(system, setup, kind, listener)
         fitting = [aux for aux in (system.auxmole, system.jk_auxmole) if aux is not None]
         widest = max(int(np.diff(aux.ao_loc_nr()).max()) for aux in fitting)
-        held = memory.plan(plan.work, plan.memory, widest, setup.active)
+        held = memory.plan(plan.work, plan.memory, widest, setup.active, with_gradient=with_gradient)
         if held.disk:
             require_space(setup.scratch, plan.memory.disk + held.disk)
         with begun(system, setup, kind, core, plan, listener, clock, checkpoint, start) as calculation:
+            calculation = replace(calculation, field=field)
             reference = hartree_fock(calculation, start)
-            _require_complete(reference)
+            if with_gradient:
+                _require_complete(reference)
             reference, fitted = build_b(calculation, reference)
             b = [*fitted.b]
             result = correlate(calculation, reference, fitted)
-            return differentiate(calculation, result, b, held)
+            result = differentiate(calculation, result, b, held, with_gradient=with_gradient)
+    if options.polarizability:
+        result = replace(result, polarizability=_polarizability(result, listener, command))
+    return result
+
+
+def _polarizability(result: MP2Result, listener: Listener, command: str) -> Polarizability:
+    """That of a result, from runs in fields that start from its orbitals."""
+    reference, asked = result.reference, (result.molecule, polarizability.options_in_fields(result))
+    start = StartOrbitals(reference.mo_coeff, reference.mo_occ, None, "the reference")
+    told: dict[str, Any] = {"start": start, "listener": Silent(), "command": command}
+    return polarizability.in_fields(
+        cast(Properties, result.properties).relaxed_dipole,
+        lambda: mp2_energy(*asked, **told, doubt_units=False),
+        lambda field: _with_densities(*asked, **told, with_gradient=False, field=field),
+        listener,
+    )
 
 
 def differentiate(
-    calculation: Calculation, result: MP2Result, b: list[Any], held: memory.GradientMemory
-) -> GradientResult:
-    """The gradient of an energy whose B is still there.
+    calculation: Calculation, result: MP2Result, b: list[Any], held: memory.GradientMemory, *, with_gradient: bool
+) -> MP2Result:
+    """The densities of an energy whose B is still there, and its gradient.
 
     Parameters
     ----------
     b : (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or on disk; emptied
     held : which arrays are in memory
+    with_gradient : whether the gradient is made
     """
     system, options, listener = calculation.system, calculation.options, calculation.listener
-    mole, reference = system.mole, result.reference
+    mole, reference, found = system.mole, result.reference, None
     begin = time.perf_counter()
     spaces, spins = calculation.spaces(reference), orbitals(calculation, reference)
-    correlation, unrelaxed = _correlation(calculation, spaces, spins, b, held)  # Eq. 3
+    correlation, unrelaxed = _correlation(calculation, spaces, spins, b, held, with_gradient)  # Eq. 3
     listener.stage("Z-vector equations")
-    relaxed, residual = _response(calculation, spins, unrelaxed, correlation, held)
+    relaxed, residual, left = _response(calculation, spins, unrelaxed, correlation, held)
     resources.return_memory()
-    listener.stage("derivatives of the mean field")
-    on_atoms, on_charges = _assemble(calculation, spins, relaxed, held)  # Eqs. 1 and 2
-    scaling = scaling_of(options)
-    found = Gradient(
-        mp2_total_gradient=on_atoms + correlation.gradient,
-        scaling=scaling.name,
-        opposite_spin_factor=scaling.opposite_spin,
-        same_spin_factor=scaling.same_spin,
-        seconds=time.perf_counter() - begin,
-        point_charge_gradient=on_charges,
-    )
+    if correlation.gradient is not None:
+        listener.stage("derivatives of the mean field")
+        on_atoms, on_charges = _assemble(calculation, spins, relaxed, held)  # Eqs. 1 and 2
+        scaling = options.correlation
+        found = Gradient(
+            mp2_total_gradient=on_atoms + correlation.gradient,
+            scaling=scaling.title,
+            opposite_spin_factor=scaling.opposite_spin,
+            same_spin_factor=scaling.same_spin,
+            seconds=time.perf_counter() - begin,
+            point_charge_gradient=on_charges,
+        )
     densities = properties(mole, spins, relaxed)
-    proof = checks.certify(system, result, found, densities, correlation, residual)
+    proof = checks.certify(system, result, found, densities, correlation, residual, left)
     program = calculation.plan.memory.program + SLACK
     peak = Memory(
         result.memory.budget,
@@ -194,10 +254,10 @@ def differentiate(
         max(result.memory.measured_peak, resources.peak_resident_memory()),
     )
     storage = storage_of(calculation)
-    if options.check:
+    if options.check and found is not None:
         proof = checks.with_slope(proof, system.molecule, options, reference, found, listener)
-    return GradientResult(
-        replace(result, gradient=found, gradient_certificate=proof, properties=densities, memory=peak, storage=storage)
+    return replace(
+        result, gradient=found, gradient_certificate=proof, properties=densities, memory=peak, storage=storage
     )
 
 
@@ -207,6 +267,7 @@ def _correlation(
     spins: list[Orbitals],
     b: list[Any],
     held: memory.GradientMemory,
+    with_gradient: bool,
 ) -> tuple[CorrelationPart, list[Array]]:
     """Eq. 3 and what drives the response, and P of correlated orbitals, (nmo, nmo) per spin."""
     system, options, threads = calculation.system, calculation.options, calculation.setup.active
@@ -214,15 +275,18 @@ def _correlation(
     calculation.listener.stage("amplitudes and their densities")
     metric = coulomb_metric(auxmole)
     inverse = InverseMetric(metric, threads)
-    scaling = scaling_of(options)
+    scaling = options.correlation
     ranges = derivatives.blocks(mole, auxmole, held.packed_bytes)
     where = calculation.space if held.z_on_disk else None
     z = [Tensor((s.nocc, s.nvir, len(metric)), ranges, where, f"z-{k}") for k, s in enumerate(spaces)]
     found = amplitude_densities(b, spaces, scaling, inverse, z, held.tile_bytes, threads)
     b.clear()
     resources.return_memory()
-    calculation.listener.stage("derivatives of the fitted integrals")
-    part = correlation_part(mole, auxmole, spaces, found.z, found.products, metric, inverse, held.packed_bytes, threads)
+    calculation.listener.stage(f"{'derivatives' if with_gradient else 'densities'} of the fitted integrals")
+    part = correlation_part(
+        *(mole, auxmole, spaces, found.z, found.products, metric, inverse, held.packed_bytes, threads),
+        with_gradient=with_gradient,
+    )
     for tensor in z:
         tensor.discard()
     resources.return_memory()
@@ -265,15 +329,20 @@ def _response(
     unrelaxed: list[Array],
     found: CorrelationPart,
     held: memory.GradientMemory,
-) -> tuple[list[Relaxed], float]:
-    """P and W of each spin, and the residual of the Z-vector equations."""
+) -> tuple[list[Relaxed], float, float]:
+    """P and W of each spin, the residual of the Z-vector equations, and what an SCF that ended early left, Eh."""
     occupied = [o.coeff.T @ t for o, t in zip(spins, found.occupied, strict=True)]
     virtual = [o.coeff.T @ t for o, t in zip(spins, found.virtual, strict=True)]
     with shielded():
         mf = _builder(calculation, held)
         try:
             single = uses_single(calculation.options.precision, int(calculation.system.mole.nao))
-            return relax(mf, spins, unrelaxed, occupied, virtual, calculation.listener, single=single)
+            relaxed, residual = relax(mf, spins, unrelaxed, occupied, virtual, calculation.listener, single=single)
+            whole = hamiltonian.mean_field(
+                *(calculation.system.mole, calculation.kind, calculation.options.relativity),
+                calculation.system.molecule.point_charges,
+            )
+            return relaxed, residual, convergence_error(mf, whole.get_hcore(), spins, relaxed)
         finally:
             release(mf)
 

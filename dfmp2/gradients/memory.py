@@ -59,7 +59,9 @@ class GradientMemory:
     disk: int
 
 
-def plan(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> GradientMemory:
+def plan(
+    work: Workload, energy: MemoryPlan, widest: int, threads: int, *, with_gradient: bool = True
+) -> GradientMemory:
     """What goes where.
 
     Parameters
@@ -67,6 +69,7 @@ def plan(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> Gradi
     work : sizes; energy : the plan of the energy, whose budget it keeps to
     widest : functions in the widest shell of the fitting sets
     threads : workers
+    with_gradient : whether derivatives of integrals are made, or densities alone
 
     Raises
     ------
@@ -75,7 +78,7 @@ def plan(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> Gradi
     room, nao, naux, naux_scf = energy.room, work.nao, work.naux, work.naux_scf
     whole = work.elements * naux * FLOAT64
     occupied = sum(spin.occupied for spin in work.spins)
-    half = occupied * nao * naux_scf * FLOAT64
+    half = occupied * nao * naux_scf * FLOAT64 if with_gradient else 0  # also the last two stages
     left = MODULES + min(HEAP_MOST, whole + half)
     fixed = left + MATRICES * nao * nao * FLOAT64 * len(work.spins) + min(LEFT_BEHIND * threads, whole)
     metric, jk_metric = METRICS * naux * naux * FLOAT64, METRICS * naux_scf * naux_scf * FLOAT64
@@ -94,7 +97,7 @@ def plan(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> Gradi
     vectors = left + VECTORS * sum(spin.occupied * (nao - spin.occupied) for spin in work.spins) * FLOAT64
     fit, read = energy.scf_fit, energy.scf_read
     scf_on_disk = read is not None and energy.scf_in_core + vectors > room
-    two_center = fixed + TWO_CENTER * max(naux, naux_scf) ** 2 * FLOAT64
+    two_center = fixed + TWO_CENTER * max(naux, naux_scf) ** 2 * FLOAT64 if with_gradient else 0
     response = vectors + energy.scf_in_core
     pair_bytes = read_bytes = 0
     if read is not None and scf_on_disk:
@@ -116,9 +119,9 @@ def plan(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> Gradi
         two_center,
     )
     if needed > room:
-        lacking = needed - room
+        lacking, what = needed - room, "gradient" if with_gradient else "relaxed densities"
         raise ResourceError(
-            f"not enough memory for the gradient: {format_bytes(energy.budget + lacking)} are required even with all "
+            f"not enough memory for the {what}: {format_bytes(energy.budget + lacking)} are required even with all "
             f"large arrays on disk and {format_bytes(energy.budget)} may be used: allow at least --memory "
             f"{-(-(energy.budget + lacking) // 10**6)}MB, or choose a smaller --basis"
         )

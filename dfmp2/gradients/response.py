@@ -261,3 +261,24 @@ def solve(
             norm = float(np.linalg.norm(residual))
     listener.stage(f"Z-vector equations: residual {norm:.1e} Eh after {len(vectors)} iterations")
     return split(x), norm
+
+
+def convergence_error(mf: Any, core: Array, spins: Sequence[Orbitals], relaxed: Sequence[Relaxed]) -> float:
+    """What E(corr) has too much because the SCF ended early, to first order, Eh.
+
+    L is stationary, so that it is the energy of the converged orbitals but for terms of second order: E(corr) is off by
+    -sum_pq P_pq (F_pq - e_p d_pq), with F of the density that the orbitals make.
+
+    Parameters
+    ----------
+    mf : as of `relax`
+    core : one-electron part of F, (nao, nao), Eh
+    """
+    weight = 2.0 if len(spins) == 1 else 1.0
+    j, k = coulomb_exchange(mf, [np.ascontiguousarray(o.coeff[:, : o.occupied]) for o in spins])
+    coulomb = weight * j.sum(axis=0)
+    left = 0.0
+    for o, p, exchange in zip(spins, relaxed, k, strict=True):
+        fock = o.coeff.T @ (core + coulomb - exchange) @ o.coeff
+        left -= weight * float(np.vdot(p.relaxed, fock - np.diag(o.energy)))
+    return left

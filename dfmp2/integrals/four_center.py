@@ -1,4 +1,6 @@
-"""Exact (ia|jb) of a few occupied orbitals i with all others j, from four-centre integrals made in passing:
+"""Four-centre integrals of which few are kept: (mn|mn) of pairs of basis functions, and (ia|jb) of a few orbitals i.
+
+(ia|jb) with all others j come from integrals made in passing:
 
     (ia|ls) = sum_mn C_mi C_na (mn|ls)        l >= s, a range of pairs at a time
     H_i(j,a,s) = sum_l C_lj (ia|ls)           l and s in both orders
@@ -12,6 +14,7 @@ Phys. Lett. 153, 503 (1988).
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,6 +32,43 @@ Index = NDArray[np.intp]
 
 BLOCK_BYTES = 32 * 10**6  # of (mn|ls) at a time
 WORK_BYTES = 16 * 10**6  # of products that are added to H, for each worker
+
+
+def pair_diagonals(mole: Any, wanted: NDArray[np.bool_]) -> Array:
+    """(mn|mn) of some pairs of shells, (nao, nao), 0 for the others, Eh.
+
+    PySCF has no loop over them, and a call of its own for each takes ten times as long as the integrals: libcint is
+    called directly.
+
+    Parameters
+    ----------
+    wanted : (nshell, nshell) which pairs
+    """
+    with shielded():
+        from pyscf.gto import moleintor
+
+        ends, evaluate = mole.ao_loc_nr(), moleintor.libcgto.int2e_sph
+        tables = [np.ascontiguousarray(x) for x in (mole._atm, mole._bas, mole._env)]
+        atm, bas, env = (ctypes.c_void_p(x.ctypes.data) for x in tables)
+        optimizer = moleintor.make_cintopt(*tables, "int2e_sph")
+        given = (atm, ctypes.c_int(mole.natm), bas, ctypes.c_int(mole.nbas), env, optimizer)
+        shells = np.zeros(4, np.int32)  # m, n, m, n
+        place = ctypes.c_void_p(shells.ctypes.data)
+        needed = 0
+        for shell in range(mole.nbas):
+            shells[:] = shell
+            needed = max(needed, evaluate(None, None, place, *given, None))
+        values, room = np.empty(int(np.diff(ends).max()) ** 4), np.empty(needed)
+        target, cache = ctypes.c_void_p(values.ctypes.data), ctypes.c_void_p(room.ctypes.data)
+        found = np.zeros((mole.nao, mole.nao))
+        for m, n in np.argwhere(wanted):
+            shells[0::2], shells[1::2] = m, n
+            evaluate(target, None, place, *given, cache)
+            rows, columns = ends[m + 1] - ends[m], ends[n + 1] - ends[n]
+            size = rows * columns
+            diagonal = values[: size * size : size + 1]
+            found[ends[m] : ends[m + 1], ends[n] : ends[n + 1]] = diagonal.reshape(columns, rows).T
+    return found
 
 
 def exact_rows(

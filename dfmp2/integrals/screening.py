@@ -98,14 +98,17 @@ def pair_list(mole: Any) -> PairList:
 
 def significant(mole: Any) -> NDArray[np.bool_]:
     """Whether Q_mn >= NEGLIGIBLE, (npair,) in packed order; the largest of a pair of shells speaks for all of it."""
+    shell = np.repeat(np.arange(mole.nbas), np.diff(mole.ao_loc_nr()))
+    kept = schwarz_bounds(mole)[np.ix_(shell, shell)] >= NEGLIGIBLE
+    return np.asarray(kept[np.tril_indices(mole.nao)])
+
+
+def schwarz_bounds(mole: Any) -> Array:
+    """Largest Q_mn of each pair of shells, (nshell, nshell), Eh^1/2: PySCF's own, as its direct SCF uses them."""
     with shielded():
         from pyscf.scf import _vhf
 
-        # PySCF's own Schwarz bounds, (nshell, nshell), as its direct SCF uses them.
-        bounds = _vhf._VHFOpt(mole, "int2e", "CVHFnrs8_prescreen", "CVHFnr_int2e_q_cond").q_cond
-        shell = np.repeat(np.arange(mole.nbas), np.diff(mole.ao_loc_nr()))
-    kept = np.asarray(bounds)[np.ix_(shell, shell)] >= NEGLIGIBLE
-    return np.asarray(kept[np.tril_indices(mole.nao)])
+        return np.asarray(_vhf._VHFOpt(mole, "int2e", "CVHFnrs8_prescreen", "CVHFnr_int2e_q_cond").q_cond)
 
 
 def _clusters(mole: Any) -> list[Index]:

@@ -14,13 +14,14 @@ Positions are turned into bohr with the constant dfmp2 reads xyz files with, ene
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dfmp2.errors import InputError
 from dfmp2.interop.python import gradient_options, run_options
-from dfmp2.interop.qcschema import read_field, read_keywords, read_method, with_factors
+from dfmp2.interop.qcschema import read_field, read_keywords
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
@@ -39,12 +40,12 @@ OWN = ("basis", "method", "charge", "multiplicity", "displacement", *FIELD)
 
 
 class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
-    """Total energy of DF-MP2, or of one of its spin-component scalings.
+    """Total energy of DF-MP2, or of another method of `dfmp2 methods`.
 
     Parameters
     ----------
     basis : orbital basis
-    method : "mp2", "scs-mp2", "sos-mp2" or "custom-scs-mp2" (with `os_scale`, `ss_scale`)
+    method : a name of `dfmp2.options.METHODS`, or "custom-scs-mp2" (with `os_scale`, `ss_scale`)
     charge : total charge; None for the sum of the atoms' initial charges
     multiplicity : 2S + 1; None for 1 plus the sum of their initial magnetic moments
     displacement : angstrom; forces by central differences of the energy, None for analytic ones. Methanol/cc-pVDZ,
@@ -102,22 +103,24 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         dfmp2.Dfmp2Error : periodic atoms, a fractional charge, or a calculation that failed
         """
         super().calculate(atoms, list(properties), list(system_changes))
-        options, method = _understood(self.parameters)
+        options = _understood(self.parameters)
         molecule = _molecule(self.atoms, self.parameters["charge"], self.parameters["multiplicity"])
         molecule = molecule.in_field(read_field({name: self.parameters[name] for name in FIELD}))
         numerical = self.parameters["displacement"] is not None
-        wanted = {"dipole"} if numerical else {"forces", "dipole"}
         told: dict[str, Any] = {"listener": self._listener, "command": f"{__name__}.DFMP2"}
-        if wanted & set(properties):
-            found = gradient_options(molecule, with_factors(options, method), **told)
-            found.certificate.require()
-            self.result = found.result
+        analytic = "forces" in properties and not numerical
+        options = replace(options, properties=options.properties or "dipole" in properties)
+        if analytic:
+            self.result = gradient_options(molecule, options, **told).result
         else:
             self.result = run_options(molecule, options, **told)
-        energy = (self.result.scf_total_energy + getattr(self.result, method)) * Hartree
+        if self.result.gradient_certificate is not None:
+            self.result.gradient_certificate.require()
+        energy = self.result.total_energy * Hartree
         self.results = {"energy": energy, "free_energy": energy}  # at zero electronic temperature
-        if self.result.gradient is not None and self.result.properties is not None:
+        if self.result.properties is not None:
             self.results["dipole"] = self.result.properties.relaxed_dipole * ANGSTROM_PER_BOHR
+        if self.result.gradient is not None:
             self.results["forces"] = self.result.gradient.mp2_total_gradient * (-Hartree * BOHR_PER_ANGSTROM)
         if "forces" in properties and numerical:
             self.results["forces"] = self._forces()
@@ -129,9 +132,9 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         return calculate_numerical_forces(displaced, eps=self.parameters["displacement"])
 
 
-def _understood(parameters: Mapping[str, Any]) -> tuple[Options, str]:
+def _understood(parameters: Mapping[str, Any]) -> Options:
     keywords = {name: value for name, value in parameters.items() if name not in OWN}
-    options = read_keywords(parameters.get("basis"), keywords, {})
+    options = read_keywords(parameters.get("basis"), parameters["method"], keywords, {})
     for name in ("charge", "multiplicity"):
         value = parameters[name]
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer)):
@@ -140,7 +143,7 @@ def _understood(parameters: Mapping[str, Any]) -> tuple[Options, str]:
     step = parameters["displacement"]
     if step is not None and (isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step < 0.5):
         raise InputError(f"displacement {step!r}: expected angstrom, more than 0 and less than 0.5, such as 0.002")
-    return options, read_method(parameters["method"], options)
+    return options
 
 
 def _molecule(atoms: Any, charge: int | None, multiplicity: int | None) -> Molecule:

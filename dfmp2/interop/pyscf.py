@@ -82,10 +82,10 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         """E(HF), Eh."""
         return float(self._scf.e_tot)
 
-    e_corr = _energy("mp2_correlation_energy", "E(MP2 correlation), Eh.")
-    e_corr_ss = _energy("mp2_same_spin_correlation_energy", "Its same-spin part, Eh.")
-    e_corr_os = _energy("mp2_opposite_spin_correlation_energy", "Its opposite-spin part, Eh.")
-    e_tot = _energy("mp2_total_energy", "E(HF) plus E(MP2 correlation), Eh.")
+    e_corr = _energy("correlation_energy", "Correlation energy of the method, Eh.")
+    e_corr_ss = _energy("same_spin_correlation_energy", "Its same-spin part, Eh.")
+    e_corr_os = _energy("opposite_spin_correlation_energy", "Its opposite-spin part, Eh.")
+    e_tot = _energy("total_energy", "E(HF) plus the correlation energy, Eh.")
 
     def set(self, **settings: Any) -> DFMP2:
         """Change `frozen`, `auxbasis`, `verbose`, `stdout`, or an option of the MP2 step; the result is discarded.
@@ -117,7 +117,7 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
             "E(DF-MP2) = %.15g  E_corr = %.15g  E_corr_ss = %.15g  E_corr_os = %.15g",
             *(self.e_tot, self.e_corr, self.e_corr_ss, self.e_corr_os),
         )
-        return self.result.mp2_correlation_energy
+        return self.result.correlation_energy
 
 
 class _Logger(Listener):
@@ -139,5 +139,6 @@ def _checked(frozen: Any, auxbasis: Any, options: dict[str, Any]) -> dict[str, A
         raise InputError(f"frozen {frozen!r}: expected a number of core orbitals or a dialect, not single orbitals")
     if not isinstance(auxbasis, str | None):
         raise InputError(f"auxbasis is a {type(auxbasis).__name__}: expected the name of a fitting set")
-    read_keywords("given", options, ELSEWHERE)
+    keywords = {"method": "custom-scs-mp2" if {"os_scale", "ss_scale"} & options.keys() else "mp2", **options}
+    read_keywords("given", keywords.pop("method"), keywords, ELSEWHERE)
     return {**options, "frozen_core": "none" if frozen is None else str(frozen)}

@@ -15,7 +15,7 @@ from dfmp2.molecule.xyz import read_point_charges, read_xyz
 from dfmp2.mp2.calculation import NOTHING, Checkpoint, begun, limited
 from dfmp2.mp2.energy import build_b, correlate, mp2_energy
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, Options, default_backend, make_options
+from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, NEEDS_WHOLE_RUN, WHOLE_RUN, Options, default_backend, make_options
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import checkpointing
 from dfmp2.output.hdf5 import read
@@ -156,6 +156,10 @@ def run_options(
 ) -> MP2Result:
     """The same with options already made (the command line's way in)."""
     start = hdf5.start_of(options)
+    if options.properties:
+        from dfmp2.gradients.gradient import mp2_properties
+
+        return mp2_properties(molecule, options, start=start, listener=listener, command=command, checkpoint=checkpoint)
     return mp2_energy(molecule, options, start=start, listener=listener, command=command, checkpoint=checkpoint)
 
 
@@ -411,6 +415,9 @@ def prepare(
     """
     from dfmp2.output import prepared as two_parts
 
+    whole = sorted(set(WHOLE_RUN) & set(options))
+    if whole:
+        raise InputError(f"{whole[0]} {NEEDS_WHOLE_RUN}")
     foreign = sorted(set(Options.__slots__) & set(options) - {*BEFORE_PAIRS, *BOTH_PARTS})
     if foreign:
         raise InputError(f"{foreign[0]} belongs to the pair energies, which dfmp2.energy computes: leave it out here")
@@ -483,6 +490,9 @@ def from_mean_field(
     fixed = OF_THE_SCF & set(options)
     if fixed:
         raise InputError(f"{sorted(fixed)[0]} belongs to the SCF, which has already been done: leave it out")
+    for name in WHOLE_RUN:
+        if options.get(name):
+            raise InputError(f"{name} cannot be had on orbitals from elsewhere: use dfmp2.run, with scf_from for them")
     if options.get("stability") == "follow":
         raise InputError(
             "stability follow converges the SCF again, which has already been done: follow it in PySCF "
@@ -503,8 +513,7 @@ def from_mean_field(
     with limited(setup, system) as setup:
         core, setup, plan = settle(system, setup, reference.kind, listener, part="from orbitals")
         with begun(system, setup, reference.kind, core, plan, listener, clock) as calculation:
-            last = require_repeatable(mean_field, found, system.mole, system.jk_auxmole)
-            reference = replace(reference, history=last)
+            reference = require_repeatable(mean_field, found, system.mole, system.jk_auxmole)
             if chosen.stability == "full":
                 reference = replace(reference, stability=full_stability(mean_field))
             return correlate(calculation, *build_b(calculation, reference))

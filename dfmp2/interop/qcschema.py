@@ -32,8 +32,8 @@ from dfmp2.molecule.elements import atomic_number
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import printable
 from dfmp2.molecule.xyz import read_point_charges
-from dfmp2.mp2.result import SCS, SOS, MP2Result
-from dfmp2.options import Options, make_options
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import CUSTOM, METHODS, MP2, Options, make_options
 from dfmp2.output.export.qcschema import INPUT_NAMES, PROTOCOLS, VERSIONS, atomic_result
 from dfmp2.output.study import Study
 from dfmp2.progress import Listener
@@ -41,17 +41,18 @@ from dfmp2.progress import Listener
 LOOSER: dict[str, Any] = {"frozen_core": str | int, "memory": str | int | None}  # what Options converts itself
 
 
-def read_keywords(basis: object, keywords: Mapping[str, Any], refused: Mapping[str, str]) -> Options:
-    """Options of a basis set and keywords.
+def read_keywords(basis: object, method: object, keywords: Mapping[str, Any], refused: Mapping[str, str]) -> Options:
+    """Options of a basis set, a method and keywords.
 
     Parameters
     ----------
+    method : as `read_method` takes it
     keywords : names and values of `dfmp2.Options`
     refused : keyword -> why this program cannot give it
 
     Raises
     ------
-    InputError : unknown or refused keyword, or a value of another type
+    InputError : unknown or refused keyword, a value of another type, or another method
     """
     if not isinstance(basis, str):
         raise InputError(f"basis {basis!r}: expected the name of a basis set, such as cc-pvdz")
@@ -62,7 +63,8 @@ def read_keywords(basis: object, keywords: Mapping[str, Any], refused: Mapping[s
         if name in hints and not _fits(value, LOOSER.get(name, hints[name])):
             expected = str(LOOSER.get(name, getattr(hints[name], "__name__", hints[name])))
             raise InputError(f"keyword {name} {value!r}: expected {expected.replace(' | ', ' or ')}")
-    return make_options(basis=basis, **keywords)
+    scaled = any(keywords.get(name) is not None for name in ("os_scale", "ss_scale"))
+    return make_options(basis=basis, method=read_method(method, scaled=scaled), **keywords)
 
 
 def read_field(keywords: dict[str, Any]) -> Any:
@@ -78,55 +80,41 @@ def read_field(keywords: dict[str, Any]) -> Any:
     return read_point_charges(given, units)
 
 
-def with_factors(options: Options, method: str) -> Options:
-    """The options with which the gradient is that of a correlation energy, by its name in a result."""
-    factors = FACTORS.get(method)
-    if factors is None:
-        return options
-    return replace(options, os_scale=factors.opposite_spin, ss_scale=factors.same_spin)
-
-
 def _fits(value: Any, hint: Any) -> bool:
     if isinstance(value, bool):
         return hint is bool
     return isinstance(value, hint) or (isinstance(value, int) and isinstance(1.0, hint))
 
 
-# Method -> the correlation energy of a result that it stands for. The MP2 step is always density-fitted, so a prefix
-# that says so may be left out.
 DRIVERS = ("energy", "gradient", "hessian", "properties")
-CORRELATION_ENERGIES = {
-    "mp2": "mp2_correlation_energy",
-    "scs-mp2": "scs_mp2_correlation_energy",
-    "sos-mp2": "sos_mp2_correlation_energy",
-    "custom-scs-mp2": "scaled_mp2_correlation_energy",
-}
-FACTORS = {"mp2_correlation_energy": None, "scs_mp2_correlation_energy": SCS, "sos_mp2_correlation_energy": SOS}
-PREFIXES = ("df-", "ri-")
-CUSTOM = "custom-scs-mp2"
+PREFIXES = ("df-", "ri-")  # the MP2 step is always density-fitted: a prefix that says so may be left out
 
 
-def read_method(text: object, options: Options) -> str:
-    """The correlation energy that a method stands for, by its name in a result; any case, with or without df- or ri-.
+def read_method(text: object, *, scaled: bool) -> str:
+    """The method of `dfmp2.Options` that a text means in any case, with or without df- or ri-.
+
+    Parameters
+    ----------
+    scaled : whether `os_scale` or `ss_scale` is given, which belong to custom-scs-mp2
 
     Raises
     ------
-    InputError : another method, or one that does not go with the factors `os_scale` and `ss_scale`
+    InputError : another method, or one that does not go with factors
     """
     given = text.strip().lower() if isinstance(text, str) else ""
     name = next((given.removeprefix(prefix) for prefix in PREFIXES if given.startswith(prefix)), given)
-    if name not in CORRELATION_ENERGIES:
-        close = difflib.get_close_matches(name, CORRELATION_ENERGIES, n=1)
+    names = (*METHODS, CUSTOM)
+    if name not in names:
+        close = difflib.get_close_matches(name, names, n=1)
         advice = f"did you mean {close[0]}? " if close else ""
-        raise InputError(f"method {text!r}: {advice}expected one of {', '.join(CORRELATION_ENERGIES)}")
-    factors = options.os_scale is not None or options.ss_scale is not None
-    if factors != (name == CUSTOM):
+        raise InputError(f"method {text!r}: {advice}expected one of {', '.join(names)}")
+    if scaled != (name == CUSTOM):
         raise InputError(
             f"method {CUSTOM} needs os_scale or ss_scale"
             if name == CUSTOM
             else f"os_scale and ss_scale belong to method {CUSTOM}, not to {name}: name it, or leave them out"
         )
-    return CORRELATION_ENERGIES[name]
+    return MP2.name if name == CUSTOM else name
 
 
 # Fields of a molecule -> their JSON type; those below have no part in the energy.
@@ -240,6 +228,7 @@ PROTOCOL_FIELDS = {
 }
 NO_KEYWORDS = {
     "basis": "it is model.basis",
+    "method": "it is model.method",
     "scf_from": "a QCSchema document names no files",
     "charge": "it is molecule.molecular_charge",
     "multiplicity": "it is molecule.molecular_multiplicity",
@@ -264,7 +253,6 @@ class Request:
     document : as it came
     version : of its schema
     molecule, options : what to compute
-    method : name of the correlation energy asked for
     kept : protocol `wavefunction`
     driver : one of DRIVERS
     """
@@ -273,7 +261,6 @@ class Request:
     version: int
     molecule: Molecule
     options: Options
-    method: str
     kept: str
     driver: str = "energy"
 
@@ -340,12 +327,12 @@ def read_request(document: Any) -> Request:
         raise InputError("model.basis was not given: expected the name of a basis set, such as cc-pvdz")
     keywords = dict(specification["keywords"] or {})
     field = read_field(keywords)
-    options = read_keywords(model["basis"], keywords, NO_KEYWORDS)
+    options = read_keywords(model["basis"], model["method"], keywords, NO_KEYWORDS)
     kept = _fields("protocols", specification["protocols"] or {}, PROTOCOL_FIELDS)["wavefunction"] or "none"
     if kept not in PROTOCOLS:
         raise InputError(f"protocols.wavefunction {kept!r}: expected one of {', '.join(PROTOCOLS)}")
     molecule = read_molecule(given["molecule"] or {}).in_field(field)
-    return Request(document, version, molecule, options, read_method(model["method"], options), kept, driver)
+    return Request(document, version, molecule, options, kept, driver)
 
 
 def run(
@@ -374,16 +361,18 @@ def run(
     if request.driver == "hessian":
         from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
 
-        options = with_factors(options, request.method)
         how = Conditions(allow_gradient=True)
         return harmonic_frequencies(request.molecule, options, how, listener=listener, command=command)
-    if request.driver == "energy":
+    if request.driver == "energy" and not options.properties:
         result = run_options(request.molecule, options, listener=listener, command=command)
+    elif request.driver == "gradient":
+        result = gradient_options(request.molecule, options, listener=listener, command=command).result
     else:
-        options = with_factors(options, request.method)
-        found = gradient_options(request.molecule, options, listener=listener, command=command)
-        found.certificate.require()
-        result = found.result
+        options = replace(options, properties=True)
+        result = run_options(request.molecule, options, listener=listener, command=command)
+    for proof in (result.gradient_certificate, result.polarizability):
+        if proof is not None:
+            proof.require()
     if result.check is not None and not result.check.passed:
         raise ComparisonFailed(
             f"PySCF's DF-MP2 differs by {result.check.largest_difference:.1e} Eh, more than the allowed "
@@ -402,8 +391,9 @@ def answer(request: Request, found: MP2Result | Study) -> dict[str, Any]:
         returned = {"return_gradient": result.gradient.mp2_total_gradient.ravel().tolist()}
     elif request.driver == "properties" and result.properties is not None:
         returned = {"properties": result.properties.to_dict()}
-    correlation = getattr(result, request.method)
-    return atomic_result(result, request.document, request.version, request.kept, correlation, returned)
+        if result.polarizability is not None:
+            returned["properties"]["polarizability"] = result.polarizability.relaxed.tolist()
+    return atomic_result(result, request.document, request.version, request.kept, returned)
 
 
 def failure(error: Dfmp2Error | MemoryError, given: Any, version: int) -> dict[str, Any]:

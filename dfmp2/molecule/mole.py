@@ -108,6 +108,14 @@ class Shell:
     norms: NDArray[np.float64]
 
 
+def rebuilt_mole(molecule: Molecule, basis: BasisSet, mo_coeff: NDArray[np.float64]) -> Any:
+    """PySCF Mole of stored orbitals; parameters and errors as of `ao_shells`."""
+    mole = build_mole(molecule, basis, SMALL)
+    with shielded():
+        _require_orthonormal(np.array(mole.intor("int1e_ovlp")), mo_coeff)
+    return mole
+
+
 def ao_shells(molecule: Molecule, basis: BasisSet, mo_coeff: NDArray[np.float64]) -> tuple[Shell, ...]:
     """Shells of an orbital basis in the order of the rows of `mo_coeff`; general contractions are taken apart.
 
@@ -119,11 +127,10 @@ def ao_shells(molecule: Molecule, basis: BasisSet, mo_coeff: NDArray[np.float64]
     ------
     NumericalError : they are not, so the order or normalisation of their rows is not what it seems
     """
-    mole = build_mole(molecule, basis, SMALL)
+    mole = rebuilt_mole(molecule, basis, mo_coeff)
     with shielded():
         from pyscf import gto
 
-        _require_orthonormal(np.array(mole.intor("int1e_ovlp")), mo_coeff)
         shells = []
         for number in range(mole.nbas):
             momentum, exponents = int(mole.bas_angular(number)), np.array(mole.bas_exp(number))

@@ -132,6 +132,7 @@ class Calculation:
     listener, clock : progress and warnings, wall times
     checkpoint : saves what is done, and may hold what a run that was stopped has done
     identity : everything that the last bit of its result depends on, by name
+    field : uniform electric field, (3,) Eh/(e bohr), None for none
     """
 
     system: System
@@ -144,6 +145,7 @@ class Calculation:
     clock: Stopwatch
     checkpoint: Checkpoint
     identity: Mapping[str, str]
+    field: Array | None = None
 
     @property
     def options(self) -> Options:

@@ -8,6 +8,7 @@ cannot be had this way and is refused.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -19,13 +20,13 @@ from dfmp2.host.provenance import version
 from dfmp2.integrals.spaces import active_space, smallest_denominator
 from dfmp2.molecule.frozen_core import FrozenCore, dialect_warning, frozen_core_count
 from dfmp2.mp2.result import Certificate, Diagnostics, MP2Result, PairEnergies, describe
-from dfmp2.options import Options
+from dfmp2.options import METHODS, Options
 from dfmp2.progress import Collector, Listener
 
 # Relative error of a sum of pair terms in mixed precision: 8 units in the last place of float32. For all larger frozen
 # cores of 60 molecules the sums over the pairs left out had at most a seventh of it (scripts/certificate_coverage.py).
 ROUNDING = 8.0 * 2.0**-24
-DERIVABLE = ("frozen_core", "os_scale", "ss_scale")
+DERIVABLE = ("frozen_core", "method", "os_scale", "ss_scale")
 # Every other option that a number depends on, and why its change needs a new run.
 REFUSED = {
     "basis": "another orbital basis has other orbitals",
@@ -55,8 +56,8 @@ def derive(
     origin : what it was read from, for the record, e.g. file name and content hash
     command : stored in the provenance, in front of the original one
     listener : receives warnings; by default they are raised as Python warnings
-    changes : `frozen_core` (a dialect or a number of orbitals per spin), `os_scale`, `ss_scale` (one left out is 1);
-        another option of a run may be given with the value it had
+    changes : `frozen_core` (a dialect or a number of orbitals per spin), `method`, `os_scale`, `ss_scale` (one left
+        out is 1); another option of a run may be given with the value it had
 
     Returns
     -------
@@ -71,8 +72,9 @@ def derive(
     changes = {name: value for name, value in changes.items() if value is not None}
     for name, value in changes.items():
         _require_derivable(result, name, value)
-    if "os_scale" in changes or "ss_scale" in changes:
-        changes = {"os_scale": None, "ss_scale": None} | changes
+    _require_pairs_of(result, changes)
+    if {"os_scale", "ss_scale", "method"} & changes.keys():
+        changes = {"os_scale": None, "ss_scale": None, "method": "mp2"} | changes
     options = replace(result.options, **{name: changes[name] for name in DERIVABLE if name in changes})
     notes = [result.frozen_core_note, f"derived from {origin or 'a result of ' + result.provenance.created}"]
     derived = result
@@ -95,14 +97,15 @@ def derive(
                 f"above the tolerance {certificate.tolerance:.1e} Eh: a run with --frozen-core {core.orbitals} "
                 "bounds it better"
             )
-    if result.gradient is not None:
+    if result.properties is not None:
         notes.append("gradient and properties of the original do not apply and are gone")
     return replace(
         derived,
-        options=options,
+        options=replace(options, properties=False, polarizability=False),
         gradient=None,
         gradient_certificate=None,
         properties=None,
+        polarizability=None,
         diagnostics=replace(derived.diagnostics, warnings=(*result.diagnostics.warnings, *listener.warnings)),
         provenance=replace(
             result.provenance,
@@ -157,6 +160,24 @@ def _require_derivable(result: MP2Result, name: str, value: Any) -> None:
         called = {result.precision}
     if str(value).strip().lower() not in called:
         raise InputError(f"{flag} cannot be derived: {REFUSED[name]}. Run it with {flag}")
+
+
+def _require_pairs_of(result: MP2Result, changes: Mapping[str, Any]) -> None:
+    """Refuse a method whose pair energies are not those that are stored.
+
+    Raises
+    ------
+    InputError : there is no such method, or it takes other pair energies
+    """
+    wanted = changes.get("method")
+    if wanted is None and "os_scale" not in changes and "ss_scale" not in changes:
+        return
+    wanted = "mp2" if wanted is None else Options("-", method=wanted).method
+    if METHODS[wanted].regularised or result.options.regulariser is not None:
+        raise InputError(
+            f"--method {wanted} cannot be derived of a result of {result.method}: regularised and plain pair energies "
+            "do not follow from each other. Run it anew"
+        )
 
 
 def _core(result: MP2Result, options: Options, listener: Listener) -> FrozenCore:

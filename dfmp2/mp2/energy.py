@@ -109,6 +109,7 @@ def hartree_fock(calculation: Calculation, start: StartOrbitals | None) -> Refer
             room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
             resumed=checkpoint.orbitals,
             on_iteration=checkpoint.add_orbitals,
+            field=calculation.field,
         )
         release(mf)  # before B is made
         checkpoint.add_reference(reference)
@@ -214,7 +215,7 @@ def correlate(
     listener.stage("pair energies")
     with calculation.clock("pair_energies"):
         pairs, precision, certificate = pair_energies_to_tolerance(
-            *(fitted.b, spaces, setup.backend, options.precision, options.tolerance, listener),
+            *(fitted.b, spaces, setup.pair_backend, options.precision, options.tolerance, listener),
             held=plan.memory.tensor_bytes,
             threads=setup.active,
             done=calculation.checkpoint.tiles,

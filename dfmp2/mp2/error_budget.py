@@ -11,12 +11,13 @@ source of error has a magnitude for E(SCF) and for E(corr), Eh; magnitudes add, 
     fitting of MP2                                  sum_A |e_A| + between
     basis set              only a study of several basis sets can tell
 
-    between = single n_single + bonded n_bonded     what fitting misses between atoms and no single atom shows
+    between = TIMES E + EACH n                      what no single one of the n atoms shows
 
-n_bonded counts real atoms heavier than hydrogen that are bonded to another one, n_single the others. At convergence
-E(SCF) is stationary, E(corr) is not: hence g^2 and g. The condition of the triangular factor L of the metric is the
-root of that of the metric, and the relative error of B = L^-1 (Q|ia) is a multiple of eps times it (Higham, Accuracy
-and Stability of Numerical Algorithms, 2nd ed. (2002), chapters 8 and 10).
+E is what the run itself estimates of E(SCF) (`dfmp2.scf.fitting_error.between_atoms`); where there is no such estimate,
+BONDED for each real atom heavier than hydrogen that is bonded to another one. At convergence E(SCF) is stationary,
+E(corr) is not: hence g^2 and g. The condition of the triangular factor L of the metric is the root of that of the
+metric, and the relative error of B = L^-1 (Q|ia) is a multiple of eps times it (Higham, Accuracy and Stability of
+Numerical Algorithms, 2nd ed. (2002), chapters 8 and 10).
 
 The constants cover 95 % of what `scripts/error_budget.py` measured (docs/validation/error-budget.md).
 """
@@ -46,12 +47,13 @@ FIRST_ORDER = 0.12  # dimensionless
 GIVEN_TIMES = 4.5  # both, of an SCF done elsewhere, whose orbitals are those of the gradient, not one step better
 ORBITALS = 0.01  # of the errors that atoms show of the SCF's set: what comes into E(corr) with its orbitals
 DROPPED = 1e-6  # of E(corr), for each fitting function that the eigenvalue cut leaves out
-BETWEEN = {  # Eh for an atom: single, bonded
-    "scf": (2e-5, 2.2e-4),
-    "orbitals": (2e-5, 6e-5),
-    "mp2": (3e-5, 1e-4),
+BETWEEN = {  # TIMES, dimensionless, and EACH, Eh
+    "scf": (2.5, 1e-5),
+    "orbitals": (1.0, 1e-5),
+    "mp2": (0.7, 3e-5),
 }
-CANCELLING = 0.04  # of the fitting errors of all runs: what is left of them in an energy difference
+BONDED = 1e-4  # Eh
+CANCELLING = 0.03  # of the fitting errors of all runs: what is left of them in an energy difference
 EXACT = "the value of this basis set without fitting"
 MOST_DECIMALS = 10  # that a result is printed with
 
@@ -216,7 +218,7 @@ def error_budget(result: MP2Result) -> ErrorBudget:
         "basis_set": (UNKNOWN_BASIS, UNKNOWN_BASIS),
     }
     sources = {key: Source(name, *map(_finite, shares[key])) for key, name in SOURCES.items()}
-    if result.mp2_correlation_energy == 0.0:
+    if result.pairs.correlation_energy == 0.0:
         sources = {
             key: source if source.correlation is None else replace(source, correlation=NO_PAIRS)
             for key, source in sources.items()
@@ -239,7 +241,7 @@ def _scf_rounding(result: MP2Result) -> Share:
 def _pair_precision(result: MP2Result) -> Share:
     certificate = result.certificate
     if result.precision == "fp64":
-        parts = abs(result.mp2_opposite_spin_correlation_energy) + abs(result.mp2_same_spin_correlation_energy)
+        parts = abs(result.pairs.opposite_spin_energy) + abs(result.pairs.same_spin_energy)
         how = "float64: a unit in the last place of E(OS) and E(SS) for each fitting function"
         return Share(result.sizes.naux * EPSILON * parts, BOUNDED, how)
     if certificate is None:
@@ -267,14 +269,21 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
         gradient = float(reference.history[-1, 2])
         known = f"{gradient:.1e} Eh, the last orbital gradient"
     second, first = (constant * (GIVEN_TIMES if given else 1.0) for constant in (SECOND_ORDER, FIRST_ORDER))
-    return (
-        Share(second * gradient**2, ESTIMATED, f"{second:.3g} g^2, g = {known}"),
-        Share(first * gradient, ESTIMATED, f"{first:.3g} g, g = {known}"),
-    )
+    correlation, found = Share(first * gradient, ESTIMATED, f"{first:.3g} g, g = {known}"), result.gradient_certificate
+    if found is not None and found.scf_convergence_error is not None and _unscaled(result):
+        how = f"relaxed density times what is left of the Fock matrix: {found.scf_convergence_error:+.1e} Eh"
+        correlation = Share(abs(found.scf_convergence_error), MEASURED, how)
+    return Share(second * gradient**2, ESTIMATED, f"{second:.3g} g^2, g = {known}"), correlation
+
+
+def _unscaled(result: MP2Result) -> bool:
+    """Whether the gradient belongs to E(corr) that is not scaled."""
+    gradient = result.gradient
+    return gradient is not None and gradient.opposite_spin_factor == gradient.same_spin_factor == 1.0
 
 
 def _metric(result: MP2Result) -> Share:
-    found, energy = result.diagnostics, abs(result.mp2_correlation_energy)
+    found, energy = result.diagnostics, abs(result.pairs.correlation_energy)
     condition = found.metric_condition if found.metric_condition >= 1.0 else math.nan  # there is none below 1
     value = math.sqrt(condition) * EPSILON * energy
     how = f"root of the condition number {condition:.1e} times rounding"
@@ -308,19 +317,18 @@ def _fitting(result: MP2Result) -> dict[str, tuple[Share | None, Share | None]]:
 
 def _of_atoms(result: MP2Result, role: str, basis: BasisSet | None) -> Share:
     """Share of a set in the energy that it fits."""
-    atoms, between = _atoms(result.molecule, basis), _between(result.molecule, role)
+    atoms, (between, how) = _atoms(result.molecule, basis), _between(result, role)
     if atoms is None:
         return Share(None, UNKNOWN, UNMEASURED)
-    how = f"{atoms:.1e} Eh of the atoms one by one, and an allowance of {between:.1e} Eh for what lies between them"
-    return Share(atoms + between, ESTIMATED, how)
+    return Share(atoms + between, ESTIMATED, f"{atoms:.1e} Eh of the atoms one by one, and {how}")
 
 
 def _of_orbitals(result: MP2Result, basis: BasisSet | None) -> Share:
     """Share of the SCF's set in E(corr), whose orbitals it makes."""
-    atoms, between = _atoms(result.molecule, basis), _between(result.molecule, "orbitals")
+    atoms, (between, how) = _atoms(result.molecule, basis), _between(result, "orbitals")
     if atoms is None:
         return Share(None, UNKNOWN, UNMEASURED)
-    how = f"through the orbitals: an allowance of {between:.1e} Eh, and {100 * ORBITALS:g} % of the atoms"
+    how = f"through the orbitals: {100 * ORBITALS:g} % of the atoms, and {how}"
     return Share(ORBITALS * atoms + between, ESTIMATED, how)
 
 
@@ -332,11 +340,16 @@ def _atoms(molecule: Molecule, basis: BasisSet | None) -> float | None:
     return math.fsum(abs(basis.errors[symbol]) for symbol in symbols)
 
 
-def _between(molecule: Molecule, role: str) -> float:
-    """Allowance for what fitting misses between atoms, Eh."""
-    single, bonded = BETWEEN[role]
-    count = bonded_atoms(molecule)
-    return single * (len(molecule.real_symbols) - count) + bonded * count
+def _between(result: MP2Result, role: str) -> tuple[float, str]:
+    """What fitting may miss between atoms, Eh, and how that is known."""
+    times, each = BETWEEN[role]
+    estimate, count = result.reference.interatomic_fitting_error, len(result.molecule.real_symbols)
+    if estimate is None:
+        bonded = bonded_atoms(result.molecule)
+        value = times * BONDED * bonded + each * count
+        return value, f"{value:.1e} Eh allowed for what lies between them, {bonded} of {count} bonded"
+    value = times * estimate + each * count
+    return value, f"{value:.1e} Eh between them: {times:g} times what the SCF estimates, and {each:g} Eh each"
 
 
 def bonded_atoms(molecule: Molecule) -> int:

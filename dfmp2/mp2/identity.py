@@ -22,7 +22,7 @@ FREE = ("memory", "threads", "scratch", "scf_max_cycles", "allow_small_gap", "al
 # Options that stand for something else, which counts in their place where it is known.
 STAND_FOR = ("basis", "scf_auxbasis", "auxbasis", "reference", "frozen_core", "backend", "transform")
 # Options that change neither a number nor a tile on the way.
-AFTERWARDS = ("os_scale", "ss_scale", "check", "certify_fit")
+AFTERWARDS = ("method", "kappa", "os_scale", "ss_scale", "check", "certify_fit", "properties", "polarizability")
 SHOWN = 40  # characters of a value in a message
 
 
@@ -61,6 +61,7 @@ def identity(system: System, setup: Setup, core: FrozenCore, kind: str, start: S
         "frozen core": str(core.orbitals),
         "--scf-max-cycles": str(setup.options.scf_max_cycles),
         "--threads": str(setup.threads),
+        "--kappa": str(setup.options.regulariser),
         "--backend": setup.backend.name,
         "--transform": "device" if setup.options.transform == "device" else "host",
         **provenance.versions(),
@@ -123,8 +124,11 @@ def require_answer(result: MP2Result, molecule: Molecule, options: Options, path
     InputError : names what differs
     """
     there, here = question(result.molecule, result.options), question(molecule, options)
-    more = ("--certify-fit",) if result.options.certify_fit else ()  # what holds a certificate answers without it too
-    different = differences(there, here, leave_out=("--check", *more))
+    held = {"--certify-fit": result.options.certify_fit}  # what holds more than was asked for answers too
+    if isinstance(result, MP2Result):  # no prepared file
+        held["--properties"] = result.properties is not None
+        held["--polarizability"] = result.polarizability is not None
+    different = differences(there, here, leave_out=("--check", *(name for name, there in held.items() if there)))
     if different:
         raise InputError(
             f"{path} is the result of another calculation: {', '.join(different)}: name another file with --output, or "

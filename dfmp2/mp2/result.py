@@ -20,7 +20,7 @@ from dfmp2.errors import ComparisonFailed
 from dfmp2.host.provenance import Preparation, Provenance
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule, field_energy
-from dfmp2.options import Options
+from dfmp2.options import CUSTOM, SCS, SOS, Options
 from dfmp2.planning.memory import Memory, Storage
 from dfmp2.planning.sizes import Sizes
 from dfmp2.planning.time import Timings
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from dfmp2.mp2.error_budget import ErrorBudget
 
 Array = NDArray[np.float64]
+# Energies of the method asked for, whatever it is; `mp2_` in front means plain MP2.
+OF_THE_METHOD = (
+    *("same_spin_correlation_energy", "opposite_spin_correlation_energy", "correlation_energy", "total_energy"),
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +57,11 @@ class PairEnergies:
     def same_spin_energy(self) -> float:
         """E_SS, Eh."""
         return math.fsum(value for matrix in self.same_spin for value in matrix.flat)
+
+    @property
+    def correlation_energy(self) -> float:
+        """E_OS + E_SS, Eh."""
+        return self.same_spin_energy + self.opposite_spin_energy
 
     def channels(self) -> dict[str, Array]:
         """Matrices by name: opposite_spin, same_spin or same_spin_alpha and same_spin_beta."""
@@ -196,21 +205,25 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class GradientCertificate:
-    """What the parts of a gradient say about each other (`dfmp2.gradients.certificate`)."""
+    """What the parts of a gradient, or of the relaxed densities alone, say about each other.
+
+    Made in `dfmp2.gradients.certificate`; without a gradient there are no sums of forces and torques.
+    """
 
     three_center_difference: float = _q("hartree", "correlation energy from G (mn|Q), less that of the pairs")
     two_center_difference: float = _q("hartree", "correlation energy from g (P|Q), less that of the pairs")
     allowed_energy: float = _q("hartree", "largest of these differences accepted")
     electrons_difference: float = _q("", "electrons of the relaxed density, less those of the molecule")
-    translation: float = _q("hartree/bohr", "largest component of the sum of all forces")
-    rotation: float = _q(
-        "hartree/bohr", "largest component of the sum of all torques, divided by the molecule's extent"
-    )
     z_vector_residual: float = _q("hartree", "norm of the residual of the Z-vector equations")
-    allowed_sum: float = _q("", "largest of these four numbers accepted")
+    allowed_sum: float = _q("", "largest of these two numbers and of the next two accepted")
+    translation: float | None = _q("hartree/bohr", "largest component of the sum of all forces", None)
+    rotation: float | None = _q(
+        "hartree/bohr", "largest component of the sum of all torques, divided by the molecule's extent", None
+    )
     analytic_slope: float | None = _q("hartree/bohr", "gradient along the direction that was checked", None)
     numerical_slope: float | None = _q("hartree/bohr", "five-point difference of energies along it", None)
     allowed_slope: float | None = _q("hartree/bohr", "largest difference of the two accepted", None)
+    scf_convergence_error: float | None = _q("hartree", "of the correlation energy, as the SCF ended early", None)
 
     @property
     def failures(self) -> list[str]:
@@ -221,7 +234,8 @@ class GradientCertificate:
             "two_center_difference": self.allowed_energy,
             **dict.fromkeys(sums, self.allowed_sum),
         }
-        failed = [name for name, allowed in limits.items() if not abs(getattr(self, name)) <= allowed]
+        found = {name: value for name in limits if (value := getattr(self, name)) is not None}
+        failed = [name for name, value in found.items() if not abs(value) <= limits[name]]
         difference = self.slope_difference
         if difference is not None and not abs(difference) <= (self.allowed_slope or 0.0):
             failed.append("slope_difference")
@@ -232,8 +246,13 @@ class GradientCertificate:
         """Whether nothing failed."""
         return not self.failures
 
+    @property
+    def owner(self) -> str:
+        """Whose certificate it is."""
+        return "the densities'" if self.translation is None else "the gradient's"
+
     def require(self, then: str = "") -> None:
-        """Refuse a gradient whose certificate fails; `then` ends the message.
+        """Refuse a gradient or densities whose certificate fails; `then` ends the message.
 
         Raises
         ------
@@ -241,7 +260,7 @@ class GradientCertificate:
         """
         if not self.passed:
             raise ComparisonFailed(
-                f"the gradient's certificate fails: {', '.join(self.failures).replace('_', ' ')} larger than accepted; "
+                f"{self.owner} certificate fails: {', '.join(self.failures).replace('_', ' ')} larger than accepted; "
                 f"converge the SCF further (--scf-conv-tol 1e-12), or report this{then}"
             )
 
@@ -253,9 +272,23 @@ class GradientCertificate:
         return self.analytic_slope - self.numerical_slope
 
 
+DENSITIES = ("scf", "unrelaxed", "relaxed")  # of the reference, without and with the response of the orbitals
+OF_EACH_DENSITY = (  # arrays of `Properties` whose first axis is DENSITIES
+    "quadrupole",
+    "mulliken_charges",
+    "lowdin_charges",
+    "mulliken_spin_populations",
+    "lowdin_spin_populations",
+)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Properties:
-    """Densities of one electron and what they give; unrelaxed: without the response of the orbitals."""
+    """Densities of one electron and what they give; unrelaxed: without the response of the orbitals.
+
+    Moments are about the origin of the coordinates; the quadrupole moment is that of the charges, sum q r_x r_y, with
+    its trace. Files of earlier versions have none, and no charges.
+    """
 
     scf_dipole: Array = _q("elementary charge * bohr", "dipole moment of the reference (3,)")
     unrelaxed_dipole: Array = _q("elementary charge * bohr", "dipole moment of the unrelaxed density (3,)")
@@ -264,57 +297,104 @@ class Properties:
     relaxed_occupations: Array = _q("", "natural occupations of the relaxed density (nmo,)")
     unrelaxed_density: Array = _q("", "unrelaxed density in basis functions, per spin (nspin, nao, nao)")
     relaxed_density: Array = _q("", "relaxed density in basis functions, per spin (nspin, nao, nao)")
+    quadrupole: Array | None = _q(
+        "elementary charge * bohr^2", "second moments of the reference, unrelaxed, relaxed density (3, 3, 3)", None
+    )
+    mulliken_charges: Array | None = _q("elementary charge", "of atoms, of the same three densities (3, natom)", None)
+    lowdin_charges: Array | None = _q("elementary charge", "of atoms, of the same three densities (3, natom)", None)
+    mulliken_spin_populations: Array | None = _q("", "alpha less beta electrons of atoms, UHF (3, natom)", None)
+    lowdin_spin_populations: Array | None = _q("", "alpha less beta electrons of atoms, UHF (3, natom)", None)
+
+    @property
+    def dipole(self) -> Array:
+        """Dipole moments of DENSITIES, (3, 3), e bohr."""
+        return np.stack([self.scf_dipole, self.unrelaxed_dipole, self.relaxed_dipole])
 
     def to_dict(self) -> dict[str, Any]:
         """The object in JSON; the densities are in the result file."""
-        kinds = ("unrelaxed", "relaxed")
+        kinds = DENSITIES[1:]
+        each = {name: getattr(self, name) for name in OF_EACH_DENSITY}
         return {
-            "dipole": {kind: getattr(self, f"{kind}_dipole").tolist() for kind in ("scf", *kinds)},
+            "origin": [0.0, 0.0, 0.0],
+            "dipole": _by_density(self.dipole),
             "natural_occupations": {kind: getattr(self, f"{kind}_occupations").tolist() for kind in kinds},
+            **{name: None if values is None else _by_density(values) for name, values in each.items()},
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """Spin-component scaling, E = c_OS E_OS + c_SS E_SS on stored, unscaled components.
+def _by_density(values: Array) -> dict[str, Any]:
+    return dict(zip(DENSITIES, values.tolist(), strict=True))
 
-    Attributes
-    ----------
-    name : how the scaled energy is called
-    opposite_spin, same_spin : dimensionless factors c_OS, c_SS
-    source : where the factors were published
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Polarizability:
+    """Static dipole polarizability by central differences of dipole moments (`dfmp2.gradients.polarizability`).
+
+    The differences of energies are an independent way to its diagonal. Both ways are off by a multiple of the square of
+    the field, dipole moments by twice as much, so that twice their difference is the error of the step.
     """
 
-    name: str
-    opposite_spin: float
-    same_spin: float
-    source: str
-
-    def apply(self, opposite_spin_energy: float, same_spin_energy: float) -> float:
-        """Scaled correlation energy, Eh, from the two unscaled components, Eh."""
-        return self.opposite_spin * opposite_spin_energy + self.same_spin * same_spin_energy
-
-
-MP2 = Scaling("MP2", 1.0, 1.0, "Moller and Plesset, Phys. Rev. 46, 618 (1934)")
-SCS = Scaling("SCS-MP2", 6.0 / 5.0, 1.0 / 3.0, "Grimme, J. Chem. Phys. 118, 9095 (2003)")
-SOS = Scaling("SOS-MP2", 1.3, 0.0, "Jung et al., J. Chem. Phys. 121, 9793 (2004)")
-
-
-def custom_scaling(opposite_spin: float | None, same_spin: float | None) -> Scaling | None:
-    """The user's own factors; a factor left out is 1. None when neither was given."""
-    if opposite_spin is None and same_spin is None:
-        return None
-    return Scaling(
-        "scaled MP2",
-        1.0 if opposite_spin is None else opposite_spin,
-        1.0 if same_spin is None else same_spin,
-        "user",
+    relaxed: Array = _q("bohr^3", "of MP2, from relaxed dipole moments (3, 3); row: moment, column: field")
+    scf: Array = _q("bohr^3", "of the reference, from its dipole moments (3, 3)")
+    from_energies: Array = _q("bohr^3", "diagonal of the same from second differences of the energy (3,)")
+    dipole_difference: float = _q(
+        "elementary charge * bohr", "largest difference of dipole moments and slopes of energies"
     )
+    field: float = _q("hartree / (elementary charge * bohr)", "strength of the field")
+    allowed: float = _q(
+        "", "largest of that, and of asymmetry and error of the step by the largest element or 1 bohr^3"
+    )
+    seconds: float = _q("s", "wall time of the runs in the field")
 
+    @property
+    def isotropic(self) -> float:
+        """A third of the trace, bohr^3."""
+        return float(np.trace(self.relaxed)) / 3
 
-def scaling_of(options: Options) -> Scaling:
-    """The user's own factors, those of MP2 where there are none."""
-    return custom_scaling(options.os_scale, options.ss_scale) or MP2
+    @property
+    def anisotropy(self) -> float:
+        """Square root of 3/2 of the squared deviation from the isotropic one, bohr^3."""
+        symmetric = (self.relaxed + self.relaxed.T) / 2 - self.isotropic * np.eye(3)
+        return float(np.sqrt(1.5 * np.sum(symmetric**2)))
+
+    @property
+    def asymmetry(self) -> float:
+        """Largest difference of two elements that are equal, bohr^3."""
+        return float(np.abs(self.relaxed - self.relaxed.T).max())
+
+    @property
+    def step_error(self) -> float:
+        """Twice the largest difference of the diagonal from energies and from dipole moments, bohr^3."""
+        return 2 * float(np.abs(np.diag(self.relaxed) - self.from_energies).max())
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is symmetric and it and the dipole moment agree with the energies; false where it is no number."""
+        most = self.allowed * max(1.0, float(np.abs(self.relaxed).max()))
+        return self.asymmetry <= most and self.step_error <= most and self.dipole_difference <= self.allowed
+
+    def require(self, then: str = "") -> None:
+        """Refuse one that is not; `then` ends the message.
+
+        Raises
+        ------
+        ComparisonFailed : it names both numbers
+        """
+        if not self.passed:
+            raise ComparisonFailed(
+                f"the polarizability is asymmetric by {self.asymmetry:.1e} bohr^3, and energies in the same fields say "
+                f"that it is off by {self.step_error:.1e} bohr^3, the dipole moment by {self.dipole_difference:.1e} e "
+                f"bohr; {self.allowed:.0e} of the largest element and {self.allowed:.0e} e bohr are accepted: the "
+                "molecule is too polarizable for the step, or the runs in fields have found different SCF solutions; "
+                f"look at their stability with --stability full{then}"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object in JSON."""
+        names = ("isotropic", "anisotropy", "asymmetry", "step_error", "passed")
+        arrays = {name: getattr(self, name).tolist() for name in ("relaxed", "scf", "from_energies")}
+        rest = {name: getattr(self, name) for name in ("dipole_difference", "field", "allowed", "seconds")}
+        return arrays | rest | {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -351,6 +431,7 @@ class MP2Result:
     gradient: Gradient | None = None
     gradient_certificate: GradientCertificate | None = None
     properties: Properties | None = None
+    polarizability: Polarizability | None = None
 
     @property
     def scf_total_energy(self) -> float:
@@ -358,19 +439,50 @@ class MP2Result:
         return self.reference.scf_total_energy
 
     @property
+    def method(self) -> str:
+        """Name of the method asked for, a key of `dfmp2.options.METHODS` or custom-scs-mp2."""
+        return self.options.correlation.name
+
+    @property
+    def same_spin_correlation_energy(self) -> float:
+        """Part of the method's correlation energy that comes from pairs of one spin, scaled, Eh."""
+        return self.options.correlation.same_spin * self.pairs.same_spin_energy + 0.0
+
+    @property
+    def opposite_spin_correlation_energy(self) -> float:
+        """Part of the method's correlation energy that comes from pairs of two spins, scaled, Eh."""
+        return self.options.correlation.opposite_spin * self.pairs.opposite_spin_energy + 0.0
+
+    @property
+    def mp2_singles_energy(self) -> float:
+        """Energy of single excitations of an ROHF reference, in every correlation energy and never scaled, Eh."""
+        return self.reference.singles_energy(self.sizes.frozen_core, self.sizes.frozen_virtual)
+
+    @property
+    def correlation_energy(self) -> float:
+        """Correlation energy of the method, Eh."""
+        return self.same_spin_correlation_energy + self.opposite_spin_correlation_energy + self.mp2_singles_energy
+
+    @property
+    def total_energy(self) -> float:
+        """E(HF) + correlation energy of the method, Eh."""
+        return self.scf_total_energy + self.correlation_energy
+
+    @property
     def mp2_same_spin_correlation_energy(self) -> float:
-        """E_SS, unscaled, Eh."""
-        return self.pairs.same_spin_energy
+        """E_SS of plain MP2, unscaled, Eh; NaN where the pair energies are regularised, as in all of MP2."""
+        return self.pairs.same_spin_energy if self.options.regulariser is None else math.nan
 
     @property
     def mp2_opposite_spin_correlation_energy(self) -> float:
-        """E_OS, unscaled, Eh."""
-        return self.pairs.opposite_spin_energy
+        """E_OS of plain MP2, unscaled, Eh."""
+        return self.pairs.opposite_spin_energy if self.options.regulariser is None else math.nan
 
     @property
     def mp2_correlation_energy(self) -> float:
-        """E_SS + E_OS, Eh."""
-        return self._scaled(MP2)
+        """E_SS + E_OS, and the singles of ROHF, Eh."""
+        doubles = self.mp2_same_spin_correlation_energy + self.mp2_opposite_spin_correlation_energy
+        return doubles + self.mp2_singles_energy
 
     @property
     def mp2_total_energy(self) -> float:
@@ -380,18 +492,24 @@ class MP2Result:
     @property
     def scs_mp2_correlation_energy(self) -> float:
         """SCS-MP2 correlation energy, Eh."""
-        return self._scaled(SCS)
+        same, opposite = self.mp2_same_spin_correlation_energy, self.mp2_opposite_spin_correlation_energy
+        return SCS.apply(opposite, same) + self.mp2_singles_energy
 
     @property
     def sos_mp2_correlation_energy(self) -> float:
         """SOS-MP2 correlation energy, Eh."""
-        return self._scaled(SOS)
+        return SOS.apply(self.mp2_opposite_spin_correlation_energy, 0.0) + self.mp2_singles_energy
 
     @property
     def scaled_mp2_correlation_energy(self) -> float | None:
         """Correlation energy with the user's own factors, Eh; None when they were not asked for."""
-        own = custom_scaling(self.options.os_scale, self.options.ss_scale)
-        return None if own is None else self._scaled(own)
+        return self.correlation_energy if self.method == CUSTOM else None
+
+    @property
+    def scf_fitting_estimate(self) -> float | None:
+        """Most likely fitting error of E(SCF), fitted - exact, Eh; None where a part of it was not estimated."""
+        atoms, between = self.diagnostics.scf_fitting_error, self.reference.interatomic_fitting_error
+        return None if atoms is None or between is None else atoms + between
 
     @property
     def error_budget(self) -> ErrorBudget:
@@ -399,9 +517,6 @@ class MP2Result:
         from dfmp2.mp2.error_budget import error_budget
 
         return error_budget(self)
-
-    def _scaled(self, factors: Scaling) -> float:
-        return factors.apply(self.mp2_opposite_spin_correlation_energy, self.mp2_same_spin_correlation_energy)
 
     def to_dict(self) -> dict[str, Any]:
         """The object `dfmp2 run --json` prints; energies in hartree."""
@@ -422,6 +537,9 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "nuclear_repulsion_energy": reference.nuclear_repulsion_energy,
         "scf_total_energy": result.scf_total_energy,
         "scf_iterations": reference.cycles,
+        "method": result.method,
+        **{name: getattr(result, name) for name in OF_THE_METHOD},
+        "mp2_singles_energy": result.mp2_singles_energy,
         "mp2_same_spin_correlation_energy": result.mp2_same_spin_correlation_energy,
         "mp2_opposite_spin_correlation_energy": result.mp2_opposite_spin_correlation_energy,
         "mp2_correlation_energy": result.mp2_correlation_energy,
@@ -430,6 +548,7 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "sos_mp2_correlation_energy": result.sos_mp2_correlation_energy,
         "scf_fitting_error": fitting_error(result.scf_fitting, molecule),
         "mp2_fitting_error": fitting_error(result.mp2_fitting, molecule),
+        "scf_fitting_estimate": result.scf_fitting_estimate,
         "error_budget": result.error_budget.to_dict(),
         "backend": result.backend,
         "backend_reason": result.backend_reason,
@@ -459,20 +578,24 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
 
 
 def _derivatives(result: MP2Result) -> dict[str, Any]:
-    """The keys that a gradient adds; none where there is no gradient."""
+    """The keys that a gradient or properties add; none where there are none."""
     gradient, certificate, properties = result.gradient, result.gradient_certificate, result.properties
+    found: dict[str, Any] = {}
+    if properties is not None:
+        spin = {"scf": result.reference.spin_square, **dict.fromkeys(DENSITIES[1:])}  # theirs takes pairs of electrons
+        found["properties"] = {"method": result.options.correlation.title, "spin_square": spin, **properties.to_dict()}
+        found["gradient_certificate"] = None if certificate is None else _proof(certificate)
+    if result.polarizability is not None:
+        found["polarizability"] = result.polarizability.to_dict()
     if gradient is None:
-        return {}
+        return found
     charges = gradient.point_charge_gradient
-    proof = None if certificate is None else _proof(certificate)
-    return {
+    return found | {
         "mp2_total_gradient": gradient.mp2_total_gradient.tolist(),
         "point_charge_gradient": None if charges is None else charges.tolist(),
         "gradient_method": gradient.scaling,
         "gradient_norm": gradient.norm,
         "gradient_seconds": gradient.seconds,
-        "gradient_certificate": proof,
-        "properties": None if properties is None else properties.to_dict(),
     }
 
 

@@ -32,7 +32,7 @@ from dfmp2.errors import InputError, ResultFileError
 from dfmp2.host.files import write_atomically
 from dfmp2.molecule.basis import BasisSet, ElementBasis, nested_tuples
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import MP2Result, PairEnergies
+from dfmp2.mp2.result import OF_THE_METHOD, MP2Result, PairEnergies
 from dfmp2.options import Options
 from dfmp2.output.safe_hdf5 import open_checked, read_attribute
 from dfmp2.planning.sizes import Sizes
@@ -43,6 +43,8 @@ PREPARED = "dfmp2_prepared_version"  # attribute of a file of `dfmp2 prepare` (d
 
 ENERGIES = (
     "scf_total_energy",
+    *OF_THE_METHOD,
+    "mp2_singles_energy",
     "mp2_same_spin_correlation_energy",
     "mp2_opposite_spin_correlation_energy",
     "mp2_correlation_energy",
@@ -211,8 +213,9 @@ def store(group: h5py.Group, result: MP2Result) -> None:
     for name, matrix in result.pairs.channels().items():
         items[f"dfmp2/pairs/{name}"] = Item(matrix, "hartree", "unscaled pair energies; their sum is the component")
     for name in ENERGIES:
-        if getattr(result, name) is not None:
-            items[f"dfmp2/energies/{name}"] = Item(getattr(result, name), "hartree", name.replace("_", " "))
+        value = getattr(result, name)
+        if value is not None and (math.isfinite(value) or result.options.regulariser is None):
+            items[f"dfmp2/energies/{name}"] = Item(value, "hartree", name.replace("_", " "))
     # Of fixed length, unlike the texts above: `safe_hdf5.read_attribute` says why.
     group.attrs["content_sha256"] = np.bytes_(_hash(write_items(group, items, storable)))
     group.attrs["status"] = np.bytes_("complete")
@@ -395,7 +398,7 @@ def read_calculation(group: h5py.Group, records: dict[str, Any]) -> dict[str, An
     sizes, reference = records["sizes"], records.pop("reference")
     molecule = Molecule(**field_values(Molecule, stored(group, "dfmp2/input")))
     _require_consistent(molecule, bases["orbital_basis"], sizes)
-    spins = {"rhf": (), "uhf": (2,)}[reference["kind"]]
+    spins = {"rhf": (), "uhf": (2,), "rohf": (2,)}[reference["kind"]]
     for name, shape in zip(ORBITALS, ((sizes.nao, sizes.nmo), (sizes.nmo,), (sizes.nmo,)), strict=True):
         values = numbers(group, f"scf/{name}", (*spins, *shape))
         reference[name] = values if spins else values[None]

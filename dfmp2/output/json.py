@@ -9,7 +9,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from dfmp2.mp2.result import MP2Result, calculation, fitting_error, plain, scf_solution
+from dfmp2.mp2.result import OF_THE_METHOD, MP2Result, calculation, fitting_error, plain, scf_solution
 
 if TYPE_CHECKING:
     from dfmp2.output.prepared import Prepared
@@ -23,6 +23,8 @@ RUN_KEYS = (  # of a result that are also those of a run of a study
     "relativity",
     "basis",
     "scf_total_energy",
+    "method",
+    *OF_THE_METHOD,
     "mp2_same_spin_correlation_energy",
     "mp2_opposite_spin_correlation_energy",
     "mp2_correlation_energy",

@@ -68,7 +68,7 @@ def to_dict(outlook: Outlook) -> dict[str, Any]:
         "trainium": None
         if outlook.trainium is None
         else {
-            "label": "pair energies on one core, float32; predicted, not measured",
+            "label": "pair energies on one core where no number of cores is given, float32; predicted, not measured",
             **{_place(one): {k: v for k, v in asdict(one).items() if k != "chip"} for one in outlook.trainium},
         },
         "transform": {"place": "device" if setup.options.transform == "device" else "host"},
@@ -187,10 +187,11 @@ def _trainium(predicted: tuple[Prediction, ...]) -> list[str]:
         else (
             f"{_place(one)}, lane {one.lane}, {one.calls} calls, {one.neffs} NEFFs",
             f"{one.device:.4f} to {one.slowest:.4f}",
-            *(f"{seconds:.4f}" for seconds in (one.dispatch, one.link)),
+            f"{one.queued:.4f} to {one.dispatch:.4f}",
+            f"{one.link:.4f}",
             format_bytes(one.memory),
         )
         for one in predicted
     ]
-    heads = ("pair energies on one core, predicted", "#device / s", "#dispatch / s", "#link / s", "#memory")
+    heads = ("pair energies, predicted", "#device / s", "#dispatch / s", "#link / s", "#memory")
     return aligned(Table("", heads, rows)) if rows else ["nothing to correlate on Trainium"]

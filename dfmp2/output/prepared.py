@@ -55,7 +55,7 @@ from dfmp2.mp2.diagnostics import Metric, diagnostics, warn_of_doubts
 from dfmp2.mp2.energy import build_b, correlate, hartree_fock
 from dfmp2.mp2.pairs import Results, TileKey
 from dfmp2.mp2.result import Diagnostics, MP2Result
-from dfmp2.options import BOTH_PARTS, PAIRS, Options
+from dfmp2.options import BOTH_PARTS, NEEDS_WHOLE_RUN, PAIRS, WHOLE_RUN, Options
 from dfmp2.output.hdf5 import (
     OF_REFERENCE,
     PREPARED,
@@ -206,6 +206,8 @@ def options_for(prepared: Prepared, given: Mapping[str, Any]) -> Options:
     InputError : an option belongs to the first part
     """
     for name in given:
+        if name in WHOLE_RUN:
+            raise InputError(f"--{name} {NEEDS_WHOLE_RUN}")
         if name in Options.__slots__ and name not in (*PAIRS, *BOTH_PARTS):
             raise InputError(
                 f"--{name.replace('_', '-')} belongs to what dfmp2 prepare has already done: leave it out, or prepare "

@@ -15,7 +15,16 @@ import numpy as np
 
 from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import SCS, SOS, FittingCertificate, MP2Result, custom_scaling, say_field
+from dfmp2.mp2.result import (
+    DENSITIES,
+    FittingCertificate,
+    GradientCertificate,
+    MP2Result,
+    Polarizability,
+    Properties,
+    say_field,
+)
+from dfmp2.options import MP2, SCS, SOS
 from dfmp2.output.document import (
     ABSENT,
     Block,
@@ -92,12 +101,15 @@ def method_name(result: MP2Result | Prepared) -> str:
 def level_name(result: MP2Result | Prepared) -> str:
     """The method up to the kind of reference, e.g. "DF-MP2/cc-pvdz on DF-"."""
     relativistic = "X2C-" if result.options.relativity == "x2c" else ""
-    return f"DF-MP2/{result.orbital_basis.name} on {relativistic}{'DF-' if result.reference.scf_type == 'df' else ''}"
+    title = result.options.correlation.title
+    return (
+        f"DF-{title}/{result.orbital_basis.name} on {relativistic}{'DF-' if result.reference.scf_type == 'df' else ''}"
+    )
 
 
 def energies(result: MP2Result) -> tuple[str, str, str]:
-    """E(HF), E(corr) and E(MP2), Eh."""
-    return energy(result.scf_total_energy), energy(result.mp2_correlation_energy), energy(result.mp2_total_energy)
+    """E(HF), and correlation and total energy of the method, Eh."""
+    return energy(result.scf_total_energy), energy(result.correlation_energy), energy(result.total_energy)
 
 
 def verdict(result: MP2Result) -> str:
@@ -223,7 +235,8 @@ def _method(result: MP2Result | Prepared) -> Section:
             if "even-tempered" in element.source:
                 exponents += [f"{symbol} l={shell[0]} exponent {shell[1][0]:.10g} bohr^-2" for shell in element.shells]
     asked = f"{sizes.frozen_core} orbitals per spin (--frozen-core {options.frozen_core})"
-    lines = [*fitting_errors(result.molecule, result.scf_fitting, result.mp2_fitting), result.frozen_core_note]
+    between = result.reference.interatomic_fitting_error
+    lines = [*fitting_errors(result.molecule, result.scf_fitting, result.mp2_fitting, between), result.frozen_core_note]
     facts += [*(("", line) for line in lines if line), ("frozen core", asked)]
     spins = ("all",) if result.reference.nspin == 1 else ("alpha", "beta")
     classes = [
@@ -241,14 +254,17 @@ def _method(result: MP2Result | Prepared) -> Section:
     return Section("method", "Method and basis sets", blocks)
 
 
-def fitting_errors(molecule: Molecule, scf_fitting: BasisSet | None, mp2_fitting: BasisSet) -> list[str]:
-    """A line for each fitting set whose error was measured on the atoms."""
+def fitting_errors(
+    molecule: Molecule, scf_fitting: BasisSet | None, mp2_fitting: BasisSet, between: float | None = None
+) -> list[str]:
+    """A line for each fitting set whose error was measured on the atoms, and what an SCF lacks between them, Eh."""
     lines = []
     for name, basis in (("SCF", scf_fitting), ("MP2", mp2_fitting)):
         total = None if basis is None else basis.error_of(molecule.real_symbols)
         if basis is not None and total is not None:
             each = ", ".join(f"{symbol} {error:+.1e}" for symbol, error in basis.errors.items())
-            lines.append(f"{name} fitting error of the atoms {total:+.1e} Eh (each {each})")
+            more = f"; between them {between:+.1e} Eh" if name == "SCF" and between is not None else ""
+            lines.append(f"{name} fitting error of the atoms {total:+.1e} Eh (each {each}){more}")
     return lines
 
 
@@ -262,28 +278,36 @@ def _cores(result: MP2Result | Prepared) -> list[int]:
 
 
 def _energies(result: MP2Result) -> Section:
-    scf, correlation = result.scf_total_energy, result.mp2_correlation_energy
-    same, opposite = result.mp2_same_spin_correlation_energy, result.mp2_opposite_spin_correlation_energy
+    scf, singles, method = result.scf_total_energy, result.mp2_singles_energy, result.options.correlation
+    same, opposite = result.pairs.same_spin_energy, result.pairs.opposite_spin_energy
+    plain = method if method.regularised else MP2
+    correlation = same + opposite + singles
+    more = " + E(S)" if singles else ""
     values = [
         ("nuclear repulsion", result.reference.nuclear_repulsion_energy, "contained in E(HF)"),
         ("reference energy", scf, f"E(HF), {result.reference.kind.upper()}"),
         ("same-spin correlation", same, "E(SS)"),
         ("opposite-spin correlation", opposite, "E(OS)"),
-        ("MP2 correlation", correlation, "E(SS) + E(OS)"),
-        ("MP2 total", result.mp2_total_energy, "E(HF) + E(SS) + E(OS)"),
+        *([("singles", singles, "E(S), of the ROHF reference")] if singles else []),
+        (f"{plain.title} correlation", correlation, f"E(SS) + E(OS){more}"),
+        (f"{plain.title} total", scf + correlation, f"E(HF) + E(SS) + E(OS){more}"),
     ]
-    drawn = [Bar("MP2", (opposite, same), energy(correlation))]
-    own = custom_scaling(result.options.os_scale, result.options.ss_scale)
-    for kind in filter(None, (SCS, SOS, own)):
-        scaled = kind.apply(opposite, same)
-        formula = f"{kind.opposite_spin:.6g} OS + {kind.same_spin:.6g} SS"
+    drawn = [Bar(plain.title, (opposite, same), energy(correlation))]
+    kinds = () if method.regularised else dict.fromkeys((SCS, SOS, method))
+    for kind in kinds:
+        if kind is MP2:
+            continue
+        scaled = kind.apply(opposite, same) + singles
+        formula = f"{kind.opposite_spin:.6g} OS + {kind.same_spin:.6g} SS{more}"
         values += [
-            (f"{kind.name} correlation", scaled, formula),
-            (f"{kind.name} total", scf + scaled, "E(HF) + the line above"),
+            (f"{kind.title} correlation", scaled, formula),
+            (f"{kind.title} total", scf + scaled, "E(HF) + the line above"),
         ]
-        drawn.append(Bar(kind.name, (kind.opposite_spin * opposite, kind.same_spin * same), energy(scaled)))
+        drawn.append(Bar(kind.title, (kind.opposite_spin * opposite, kind.same_spin * same), energy(scaled)))
     rows = [(name, energy(e), fixed(KJ_PER_MOL_PER_HARTREE * e), meaning) for name, e, meaning in values]
-    sources = "; ".join(f"{kind.name}: {kind.source}" for kind in (SCS, SOS))
+    quoted = (kind for kind in kinds or (method,) if kind.source not in (MP2.source, "user"))
+    sources = "; ".join(f"{kind.title}: {kind.source}" for kind in quoted)
+    sources += f"; kappa {result.options.regulariser:g} per Eh" if method.regularised else ""
     blocks: list[Block] = [
         Table(sources, ("energy", "#Eh", "#kJ/mol", "meaning"), rows),
         Figure(
@@ -300,7 +324,7 @@ def _energies(result: MP2Result) -> Section:
 
 
 def _derivatives(result: MP2Result) -> list[Section]:
-    """The gradient with its certificate, and the properties, where they were computed."""
+    """Gradient, properties and polarizability, where they were computed, with their certificate."""
     sections = []
     found, proof, own = result.gradient, result.gradient_certificate, result.properties
     if found is not None:
@@ -316,11 +340,7 @@ def _derivatives(result: MP2Result) -> list[Section]:
         facts = [("norm", f"{found.norm:.10f} Eh/bohr"), ("largest component", f"{found.largest:.10f} Eh/bohr")]
         blocks.append(Facts([*facts, *record_facts(found, leave=("scaling",))]))
         if proof is not None:
-            failed = f"The certificate fails: {', '.join(proof.failures).replace('_', ' ')}."
-            blocks.append(
-                Note("ok", "The gradient's certificate is in order.") if proof.passed else Note("failure", failed)
-            )
-            blocks.append(Facts(record_facts(proof)))
+            blocks += _certified(proof)
         sections.append(Section("gradient", "Gradient", blocks))
     if own is not None:
         kinds = {"reference": own.scf_dipole, "unrelaxed": own.unrelaxed_dipole, "relaxed": own.relaxed_dipole}
@@ -329,14 +349,80 @@ def _derivatives(result: MP2Result) -> list[Section]:
             for name, dipole in kinds.items()
         ]
         columns = ("density", "#x", "#y", "#z", "#debye")
-        dipoles = Table("Dipole moment, e bohr, origin of the coordinates", columns, rows)
+        caption = "Dipole moment, e bohr, origin of the coordinates"
+        charged = f"{caption}, on which that of a charged molecule depends"
+        blocks = [Table(charged if result.molecule.charge else caption, columns, rows), *_charges(result, own)]
         occupied = own.relaxed_occupations
         facts = [
             ("natural occupations, relaxed", f"largest {occupied.max():.6f}, smallest {occupied.min():.6f}"),
             ("electrons outside the reference", f"{_excited(result, occupied):.6f} (relaxed natural occupations)"),
         ]
-        sections.append(Section("properties", "Properties", [dipoles, Facts(facts)]))
+        blocks.append(Facts(facts))
+        if found is None and proof is not None:
+            blocks += _certified(proof)
+        sections.append(Section("properties", "Properties", blocks))
+    if result.polarizability is not None:
+        sections.append(_polarizability(result.polarizability))
     return sections
+
+
+def _certified(proof: GradientCertificate) -> list[Block]:
+    """What the certificate of a gradient or of densities says."""
+    passed = Note("ok", f"{proof.owner.capitalize()} certificate is in order.")
+    failed = Note("failure", f"The certificate fails: {', '.join(proof.failures).replace('_', ' ')}.")
+    return [passed if proof.passed else failed, Facts(record_facts(proof))]
+
+
+def _charges(result: MP2Result, own: Properties) -> list[Block]:
+    """Quadrupole moment, charges and spin populations, which files of earlier versions do not have."""
+    blocks: list[Block] = []
+    names = ("reference", *DENSITIES[1:])
+    if own.quadrupole is not None:
+        places = {"xx": (0, 0), "yy": (1, 1), "zz": (2, 2), "xy": (0, 1), "xz": (0, 2), "yz": (1, 2)}
+        rows = [
+            (name, *(f"{q[place]:z.6f}" for place in places.values()))
+            for name, q in zip(names, own.quadrupole, strict=True)
+        ]
+        caption = "Quadrupole moment sum q x y, e bohr^2, trace not removed, origin of the coordinates"
+        blocks.append(Table(caption, ("density", *(f"#{name}" for name in places)), rows))
+    for what, mulliken, lowdin in (
+        ("Charges of the atoms, e", own.mulliken_charges, own.lowdin_charges),
+        (
+            "Spin populations of the atoms, alpha less beta",
+            *(own.mulliken_spin_populations, own.lowdin_spin_populations),
+        ),
+    ):
+        if mulliken is not None and lowdin is not None:
+            labels = [f"{k} {label}" for k, label in enumerate(result.molecule.labels, start=1)]
+            columns = np.concatenate([mulliken, lowdin]).T
+            rows = [(name, *(f"{x:z.5f}" for x in row)) for name, row in zip(labels, columns, strict=True)]
+            heads = [f"#{kind}, {name}" for kind in ("Mulliken", "Loewdin") for name in names]
+            blocks.append(Table(what, ("atom", *heads), rows))
+    return blocks
+
+
+def _polarizability(found: Polarizability) -> Section:
+    rows = [(axis, *(f"{x:z.5f}" for x in row)) for axis, row in zip("xyz", found.relaxed, strict=True)]
+    facts = [
+        ("isotropic", f"{found.isotropic:.5f} bohr^3"),
+        ("anisotropy", f"{found.anisotropy:.5f} bohr^3"),
+        ("isotropic, reference", f"{float(np.trace(found.scf)) / 3:.5f} bohr^3"),
+        ("asymmetry", f"{size(found.asymmetry)} bohr^3"),
+        ("error of the step", f"{size(found.step_error)} bohr^3, from energies in the same fields"),
+        ("dipole moments less slopes of energies", f"{size(found.dipole_difference)} e bohr at most"),
+        ("field", f"{found.field:g} Eh/(e bohr)"),
+        ("seconds", fixed(found.seconds)),
+    ]
+    note = (
+        Note("ok", "The polarizability is symmetric; it and the dipole moment agree with the energies.")
+        if found.passed
+        else Note(
+            "failure",
+            "The polarizability is not symmetric, or it or the dipole moment does not agree with the energies.",
+        )
+    )
+    table = Table("Polarizability, bohr^3, from relaxed dipole moments", ("moment", "#x", "#y", "#z"), rows)
+    return Section("polarizability", "Polarizability", [table, note, Facts(facts)])
 
 
 def _vectors(caption: str, heads: Sequence[str], names: Sequence[str], vectors: Array) -> Table:
@@ -388,7 +474,7 @@ def list_pairs(result: MP2Result) -> list[Pair]:
 
 
 def _pairs(result: MP2Result) -> Section:
-    core, total, eps = _cores(result), result.mp2_correlation_energy, result.reference.mo_energy
+    core, total, eps = _cores(result), result.pairs.correlation_energy, result.reference.mo_energy
     pairs = list_pairs(result)
     rows = []
     for pair in pairs[:STRONGEST]:
@@ -668,6 +754,7 @@ HEADINGS = {  # of the columns of a study whose name is long
     "homo_lumo_gap": "gap",
     "scf_iterations": "cycles",
     "exit_code": "code",
+    "correlation_energy": "E(corr)",
     "total_energy": "E",
     "ir_intensity": "IR intensity",
     "rms_displacement": "rms moved",
@@ -699,7 +786,7 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
         "#core",
         "#E(HF) / Eh",
         "#E(corr) / Eh",
-        "#E(MP2) / Eh",
+        "#E(total) / Eh",
         "#cycles",
         "#time / s",
     ]

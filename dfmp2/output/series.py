@@ -34,6 +34,8 @@ METHOD = (
     "auxbasis",
     "frozen_core",
     "frozen_virtual",
+    "method",
+    "kappa",
     "os_scale",
     "ss_scale",
     "precision",
@@ -206,7 +208,7 @@ def basis_limit(group: Group) -> Limit | None:
     if large.number - small.number != 1:
         return None
     formula = correlation_formula("helgaker", large.family, small.number, large.number)
-    energies = lower.mp2_correlation_energy, upper.mp2_correlation_energy
+    energies = lower.correlation_energy, upper.correlation_energy
     return Limit(formula.limit(*energies, small.number, large.number), small.number, large.number, upper, formula)
 
 

@@ -115,7 +115,10 @@ class Study:
             worst = sorted(runs, key=lambda run: run.error_budget.total or math.inf)[-2:]
             return combined([((1.0, 1.0), worst[1]), ((-1.0, -1.0), worst[0])], "The difference of two points")
         weights, basis_set = [], []
-        for name in ("scf_total_energy", "mp2_correlation_energy"):
+        method = "correlation_energy"
+        if f"cbs_{method}" not in self.values:  # of an earlier version
+            method = f"mp2_{method}"
+        for name in ("scf_total_energy", method):
             smaller, larger = (getattr(run, name) for run in runs)
             limit = self.values[f"cbs_{name}"].value
             share = 1.0 if larger == smaller else (limit - smaller) / (larger - smaller)

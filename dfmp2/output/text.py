@@ -33,8 +33,8 @@ def last_line(result: MP2Result, output: str) -> str:
     found = result.gradient
     slope = "" if found is None else f", |gradient| = {found.norm:.8f} Eh/bohr ({found.scaling})"
     return (
-        f"dfmp2 finished: E(MP2, total) = {result.mp2_total_energy:.10f} Eh, "
-        f"E(corr) = {result.mp2_correlation_energy:.10f} Eh{slope} -> {printable(output)}"
+        f"dfmp2 finished: E({result.options.correlation.title}, total) = {result.total_energy:.10f} Eh, "
+        f"E(corr) = {result.correlation_energy:.10f} Eh{slope} -> {printable(output)}"
     )
 
 

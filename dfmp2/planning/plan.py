@@ -81,7 +81,7 @@ class Outlook:
     system, setup, core : what would be computed, with what, and the frozen core
     plan : what it would need
     change : the smallest change that would make it fit, "" when it fits
-    trainium : predicted pair energies on one core of each Trainium chip; None where no Trainium core is in question
+    trainium : predicted pair energies on one core and on all of each Trainium chip; None where none is in question
     """
 
     system: System
@@ -161,7 +161,8 @@ def settle_backend(setup: Setup, system: System, core: FrozenCore, kind: str) ->
     UnsupportedByBackend, ResourceError : B is to be made on the device, and cannot
     """
     options, work = setup.options, _workload(system, setup.options, core, kind)
-    if options.backend == "auto" and setup.backend.name == "cpu" and options.precision != "fp64":
+    plain = options.regulariser is None
+    if plain and options.backend == "auto" and setup.backend.name == "cpu" and options.precision != "fp64":
         known = rates.load("cpu", setup.threads)
         host = time.seconds(work, known or Rates()).pair_energies
         found = weigh_trainium(trainium_shapes(work), host, known is not None, setup.threads)
@@ -291,7 +292,7 @@ def _measured_disk(setup: Setup, listener: Listener) -> DiskRates | None:
 def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> Workload:
     """Sizes of the run; nvir is taken from nao, an upper limit."""
     mole = system.mole
-    spins = mole.nelec if kind == "uhf" else mole.nelec[:1]
+    spins = mole.nelec if kind != "rhf" else mole.nelec[:1]
     nao = int(mole.nao)
     frontier: tuple[tuple[int, int], ...] = ()
     if options.stability == "auto":

@@ -68,6 +68,17 @@ class Setup:
     scratch: Path
     command: str
 
+    @property
+    def pair_backend(self) -> Backend:
+        """The backend as it evaluates the pairs of this method.
+
+        Raises
+        ------
+        UnsupportedByBackend : it cannot
+        """
+        kappa = self.options.regulariser
+        return self.backend if kappa is None else self.backend.regularised(kappa)
+
 
 def prepare(options: Options, command: str, choose: Callable[[int], tuple[Backend, str]] | None = None) -> Setup:
     """Choose the backend, the threads, the memory budget and the scratch folder, once and for the whole run.
@@ -85,7 +96,9 @@ def prepare(options: Options, command: str, choose: Callable[[int], tuple[Backen
     count = options.threads or resources.usable_cores()
     backend, reason = choose(count) if choose else select(options.backend, options.precision, count)
     budget = options.memory or resources.resident_memory() + int(0.9 * resources.available_memory())
-    return Setup(options, backend, reason, count, count, budget, scratch, command)
+    setup = Setup(options, backend, reason, count, count, budget, scratch, command)
+    _ = setup.pair_backend  # refused before the SCF
+    return setup
 
 
 def resolve(molecule: Molecule, setup: Setup, listener: Listener, *, doubt_units: bool = True) -> System:

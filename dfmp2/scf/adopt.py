@@ -8,18 +8,19 @@ exchange build, and must be those of the mean field.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dfmp2.errors import ConvergenceError, InputError
 from dfmp2.molecule.basis import BasisSet, ElementBasis
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.scf import hamiltonian
+from dfmp2.scf.fitting_error import between_atoms
 from dfmp2.scf.hartree_fock import record
+from dfmp2.scf.jk import column_squares
 from dfmp2.scf.reference import GIVEN, Reference
 
 # Attributes of PySCF's decorated mean fields whose effect neither a result nor `compare` can hold.
@@ -97,7 +98,7 @@ def adopt(mf: Any) -> Adopted:
         return Adopted(molecule, orbital, jk, _relativity(mf), reference)
 
 
-def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> NDArray[np.float64]:
+def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Reference:
     """Rebuild energy and Fock matrix from what is recorded, and refuse a mean field that has others.
 
     Parameters
@@ -107,7 +108,8 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> NDAr
 
     Returns
     -------
-    its one known iteration, as the history of a reference has it: energy, 0 and the norm of the orbital gradient, Eh
+    its reference, with what the mean field does not tell: the fitting error between atoms, and as its history the one
+    iteration that is known, its energy, 0 and the norm of the orbital gradient, Eh
 
     Raises
     ------
@@ -144,7 +146,12 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> NDAr
                 "mf.mo_occ)"
             )
         gradient = np.linalg.norm(plain.get_grad(orbitals, occupations, fock))
-        return np.array([[float(mf.e_tot), 0.0, float(gradient)]])
+        between = None
+        if auxmole is not None:
+            squares = sum(column_squares(block) for block in plain.with_df.loop())
+            between = between_atoms(mole, density, np.asarray(squares))
+    history = np.array([[float(mf.e_tot), 0.0, float(gradient)]])
+    return replace(found.reference, history=history, interatomic_fitting_error=between)
 
 
 def _kind(mf: Any, scf: Any) -> str:

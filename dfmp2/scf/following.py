@@ -168,9 +168,9 @@ def spin_square(mf: Any) -> float:
 
     Source: Szabo and Ostlund, Modern Quantum Chemistry (1996), equation 2.271.
     """
-    if np.ndim(mf.mo_occ) == 1:  # RHF
-        return 0.0
     spin = 0.5 * abs(int(mf.mol.spin))
     pure = spin * (spin + 1)
+    if np.ndim(mf.mo_occ) == 1:  # RHF, ROHF
+        return pure
     contamination = float(mf.spin_square()[0]) - pure
     return pure + (contamination if contamination > SPIN_ROUNDING else 0.0)

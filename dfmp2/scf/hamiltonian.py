@@ -1,10 +1,12 @@
-"""The Hamiltonian of the SCF beyond that of PySCF's molecule: spin-free X2C, and the field of point charges.
+"""The Hamiltonian of the SCF beyond that of PySCF's molecule: spin-free X2C, point charges, a uniform field F.
 
     h = T + V, or with X2C the electronic block of the one-electron Dirac Hamiltonian without spin-orbit terms
     h_mn - sum_k q_k (m| 1/|r - R_k| |n)        E_nuc + sum_A sum_k Z_A q_k / |R_A - R_k|
+    h_mn + F (m| r |n)                          E_nuc - sum_A Z_A F R_A                    dE/dF = - dipole moment
 
-X2C is made by PySCF in the decontracted basis (Liu and Peng, J. Chem. Phys. 131, 031104 (2009)). The potential of the
-charges is not transformed, as in PySCF. Coulomb and exchange integrals are those of the non-relativistic SCF.
+X2C is made by PySCF in the decontracted basis (Liu and Peng, J. Chem. Phys. 131, 031104 (2009)). The potentials of
+charges and field are not transformed, as in PySCF. Coulomb and exchange integrals are those of the non-relativistic
+SCF.
 """
 
 from __future__ import annotations
@@ -43,27 +45,34 @@ class OwnHamiltonian:
         return self.nuclear
 
 
-def mean_field(mole: Any, kind: str, relativity: str, charges: Array | None, *, native: bool = False) -> Any:
-    """A PySCF RHF or UHF of the molecule, not yet run, with exact Coulomb and exchange matrices.
+def mean_field(
+    mole: Any, kind: str, relativity: str, charges: Array | None, *, native: bool = False, field: Array | None = None
+) -> Any:
+    """A PySCF RHF, UHF or ROHF of the molecule, not yet run, with exact Coulomb and exchange matrices.
 
     Parameters
     ----------
-    kind : "rhf" or "uhf"; relativity : "none" or "x2c"
+    kind : "rhf", "uhf" or "rohf"; relativity : "none" or "x2c"
     charges : (n, 4) x, y, z in bohr and charge in e, None for none
     native : leave the potential of the charges to PySCF's own code
+    field : (3,) Eh/(e bohr), None for none
     """
     from pyscf import scf
 
-    mf = (scf.RHF if kind == "rhf" else scf.UHF)(mole)
+    mf = {"rhf": scf.RHF, "uhf": scf.UHF, "rohf": scf.ROHF}[kind](mole)
     if relativity == "x2c":
         mf = mf.sfx2c1e()
+    if field is not None:
+        position = mole.intor("int1e_r")
+        nuclear = float(mole.energy_nuc()) - float(mole.atom_charges() @ mole.atom_coords() @ field)
+        mf = with_one_electron(mf, mf.get_hcore() + np.einsum("x,xmn->mn", field, position), nuclear)
     if charges is None:
         return mf
     if native:
         from pyscf import qmmm
 
         return qmmm.mm_charge(mf, charges[:, :3], charges[:, 3], unit="Bohr")
-    return with_one_electron(mf, mf.get_hcore() + potential(mole, charges), _nuclear(mole, charges))
+    return with_one_electron(mf, mf.get_hcore() + potential(mole, charges), _nuclear(mole, mf, charges))
 
 
 def with_one_electron(mf: Any, one_electron: Array, nuclear: float) -> Any:
@@ -109,8 +118,8 @@ def uncontracted_functions(mole: Any) -> int:
     return sum(2 * momentum + 1 for _, momentum, _ in exponents)
 
 
-def _nuclear(mole: Any, charges: Array) -> float:
-    """Nuclear repulsion, and the nuclei in the potential of the charges, Eh."""
+def _nuclear(mole: Any, mf: Any, charges: Array) -> float:
+    """The nuclear energy of a mean field, and the nuclei in the potential of the charges, Eh."""
     nuclei = mole.atom_charges() != 0
     among = nuclear_energy(mole.atom_coords()[nuclei], mole.atom_charges()[nuclei].astype(np.float64), charges)
-    return float(mole.energy_nuc()) + among
+    return float(mf.energy_nuc()) + among

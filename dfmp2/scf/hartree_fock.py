@@ -20,6 +20,7 @@ from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.options import Options
 from dfmp2.progress import Listener
 from dfmp2.scf import hamiltonian
+from dfmp2.scf.fitting_error import between_atoms
 from dfmp2.scf.guess import ORIGINS, guess_density
 from dfmp2.scf.reference import Reference, StartOrbitals
 from dfmp2.scf.rotations import fitted_integrals
@@ -34,22 +35,24 @@ ORTHONORMAL = 1e-6  # deviation of C^T S C from 1 up to which start orbitals cou
 
 
 def reference_kind(options: Options, multiplicity: int) -> str:
-    """ "rhf" or "uhf": restricted for singlets unless asked otherwise.
+    """ "rhf", "uhf" or "rohf": RHF for singlets and UHF for others unless asked otherwise.
 
     Raises
     ------
-    InputError : a restricted reference for an open shell, or a start that a restricted reference cannot have
+    InputError : RHF for an open shell, ROHF for a closed one, or a start that a restricted reference cannot have
     """
     if options.reference == "rhf" and multiplicity != 1:
         raise InputError(
             f"--reference rhf needs multiplicity 1, but the molecule has multiplicity {multiplicity}: "
-            "use --reference uhf (or auto)"
+            "use --reference uhf (or auto), or rohf"
         )
-    kind = "uhf" if options.unrestricted(multiplicity) else "rhf"
-    if kind == "rhf" and options.guess == "mix":
+    if options.reference == "rohf" and multiplicity == 1:
+        raise InputError("--reference rohf is for open shells, and RHF for a singlet: use --reference rhf")
+    kind = "uhf" if options.unrestricted(multiplicity) else "rohf" if options.reference == "rohf" else "rhf"
+    if kind != "uhf" and options.guess == "mix":
         raise InputError(
-            "--guess mix turns alpha and beta orbitals apart, and RHF has the same for both: add --reference uhf, or "
-            "leave it out"
+            f"--guess mix turns alpha and beta orbitals apart, and {kind.upper()} has the same for both: add "
+            "--reference uhf, or leave it out"
         )
     return kind
 
@@ -68,12 +71,13 @@ def run_scf(
     room: Any = None,
     resumed: StartOrbitals | None = None,
     on_iteration: OnIteration | None = None,
+    field: Array | None = None,
 ) -> tuple[Any, Reference]:
     """Converge Hartree-Fock.
 
     Parameters
     ----------
-    mole : PySCF molecule; kind : "rhf" or "uhf"
+    mole : PySCF molecule; kind : "rhf", "uhf" or "rohf"
     auxmole : PySCF molecule carrying the Coulomb-exchange fitting set, None for a conventional SCF
     start : start orbitals, None for those of options.guess
     threads : workers of our own Coulomb and exchange builder
@@ -85,6 +89,7 @@ def run_scf(
     resumed : orbitals of the last iteration of an SCF that was stopped: the first one begins with them
     on_iteration : called with orbitals (nspin, nao, nmo) and occupations (nspin, nmo) after each iteration of the first
         SCF; what it raises ends the SCF
+    field : uniform, (3,) Eh/(e bohr), None for none
 
     Returns
     -------
@@ -100,7 +105,7 @@ def run_scf(
         listener.step(done, total, "SCF integrals")
 
     with shielded():
-        mf = hamiltonian.mean_field(mole, kind, options.relativity, charges, native=integrals == "pyscf")
+        mf = hamiltonian.mean_field(mole, kind, options.relativity, charges, native=integrals == "pyscf", field=field)
         if auxmole is not None and integrals != "pyscf":
             mf = mf.density_fit(with_df=jk_builder(mole, auxmole, integrals, threads, room, progress))
         elif auxmole is not None:
@@ -138,7 +143,13 @@ def run_scf(
             ) from error
         history = np.array(found.history).reshape(-1, 3)
         reference = record(found.mf, kind, auxmole is not None, found.ladder, len(history), found.origin)
-        return found.mf, replace(reference, history=history, stability=found.stability, solutions=solutions)
+        between = None
+        if auxmole is not None and integrals != "pyscf":
+            fitted, between = fitted_integrals(found.mf), 0.0
+            if fitted.squares is not None:  # one electron needs no integrals
+                between = between_atoms(mole, found.mf.make_rdm1(), fitted.pairs.expand(fitted.squares[None])[0])
+        reference = replace(reference, history=history, interatomic_fitting_error=between)
+        return found.mf, replace(reference, stability=found.stability, solutions=solutions)
 
 
 def jk_builder(
@@ -168,8 +179,12 @@ def release(mf: Any) -> None:
 
 def record(mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, start: str) -> Reference:
     """The plain values of a converged PySCF mean field."""
-    stacked = [np.asarray(x, dtype=np.float64) for x in (mf.mo_coeff, mf.mo_energy, mf.mo_occ)]
-    coeff, energy, occ = stacked if kind == "uhf" else [x[None] for x in stacked]
+    coupling = None
+    if kind == "rohf":
+        coeff, energy, occ, coupling = semicanonical(mf)
+    else:
+        stacked = [np.asarray(x, dtype=np.float64) for x in (mf.mo_coeff, mf.mo_energy, mf.mo_occ)]
+        coeff, energy, occ = stacked if kind == "uhf" else [x[None] for x in stacked]
     order = np.stack([np.lexsort((e, -n)) for e, n in zip(energy, occ, strict=True)])  # occupied first, by energy
     coeff = np.take_along_axis(coeff, order[:, None, :], axis=2)
     energy, occ = (np.take_along_axis(x, order, axis=1) for x in (energy, occ))
@@ -188,7 +203,37 @@ def record(mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, sta
             mo_coeff=coeff,
             mo_energy=energy,
             mo_occ=occ,
+            mo_coupling=coupling,
         )
+
+
+def semicanonical(mf: Any) -> tuple[Array, Array, Array, Array]:
+    """Orbitals of a converged ROHF that make the occupied and the virtual block of each spin's Fock matrix diagonal.
+
+    Source: Knowles, Andrews, Amos, Handy, Pople, Chem. Phys. Lett. 186, 130 (1991).
+
+    Returns
+    -------
+    coefficients (2, nao, nmo), energies and occupations (2, nmo), occupied orbitals first and each kind by energy; and
+    the elements f_ia of the Fock matrices between them (2, nmo, nmo), which do not vanish, Eh
+    """
+    with shielded():
+        density = mf.make_rdm1()
+        fock = mf.get_hcore() + mf.get_veff(dm=density)
+    coefficients = np.asarray(mf.mo_coeff)
+    nmo = coefficients.shape[1]
+    coeff, energy = np.empty((2, *coefficients.shape)), np.empty((2, nmo))
+    occ, coupling = np.zeros((2, nmo)), np.zeros((2, nmo, nmo))
+    for spin, least in enumerate((0, 1)):
+        occupied = np.asarray(mf.mo_occ) > least
+        n = int(occupied.sum())
+        for part, place in ((occupied, slice(0, n)), (~occupied, slice(n, nmo))):
+            block = coefficients[:, part]
+            energy[spin, place], turn = np.linalg.eigh(block.T @ fock[spin] @ block)
+            coeff[spin][:, place] = block @ turn
+        occ[spin, :n] = 1.0
+        coupling[spin, :n, n:] = coeff[spin][:, :n].T @ fock[spin] @ coeff[spin][:, n:]
+    return coeff, energy, occ, coupling
 
 
 def climb(
@@ -220,6 +265,8 @@ def climb(
         listener.scf_cycle(len(history), energy, change, gradient)
         if on_iteration is not None:
             coeff, occ = np.asarray(envs["mo_coeff"]), np.asarray(envs["mo_occ"])
+            if np.ndim(envs["dm"]) == 3 and occ.ndim == 1:  # ROHF
+                coeff, occ = np.stack([coeff, coeff]), np.stack([occ > 0, occ > 1]).astype(np.float64)
             on_iteration(*((coeff[None], occ[None]) if occ.ndim == 1 else (coeff, occ)))
 
     mf.callback = watch

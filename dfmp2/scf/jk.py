@@ -53,6 +53,7 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
     Attributes
     ----------
     single : half-transform and exchange products in float32; the caller switches it off before the end
+    squares : (ncolumn,) sum_P B_P,mn^2, (mn|mn) as it is fitted, Eh; there with B
     """
 
     def __init__(self, mole: Any, auxmole: Any, threads: int, progress: Progress = lambda done, total: None) -> None:
@@ -61,6 +62,7 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
         self._cderi: Any = None
         self.threads = threads
         self.single = False
+        self.squares: Any = None
         self._progress = progress
         self.pairs = pair_list(mole)
 
@@ -68,6 +70,7 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
         """Make B, shape (naux, ncolumn) float64, unless it is there."""
         if self._cderi is None:
             self._cderi = fitted_integrals(self.mol, self.auxmol, self.pairs, self.threads, self._progress)
+            self.squares = column_squares(self._cderi)
         return self
 
     def loop(self, blksize: int | None = None) -> Iterator[Array]:
@@ -115,6 +118,11 @@ def fitted_integrals(
         progress(p1, len(b))
     factor = factorise(coulomb_metric(auxmole), overwrite=True)
     return fit_columns(b, factor, ends_of(pair_groups(mole, pairs)), threads)
+
+
+def column_squares(b: Array) -> Array:
+    """sum_P B_P,mn^2 of some columns of B, (naux, n) -> (n,), Eh."""
+    return np.asarray(np.einsum("pc,pc->c", b, b))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from dfmp2.scf.jk import (
     PairBlock,
     Progress,
     accumulated,
+    column_squares,
     ends_of,
     fit_columns,
     pair_groups,
@@ -69,11 +70,14 @@ class DiskIntegrals(FittedIntegrals):
             factor = factorise(coulomb_metric(self.auxmol), overwrite=True)
             self._naux = factor.naux
             stored = self._room.space.array("scf", factor.naux * len(self.pairs.columns))
+            self.squares = np.empty(len(self.pairs.columns))
             for block in self._blocks:
                 groups = [group for group in self._groups if block.first <= group.first < block.last]
                 raw = _integrals(self.mol, self.auxmol, self.pairs, block)
-                stored.write(factor.naux * block.c0, fit_columns(raw, factor, ends_of(groups), self.threads))
-                del raw
+                fitted = fit_columns(raw, factor, ends_of(groups), self.threads)
+                self.squares[block.c0 : block.c1] = column_squares(fitted)
+                stored.write(factor.naux * block.c0, fitted)
+                del raw, fitted
                 self._progress(block.c1, len(self.pairs.columns))
             self._cderi = stored
             return_memory()

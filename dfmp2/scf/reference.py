@@ -47,7 +47,7 @@ class Stability:
 class Reference:
     """The converged Hartree-Fock reference."""
 
-    kind: str = _q("", "rhf or uhf")
+    kind: str = _q("", "rhf, uhf or rohf (semicanonical orbitals)")
     scf_type: str = _q("", "df or conventional")
     scf_total_energy: float = _q("hartree", "total Hartree-Fock energy")
     nuclear_repulsion_energy: float = _q("hartree", "nuclear repulsion energy")
@@ -61,11 +61,32 @@ class Reference:
     stability: Stability | None = _q("", "orbital stability", None)
     solutions: Solutions | None = _q("", "SCF solutions found, where more than one was looked for", None)
     history: Array | None = _q("hartree", "energy, its change, orbital gradient of each SCF iteration (n, 3)", None)
+    interatomic_fitting_error: float | None = _q("hartree", "fitting error of E(SCF) between atoms, estimated", None)
+
+    mo_coupling: Array | None = _q(
+        "hartree", "Fock matrices between occupied and virtual orbitals (2, nmo, nmo), where not zero (ROHF)", None
+    )
 
     def __post_init__(self) -> None:
         """Raise ValueError where the history is not one row of three numbers for each iteration."""
         if self.history is not None and self.history.shape != (len(self.history), 3):
             raise ValueError(f"the SCF history has shape {self.history.shape}, expected (iterations, 3)")
+
+    def singles_energy(self, frozen_core: int, frozen_virtual: int) -> float:
+        """sum_ia |f_ia|^2 / (e_i - e_a) over both spins, Eh; 0 for canonical orbitals.
+
+        Parameters
+        ----------
+        frozen_core, frozen_virtual : lowest occupied and highest virtual orbitals left out per spin
+        """
+        if self.mo_coupling is None:
+            return 0.0
+        parts = []
+        for f, e, n in zip(self.mo_coupling, self.mo_energy, self.mo_occ, strict=True):
+            nocc, last = int((n > 0).sum()), e.size - frozen_virtual
+            i, a = slice(frozen_core, nocc), slice(nocc, last)
+            parts.append(float((f[i, a] ** 2 / (e[i, None] - e[a])).sum()))
+        return sum(parts) + 0.0
 
     @property
     def nspin(self) -> int:

@@ -9,15 +9,15 @@ basis sets is written with brackets: cc-pv[tq]z is cc-pvtz and cc-pvqz, with car
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.extrapolation import Formula, correlation_formula, default_correlation, scf_formula
-from dfmp2.mp2.result import SCS, SOS, custom_scaling
-from dfmp2.options import Options
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import CUSTOM, SCS, SOS, Options
 from dfmp2.output.study import Column, Study, Value
 from dfmp2.progress import Listener
 from dfmp2.studies.runs import Failures, Keeper, Numbers, Results, Step, Task, carry_out, examine, require_memory
@@ -26,6 +26,7 @@ COLUMNS = (
     *("scf_total_energy", "mp2_same_spin_correlation_energy", "mp2_opposite_spin_correlation_energy"),
     *("mp2_correlation_energy", "mp2_total_energy"),
 )
+OF_THE_METHOD = ("scf_total_energy", "correlation_energy", "total_energy")  # columns where it is not plain MP2
 
 
 def basis_set_limit(
@@ -49,8 +50,8 @@ def basis_set_limit(
 
     Returns
     -------
-    Study; its values are `cbs_scf_total_energy`, `cbs_mp2_correlation_energy`, `cbs_mp2_total_energy`, the spin
-    components and the SCS and SOS energies, all in hartree
+    Study; its values are `cbs_scf_total_energy`, `cbs_correlation_energy` and `cbs_total_energy` of the method, those
+    of MP2 with its spin components and the SCS and SOS energies (`cbs_mp2_...`; not of kappa-MP2), all in hartree
 
     Raises
     ------
@@ -107,7 +108,8 @@ def _table(results: Results, bracket: Bracket, values: Mapping[str, Value]) -> d
     """The energies of either basis, and of the limit when it is known."""
     limit = [f"limit {bracket.text}"] if values else []
     table = {"basis": Column((*results, *limit), "", "basis set, or the limit")}
-    for name in COLUMNS:
+    plain = all(run.method == "mp2" for run in results.values())
+    for name in COLUMNS if plain else OF_THE_METHOD:
         energies = [getattr(run, name) for run in results.values()] + [values[f"cbs_{name}"].value for _ in limit]
         table[name] = Column(tuple(energies), "hartree", name.replace("_", " "))
     return table
@@ -116,26 +118,30 @@ def _table(results: Results, bracket: Bracket, values: Mapping[str, Value]) -> d
 def _values(
     results: Results, bracket: Bracket, scf: Formula, correlation: Formula, options: Options
 ) -> dict[str, Value]:
-    def limit(formula: Formula, name: str) -> float:
-        smaller, larger = (getattr(results[basis], name) for basis in bracket.names)
+    def limit(formula: Formula, energy: Callable[[MP2Result], float]) -> float:
+        smaller, larger = (energy(results[basis]) for basis in bracket.names)
         return formula.limit(smaller, larger, *bracket.cardinals)
 
-    hartree_fock = limit(scf, "scf_total_energy")
-    same = limit(correlation, "mp2_same_spin_correlation_energy")
-    opposite = limit(correlation, "mp2_opposite_spin_correlation_energy")
-    own = custom_scaling(options.os_scale, options.ss_scale)
-    energies = {
-        "scf_total_energy": hartree_fock,
+    method = options.correlation
+    hartree_fock = limit(scf, lambda run: run.scf_total_energy)
+    same = limit(correlation, lambda run: run.pairs.same_spin_energy)
+    opposite = limit(correlation, lambda run: run.pairs.opposite_spin_energy)
+    singles = limit(correlation, lambda run: run.mp2_singles_energy)
+    found = method.apply(opposite, same) + singles
+    energies = {"scf_total_energy": hartree_fock, "correlation_energy": found, "total_energy": hartree_fock + found}
+    plain = {
         "mp2_same_spin_correlation_energy": same,
         "mp2_opposite_spin_correlation_energy": opposite,
-        "mp2_correlation_energy": same + opposite,
-        "mp2_total_energy": hartree_fock + same + opposite,
-        "scs_mp2_correlation_energy": SCS.apply(opposite, same),
-        "sos_mp2_correlation_energy": SOS.apply(opposite, same),
+        "mp2_correlation_energy": same + opposite + singles,
+        "mp2_total_energy": hartree_fock + same + opposite + singles,
+        "scs_mp2_correlation_energy": SCS.apply(opposite, same) + singles,
+        "sos_mp2_correlation_energy": SOS.apply(opposite, same) + singles,
     }
-    if own is not None:
-        energies["scaled_mp2_correlation_energy"] = own.apply(opposite, same)
-    how = {"scf_total_energy": scf.name, "mp2_total_energy": f"{scf.name} and {correlation.name}"}
+    energies |= {} if method.regularised else plain
+    if method.name == CUSTOM:
+        energies["scaled_mp2_correlation_energy"] = found
+    both = f"{scf.name} and {correlation.name}"
+    how = {"scf_total_energy": scf.name, "total_energy": both, "mp2_total_energy": both}
     return {
         f"cbs_{name}": Value(energy, "hartree", f"limit, {how.get(name, correlation.name)}")
         for name, energy in energies.items()

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, NumericalError
-from dfmp2.gradients.certificate import scaled_energy
 from dfmp2.gradients.gradient import GradientResult
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
@@ -240,14 +239,14 @@ def _numbers(molecule: Molecule, conditions: Conditions, results: Results, *, co
     if largest > LARGEST_GRADIENT:
         notes.append(f"NO STATIONARY POINT: the gradient of an atom is {largest:.1e} Eh/bohr")
     notes += _imaginary(molecule, modes)
-    values = {"total_energy": Value(scaled_energy(first), "hartree", "at the geometry given")}
+    values = {"total_energy": Value(first.total_energy, "hartree", "at the geometry given")}
     if molecule.point_charges is None:
         symmetry = conditions.symmetry or symmetry_number(molecule)
         settings["symmetry_number"] = symmetry
         chosen = "given" if conditions.symmetry else "counted"
         notes.append(f"{_shape(molecule)}, rotational symmetry number {symmetry} ({chosen})")
         gas = thermochemistry(
-            *(molecule, scaled_energy(first), modes.wavenumbers, conditions.temperature, conditions.pressure, symmetry)
+            *(molecule, first.total_energy, modes.wavenumbers, conditions.temperature, conditions.pressure, symmetry)
         )
         values |= {name: Value(*quantity) for name, quantity in gas.items()}
         notes += ["imaginary modes are no part of the thermochemistry"] if modes.wavenumbers[0] < 0 else []

@@ -24,8 +24,9 @@ from dfmp2.studies.runs import Failures, Keeper, Needs, Numbers, Results, Step, 
 from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE
 
 PARTS: dict[str, tuple[str, Callable[[MP2Result], float | None]]] = {  # prefix -> (in words, energy of a run)
-    "": ("MP2", lambda r: r.mp2_total_energy),
+    "": ("total energy", lambda r: r.total_energy),
     "scf_": ("Hartree-Fock", lambda r: r.scf_total_energy),
+    "correlation_": ("correlation energy", lambda r: r.correlation_energy),
     "mp2_correlation_": ("MP2 correlation", lambda r: r.mp2_correlation_energy),
     "mp2_same_spin_correlation_": ("same-spin correlation", lambda r: r.mp2_same_spin_correlation_energy),
     "mp2_opposite_spin_correlation_": ("opposite-spin correlation", lambda r: r.mp2_opposite_spin_correlation_energy),
@@ -62,7 +63,7 @@ def interaction_energy(
     Returns
     -------
     Study; its values are `cp_corrected_interaction_energy` and `uncorrected_interaction_energy`, the same with the
-    prefixes of PARTS, in hartree, and all of them with `_kj_per_mol` and `_kcal_per_mol`
+    prefixes of PARTS, in hartree (no plain MP2 with kappa-MP2), and all with `_kj_per_mol` and `_kcal_per_mol`
 
     Raises
     ------
@@ -151,11 +152,13 @@ def _values(results: Results, count: int) -> dict[str, Value]:
         runs = [results[f"fragment-{number}-{basis}"] for number in range(1, count + 1)]
         for prefix, (words, energy) in PARTS.items():
             parts = [energy(run) for run in (results[COMPLEX], *runs)]
-            if parts[0] is not None:
+            if parts[0] is not None and not math.isnan(parts[0]):
                 total = math.fsum([parts[0], *(-part for part in parts[1:] if part is not None)])
                 name = f"{prefix}{scheme}_interaction_energy"
                 values |= _in_units(name, total, f"{words}, {scheme.replace('_', ' ')}")
-    for prefix in ("", "scf_", "mp2_correlation_"):
+    for prefix in ("", "scf_", "correlation_", "mp2_correlation_"):
+        if f"{prefix}cp_corrected_interaction_energy" not in values:
+            continue
         corrected, raw = (values[f"{prefix}{scheme}_interaction_energy"].value for scheme in SCHEMES)
         values |= _in_units(
             f"{prefix}counterpoise_correction", corrected - raw, f"{PARTS[prefix][0]}, corrected - uncorrected"

@@ -26,13 +26,12 @@ from typing import Any
 import numpy as np
 
 from dfmp2.errors import InputError, NumericalError
-from dfmp2.gradients.certificate import scaled_energy
 from dfmp2.gradients.gradient import GradientResult
 from dfmp2.molecule.elements import internal_coordinate, radius
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.calculation import NOTHING, Checkpoint
-from dfmp2.mp2.result import MP2, MP2Result
-from dfmp2.options import Options
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import MP2, Options
 from dfmp2.output.document import counted
 from dfmp2.output.hdf5 import Item
 from dfmp2.output.study import MOST_RUNS, Column, Study, Value
@@ -340,7 +339,7 @@ def _numbers(
     if not points:
         return Numbers(settings, notes)
     last = runs[-1]
-    if last.gradient is not None and last.gradient.scaling != MP2.name:
+    if last.gradient is not None and last.gradient.scaling != MP2.title:
         notes.append(f"energy and gradient of {last.gradient.scaling}")
     notes += [f"constraint: {line}" for line in _kept(text, last.molecule)]
     table = {"step": Column(tuple(map(float, range(len(points)))), "", "number of the geometry")}
@@ -459,7 +458,7 @@ class GeomeTRIC:
 
             def calc(engine, *_: Any, **__: Any) -> dict[str, Any]:  # noqa: N805 - `self` is the optimiser here
                 found = self._found[-1]
-                return {"energy": scaled_energy(found), "gradient": GradientResult(found).gradient.ravel().copy()}
+                return {"energy": found.total_energy, "gradient": GradientResult(found).gradient.ravel().copy()}
 
             def save_guess_files(engine, _: str) -> None:  # noqa: N805
                 pass

@@ -318,6 +318,17 @@ def without_densities(result: MP2Result) -> MP2Result:
     return replace(result, properties=replace(own, unrelaxed_density=none, relaxed_density=none))
 
 
+def properties(molecule: Molecule, options: Options, **rest: Any) -> MP2Result:
+    """The result of a run with its relaxed density and what that gives, for a batch; errors as of `gradient`."""
+    from dfmp2.gradients.gradient import mp2_properties
+
+    found = mp2_properties(molecule, options, **rest)
+    for proof in (found.gradient_certificate, found.polarizability):
+        if proof is not None:
+            proof.require()
+    return found
+
+
 def carry_out(
     task: Task, keeper: Keeper | None, listener: Listener | None, command: str, elsewhere: Elsewhere | None = None
 ) -> Study:

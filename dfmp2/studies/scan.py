@@ -17,7 +17,7 @@ from numpy.polynomial import Polynomial
 from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import Options
+from dfmp2.options import MP2, Options
 from dfmp2.output.study import MOST_RUNS, Column, Study, Value
 from dfmp2.progress import Listener
 from dfmp2.scf.reference import StartOrbitals
@@ -34,6 +34,10 @@ NUMBERS: dict[str, tuple[str, str, Callable[[MP2Result], float]]] = {  # column 
     "mp2_total_energy": ("hartree", "E(HF) + E(correlation)", lambda r: r.mp2_total_energy),
     "homo_lumo_gap": ("hartree", "smallest gap of one spin", lambda r: r.diagnostics.homo_lumo_gap),
     "scf_iterations": ("", "SCF iterations", lambda r: float(r.reference.cycles)),
+}
+OF_THE_METHOD: dict[str, tuple[str, str, Callable[[MP2Result], float]]] = {  # where it is not plain MP2
+    "correlation_energy": ("hartree", "correlation energy of the method", lambda r: r.correlation_energy),
+    "total_energy": ("hartree", "E(HF) + correlation energy of the method", lambda r: r.total_energy),
 }
 FITS = {"parabola": 3, "quartic": 5}
 
@@ -141,11 +145,12 @@ def _numbers(scan: Scan, steps: Sequence[Step], results: Results, failures: Fail
     points = [step for step, done in zip(steps, tried, strict=True) if done]
     values = tuple(value for value, done in zip(scan.values, tried, strict=True) if done)
     runs = [results.get(step.name) for step in points]
-    lowest = min((run.mp2_total_energy for run in runs if run is not None), default=math.nan)
+    lowest = min((run.total_energy for run in runs if run is not None), default=math.nan)
     table = {scan.name: Column(values, scan.units, "value of the coordinate")}
-    relative = [math.nan if run is None else (run.mp2_total_energy - lowest) * KJ_PER_MOL_PER_HARTREE for run in runs]
-    table["relative_energy"] = Column(tuple(relative), "kJ/mol", "E(MP2 total) above the lowest point")
-    for name, (units, description, number) in NUMBERS.items():
+    relative = [math.nan if run is None else (run.total_energy - lowest) * KJ_PER_MOL_PER_HARTREE for run in runs]
+    table["relative_energy"] = Column(tuple(relative), "kJ/mol", "total energy above the lowest point")
+    numbers = NUMBERS if scan.options.correlation is MP2 else {**NUMBERS, **OF_THE_METHOD}
+    for name, (units, description, number) in numbers.items():
         table[name] = Column(tuple(math.nan if run is None else number(run) for run in runs), units, description)
     codes = [float(failures[step.name].code) if step.name in failures else 0.0 for step in points]
     table["exit_code"] = Column(tuple(codes), "", "0, or the exit code of the error")
@@ -158,7 +163,9 @@ def _numbers(scan: Scan, steps: Sequence[Step], results: Results, failures: Fail
             notes.append(f"{step.who}: failed with code {failures[step.name].code}: {failures[step.name].message}")
     minima = {}
     if complete and scan.coordinate is not None:
-        minima = _minima(values, table["mp2_total_energy"].values, scan.units)
+        minima = _minima(
+            values, table["total_energy" if "total_energy" in table else "mp2_total_energy"].values, scan.units
+        )
         if not minima:
             notes.append(
                 "no minimum inside: the lowest point is at an end, next to a failed one, or there are fewer than three"

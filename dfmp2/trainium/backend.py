@@ -187,10 +187,10 @@ class NkiBackend(Backend):
                 self._executor.prepare(program)
 
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
-        """Predicted pair energies on one core of each chip."""
+        """Predicted pair energies on one core and on all cores of each chip."""
         from dfmp2.trainium.costs import prediction  # the cost model is loaded only where it is asked for
 
-        return prediction.predict(spins)
+        return prediction.offer(spins)
 
     def transform_seconds(self, spins: Sequence[Shape], nao: int) -> float:
         """Predicted seconds of K1 and K2, of their dispatch and transfers.
@@ -233,7 +233,8 @@ class NkiBackend(Backend):
         """J and K (EDGE, EDGE) of two blocks of one space; both triangles of a diagonal block."""
         resident, diagonal = operand.b, row == column
         nvir, naux = resident.nvir, resident.naux
-        form = PairForm(nvir, naux, (self._variant or variants(nvir, naux)[-1]) == "packed")
+        target = self._executor.target
+        form = PairForm(nvir, naux, (self._variant or variants(nvir, naux, target)[-1]) == "packed", target)
         items = form.items(diagonal)
         eps_i, eps_j = (_block(layout.pad_occupied(operand.eps_occ), k) for k in (row, column))
         table = (form.kernel, "eu", form.packed and diagonal)
@@ -243,7 +244,7 @@ class NkiBackend(Backend):
             "eu": self._kept(resident, table, lambda: form.eu(resident.eps_vir, diagonal)),
             "neg": self._executor.upload(layout.neg_table(eps_i, eps_j, items)),
             "identity": self._kept(resident, (form.kernel, "identity"), form.identity),
-            **form.constants(diagonal, self._executor.target),
+            **form.constants(diagonal),
         }
         out = self._executor.launch(f"{KERNELS}.{form.module}", form.kernel, arguments)
         direct, exchange = layout.read_pairs(out, items, EDGE, nvir)
@@ -264,7 +265,7 @@ class NkiBackend(Backend):
             "neg": self._executor.upload(layout.cross_neg(eps_i, eps_j)),
             "nvir": nvir,
             "slices": naux // P,
-            "residents": layout.residents(max(nvir, left.b.nvir), naux),
+            "residents": layout.residents(max(nvir, left.b.nvir), naux, self._executor.target),
         }
         out = self._executor.launch(f"{KERNELS}.pair_energy_cross", "pair_energy_cross", arguments)
         return (layout.read_cross(out, EDGE),)

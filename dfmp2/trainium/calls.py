@@ -97,12 +97,13 @@ class PairForm:
 
     Attributes
     ----------
-    nvir, naux : padded; edge : occupied orbitals of a block
+    nvir, naux : padded; target : "gen2" (trn1) or "gen3" (trn2); edge : occupied orbitals of a block
     """
 
     nvir: int
     naux: int
     packed: bool
+    target: str = "gen2"
     edge: int = EDGE
 
     @property
@@ -118,12 +119,13 @@ class PairForm:
     @property
     def residents(self) -> int:
         """Blocks of B_i held at a time."""
-        return (layout.packed_residents if self.packed else layout.residents)(self.nvir, self.naux, self.edge)
+        most = layout.packed_residents if self.packed else layout.residents
+        return most(self.nvir, self.naux, self.target, self.edge)
 
-    def constants(self, diagonal: bool, target: str) -> dict[str, Any]:
+    def constants(self, diagonal: bool) -> dict[str, Any]:
         """Compile-time arguments; `diagonal` : both blocks are the same one."""
         found = {"nvir": self.nvir, "slices": self.naux // P, "residents": self.residents, "run": layout.RUN}
-        return {**found, "diagonal": diagonal, "transpose": target == "gen3"}
+        return {**found, "diagonal": diagonal, "transpose": self.target == "gen3"}
 
     def items(self, diagonal: bool) -> tuple[layout.Item, ...]:
         """Pairs in the order in which they are emitted."""
@@ -166,20 +168,22 @@ def pair_energy_calls(
     ------
     InputError : the variant does not exist for these sizes
     """
-    if variant not in variants(nvir, naux, edge):
-        raise InputError(f"variant {variant!r}: {nvir} virtual orbitals offer {', '.join(variants(nvir, naux, edge))}")
-    form = PairForm(layout.padded_nvir(nvir), layout.padded_naux(naux), variant == "packed", edge)
+    offered = variants(nvir, naux, target, edge)
+    if variant not in offered:
+        raise InputError(f"variant {variant!r}: {nvir} virtual orbitals offer {', '.join(offered)}")
+    form = PairForm(layout.padded_nvir(nvir), layout.padded_naux(naux), variant == "packed", target, edge)
     blocks = -(-nocc // edge)
     return tuple(
-        _call(form.module, form.kernel, form.tensors(diagonal) | form.constants(diagonal, target), count)
+        _call(form.module, form.kernel, form.tensors(diagonal) | form.constants(diagonal), count)
         for diagonal, count in ((False, blocks * (blocks - 1) // 2), (True, blocks))
         if count
     )
 
 
-def variants(nvir: int, naux: int, edge: int = EDGE) -> tuple[str, ...]:
-    """Variants of K3 for a shape, the best last."""
-    return VARIANTS if layout.packing(layout.padded_nvir(nvir), layout.padded_naux(naux), edge) else VARIANTS[:1]
+def variants(nvir: int, naux: int, target: str = "gen2", edge: int = EDGE) -> tuple[str, ...]:
+    """Variants of K3 for a shape, the best last; `target` : "gen2" or "gen3"."""
+    packed = layout.packing(layout.padded_nvir(nvir), layout.padded_naux(naux), target, edge)
+    return VARIANTS if packed else VARIANTS[:1]
 
 
 def cross_calls(
@@ -199,7 +203,7 @@ def cross_calls(
         "neg": Tensor((P, edge * edge)),
         "nvir": n,
         "slices": padded // P,
-        "residents": layout.residents(max(map(layout.padded_nvir, nvir)), padded, edge),
+        "residents": layout.residents(max(map(layout.padded_nvir, nvir)), padded, target, edge),
     }
     return (_call("pair_energy_cross", "pair_energy_cross", arguments, count),)
 
@@ -321,7 +325,7 @@ def programs(spins: tuple[Shape, ...], target: str, nao: int = 0) -> tuple[Progr
         spins = one_bucket(spins)
         wanted += [call for shape in spins for call in transform_calls(nao, *shape, generation)]
     for shape in spins:
-        wanted += pair_energy_calls(*shape, generation, variants(shape.nvir, shape.naux)[-1])
+        wanted += pair_energy_calls(*shape, generation, variants(shape.nvir, shape.naux, generation)[-1])
     if len(spins) == 2:
         alpha, beta = spins
         wanted += cross_calls((alpha.nocc, beta.nocc), (alpha.nvir, beta.nvir), alpha.naux, generation)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from dfmp2.errors import BackendUnavailable, InputError
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import CHIP, programs
 from dfmp2.trainium.costs import prediction
-from dfmp2.trainium.costs.chips import CHIPS
+from dfmp2.trainium.interpreter.rules import Settings
 from dfmp2.trainium.launch import compiler, environment, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
 from dfmp2.trainium.launch.cores import CoresBackend
@@ -32,6 +33,13 @@ from dfmp2.trainium.layout import padded_naux, padded_nvir
 
 __all__ = ["bucket", "cache_folder", "make", "named_lane", "predict", "refusal", "weigh"]
 
+TARGETS: dict[str, Literal["gen2", "gen3"]] = {
+    "trn1": "gen2",
+    "inf2": "gen2",
+    "gen2": "gen2",
+    "trn2": "gen3",
+    "gen3": "gen3",
+}
 COMPILE_SECONDS = 30.0  # per program; public reports name 10 s for a tiny kernel and 27 s for 88,000 statements
 
 
@@ -50,13 +58,26 @@ def make(name: str, threads: int, host: Host = HERE) -> Backend:
     Raises
     ------
     BackendUnavailable : a device does not answer
+    InputError : a chip that the interpreter does not know
     """
     if name == "nki-interpreter":
-        return NkiBackend(name, InterpreterExecutor())
+        return interpreter(host.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE") or "trn1")
     cores = visible_cores(host)
     if name in ("nki", "nki-xla") and len(cores) > 1:
         return GuardedBackend(ManyCores(name, cores, host))
     return GuardedBackend(NkiBackend(name, executor(name, None, host)))
+
+
+def interpreter(target: str) -> Backend:
+    """The kernels in the interpreter under the rules of a chip, by one of the names that NKI has for it.
+
+    Raises
+    ------
+    InputError : it does not know that chip
+    """
+    if target not in TARGETS:
+        raise InputError(f"NEURON_PLATFORM_TARGET_OVERRIDE={target}: nki-interpreter knows {', '.join(TARGETS)}")
+    return NkiBackend("nki-interpreter", InterpreterExecutor(Settings(target=TARGETS[target])))
 
 
 def visible_cores(host: Host = HERE) -> tuple[int, ...]:
@@ -78,8 +99,8 @@ class ManyCores(CoresBackend):
             compile_ahead(tuple(spins), toolchain.device_target(self._host) or "trn1", self._host)
 
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
-        """Predicted pair energies on one core of each chip, and on as many as there are here."""
-        return prediction.predict(spins) + prediction.predict(spins, cores=self.limits.workers)
+        """Predicted pair energies on one core of each chip, on all, and on as many as there are here."""
+        return prediction.offer(spins, self.limits.workers)
 
 
 def named_lane(name: str, host: Host = HERE) -> tuple[str, str]:
@@ -117,9 +138,9 @@ def _flag(name: str, host: Host) -> bool:
     return value
 
 
-def predict(spins: Sequence[Shape], chips: tuple[str, ...] = tuple(CHIPS)) -> tuple[Prediction, ...]:
-    """Predicted pair energies on one core of each chip; none where there is nothing to correlate."""
-    return prediction.predict(spins, chips=chips)
+def predict(spins: Sequence[Shape]) -> tuple[Prediction, ...]:
+    """Predicted pair energies on one core and on all cores of each chip; none where there is nothing to correlate."""
+    return prediction.offer(spins)
 
 
 def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool, host: Host = HERE) -> tuple[str | None, str]:
@@ -145,7 +166,8 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool, host: H
     told = (
         f"predicted {device:.2f} s on {cores} {target} core{'s' * (cores > 1)} "
         f"(device {found.usual:.3f}, from {found.device:.3f} to {found.slowest:.3f}, "
-        f"dispatch {found.dispatch:.3f}, transfers {found.link:.3f}, compiling {missing} programs {compiling:.0f}) "
+        f"dispatch {found.dispatch:.3f}, if queued {found.queued:.3f}, "
+        f"transfers {found.link:.3f}, compiling {missing} programs {compiling:.0f}) "
         f"against {host_seconds:.2f} s on the host ({'rates measured here' if measured else 'built-in rates'})"
     )
     return (lane, f"auto: {told}") if device < host_seconds else (None, f"auto: the host is faster: {told}")

@@ -32,8 +32,9 @@ GROUP = 64  # occupied orbitals of a half transform: fewer cost the Tensor Engin
 RUN = 256  # elements of a float32 row sum
 PART = 6144  # float32 numbers per partition of a part of B_j, which DMA writes
 STAGING = 2 * 1536 * 4  # bytes per partition of the staging tiles through which everything else comes that stays
-SBUF_BUDGET = 164_352  # bytes per partition that choosing more residents may reach
-PACKED_BUDGET = SBUF_BUDGET + 14 * 1024  # the same where leftover rows are packed; 180,224 are usable on gen2
+# Bytes per partition that choosing more residents may reach, plain and with leftover rows packed. Of 192 and 224 KiB
+# 180,224 and 212,992 are usable; the packed variant's own estimate of what it needs is closer.
+BUDGETS = {"gen2": (164_352, 178_688), "gen3": (204_800, 208_896)}
 TENSOR = 2**31  # bytes of a tensor in device memory: the DMA engines' offsets have 32 bits, and 4 GiB abort
 STRIDE = 8192  # bytes: powers of two from here on are no length of a row
 FAR = 1.0e3  # Eh, of padded virtual orbitals
@@ -106,10 +107,13 @@ def parts(nvir: int, naux: int) -> int:
     return found
 
 
-def residents(nvir: int, naux: int, edge: int = EDGE, extra: int = 0, budget: int = SBUF_BUDGET) -> int:
+def residents(
+    nvir: int, naux: int, target: str = "gen2", edge: int = EDGE, extra: int = 0, packed: bool = False
+) -> int:
     """B_i blocks to hold at a time: as many as fit, one where B_j comes in parts.
 
-    nvir, naux : padded; extra : bytes per partition that a variant needs besides; budget : bytes to stay within
+    nvir, naux : padded; target : "gen2" (trn1) or "gen3" (trn2); extra : bytes per partition that a variant needs
+    besides; packed : that variant's budget
     """
     if parts(nvir, naux) > 1:
         return 1
@@ -120,7 +124,9 @@ def residents(nvir: int, naux: int, edge: int = EDGE, extra: int = 0, budget: in
         4 * (3 * upper + 2 * lower_columns(nvir) + 2 * edge * edge + 3 * P + 9 * chunk) + 2 * block + STAGING + extra
     )
     columns = 4 * edge * sum(j + k for j, k in sum_columns(upper))
-    fitting = [n for n in range(1, edge + 1) if edge % n == 0 and fixed + n * (block + 2 * columns) <= budget]
+    fitting = [
+        n for n in range(1, edge + 1) if edge % n == 0 and fixed + n * (block + 2 * columns) <= BUDGETS[target][packed]
+    ]
     return max(fitting, default=1)
 
 
@@ -206,23 +212,23 @@ def _totals(part: NDArray[Any], chunks: list[tuple[int, int]]) -> Array:
     return np.array([sums[kinds == 0].sum(), 2 * sums[kinds == 1].sum()])
 
 
-def packing(nvir: int, naux: int, edge: int = EDGE) -> int:
+def packing(nvir: int, naux: int, target: str = "gen2", edge: int = EDGE) -> int:
     """How many pairs share a row tile in the packed variant: 2 or 4, or 0 where it does not apply.
 
-    nvir, naux : padded
+    nvir, naux : padded; target : "gen2" or "gen3"
     """
     height = nvir % P
     if height not in (32, 64) or nvir < P or parts(nvir, naux) > 1:
         return 0
     group = P // height
-    return group if packed_residents(nvir, naux, edge) % group == 0 else 0
+    return group if packed_residents(nvir, naux, target, edge) % group == 0 else 0
 
 
-def packed_residents(nvir: int, naux: int, edge: int = EDGE) -> int:
+def packed_residents(nvir: int, naux: int, target: str = "gen2", edge: int = EDGE) -> int:
     """B_i blocks that the packed variant holds."""
     height, full = nvir % P, nvir // P
     extra = 4 * ((naux // P + 6 + 4 * full) * P + 3 * height)
-    return residents(nvir, naux, edge, extra, PACKED_BUDGET)
+    return residents(nvir, naux, target, edge, extra, packed=True)
 
 
 def packed_tables(eps_vir: Array, diagonal: bool) -> Array:

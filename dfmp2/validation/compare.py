@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dfmp2.errors import ComparisonFailed, ConvergenceError, ResourceError
+from dfmp2.errors import ComparisonFailed, ConvergenceError, InputError, ResourceError
 from dfmp2.host import resources, threads
 from dfmp2.molecule.mole import build_auxiliary, build_mole, fitting_data
 from dfmp2.molecule.pyscf_shield import shielded
@@ -49,6 +49,8 @@ def recompute(
     ConvergenceError : PySCF's SCF does not converge now
     BackendError : there is no Psi4, or it failed
     """
+    if result.options.regulariser is not None:
+        raise InputError(f"--with {program} computes plain MP2, with which {result.method} cannot be compared")
     if program == "psi4":
         listener.stage(f"{result.reference.kind.upper()} and DF-MP2 with Psi4")
         theirs = run_psi4(result, count, timeout=timeout)
@@ -73,6 +75,8 @@ def recompute_exact(result: MP2Result, tolerance: float, count: int, listener: L
     ConvergenceError : the conventional SCF does not converge
     ComparisonFailed : it ends in another SCF solution
     """
+    if result.options.regulariser is not None or result.reference.kind == "rohf":
+        raise InputError(f"--exact has plain MP2 of RHF and UHF only, not {result.method} of {result.reference.kind}")
     budget = _budget()
     _require_memory(result, budget)
     # Planned above; PySCF's own estimates of what fits are other ones.

@@ -31,13 +31,15 @@ TABLES = {"main": "cases.json", "trnsci": "trnsci.json"}
 TAGS = {
     "rhf": "restricted reference",
     "uhf": "unrestricted reference",
+    "rohf": "restricted open-shell reference",
+    "kappa-mp2": "regularised pair energies",
     "df-scf": "density-fitted SCF",
     "conventional-scf": "SCF with four-centre integrals",
     "frozen-core": "core orbitals left out",
     "ecp": "effective core potential",
     "ghost": "ghost atoms",
     "combination": "interaction energy or basis set extrapolation: several calculations",
-    "gradient": "gradient (Eh/bohr), natural occupations, dipole moment",
+    "gradient": "gradient (Eh/bohr), natural occupations, dipole moment, polarizability",
     "optimized": "energy of a geometry that is optimised first",
     "conventional-mp2": "a reference without density fitting: the difference is shown, without a verdict",
     "kernel": "arrays with a known energy, no molecule",
@@ -58,13 +60,13 @@ class Calculation:
     ----------
     geometry : "O 0.0 0.0 0.22; @H ...", bohr; @ marks a ghost atom
     charge, multiplicity : of the molecule
-    reference : "rhf" or "uhf"
+    reference : "rhf", "uhf" or "rohf"
     basis, auxbasis : orbital and MP2 fitting set
     scf, scf_auxbasis : "df" with its fitting set, or "conventional" with None
     frozen_core : a number of orbitals per spin, or the name of a program's table
     scf_conv_tol : Eh, SCF convergence this entry needs
     gradient : whether gradient and densities are computed as well
-    frozen_virtual, os_scale, ss_scale : as of `dfmp2.Options`
+    frozen_virtual, method, kappa, os_scale, ss_scale, polarizability : as of `dfmp2.Options`
     constraints : the geometry is optimised first, under these constraints in geomeTRIC's format; None: it is not
     """
 
@@ -80,8 +82,11 @@ class Calculation:
     scf_conv_tol: float
     gradient: bool = False
     frozen_virtual: int = 0
+    method: str = "mp2"
+    kappa: float | None = None
     os_scale: float | None = None
     ss_scale: float | None = None
+    polarizability: bool = False
     constraints: str | None = None
 
     @property

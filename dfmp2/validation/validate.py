@@ -28,8 +28,8 @@ from dfmp2.host import resources, threads
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2 import energy
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
-from dfmp2.mp2.result import SCS, Certificate, MP2Result
-from dfmp2.options import Options
+from dfmp2.mp2.result import Certificate, MP2Result
+from dfmp2.options import SCS, Options
 from dfmp2.output.hdf5 import ENERGIES
 from dfmp2.progress import Silent
 from dfmp2.scf.reference import StartOrbitals
@@ -46,9 +46,9 @@ AGAINST_TOLERANCE = 1e-8  # Eh; 2.5e-9 seen, with core potentials
 AGAINST_REASON = "recomputed from scratch with the same bases; two converged SCFs, E(corr) of first order in theirs"
 OF_ENTRIES = (  # options
     *("basis", "reference", "scf", "scf_auxbasis", "scf_conv_tol", "auxbasis", "frozen_core"),
-    *("frozen_virtual", "os_scale", "ss_scale"),
+    *("frozen_virtual", "method", "kappa", "os_scale", "ss_scale", "polarizability"),
 )
-OF_SCF = ("scf_total_energy", "nuclear_repulsion_energy")  # energies without pairs
+OF_SCF = ("scf_total_energy", "nuclear_repulsion_energy", "mp2_singles_energy")  # energies without pairs
 NAMES = {"pyscf": "PySCF", "psi4": "Psi4"}
 
 Values = dict[str, float]
@@ -203,6 +203,8 @@ class Other:
         """
         if calculation not in self._found:
             result = self._session.result(calculation)
+            if calculation.reference == "rohf" or calculation.method != "mp2":
+                raise UnsupportedByBackend(f"{self.name} is asked for plain MP2 of RHF and UHF only")
             try:  # every difference is judged by the entry, so any is let through here
                 check = recompute(result, float("inf"), self._session.threads, Silent(), program=self.program)
             except Interrupted:
@@ -330,7 +332,8 @@ def _with_gradient(*arguments: Any, **more: Any) -> MP2Result:
 
 
 def _derivatives(result: MP2Result) -> Values:
-    """Components of the gradient (Eh/bohr), natural occupations and dipole moments (debye) by name, where there are."""
+    """Components of the gradient (Eh/bohr), natural occupations, dipole moments (debye) and polarizabilities (bohr^3)
+    by name, where there are; what the correlation adds to dipole moments is in e bohr."""
     found, own = result.gradient, result.properties
     if found is None or own is None:
         return {}
@@ -347,4 +350,15 @@ def _derivatives(result: MP2Result) -> Values:
     }
     dipoles = {"scf": own.scf_dipole, "unrelaxed": own.unrelaxed_dipole, "relaxed": own.relaxed_dipole}
     lengths = {f"{kind} dipole / debye": DEBYE * float(np.linalg.norm(value)) for kind, value in dipoles.items()}
-    return components | occupations | lengths
+    added = zip("xyz", own.relaxed_dipole - own.scf_dipole, strict=True)
+    lengths |= {f"correlation dipole {axis}": float(value) for axis, value in added}
+    polarizability = result.polarizability
+    if polarizability is None:
+        return components | occupations | lengths
+    more = zip("xyz", np.diag(polarizability.relaxed - polarizability.scf), strict=True)
+    return (
+        components
+        | occupations
+        | lengths
+        | {f"correlation polarizability {axis}{axis}": float(value) for axis, value in more}
+    )

@@ -13,6 +13,7 @@ FORMATS = (("float32", 0, 11), ("bfloat16", 1, 7), ("float16", 2, 10))
 FUNCTIONS = ("Vector reciprocal", "Vector sum with a column", "Scalar square", "Scalar reciprocal", "Scalar rsqrt")
 LOW, HIGH = 0.1, 300.0  # Eh: denominators of small and large gaps, deep core orbitals included
 ROUNDED = 2.0**-24  # relative error of a correctly rounded float32 operation
+MENDED = 2e-4  # relative error of a reciprocal that a Newton step, which squares it, makes as good as rounding
 GOOD = 4 * ROUNDED  # what the certificate's estimate allows for each step
 
 PE_MODEL = "dfmp2.trainium.interpreter.rules:Settings.pe_model"
@@ -64,8 +65,9 @@ def functions(bench: Bench) -> Numbers:
 def decide_functions(found: Numbers) -> Decision:
     """P3's rule: reciprocal and sum with a column of the Vector Engine, and square of the Scalar Engine are needed."""
     error = {name: found[f"{name}, largest relative error"] for name in FUNCTIONS}
+    mended = GOOD < error["Vector reciprocal"] <= MENDED
     needed = {
-        "Vector reciprocal": "a pair kernel without a reciprocal (Laplace transform)",
+        "Vector reciprocal": "the Newton step" if mended else "a pair kernel without a reciprocal (Laplace transform)",
         "Vector sum with a column": "denominators from nl.relu with a bias on the Scalar Engine",
         "Scalar square": "squares from tensor_tensor on the Vector Engine",
     }
@@ -76,6 +78,7 @@ def decide_functions(found: Numbers) -> Decision:
             "dfmp2.trainium.kernels.pair_energy:emit_chunk",
             "as it is" if not bad else "; ".join(needed[name] for name in bad),
         ),
+        Setting("dfmp2.trainium.kernels.tiles:NEWTON", str(mended)),
         Setting("dfmp2.backends.contract:PAIR_TOLERANCE", f"{max(2e-6, 8 * worst):.0e}"),
     )
     if bad:

@@ -21,6 +21,7 @@ from dfmp2.trainium.costs import prediction
 from dfmp2.trainium.costs.chips import BY_TARGET, Assumptions
 from dfmp2.trainium.costs.schedule import settle
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
+from dfmp2.trainium.launch import toolchain
 from dfmp2.trainium.layout import EDGE
 from neuron_probes.probe import Check, ProbeError
 
@@ -47,6 +48,7 @@ class DeviceBench:
 
     def __init__(self, executor: Any, compiling: Callable[[Sizes, int], tuple[float, float]]) -> None:
         self.name = str(executor.lane)
+        self._begun = time.perf_counter()
         self._executor = executor
         self._compiling = compiling
 
@@ -87,6 +89,31 @@ class DeviceBench:
         pair_energies([operand], backend)
         return float(self._programs() - before)
 
+    def device(self, source: str, kernel: str, arguments: dict[str, Any]) -> float:
+        """Mean milliseconds by nrtpy's `benchmark` in device mode (SDK 2.32 on); NaN where there is no such clock."""
+        resident = self._resident(arguments)
+        program = program_of(source, kernel, resident)
+        self._executor.launch(source, kernel, resident)
+        loaded = getattr(self._executor, "_loaded", {}).get(program)
+        if loaded is None or not hasattr(loaded.model, "benchmark"):
+            return math.nan
+        inputs = {name: resident[name].value for name, _ in program.tensors}
+        try:
+            return float(loaded.model.benchmark(inputs=inputs, benchmark_iter=20, mode="device").mean_ms)
+        except RuntimeError:  # documented: no events were captured
+            return math.nan
+
+    def watch(self, source: str, kernel: str, arguments: dict[str, Any], seconds: float) -> list[tuple[float, float]]:
+        """Seconds since this bench was made, right after the runtime, and of each launch."""
+        resident = self._resident(arguments)
+        self._executor.launch(source, kernel, resident)  # loads
+        found = []
+        while not found or found[-1][0] < seconds:
+            begin = time.perf_counter()
+            self._executor.launch(source, kernel, resident)
+            found.append((begin - self._begun, time.perf_counter() - begin))
+        return found
+
     def compilation(self, shape: tuple[int, int, int], edge: int) -> tuple[float, float]:
         """Seconds and peak bytes, compiled anew."""
         return self._compiling(shape, edge)
@@ -106,14 +133,15 @@ class ModelBench:
 
     Parameters
     ----------
-    settings : of the interpreter; the default is the arithmetic that the documentation describes
+    settings : of the interpreter; the default is this host's chip, else trn1, in documented arithmetic
     """
 
     name = "model"
     few, many = 8, 24  # times grow evenly with the turns, so that few will do
 
     def __init__(self, settings: Settings | None = None) -> None:
-        self._settings = settings or Settings()
+        here = Settings(target="gen3" if toolchain.device_target() == "trn2" else "gen2")
+        self._settings = replace(settings or here, measured=False)  # a chip is slow where the interpreter refuses
         self._counting = replace(self._settings, arithmetic=False)
         self._chip = BY_TARGET[self._settings.target]
         self._spans: dict[Program, float] = {}
@@ -155,6 +183,15 @@ class ModelBench:
             known = {call.neff for call in calls.pair_energy_calls(3 * EDGE, NVIR, 128)}
             return float(len({call.neff for call in calls.pair_energy_calls(blocks * EDGE, NVIR, 128)} - known))
         return float(len({call.neff for call in calls.pair_energy_calls(blocks * EDGE, NVIR, 128)}))
+
+    def device(self, source: str, kernel: str, arguments: dict[str, Any]) -> float:
+        """The makespan of the schedule."""
+        _, trace = run_kernel(source, kernel, arguments, self._counting)
+        return settle(trace, self._chip, Assumptions())[0].makespan / 1e6
+
+    def watch(self, source: str, kernel: str, arguments: dict[str, Any], seconds: float) -> list[tuple[float, float]]:
+        """Not predicted."""
+        return []
 
     def compilation(self, shape: tuple[int, int, int], edge: int) -> tuple[float, float]:
         """Not predicted."""

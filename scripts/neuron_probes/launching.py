@@ -12,12 +12,14 @@ from dfmp2.trainium.calls import SHAPES
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions
 from dfmp2.trainium.costs.schedule import schedule_call
 from dfmp2.trainium.interpreter.rules import Shape
+from dfmp2.trainium.launch import toolchain
 from neuron_probes.arithmetic import ELEMENTWISE
 from neuron_probes.probe import Bench, Decision, Numbers, Setting
 
 DISPATCH = "dfmp2.trainium.costs.prediction:"
 SIZES = (("medium", 8), ("medium", 16), ("large", 16))  # 6, 25 and 85 thousand statements
 QUEUED = 10
+ON_DEVICE = "pair block, by the device's clock, ms"
 MANY = 100
 LONGEST = 600.0  # s that compiling one program may take
 MOST_MEMORY = 24 * 2**30  # bytes, of the 32 GiB of a trn1.2xlarge
@@ -26,7 +28,8 @@ MOST_MEMORY = 24 * 2**30  # bytes, of the 32 GiB of a trn1.2xlarge
 def queue(bench: Bench) -> Numbers:
     """P6: ms of one call and of each further call in a queue, of a kernel that does nothing and of a pair block."""
     tiny = {"x": np.ones((128, 64), np.float32), "rounds": 1}
-    block = calls.pair_energy_calls(*SHAPES["medium"])[0]
+    generation = CHIPS[toolchain.device_target() or "trn1"].target
+    block = calls.pair_energy_calls(*SHAPES["medium"], generation)[0]
     rng = np.random.default_rng(6)
     given = {
         name: rng.uniform(0.1, 1.0, value.shape).astype(np.float32) if isinstance(value, Shape) else value
@@ -42,20 +45,21 @@ def queue(bench: Bench) -> Numbers:
         ten = bench.calls(source, kernel, arguments, QUEUED)
         found[f"{name}, one call, ms"] = one * 1e3
         found[f"{name}, each further call, ms"] = (ten - one) / (QUEUED - 1) * 1e3
-    return found
+    return {**found, ON_DEVICE: bench.device(block.source, block.kernel, given)}
 
 
 def decide_queue(found: Numbers) -> Decision:
     """P6's rule: a queued block may take little more than its own predicted time."""
     own, busy = predicted_block()
     submit, trip = found["empty kernel, each further call, ms"], found["empty kernel, one call, ms"]
-    further = found["pair block, each further call, ms"]
+    further, device = found["pair block, each further call, ms"], found[ON_DEVICE]
     hidden = further < own + 0.5 * submit
-    use = busy / further
+    use = busy / (further if math.isnan(device) else device)
     text = "dispatch hides behind the call before it" if hidden else "dispatch adds to every call: larger blocks pay"
     gaps = "" if use >= 0.85 else "; below 85 %: profile it, and give every pair tiles of its own again"
     return Decision(
-        f"{text}; the Tensor Engine works {100 * use:.0f} % of a queued block's {further:.2f} ms{gaps}",
+        f"{text}; the Tensor Engine works {100 * use:.0f} % of a block, which takes {further:.2f} ms in a queue, "
+        f"{device:.2f} by the device's clock and {own:.2f} by the model{gaps}",
         (
             Setting(f"{DISPATCH}SUBMIT", f"{0.0 if hidden else submit:.2f}"),
             Setting(f"{DISPATCH}ROUND_TRIP", f"{trip:.2f}"),
@@ -66,8 +70,9 @@ def decide_queue(found: Numbers) -> Decision:
 
 @cache
 def predicted_block() -> tuple[float, float]:
-    """Predicted ms of an off-diagonal block of the medium shape on trn1, and of its Tensor Engine."""
-    _, account, _ = schedule_call(calls.pair_energy_calls(*SHAPES["medium"])[0], CHIPS["trn1"], Assumptions())
+    """Predicted ms of an off-diagonal block of the medium shape on this chip, and of its Tensor Engine."""
+    chip = CHIPS[toolchain.device_target() or "trn1"]
+    _, account, _ = schedule_call(calls.pair_energy_calls(*SHAPES["medium"], chip.target)[0], chip, Assumptions())
     return account.makespan / 1e6, account.busy["tensor"] / 1e6
 
 

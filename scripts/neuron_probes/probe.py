@@ -43,6 +43,14 @@ class Bench(Protocol):
         """Programs compiled for all pairs of `blocks` blocks of occupied orbitals."""
         ...
 
+    def device(self, source: str, kernel: str, arguments: dict[str, Any]) -> float:
+        """Milliseconds of one launch by the device's own clock; NaN where the lane does not tell."""
+        ...
+
+    def watch(self, source: str, kernel: str, arguments: dict[str, Any], seconds: float) -> list[tuple[float, float]]:
+        """Seconds since the start and of each launch, for `seconds` from the start of the runtime; [] if unknown."""
+        ...
+
     def compilation(self, shape: tuple[int, int, int], edge: int) -> tuple[float, float]:
         """Seconds and peak bytes of memory to compile the pair kernel of a shape; NaN where that is not known."""
         ...
@@ -77,7 +85,7 @@ class Probe:
 
     Attributes
     ----------
-    name : P1 to P9
+    name : P1, P2, ...
     question : what is not known without a device
     ask : measures on a bench; the numbers by name, with their unit in the name
     decide : from numbers to the decision

@@ -1,8 +1,8 @@
-"""The nine probes, in the order in which their answers matter."""
+"""The probes: P1 to P9 ask what documentation leaves open, P10 to P12 whether what others met holds here."""
 
 from __future__ import annotations
 
-from neuron_probes import arithmetic, launching, rates
+from neuron_probes import arithmetic, launching, platform, rates
 from neuron_probes.probe import Probe
 
 PROBES = (
@@ -23,4 +23,8 @@ PROBES = (
     Probe("P8", "How long and how much memory does compiling 6, 25 and 85 thousand statements take?",
           launching.compilation, launching.decide_compilation),
     Probe("P9", "Does a hardware loop with a counter in SBUF work?", arithmetic.counted_loop, arithmetic.decide_loop),
+    Probe("P10", "Is the bias of an activation added?", platform.biases, platform.decide_biases),
+    Probe("P11", "From which size on do tiles that transfers have written slow down streaming?", platform.residents,
+          platform.decide_residents),
+    Probe("P12", "How slow are the first seconds after the runtime has started?", platform.ramp, platform.decide_ramp),
 )  # fmt: skip

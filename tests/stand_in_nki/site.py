@@ -20,13 +20,14 @@ from dfmp2.trainium.launch.environment import HERE
 
 PACKAGES = Path(__file__).parent / "packages"
 SOUND = {
-    "nki": "0.5.0",
-    "neuronx-cc": "2.26.6360.0",
+    "nki": "0.6.0",
+    "neuronx-cc": "2.27.5334.0",
     "nrtpy": "0.3",
     "torch-xla": metadata.version("torch").split("+")[0],
     "torch-neuronx": "2.9.0.2.15.32035",
     "libneuronxla": "2.2.16408.0",
 }
+SUMMARY = "a stand-in, not the package of AWS"  # nothing that was made with it may look like a device
 OURS = ("nki", "nrtpy", "spike", "torch_xla", "libneuronxla", "torch_neuronx", "dfmp2.trainium.kernels")
 NEURON = ("NEURON_", "PJRT_", "NKI_", "DFMP2_", "STAND_IN_")
 
@@ -53,6 +54,7 @@ class Site:
         self.counter.parent.mkdir(parents=True, exist_ok=True)
         self.counter.write_text("7")
         self.patch.setenv("STAND_IN_COUNTER", str(self.counter))
+        self.patch.setenv("STAND_IN_PRODUCT", str(root / "sys/devices/virtual/dmi/id/product_name"))
 
     def install(self, **versions: str | None) -> None:
         """Install the packages; None leaves one out, a version replaces the sound one."""
@@ -63,7 +65,8 @@ class Site:
             name = package.replace("-", "_")
             information = site / f"{name}-{version}.dist-info"
             information.mkdir(parents=True)
-            (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+            text = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\nSummary: {SUMMARY}\n"
+            (information / "METADATA").write_text(text)
             if (PACKAGES / name).is_dir():
                 shutil.copytree(PACKAGES / name, site / name)
         self.patch.syspath_prepend(site)
@@ -78,6 +81,14 @@ class Site:
             tool.write_text("#!/bin/sh\n")
             tool.chmod(0o755)
         self.patch.setenv("PATH", f"{self.folder / 'bin'}:/usr/bin:/bin")
+
+    def processes(self) -> None:
+        """Let other Python processes find this machine, too."""
+        text = "import pathlib\nfrom dfmp2.backends import registry\n"
+        text += "from dfmp2.trainium.launch.environment import HERE\n"
+        text += f"root = pathlib.Path({str(self.folder / 'root')!r})\nobject.__setattr__(HERE, 'root', root)\n"
+        text += "registry.NEURON_DEVICES = f'{root}{registry.NEURON_DEVICES}'\n"
+        (self.folder / "site" / "sitecustomize.py").write_text(text)
 
     def fault(self, name: str) -> None:
         """Let something go wrong."""

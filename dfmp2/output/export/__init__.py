@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dfmp2.errors import InputError
 from dfmp2.molecule.text import printable
 from dfmp2.molecule.xyz import write_xyz
 from dfmp2.mp2.result import MP2Result
+from dfmp2.output.export.densities import cube
 from dfmp2.output.export.molden import molden
 from dfmp2.output.export.qcschema import qcschema
 from dfmp2.output.export.trexio import trexio
@@ -33,32 +34,45 @@ def xyz(result: MP2Result) -> bytes:
 
 
 class Format(NamedTuple):
-    """A file format: what makes its bytes, the ending of its files, and what is in it."""
+    """A file format: what makes its bytes, the ending of its files, what is in it, and options of its own."""
 
-    write: Callable[[MP2Result], bytes]
+    write: Callable[..., bytes]
     ending: str
     holds: str
+    options: tuple[str, ...] = ()
 
 
 FORMATS = {
-    "molden": Format(molden, ".molden", "geometry, basis, SCF orbitals; up to g functions"),
+    "molden": Format(molden, ".molden", "geometry, basis, orbitals; up to g functions", ("orbitals", "of")),
     "trexio": Format(trexio, ".trexio.h5", "geometry, basis, core potentials, SCF orbitals"),
-    "qcschema": Format(qcschema, ".qcschema.json", "AtomicResult: input, all energies, basis, SCF orbitals"),
+    "qcschema": Format(
+        qcschema, ".qcschema.json", "AtomicResult: input, all energies, basis, SCF orbitals", ("schema_version",)
+    ),
     "xyz": Format(xyz, ".xyz", "geometry, energies in the comment line"),
+    "cube": Format(
+        *(cube, ".cube", "a density or an orbital on a grid"),
+        ("density", "spin", "orbital", "orbitals", "of", "spacing", "margin"),
+    ),
 }
 
 
-def export(result: MP2Result, to: str) -> bytes:
+def export(result: MP2Result, to: str, **options: Any) -> bytes:
     """A result in another program's format.
 
     Parameters
     ----------
     to : a name in FORMATS
+    options : of that format
 
     Raises
     ------
-    InputError : unknown format, a package is missing, or the format cannot hold this result
+    InputError : unknown format, an option of another one, a package is missing, or it cannot hold this result
+    ResultFileError : the result does not hold the density that was asked for
     """
     if to not in FORMATS:
         raise InputError(f"--to {to}: unknown format; expected one of {', '.join(FORMATS)}")
-    return FORMATS[to].write(result)
+    for name in options:
+        if name not in FORMATS[to].options:
+            owners = " and ".join(other for other, form in FORMATS.items() if name in form.options)
+            raise InputError(f"--{name.replace('_', '-')} belongs to --to {owners}, not to --to {to}: leave it out")
+    return FORMATS[to].write(result, **options)

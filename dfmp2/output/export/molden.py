@@ -23,11 +23,15 @@ from dfmp2.molecule.mole import Shell, ao_shells
 from dfmp2.molecule.text import printable
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.export import conventions
+from dfmp2.output.export.densities import SAID, natural_orbitals
 
 if TYPE_CHECKING:
     from dfmp2.output.study import Study
 
+Array = NDArray[np.float64]
+
 LETTERS = "spdfg"
+SPINS = ("Alpha", "Beta")
 
 
 def normal_modes(study: Study) -> bytes:
@@ -50,15 +54,23 @@ def _row(point: NDArray[np.float64]) -> str:
     return " ".join(f"{x:.12f}" for x in point)
 
 
-def molden(result: MP2Result) -> bytes:
-    """A Molden file of the SCF orbitals, 17 significant digits.
+def molden(result: MP2Result, orbitals: str = "scf", of: str | None = None) -> bytes:
+    """A Molden file of the SCF orbitals, or of natural orbitals, 17 significant digits.
+
+    Parameters
+    ----------
+    orbitals : "scf" or "natural"; natural orbitals have no energies, for which 0 is written
+    of : density of natural orbitals, "scf", "unrelaxed" or "relaxed"; None for relaxed
 
     Raises
     ------
     InputError : the basis has functions beyond g
+    ResultFileError : the result does not hold the density
     NumericalError : the stored orbitals do not belong to the stored basis
     """
     molecule = result.molecule
+    if of is not None and orbitals == "scf":
+        raise InputError("--of names the density of natural orbitals: add --orbitals natural, or leave it out")
     highest = max(shell[0] for element in result.orbital_basis.elements.values() for shell in element.shells)
     if highest >= len(LETTERS):
         raise InputError(
@@ -66,7 +78,15 @@ def molden(result: MP2Result) -> bytes:
             "ends at g (4): use --to trexio or --to qcschema"
         )
     shells = ao_shells(molecule, result.orbital_basis, result.reference.mo_coeff)
-    lines = ["[Molden Format]", "[Title]", _title(result), "[Atoms] AU"]
+    if orbitals == "natural":
+        occupations, coeff = natural_orbitals(result, of or "relaxed")
+        sets = [("Alpha", np.zeros_like(occupations), occupations, coeff)]
+        title = f"natural orbitals {SAID[of or 'relaxed']}, "
+    else:
+        reference = result.reference
+        sets = list(zip(SPINS, reference.mo_energy, reference.mo_occ, reference.mo_coeff, strict=False))
+        title = ""
+    lines = ["[Molden Format]", "[Title]", f" {title}{_title(result)}", "[Atoms] AU"]
     centres = zip(molecule.symbols, molecule.ghost, molecule.numbers, molecule.coordinates, strict=True)
     for place, (symbol, ghost, number, point) in enumerate(centres, start=1):
         lines.append(f"{symbol} {place} {0 if ghost else number} " + " ".join(f"{x:.17g}" for x in point))
@@ -76,7 +96,8 @@ def molden(result: MP2Result) -> bytes:
     lines += ["[5D]", "[7F]", "[9G]"]
     cores = [f"{place} : {core}" for place, core in enumerate(conventions.core_electrons(result), start=1) if core]
     lines += ["[Core]", *cores] if cores else []
-    lines += ["[MO]", *_orbitals(result, conventions.rows((shell.momentum for shell in shells), conventions.molden))]
+    order = conventions.rows((shell.momentum for shell in shells), conventions.molden)
+    lines += ["[MO]", *(line for one in sets for line in _orbitals(*one, order))]
     return ("\n".join(lines) + "\n").encode("ascii", "backslashreplace")
 
 
@@ -86,7 +107,7 @@ def _title(result: MP2Result) -> str:
     relativity = ", spin-free X2C" if result.options.relativity == "x2c" else ""
     field = "" if charges is None else f", in the field of {len(charges)} point charges (not in this file)"
     return printable(
-        f" {result.reference.kind.upper()}/{result.orbital_basis.name} orbitals of dfmp2 {result.provenance.version}, "
+        f"{result.reference.kind.upper()}/{result.orbital_basis.name} orbitals of dfmp2 {result.provenance.version}, "
         f"charge {molecule.charge}, multiplicity {molecule.multiplicity}{relativity}{field}"
     )
 
@@ -96,12 +117,7 @@ def _shell(shell: Shell) -> Iterator[str]:
     yield from (f"{a:.17g} {c:.17g}" for a, c in zip(shell.exponents, shell.coefficients, strict=True))
 
 
-def _orbitals(result: MP2Result, order: NDArray[np.intp]) -> Iterator[str]:
-    reference = result.reference
-    for spin, name in zip(range(reference.nspin), ("Alpha", "Beta"), strict=False):
-        orbitals = zip(
-            reference.mo_energy[spin], reference.mo_occ[spin], reference.mo_coeff[spin][order].T, strict=True
-        )
-        for energy, occ, column in orbitals:
-            yield from ("Sym= A", f"Ene= {energy:.17g}", f"Spin= {name}", f"Occup= {occ:.10f}")
-            yield from (f"{row} {value:.17g}" for row, value in enumerate(column, start=1))
+def _orbitals(spin: str, energies: Array, occupations: Array, coeff: Array, order: NDArray[np.intp]) -> Iterator[str]:
+    for energy, occ, column in zip(energies, occupations, coeff[order].T, strict=True):
+        yield from ("Sym= A", f"Ene= {energy:.17g}", f"Spin= {spin}", f"Occup= {occ:.10f}")
+        yield from (f"{row} {value:.17g}" for row, value in enumerate(column, start=1))

@@ -37,7 +37,7 @@ PROTOCOLS = {  # what each protocol keeps, as in QCElemental
     "occupations_and_eigenvalues": ("eigenvalues", "occupations"),
 }
 SAME_NAMES = (  # here and in the schema
-    "scf_total_energy",
+    "mp2_singles_energy",
     "mp2_same_spin_correlation_energy",
     "mp2_opposite_spin_correlation_energy",
     "mp2_correlation_energy",
@@ -45,14 +45,15 @@ SAME_NAMES = (  # here and in the schema
 )
 
 
-def qcschema(result: MP2Result, version: int = 1) -> bytes:
+def qcschema(result: MP2Result, schema_version: int = 1) -> bytes:
     """An AtomicResult with orbitals, orbital energies and basis, as JSON.
 
     Raises
     ------
     NumericalError : the stored orbitals do not belong to the stored basis
     """
-    document = atomic_result(result, _atomic_input(result, version), version, "all", result.mp2_correlation_energy)
+    given = _atomic_input(result, schema_version)
+    document = atomic_result(result, given, schema_version, "all")
     return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
 
 
@@ -61,7 +62,6 @@ def atomic_result(
     given: Mapping[str, Any],
     version: int,
     kept: str,
-    correlation: float,
     returned: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The AtomicResult that answers an AtomicInput.
@@ -71,7 +71,6 @@ def atomic_result(
     given : the AtomicInput; handed back as it came
     version : of the schema, 1 or 2
     kept : protocol `wavefunction`, one of PROTOCOLS
-    correlation : correlation energy of the method asked for, Eh
     returned : what is returned, under its name: `return_gradient` or `return_hessian`, flat, or `properties`; None for
         the total energy
 
@@ -85,8 +84,8 @@ def atomic_result(
         "schema_name": OUTPUT_NAMES[version],
         "schema_version": version,
         "molecule": given["molecule"],
-        "properties": _properties(result, correlation) | _derivatives(result, returned),
-        "return_result": result.scf_total_energy + correlation if returned is None else next(iter(returned.values())),
+        "properties": _properties(result) | _derivatives(result, returned),
+        "return_result": result.total_energy if returned is None else next(iter(returned.values())),
         "success": True,
         "provenance": {
             **asdict(result.provenance),
@@ -97,7 +96,7 @@ def atomic_result(
             "backend_details": list(result.provenance.backend_details),
         },
         "stdout": None if protocols.get("stdout") is False else report(result),
-        "extras": {"qcvars": _qcvars(result, correlation), "dfmp2": result.to_dict()},
+        "extras": {"qcvars": _qcvars(result), "dfmp2": result.to_dict()},
     }
     if given.get("id") is not None:
         answer["id"] = given["id"]
@@ -121,7 +120,7 @@ def _atomic_input(result: MP2Result, version: int) -> dict[str, Any]:
         keywords |= {"point_charges": result.molecule.point_charges.tolist(), "point_charge_units": "bohr"}
     specification = {
         "driver": "energy",
-        "model": {"method": "mp2", "basis": result.orbital_basis.name},
+        "model": {"method": result.method, "basis": result.orbital_basis.name},
         "keywords": keywords,
         "protocols": {"wavefunction": "all"},
         "extras": {},
@@ -150,7 +149,7 @@ def _molecule(molecule: Molecule, version: int) -> dict[str, Any]:
     }
 
 
-def _properties(result: MP2Result, correlation: float) -> dict[str, float | int]:
+def _properties(result: MP2Result) -> dict[str, float | int]:
     alpha, beta = result.molecule.check_electrons(result.orbital_basis.ecp_electrons)
     return {
         "calcinfo_nbasis": result.sizes.nao,
@@ -159,24 +158,30 @@ def _properties(result: MP2Result, correlation: float) -> dict[str, float | int]
         "calcinfo_nbeta": beta,
         "calcinfo_natom": result.sizes.natom,
         "nuclear_repulsion_energy": result.reference.nuclear_repulsion_energy,
-        "return_energy": result.scf_total_energy + correlation,
+        "return_energy": result.total_energy,
         "scf_iterations": result.reference.cycles,
-        "mp2_singles_energy": 0.0,  # of canonical RHF and UHF orbitals
-        "mp2_doubles_energy": result.mp2_correlation_energy,
-        **{name: getattr(result, name) for name in SAME_NAMES},
+        "scf_total_energy": result.scf_total_energy,
+        **({} if result.options.regulariser else _mp2(result)),
     }
 
 
+def _mp2(result: MP2Result) -> dict[str, float]:
+    """The energies of plain MP2, Eh."""
+    return {"mp2_doubles_energy": result.pairs.correlation_energy} | {n: getattr(result, n) for n in SAME_NAMES}
+
+
 def _derivatives(result: MP2Result, returned: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Gradient, Hessian and dipole moments where there are some, e bohr."""
+    """Gradient, Hessian, dipole moments (e bohr), quadrupole moment of the SCF (e bohr^2) where there are some."""
     derivatives = {name: value for name, value in (returned or {}).items() if name != "properties"}
     if result.properties is None:
         return derivatives
     dipoles = {"scf": result.properties.scf_dipole, "mp2": result.properties.relaxed_dipole}
+    if result.properties.quadrupole is not None:
+        derivatives["scf_quadrupole_moment"] = result.properties.quadrupole[0].ravel().tolist()
     return derivatives | {f"{name}_dipole_moment": dipole.tolist() for name, dipole in dipoles.items()}
 
 
-def _qcvars(result: MP2Result, correlation: float) -> dict[str, float]:
+def _qcvars(result: MP2Result) -> dict[str, float]:
     """Energies under the upper-case names that Psi4 and QCEngine use, Eh."""
     scf = result.scf_total_energy
     methods = {
@@ -185,16 +190,21 @@ def _qcvars(result: MP2Result, correlation: float) -> dict[str, float]:
         "SOS-MP2": result.sos_mp2_correlation_energy,
         "CUSTOM SCS-MP2": result.scaled_mp2_correlation_energy,
     }
+    if result.options.regulariser is not None:
+        methods = {result.options.correlation.title.upper(): result.correlation_energy}
+    parts = {
+        "MP2 SAME-SPIN CORRELATION ENERGY": result.mp2_same_spin_correlation_energy,
+        "MP2 OPPOSITE-SPIN CORRELATION ENERGY": result.mp2_opposite_spin_correlation_energy,
+        "MP2 SINGLES ENERGY": result.mp2_singles_energy,
+        "MP2 DOUBLES ENERGY": result.pairs.correlation_energy,
+    }
     known = {name: energy for name, energy in methods.items() if energy is not None}
     return {
         "NUCLEAR REPULSION ENERGY": result.reference.nuclear_repulsion_energy,
         **dict.fromkeys(("HF TOTAL ENERGY", "SCF TOTAL ENERGY", "CURRENT REFERENCE ENERGY"), scf),
-        "MP2 SAME-SPIN CORRELATION ENERGY": result.mp2_same_spin_correlation_energy,
-        "MP2 OPPOSITE-SPIN CORRELATION ENERGY": result.mp2_opposite_spin_correlation_energy,
-        "MP2 SINGLES ENERGY": 0.0,
-        "MP2 DOUBLES ENERGY": result.mp2_correlation_energy,
-        "CURRENT CORRELATION ENERGY": correlation,
-        "CURRENT ENERGY": scf + correlation,
+        **({} if result.options.regulariser else parts),
+        "CURRENT CORRELATION ENERGY": result.correlation_energy,
+        "CURRENT ENERGY": result.total_energy,
         **{f"{name} CORRELATION ENERGY": energy for name, energy in known.items()},
         **{f"{name} TOTAL ENERGY": scf + energy for name, energy in known.items()},
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -66,7 +66,7 @@ def first(names: Sequence[str], most: int) -> str:
 def _lanes(anchor: str, group: Group) -> Section:
     """The same calculation by several backends or precisions: differences to the most exact one."""
     base = group[0]
-    names = ("scf_total", "mp2_same_spin_correlation", "mp2_opposite_spin_correlation", "mp2_correlation")
+    names = ("scf_total", "same_spin_correlation", "opposite_spin_correlation", "correlation")
     rows = []
     for entry in group:
         r, certificate = entry.result, entry.result.certificate
@@ -77,7 +77,7 @@ def _lanes(anchor: str, group: Group) -> Section:
             worst = max(float(np.abs(m - theirs[k]).max(initial=0.0)) for k, m in r.pairs.channels().items())
             shown = [*map(difference, gaps), size(worst)]
         said = "" if certificate is None or r.precision == "fp64" else size(certificate.correlation_error)
-        rows.append((entry.name, f"{r.backend}, {r.precision}", energy(r.mp2_correlation_energy), *shown, said))
+        rows.append((entry.name, f"{r.backend}, {r.precision}", energy(r.correlation_energy), *shown, said))
     heads = ("#E(corr) / Eh", "#Δ E(HF)", "#Δ E(SS)", "#Δ E(OS)", "#Δ E(corr)", "#largest Δ pair", "#bound")
     times = [
         (
@@ -108,7 +108,7 @@ def _series(anchor: str, group: Group) -> Section:
     """One molecule and method in several bases, with the two-point limit where it is defined."""
     limit, rows = basis_limit(group), list[tuple[Any, ...]]()
     names = [entry.result.orbital_basis.name for entry in group]
-    correlation = [entry.result.mp2_correlation_energy for entry in group]
+    correlation = [entry.result.correlation_energy for entry in group]
     above = [entry.result.scf_total_energy - group[-1].result.scf_total_energy for entry in group]
     for name, entry in zip(names, group, strict=True):
         number = cardinal(name)
@@ -145,7 +145,7 @@ def _series(anchor: str, group: Group) -> Section:
         note,
         Table(
             "Basis series, smallest first",
-            ("basis", "#cardinal number", "#functions", "#E(HF) / Eh", "#E(corr) / Eh", "#E(MP2) / Eh", "result"),
+            ("basis", "#cardinal number", "#functions", "#E(HF) / Eh", "#E(corr) / Eh", "#E(total) / Eh", "result"),
             rows,
         ),
     ]
@@ -160,14 +160,16 @@ def scan_section(anchor: str, group: Group) -> Section:
     axis = "geometry, in the order given" if found is None else f"{found.name} / {found.unit}"
     ordered = sorted(zip(values, group, strict=True), key=lambda one: one[0])
     xs, results = [f"{x:.{digits}f}" for x, _ in ordered], [entry.result for _, entry in ordered]
-    kinds: Mapping[str, list[float]] = {
+    title = results[0].options.correlation.title
+    kinds: dict[str, list[float]] = {
         "HF": [r.scf_total_energy for r in results],
-        "MP2": [r.mp2_total_energy for r in results],
-        "SCS-MP2": [r.scf_total_energy + r.scs_mp2_correlation_energy for r in results],
+        title: [r.total_energy for r in results],
     }
-    lowest = min(kinds["MP2"])
+    if title == "MP2":
+        kinds["SCS-MP2"] = [r.scf_total_energy + r.scs_mp2_correlation_energy for r in results]
+    lowest = min(kinds[title])
     rows = [
-        (x, *energies(r), f"{1000 * (r.mp2_total_energy - lowest):.4f}", len(r.diagnostics.warnings), entry.name)
+        (x, *energies(r), f"{1000 * (r.total_energy - lowest):.4f}", len(r.diagnostics.warnings), entry.name)
         for x, r, (_, entry) in zip(xs, results, ordered, strict=True)
     ]
     drawn = [

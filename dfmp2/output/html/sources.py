@@ -70,14 +70,14 @@ def result_page(entry: Entry, title: str | None) -> str:
     """The page of one result."""
     r = entry.result
     headline = [
-        ("E(MP2, total) / Eh", energy(r.mp2_total_energy)),
-        ("E(MP2, correlation) / Eh", energy(r.mp2_correlation_energy)),
+        (f"E({r.options.correlation.title}, total) / Eh", energy(r.total_energy)),
+        (f"E({r.options.correlation.title}, correlation) / Eh", energy(r.correlation_energy)),
         ("good to", decimals(r.error_budget)),
         ("backend, precision", f"{r.backend}, {r.precision}"),
         ("checks", verdict(r)),
         ("wall time", f"{fixed(r.timings.total)} s"),
     ]
-    title = title or f"{r.molecule.name}: DF-MP2/{r.orbital_basis.name}"
+    title = title or f"{r.molecule.name}: DF-{r.options.correlation.title}/{r.orbital_basis.name}"
     subtitle = f"{r.molecule.formula}, {method_name(r)}; computed {r.provenance.created}"
     return render(title, subtitle, headline, in_full(r, entry.content), entry.name)
 

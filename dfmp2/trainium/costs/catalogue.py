@@ -47,9 +47,9 @@ class Row:
     multiplications: Callable[[Shape], int]
     operands: Callable[[Shape], int] | None = None
 
-    def variants(self, shape: Shape) -> tuple[str, ...]:
+    def variants(self, shape: Shape, target: str = "gen2") -> tuple[str, ...]:
         """Forms of the kernel at a shape."""
-        return calls.variants(shape.nvir, shape.naux) if self.short == "K3" else ("plain",)
+        return calls.variants(shape.nvir, shape.naux, target) if self.short == "K3" else ("plain",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,10 @@ class Price:
     def at(self, utilisation: float) -> float:
         """The makespan where the Tensor Engine is busy for that part of it, but no less than the schedule's."""
         return max(self.makespan, self.busy("tensor") / utilisation)
+
+    def queued(self, submit: float) -> float:
+        """What submitting calls takes longer than they last, where none is waited for; `submit` : ns of each."""
+        return self.total(lambda account: max(0.0, submit - account.makespan))
 
     @property
     def bound(self) -> float:
@@ -253,7 +257,7 @@ def best(
     InputError : the wanted variant does not exist for this shape
     KernelError : no variant fits
     """
-    offered = row.variants(shape)
+    offered = row.variants(shape, chip.target)
     if variant is not None and variant not in offered:
         raise InputError(f"--variant {variant}: {row.name} offers {', '.join(offered)} at this shape")
     _refuse_hopeless(row, shape, chip)

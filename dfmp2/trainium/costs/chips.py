@@ -19,6 +19,7 @@ from typing import NamedTuple
 from dfmp2.errors import InputError, KernelError
 from dfmp2.trainium.interpreter.rules import Settings
 from dfmp2.trainium.interpreter.trace import Instruction
+from dfmp2.trainium.layout import STRIDE
 
 DMA_QUEUES = 16
 PARTITIONS_PER_QUEUE = 8
@@ -34,6 +35,7 @@ FACTORS = {
     "tensor_scalar_reduce": 1,
     "scalar_tensor_tensor": 2,
     "tensor_reduce": 1,
+    "tensor_tensor_scan": 2,
     "nc_transpose": 1,  # Vector Engine, 32 x 32 blocks
 }
 RECIPROCAL = {"vector": 8, "gpsimd": 8, "scalar": 1}
@@ -49,7 +51,7 @@ class Chip:
     tensor, vector, scalar, gpsimd : engine clocks, GHz
     dma : bytes per ns of one DMA engine (queue)
     sbuf : usable bytes per partition
-    hbm : bytes of device memory per core
+    hbm : bytes of device memory per core; cores : physical cores of a chip
     shared_ports : Vector and Scalar Engine share one PSUM port, Vector Engine and GpSimd one SBUF port
     bank_conflicts : two instructions on the same PSUM bank take turns
     fast_transpose : transpose mode halves the four passes of a float32 matrix product
@@ -66,6 +68,7 @@ class Chip:
     dma: float
     sbuf: int
     hbm: int
+    cores: int
     shared_ports: bool
     bank_conflicts: bool
     fast_transpose: bool
@@ -77,6 +80,10 @@ class Chip:
         return float(getattr(self, engine))
 
 
+# Guides: trainium_inferentia2_arch.rst and trainium2_arch.rst (engine specifications, text): clocks, SBUF, ports,
+# banks, transposes and the 600 ns of hardware DGE; DMA bandwidth guide for the rates. At four passes these clocks are
+# 22.9 and 19.7 float32 TFLOPS a core; the guides say 23 and 20. Cores and memory: trainium2.rst and
+# logical-neuroncore-config.rst; two cores share a 24 GiB bank on trn2, each has half of it here.
 CHIPS = {
     "trn1": Chip(
         name="trn1",
@@ -88,6 +95,7 @@ CHIPS = {
         dma=17.0,
         sbuf=Settings(target="gen2").sbuf_limit,
         hbm=16 * 1024**3,  # 32 GiB for two cores
+        cores=2,
         shared_ports=True,
         bank_conflicts=False,
         fast_transpose=False,
@@ -104,6 +112,7 @@ CHIPS = {
         dma=23.0,
         sbuf=Settings(target="gen3").sbuf_limit,
         hbm=12 * 1024**3,  # 96 GiB for eight cores
+        cores=8,
         shared_ports=False,
         bank_conflicts=True,
         fast_transpose=True,
@@ -131,6 +140,9 @@ class Assumptions:
     dma_half : contiguous bytes at which a queue reaches half of its rate; reproduces 135 to 142 GB/s for 512 B rows
     moved_line : bytes per partition; where tensors that transfers write take more on trn1, streamed tiles lose their
         slots and every transfer takes `moved_factor` as long (measured elsewhere: 2,823 us at 88 KiB, 11,201 at 96)
+    stride_factor : how much longer a transfer of parts of rows takes on trn1 where the rows lie a power of two apart,
+        from 8 KiB on (measured elsewhere, large strides; 2 KiB did no harm to a published kernel of that stride)
+    dma_factor : how much longer every transfer takes: what if the rates are not reached
     """
 
     vector_overhead: int = 100
@@ -143,6 +155,8 @@ class Assumptions:
     dma_half: int = 512
     moved_line: int = 96 * 1024
     moved_factor: float = 4.0
+    stride_factor: float = 2.0
+    dma_factor: float = 1.0
 
     def overhead(self, engine: str) -> int:
         """Cycles added to every instruction of an engine."""
@@ -199,9 +213,9 @@ def charge(instruction: Instruction, chip: Chip, given: Assumptions) -> Charge:
 def transfer_time(instruction: Instruction, chip: Chip, given: Assumptions) -> float:
     """Nanoseconds the queues of a transfer are busy."""
     run, row = max(1, instruction.run_bytes), instruction.row_bytes
-    halved = 2 if chip.target == "gen2" and row and row & (row - 1) == 0 else 1  # see the rule dma-stride
+    slow = chip.target == "gen2" and row >= STRIDE and row & (row - 1) == 0  # see the rule dma-stride
     rate = queues(instruction) * chip.dma * run / (run + given.dma_half)
-    return halved * instruction.bytes / rate
+    return given.dma_factor * (given.stride_factor if slow else 1.0) * instruction.bytes / rate
 
 
 def queues(instruction: Instruction) -> int:

@@ -31,7 +31,7 @@ from dfmp2.trainium.layout import blocks_by_core, largest_share, pair_channels
 
 LANES = ("neff", "xla", "numpy")
 SUBMIT = 0.67  # ms of each further call of a queue
-ROUND_TRIP = 1.3  # ms of a call that is waited for, as the executors wait for each
+ROUND_TRIP = 1.3  # ms of a call that is waited for, as the executors wait for each; newer runtimes need about 0.2
 UPLOAD, DOWNLOAD = 4.6e6, 5.6e6  # bytes per ms
 RECOMPILE = 10_000.0  # ms for each call of the numpy lane, unless the user knows better
 MS, NS = 1e3, 1e9  # in a second
@@ -44,21 +44,24 @@ class Dispatch:
     Attributes
     ----------
     lane : how calls are launched
-    calls : round trips; link : uploads and downloads; compile : compilation inside the calls
+    calls : round trips, where every call is waited for; queued : where none but the last is, one round trip and what
+        submitting the others takes longer than they last
+    link : uploads and downloads; compile : compilation inside the calls
     flagged : why this lane is not for production, "" if it is
     """
 
     lane: str
     calls: float
+    queued: float
     link: float
     compile: float
     flagged: str
 
 
 def dispatch(
-    lane: str, calls: int, resident: int, per_call: int, output: int, recompile: float = RECOMPILE
+    lane: str, prices: Sequence[Price], resident: int, per_call: int, output: int, recompile: float = RECOMPILE
 ) -> Dispatch:
-    """Host time of `calls` calls.
+    """Host time of all calls of these prices.
 
     Parameters
     ----------
@@ -67,13 +70,15 @@ def dispatch(
     output : bytes downloaded in all
     recompile : ms per call, numpy lane only
     """
-    down = output / DOWNLOAD
+    down, calls = output / DOWNLOAD, sum(price.calls for price in prices)
+    waited = calls * ROUND_TRIP
     if lane == "numpy":
         flagged = "" if calls <= 1 else f"every one of the {calls} calls compiles and uploads again: for probes only"
-        return Dispatch(lane, calls * ROUND_TRIP, per_call / UPLOAD + down, calls * recompile, flagged)
+        return Dispatch(lane, waited, waited, per_call / UPLOAD + down, calls * recompile, flagged)
     if lane not in LANES:
         raise ValueError(f"lane {lane!r}: expected one of {', '.join(LANES)}")
-    return Dispatch(lane, calls * ROUND_TRIP, resident / UPLOAD + down, 0.0, "")
+    queued = ROUND_TRIP + sum(price.queued(SUBMIT * 1e6) for price in prices) / 1e6 if calls else 0.0
+    return Dispatch(lane, waited, min(waited, queued), resident / UPLOAD + down, 0.0, "")
 
 
 def predict(
@@ -89,6 +94,15 @@ def predict(
     cores : of the chip that share the pairs
     """
     return tuple(_on(CHIPS[name], spins, given or Assumptions(), cores) for name in chips) if spins else ()
+
+
+def offer(spins: Sequence[Shape], own: int = 1) -> tuple[Prediction, ...]:
+    """Predictions on one core of each chip, on all cores of each, and on `own` cores where that is another number."""
+    found = predict(spins)
+    for chip in CHIPS.values():
+        found += predict(spins, chips=(chip.name,), cores=chip.cores)
+        found += predict(spins, chips=(chip.name,), cores=own) if own not in (1, chip.cores) else ()
+    return found
 
 
 def shared_bytes(spins: Sequence[Shape], cores: int) -> list[int]:
@@ -108,7 +122,7 @@ def _on(chip: Chip, spins: Sequence[Shape], given: Assumptions, cores: int) -> P
     results = sum(p.call.count * p.account.bytes_written for found in prices for p in found.parts)
     rings = {p.call.neff: p.account.ring_bytes for found in prices for p in found.parts}
     calls = sum(found.calls for found in prices)
-    launched = dispatch(LANES[0], calls, operands, operands, results)
+    launched = dispatch(LANES[0], prices, operands, operands, results)
     memory = max(by_core) + -(-results // cores) + sum(rings.values())
     short = "" if memory <= chip.hbm else "B does not fit the device memory of one core"
     share = largest_share([s.nocc for s in spins], cores) / NS
@@ -119,6 +133,7 @@ def _on(chip: Chip, spins: Sequence[Shape], given: Assumptions, cores: int) -> P
         usual=sum(found.at(catalogue.USUAL) for found in prices) * share,
         slowest=sum(found.at(catalogue.SLOWEST) for found in prices) * share,
         dispatch=launched.calls / 1e3 / cores,
+        queued=launched.queued / 1e3 / cores,
         link=launched.link / 1e3,
         calls=calls,
         neffs=len(rings),

@@ -57,6 +57,7 @@ def price_dict(price: Price, launched: Dispatch) -> dict[str, Any]:
         "makespan_slowest_ms": price.at(SLOWEST) / MS,
         "variant": price.variant,
         "dispatch_ms": launched.calls,
+        "dispatch_queued_ms": launched.queued,
         "engine_ms": {engine: price.busy(engine) / MS for engine in ENGINES},
         "te_utilisation": price.utilisation,
         "hbm_bytes": price.hbm_bytes,
@@ -86,11 +87,14 @@ def price_text(kernel: str, shape: Shape, chip: Chip, price: Price, launched: Di
         "",
         f"{'makespan':<20}{price.makespan / MS:>12.3f} ms   in-order schedule; busiest engine alone "
         f"{price.bound / MS:.3f} ms",
-        f"{'range':<20}{price.at(USUAL) / MS:>12.3f} ms   at {USUAL:.0%} of the Tensor Engine's peak, "
-        f"{price.at(SLOWEST) / MS:.3f} ms at {SLOWEST:.0%}",
+        f"{'at ' + format(USUAL, '.0%'):<20}{price.at(USUAL) / MS:>12.3f} ms   of the Tensor Engine's peak (AWS's "
+        f"products), {price.at(SLOWEST) / MS:.3f} ms at {SLOWEST:.0%} (others)",
         f"{'floor':<20}{price.floor / MS:>12.3f} ms   makespan / floor {ratio:.2f}; Tensor Engine utilisation "
         f"{price.utilisation:.3f}",
-        f"{'dispatch, ' + launched.lane:<20}{launched.calls:>12.3f} ms   every call is waited for",
+        f"{'dispatch, ' + launched.lane:<20}{launched.calls:>12.3f} ms   every call waited for; "
+        f"{launched.queued:.3f} ms if calls queue",
+        f"{'device, dispatch':<20}{(price.makespan + MS * launched.queued) / MS:>12.3f} ms   at best, "
+        f"{(price.at(SLOWEST) + MS * launched.calls) / MS:.3f} ms at worst",
         f"{'host link':<20}{launched.link:>12.3f} ms   operands up once, results down",
     ]
     if launched.compile:

@@ -23,6 +23,8 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "multiply": np.multiply,
     "maximum": np.maximum,
     "minimum": np.minimum,
+    "divide": np.divide,
+    "power": np.power,
 }
 UNARY: dict[str, Callable[[Array], Array]] = {
     "copy": lambda x: x,
@@ -31,7 +33,18 @@ UNARY: dict[str, Callable[[Array], Array]] = {
     "sqrt": np.sqrt,
     "rsqrt": lambda x: np.reciprocal(np.sqrt(x)),
     "reciprocal": np.reciprocal,
+    "relu": lambda x: np.maximum(x, 0),
+    "abs": np.abs,
+    "log": np.log,
+    "tanh": np.tanh,
+    "sigmoid": lambda x: np.reciprocal(1 + np.exp(-x)),
+    "silu": lambda x: x / (1 + np.exp(-x)),
 }
+# Those that kernels of this package may name; the others are met in kernels of others (`foreign.py`).
+SUBSET = (
+    *("add", "subtract", "multiply", "maximum", "minimum"),
+    *("copy", "square", "exp", "sqrt", "rsqrt", "reciprocal"),
+)
 SPLIT_BITS = 12
 
 

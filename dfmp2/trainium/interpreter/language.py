@@ -62,7 +62,7 @@ def package(core: Core) -> Names:
     kinds = {
         kind: SimpleNamespace(**{name: Member(kind, name) for name in names}) for kind, names in ENUMERATIONS.items()
     }
-    nl = Names(core, "nl", **DTYPES, **OPERATORS, **REGIONS, **_language(core))
+    nl = Names(core, "nl", **DTYPES, **OPERATORS, **REGIONS, **functions(core))
     return Names(core, "nki", jit=jit, language=nl, isa=Names(core, "nisa", **calls, **kinds))
 
 
@@ -115,7 +115,7 @@ def tensor_shape(shape: object, refuse: Callable[[str, str], Violation]) -> tupl
     return sizes
 
 
-def _language(core: Core) -> dict[str, object]:
+def functions(core: Core) -> dict[str, object]:
     """Functions of `nki.language` by name."""
     release = core.settings.release
 

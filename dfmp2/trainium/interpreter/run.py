@@ -32,6 +32,8 @@ from dfmp2.trainium.interpreter.trace import Trace
 __all__ = ["Settings", "Shape", "run_kernel"]
 # What kernel code may raise by itself; the same from the interpreter's own code is a fault of ours and passes through.
 PYTHON_ERRORS = (ArithmeticError, AttributeError, ImportError, LookupError, NameError, TypeError, ValueError)
+# What code of others raises besides, and where it misuses ours.
+STRAY_ERRORS = (*PYTHON_ERRORS, AssertionError, OSError, RuntimeError, SyntaxError)
 STATIC = (int, float, str, type(None))
 
 
@@ -131,7 +133,7 @@ def run_kernel(
     """
     settings = settings or Settings()
     core = Core(settings)
-    with _kernel_code(core):
+    with kernel_code(core):
         module = Loader(core).load(source)
     entry = module.__dict__.get(kernel)
     if not isinstance(entry, Kernel):
@@ -145,7 +147,7 @@ def run_kernel(
         raise InputError(f"{kernel} takes {takes}; given: {', '.join(arguments)}") from error
     bound = {name: _argument(core, name, value) for name, value in arguments.items()}
     core.running = True
-    with _kernel_code(core):
+    with kernel_code(core):
         returned = entry.function(**bound)
     core.running = False
     outputs = tuple(_output(core, value) for value in (returned if isinstance(returned, tuple) else (returned,)))
@@ -154,16 +156,19 @@ def run_kernel(
 
 
 @contextmanager
-def _kernel_code(core: Core) -> Iterator[None]:
-    """Code of kernel files runs inside: its own Python errors become violations, ours pass through."""
+def kernel_code(core: Core, errors: tuple[type[Exception], ...] = PYTHON_ERRORS) -> Iterator[None]:
+    """Code of kernel files runs inside: its own Python errors become violations, ours pass through.
+
+    errors : STRAY_ERRORS for kernels of others
+    """
     try:
         with np.errstate(all="ignore"):  # overflow to inf and invalid to NaN are what the engines do
             yield
     except AssertionError as error:
         raise Violation("kernel-assert", f"assertion failed: {error}", _raised_at(core, error)[0]) from error
-    except PYTHON_ERRORS as error:
+    except errors as error:
         place, innermost = _raised_at(core, error)
-        if not innermost:
+        if not innermost and errors is PYTHON_ERRORS:
             raise
         rule = "import" if isinstance(error, ImportError) else "kernel-error"
         raise Violation(rule, f"{type(error).__name__}: {error}", place) from error

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NoReturn
 
-from dfmp2.trainium.interpreter.arithmetic import BINARY, DTYPES, UNARY
+from dfmp2.trainium.interpreter.arithmetic import DTYPES, SUBSET
 from dfmp2.trainium.interpreter.rules import RELEASES, NotInSubset
 from dfmp2.trainium.interpreter.trace import Space
 
@@ -109,7 +109,7 @@ REGIONS = {
     "private_hbm": Region("private_hbm", "hbm"),
     "hbm": Region("private_hbm", "hbm"),
 }
-OPERATORS = {name: Operator(name) for name in (*BINARY, *UNARY)}
+OPERATORS = {name: Operator(name) for name in SUBSET}
 # nl names of the subset that every release has
 COMMON_NAMES = frozenset(("ndarray", "no_reorder", *REGIONS, *DTYPES, *OPERATORS))
 

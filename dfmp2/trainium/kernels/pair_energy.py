@@ -48,6 +48,7 @@ from dfmp2.trainium.kernels.tiles import (
     contract,
     copy_columns,
     fetch,
+    inverse,
     load,
     load_part,
     lower_start,
@@ -141,8 +142,7 @@ def emit_chunk(
         add_column(d[:, 0:doubled], eu[:, eu_at + lo : eu_at + lo + doubled], neg[:, double : double + 1])
     if doubled < size:
         add_column(d[:, doubled:size], eu[:, eu_at + lo + doubled : eu_at + hi], neg[:, single : single + 1])
-    r = psum(size)
-    nisa.reciprocal(dst=r, data=d)
+    r = inverse(d)
     sq = sbuf(2 * size)
     nisa.activation(dst=sq[:, 0:size], op=nl.square, data=xu[:, lo:hi])
     nisa.activation(dst=sq[:, size : 2 * size], op=nl.square, data=y)

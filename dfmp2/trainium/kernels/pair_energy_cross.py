@@ -29,6 +29,7 @@ from dfmp2.trainium.kernels.tiles import (
     advance,
     contract,
     fetch,
+    inverse,
     load,
     load_part,
     parts_of,
@@ -82,8 +83,7 @@ def pair_energy_cross(
                 d = sbuf(size)
                 at = edge * first + pair
                 add_column(d, eu_tile[:, row * nvir + low : row * nvir + high], neg_tile[:, at : at + 1])
-                r = psum(size)
-                nisa.reciprocal(dst=r, data=d)
+                r = inverse(d)
                 x = psum(size)
                 contract(x, held[(first + member) * groups + row // together], P * (row % together), part, size)
                 sq = sbuf(size)

@@ -45,6 +45,7 @@ from dfmp2.trainium.kernels.tiles import (
     copy_columns,
     fetch,
     grouped,
+    inverse,
     load,
     load_part,
     lower_start,
@@ -62,8 +63,7 @@ from dfmp2.trainium.kernels.tiles import (
 
 def terms(x: nl.ndarray, y: nl.ndarray, d: nl.ndarray, size: int) -> tuple[nl.ndarray, nl.ndarray]:
     """(X^2 R, Y^2 R) as (128, 2, size) and X R Y as (128, size), R = 1/d; x in SBUF, y in PSUM."""
-    r = psum(size)
-    nisa.reciprocal(dst=r, data=d)
+    r = inverse(d)
     sq = sbuf3(2, size)
     nisa.activation(dst=sq[:, 0, 0:size], op=nl.square, data=x)
     nisa.activation(dst=sq[:, 1, 0:size], op=nl.square, data=y)

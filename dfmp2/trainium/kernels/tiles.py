@@ -16,7 +16,10 @@ STAGE = 1536  # of a staging tile, through which everything else comes that stay
 AHEAD = 2  # staging tiles at a time
 TOGETHER = 4  # row tiles of B_i in an SBUF tile, at most
 EXPLICIT = True  # accumulate= is in NKI 0.3 and later; without it the first product into an element overwrites
-DGE = nisa.dge_mode.none  # all addresses are static; on gen2 any other mode may use GpSimd, which then blocks SBUF
+NEWTON = False  # a Newton step for every reciprocal: on where probe P3 finds the Vector Engine's too coarse
+DGE = (
+    nisa.dge_mode.none
+)  # all addresses are static, on either chip; on gen2 others may use GpSimd, which then blocks SBUF
 
 
 def sbuf(columns: int) -> nl.ndarray:
@@ -55,6 +58,21 @@ def add_column(dst: nl.ndarray, table: nl.ndarray, column: nl.ndarray) -> None:
     Not a copy with bias on the Scalar Engine: trn1 does not add that bias (aws-neuron-sdk issue 1296).
     """
     nisa.tensor_scalar(dst=dst, data=table, op0=nl.add, operand0=column)
+
+
+def inverse(d: nl.ndarray) -> nl.ndarray:
+    """1 / d in PSUM for d (128, columns) in SBUF."""
+    r = psum(d.shape[1])
+    nisa.reciprocal(dst=r, data=d)
+    if NEWTON:  # r (2 - d r): squares the relative error
+        product = sbuf(d.shape[1])
+        nisa.tensor_tensor(dst=product, data1=d, data2=r, op=nl.multiply)
+        rest = sbuf(d.shape[1])
+        nisa.tensor_scalar(dst=rest, data=product, op0=nl.multiply, operand0=-1.0, op1=nl.add, operand1=2.0)
+        better = psum(d.shape[1])
+        nisa.tensor_tensor(dst=better, data1=rest, data2=r, op=nl.multiply)
+        r = better
+    return r
 
 
 def multiply(dst: nl.ndarray, stationary: nl.ndarray, moving: nl.ndarray, accumulate: bool) -> None:

@@ -3,8 +3,8 @@
     FOLDER/FINGERPRINT/COMPILER.neff   with COMPILER.json beside it: versions, seconds, SHA-256, what the program is
 
 The fingerprint holds kernel sources, shapes, constants and chip, the file name the compiler's versions. Files appear by
-renaming, failed compilations leave nothing, and a file whose SHA-256 does not match counts as absent; so nothing broken
-is ever found here. A host without a compiler takes the file of the newest one.
+renaming, failed compilations leave a log only, and a file whose SHA-256 does not match counts as absent; so nothing
+broken is ever found here. A host without a compiler takes the file of the newest one.
 
 The interpreter that compiles may be another one than this (`DFMP2_NKI_PYTHON`), since nki and the runtime bindings may
 not share an environment. SIGTERM is held back until the compilation ends, which may take minutes: what is compiled is
@@ -38,6 +38,8 @@ from dfmp2.trainium.launch.proof import Proof
 CHILD = Path(__file__).with_name("compile_child.py")
 PACKAGE = Path(__file__).parents[3]  # the folder that holds dfmp2, which the other interpreter may not have installed
 COMPILERS = ("nki", "neuronx-cc")
+FAILED = "failed.log"  # what a compiler said that left no program
+TELLING = re.compile(r"NCC_|NRT_|error:|can't open file|has no attribute")  # lines that name the cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class NeffCache:
         try:
             place.mkdir(parents=True, exist_ok=True)
             put(done.path, contents)
+            (place / FAILED).unlink(missing_ok=True)
             try:
                 put(done.path.with_suffix(".json"), json.dumps(record, indent=1).encode())
             except OSError:
@@ -162,7 +165,7 @@ def ensure(program: Program, target: str, cache: NeffCache, proof: Proof, host: 
         )
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="dfmp2-neff-") as place:
-        made, entry = _compile(program, target, Path(place), host)
+        made, entry = _compile(program, target, Path(place), cache.folder / program.fingerprint(target), host)
         seconds = time.perf_counter() - begin
         done = cache.add(program, target, compiler, made, entry, seconds)
     proof.compiled += 1
@@ -170,8 +173,8 @@ def ensure(program: Program, target: str, cache: NeffCache, proof: Proof, host: 
     return done
 
 
-def _compile(program: Program, target: str, folder: Path, host: Host) -> tuple[Path, str]:
-    """The NEFF file and the entry point that made it."""
+def _compile(program: Program, target: str, folder: Path, kept: Path, host: Host) -> tuple[Path, str]:
+    """The NEFF file and the entry point that made it; the log of a compilation that fails is left in `kept`."""
     request = {
         "source": program.source,
         "kernel": program.kernel,
@@ -193,11 +196,15 @@ def _compile(program: Program, target: str, folder: Path, host: Host) -> tuple[P
     # The documented plain call runs the kernel after it has compiled it, which fails where there is no device.
     if len(made) == 1 and (code == 0 or entry == "call" or (folder / "compiled").exists()):
         return made[0], entry
-    told = log.read_text(errors="replace").strip().splitlines()[-1:] or ["no message"]
+    told = log.read_text(errors="replace").strip().splitlines() or ["no message"]
+    with contextlib.suppress(OSError):
+        kept.mkdir(parents=True, exist_ok=True)
+        put(kept / FAILED, log.read_bytes())
     what = f"ended with {code}" if code else f"left {len(made)} NEFF files"
+    cause = next((line for line in reversed(told) if TELLING.search(line)), told[-1]).strip()
     raise KernelError(
-        f"the compiler {what} for {program.label} on {target} (entry point {entry}): {told[0][:400]}: report this, or "
-        "use --backend cpu"
+        f"the compiler {what} for {program.label} on {target} (entry point {entry}): {cause[:400]} (all of it in "
+        f"{kept / FAILED}): report this, or use --backend cpu"
     )
 
 

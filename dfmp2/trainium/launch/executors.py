@@ -248,13 +248,13 @@ def one_output(out: Any, kernel: str) -> NDArray[Any]:
 class Loaded:
     """A program on the device: the model, and the output tensors of its first call, which later calls reuse.
 
-    The runtime does not always know the type of an output that it has made itself, and a program may refuse such a
-    tensor as its input; outputs that are kept are then made of zeros sent from here, as nki's own driver makes them.
+    The runtime does not always know the type of an output that it has made (nrtpy's trouble-shooting page: a void
+    type), and refuses a tensor whose type is not the one that the program names (`_validate_io` of nkipy's SpikeModel,
+    which nrtpy has grown out of). All bytes are float32; so a tensor gets the name that the program knows it by.
     """
 
-    def __init__(self, model: Any, tensor: Any, program: Program, entry: str) -> None:
+    def __init__(self, model: Any, program: Program, entry: str) -> None:
         self.model = model
-        self._tensor = tensor
         self.entry = entry
         self.outputs: dict[str, Any] | None = None
         inputs, outputs = set(model.input_tensors_info), list(model.output_tensors_info)
@@ -269,11 +269,10 @@ class Loaded:
 
     def run(self, inputs: dict[str, Any], *, kept: bool) -> Any:
         """Run it; the output stays on the device, and is overwritten by the next call unless it is `kept`."""
+        for name, tensor in inputs.items():
+            name_type(tensor, self.model.input_tensors_info[name])
         if kept or self.outputs is None:
             made = dict(self.model(inputs=inputs))
-            if kept and str(getattr(made[self.output], "dtype", "float32")) != "float32":
-                made = {self.output: self._tensor.from_numpy(np.zeros(self.shape, np.float32))}
-                self.model(inputs=inputs, outputs=made)
             if kept:
                 return made[self.output]
             self.outputs = made
@@ -285,6 +284,13 @@ class Loaded:
         """An output on the host."""
         raw = np.ascontiguousarray(tensor.numpy())  # bytes where the type is not known; the kernels give float32 only
         return raw.reshape(-1).view(np.float32).reshape(self.shape)
+
+
+def name_type(tensor: Any, known: Any) -> None:
+    """Give a tensor the type that a program names for it, where one of both is void and they have the same size."""
+    wanted, own = np.dtype(getattr(known, "dtype", np.float32)), np.dtype(tensor.dtype)
+    if wanted != own and "V" in (wanted.kind, own.kind) and wanted.itemsize == own.itemsize:
+        tensor.dtype = wanted
 
 
 class NeffExecutor(DeviceExecutor):
@@ -326,7 +332,7 @@ class NeffExecutor(DeviceExecutor):
             begin = time.perf_counter()
             with launching(f"loading {program.label}"):
                 model = self._model.load_from_neff(str(compiled.path))
-                self._loaded[program] = Loaded(model, self._tensor, program, f"{compiled.entry}, {compiled.compiler}")
+                self._loaded[program] = Loaded(model, program, f"{compiled.entry}, {compiled.compiler}")
             self.proof.load_seconds += time.perf_counter() - begin
 
     def _more(self) -> dict[str, str]:

@@ -1,7 +1,13 @@
-"""Imitates nrtpy: models and tensors; a device that counts its inferences in STAND_IN_COUNTER."""
+"""Imitates nrtpy: models and tensors; a device that counts its inferences in STAND_IN_COUNTER.
+
+Signatures, messages of errors and the opaque type of outputs are those of neuron-runtime/nrtpy/ in the documentation
+(aws-neuron/aws-neuron-sdk at commit 81ce03ae); what is refused before a launch is what `_validate_io` of
+spike/src/spike/spike_model.py refuses (aws-neuron/nkipy at commit b91c9800), which nrtpy has grown out of.
+"""
 
 import json
 import os
+import time
 from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
@@ -10,13 +16,17 @@ import numpy as np
 
 ERRORS = {
     "hardware-fault": "NRT Error NRT_EXEC_HW_ERR_NC_UE(1202): Failed to execute model",
+    "dma-abort": "NRT Error NRT_EXEC_HW_ERR_DMA_ABORT(1203): Failed to execute model",
     "time-out": "NRT Error NRT_TIMEOUT(5): Failed to execute model",
     "out-of-bounds": "NRT Error NRT_EXEC_OOB(1006): Failed to execute model",
     "not-a-number": "NRT Error NRT_EXEC_COMPLETED_WITH_NUM_ERR(1003): Failed to execute model",
 }
-
-
+OUT = "output_0"  # the name that the compiler gives (export_neff.py of sample-spectral-dns-on-aws-neuron)
+ARCHITECTURE = {"trn1": "v2", "trn2": "v3"}
+SLOW, SLOWER = 2.0, 0.05  # s in which launches are slow with slow-start, s that each of them takes then
+LINE, PER_TRANSFER = 96 * 1024, 1e-3  # bytes per partition; s that a transfer takes, four times as long beyond
 COUNTING = Lock()  # cores of a test may share the process
+BEGUN = time.perf_counter()
 
 
 class NrtError(RuntimeError):
@@ -31,67 +41,120 @@ def fault():
 class NrtpyTensor:
     """A tensor on the device."""
 
-    def __init__(self, array):
-        self.array = array
+    def __init__(self, tensor_ref, shape, dtype, name=None):
+        self.tensor_ref, self.shape, self._dtype, self.name = tensor_ref, tuple(shape), np.dtype(dtype), name
+
+    @property
+    def dtype(self):
+        """Type of the elements."""
+        return self._dtype
+
+    @dtype.setter
+    def dtype(self, dtype):
+        if fault() == "frozen-types":
+            raise AttributeError("property 'dtype' of 'NrtpyTensor' object has no setter")
+        self._dtype = np.dtype(dtype)
 
     @classmethod
     def from_numpy(cls, array, name=None, core_id=0):
         """Upload."""
         if fault() == "core-busy":
             raise NrtError("NRT Error NRT_EXEC_NC_BUSY(1005): Failed to allocate tensor")
-        return cls(np.zeros_like(array) if fault() == "deaf-device" else np.array(array, order="C"))
-
-    @property
-    def dtype(self):
-        """Type of the elements; an output that the runtime has made is opaque."""
-        return self.array.dtype
+        held = np.zeros_like(array) if fault() == "deaf-device" else np.array(array, order="C")
+        return cls(SimpleNamespace(memory=held.reshape(-1).view(np.uint8), core_id=core_id), array.shape, array.dtype)
 
     def numpy(self):
-        """Download; outputs come as bytes, as libnrt does not know their type."""
-        return self.array
+        """Download, with the tensor's shape and type."""
+        return self.tensor_ref.memory.view(self.dtype).reshape(self.shape)
 
 
 class NrtpyModel:
     """A loaded program."""
 
-    def __init__(self, record):
-        self.record = record
-        self.input_tensors_info = {name: SimpleNamespace(shape=s) for name, s in record["shapes"].items()}
-        self.output_tensors_info = {"out": SimpleNamespace(shape=list(self.shape()))}
+    def __init__(self, record, core_id):
+        self.record, self.core_id = record, core_id
+        prefix = "input0_" if fault() == "other-names" else ""
+        self.input_tensors_info = {
+            prefix + name: SimpleNamespace(shape=s, dtype="float32") for name, s in record["shapes"].items()
+        }
+        self.output_tensors_info = {OUT: SimpleNamespace(shape=list(self._shape()), dtype="|V4")}
 
     @classmethod
     def load_from_neff(cls, neff_path, name=None, core_id=0, cc_enabled=False, rank_id=0, world_size=1):
         """Load."""
-        if fault() == "other-chip":
-            raise NrtError("NRT Error NRT_FAILURE(6): Failed to load model")
         record = json.loads(Path(neff_path).read_text())
-        if record["target"] != "trn1":
-            raise NrtError(f"NRT Error NRT_FAILURE(6): NEFF arch: {record['target']}, instance arch: v2")
-        return cls(record)
+        from nki.published import TARGETS
 
-    def shape(self):
+        product = Path(os.environ["STAND_IN_PRODUCT"]).read_text().split(".")[0]
+        built, here = TARGETS[record["target"]], ARCHITECTURE.get(product, "v2")
+        if built != here or fault() == "other-chip":
+            raise NrtError(f"NRT Error NRT_FAILURE(6): Failed to load model: NEFF arch: {built}, instance arch: {here}")
+        return cls(record, core_id)
+
+    def _shape(self):
         """Of the output."""
         from dfmp2.trainium.interpreter.run import Settings, Shape, run_kernel
 
+        if self.record["source"] == "neuron_probes.biases":
+            return self.record["shapes"]["x"]
         given = {name: Shape(tuple(shape)) for name, shape in self.record["shapes"].items()}
-        arguments = {**given, **self.record["statics"]}
-        out, _ = run_kernel(self.record["source"], self.record["kernel"], arguments, Settings(arithmetic=False))
+        target = "gen3" if self.record["target"] == "trn2" else "gen2"
+        settings = Settings(target=target, arithmetic=False, measured=False)
+        out, _ = run_kernel(self.record["source"], self.record["kernel"], {**given, **self.record["statics"]}, settings)
         return out[0].shape
+
+    def _validate(self, tensors, known, kind):
+        unknown = set(tensors) - set(known)
+        if unknown:
+            raise ValueError(f"Unknown {kind.lower()}(s) {unknown} for model 'kernel'. Expected: {list(known)}")
+        for name, tensor in tensors.items():
+            assert tensor.tensor_ref.core_id == self.core_id, f"{kind} {name}: expected model and tensor on one core"
+            assert tensor.shape == tuple(known[name].shape), (
+                f"{kind} {name}: expected shape {known[name].shape}, got {tensor.shape}"
+            )
+            assert tensor.dtype == np.dtype(known[name].dtype), (
+                f"{kind} {name}: expected dtype {known[name].dtype}, got {tensor.dtype}"
+            )
 
     def __call__(self, inputs, outputs=None, save_trace=False, ntff_name=None):
         from nki import interpret
 
+        made = outputs
+        if made is None:
+            info = self.output_tensors_info[OUT]
+            blank = NrtpyTensor.from_numpy(np.zeros(info.shape, np.float32), core_id=self.core_id)
+            made = {OUT: NrtpyTensor(blank.tensor_ref, info.shape, info.dtype, OUT)}
+        self._validate(inputs, self.input_tensors_info, "Input")
+        self._validate(made, self.output_tensors_info, "Output")
         if fault() in ERRORS:
             raise NrtError(ERRORS[fault()])
-        opaque = [name for name, tensor in inputs.items() if tensor.dtype != np.float32]
-        if opaque:
-            raise TypeError(f"input {opaque[0]} is {inputs[opaque[0]].dtype}, the program takes float32")
-        arrays = {name: tensor.array for name, tensor in inputs.items()}
-        out = interpret(self.record["source"], self.record["kernel"], {**arrays, **self.record["statics"]})
+        arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
+        given = {**arrays, **self.record["statics"]}
+        out = interpret(self.record["source"], self.record["kernel"], given, self.record["target"])
+        self._wait()
+        made[OUT].tensor_ref.memory[...] = np.ascontiguousarray(out).reshape(-1).view(np.uint8)
         counter = Path(os.environ["STAND_IN_COUNTER"])
         with COUNTING:
             counter.write_text(str(int(counter.read_text()) + 1))
-        if outputs is None:
-            return {"out": NrtpyTensor(np.ascontiguousarray(out).view("V4"))}
-        outputs["out"].array = np.ascontiguousarray(out).view(outputs["out"].dtype)
-        return None
+        return made if outputs is None else None
+
+    def benchmark(self, inputs, outputs=None, warmup_iter=5, benchmark_iter=5, mode="device"):
+        """Statistics of several executions, ms; the stand-in has the host's clock only."""
+        if mode not in ("device", "host"):
+            raise ValueError(f"Invalid benchmark mode '{mode}'. Use 'device' or 'host'.")
+        taken = []
+        for _ in range(benchmark_iter):
+            begin = time.perf_counter()
+            self(inputs, outputs)
+            taken.append(1e3 * (time.perf_counter() - begin))
+        return SimpleNamespace(mean_ms=float(np.mean(taken)), min_ms=min(taken), max_ms=max(taken), durations_ms=taken)
+
+    def _wait(self):
+        """Take longer than the interpreter, as STAND_IN_NKI asks."""
+        from nki import interpret
+
+        if fault() == "slow-start" and time.perf_counter() - BEGUN < SLOW:
+            time.sleep(SLOWER)
+        if fault() == "cliff" and self.record["source"] == "neuron_probes.residents":
+            count = sum(one.engine == "dma" for one in interpret.trace.instructions)
+            time.sleep(count * PER_TRANSFER * (4 if interpret.trace.moved_high_water >= LINE else 1))

@@ -1,0 +1,171 @@
+"""What items cost, in which order and by which shard they are computed, and which shard an array job asks for.
+
+Costs are the forecast of the plan (`dfmp2.planning.time`) at fixed rates: the same on every host, so that the shards of
+a batch agree on who computes what. Large items come first, so that none of them is alone at the end. Shards are filled
+largest first, each item to the shard with the least so far.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
+
+from dfmp2.errors import Dfmp2Error, InputError
+from dfmp2.execution.manifest import Batch
+from dfmp2.execution.state import Input, Inputs, read_inputs
+from dfmp2.host import resources
+from dfmp2.molecule.pyscf_shield import import_pyscf
+from dfmp2.mp2.identity import FREE
+from dfmp2.planning import plan, time
+from dfmp2.planning import rates as calibration
+from dfmp2.planning.rates import Rates
+from dfmp2.planning.sizes import Workload
+from dfmp2.progress import Silent
+
+PER_ITEM = 0.1  # s beside the calculation itself: reading, planning, writing
+MOST_SHARDS = 100_000
+HERE: dict[str, Any] = {"backend": "cpu", "transform": "host", "memory": None, "threads": 1, "scratch": None}
+SCHEDULERS = (  # variables: index, first index (or None), count
+    ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_COUNT"),
+    ("AWS_BATCH_JOB_ARRAY_INDEX", None, "AWS_BATCH_JOB_ARRAY_SIZE"),
+)
+
+
+class Work(NamedTuple):
+    """An item as a scheduler sees it: its place, its cost in s, what it is made of (None: it will be refused).
+
+    Items of one `series` may start from each other's orbitals.
+    """
+
+    place: int
+    cost: float
+    series: str
+    load: Workload | None = None
+
+
+def works(batch: Batch, inputs: Inputs) -> list[Work]:
+    """All items. Sizes follow from the atoms and the options, so each composition is looked at once."""
+    import_pyscf()
+    found, known = [], dict[str, Workload]()
+    for place, (item, given) in enumerate(zip(batch.items, inputs, strict=True)):
+        if not isinstance(given, Input):
+            found.append(Work(place, 0.0, f"alone {place}"))
+            continue
+        molecule = given.molecule
+        asked = sorted((name, value) for name, value in asdict(item.options).items() if name not in FREE)
+        state = molecule.charge, molecule.multiplicity, asked
+        series, alike = repr((molecule.labels, state)), repr((sorted(molecule.labels), state))
+        try:
+            known[alike] = known.get(alike) or plan.sizes(molecule, replace(item.options, **HERE), Silent())
+        except Dfmp2Error:  # the item itself will say what is wrong
+            series = f"alone {place}"
+        load = known.get(alike)
+        found.append(Work(place, cost(load), series, load))
+    return found
+
+
+def cost(load: Workload | None, rates: Rates | None = None) -> float:
+    """Seconds an item will take at the given rates, those of all hosts by default; 0 for one that will be refused."""
+    if load is None:
+        return 0.0
+    rates = rates or Rates()
+    return PER_ITEM + time.seconds(load, rates).total - rates.start  # a warm worker has its libraries loaded
+
+
+def memory_needed(load: Workload, threads: int) -> tuple[int, int]:
+    """About how many bytes a worker needs for an item: with large arrays on disk, and with everything in memory."""
+    from dfmp2.backends.registry import select
+
+    limits = select("cpu", "fp64", threads)[0].limits
+    found = plan.memory_plan(load, limits, threads, program=resources.resident_memory(), budget=0)
+    return found.least, found.comfortable
+
+
+def foresee(batch: Batch, count: int, *, chained: bool = False) -> dict[str, Any]:
+    """What `batch plan --json` prints: sizes and times of all items in `count` shards, whatever is complete already.
+
+    `nao` and `naux` are None for an item that will be refused, `error` says why its molecule cannot be read, and
+    `measured` whether the times rest on rates of this machine.
+    """
+    inputs = read_inputs(batch)
+    todo, common = works(batch, inputs), batch.items[0].options
+    backend = "cpu" if common.backend == "auto" else common.backend
+    rates = calibration.load(backend, common.threads or resources.usable_cores())
+    seconds = [cost(work.load, rates) for work in todo]
+    cut = shards(todo, count, chained=chained)
+    sums = [sum(seconds[work.place] for work in members) for members in cut]
+    shard_of = {work.place: k for k, members in enumerate(cut) for work in members}
+    return {
+        "total": len(todo),
+        "seconds": sum(sums),
+        "measured": rates is not None,
+        "shards": [{"shard": f"{k}/{count}", "items": len(cut[k]), "seconds": spent} for k, spent in enumerate(sums)],
+        "items": [
+            {
+                **{"name": item.name, "molecule": item.molecule, "shard": shard_of[k]},
+                **{"nao": work.load and work.load.nao, "naux": work.load and work.load.naux, "seconds": seconds[k]},
+                "error": str(given) if isinstance(given, InputError) else "",
+            }
+            for k, (item, given, work) in enumerate(zip(batch.items, inputs, todo, strict=True))
+        ],
+    }
+
+
+def arrange(items: Sequence[Work], *, parts: int, chained: bool) -> list[list[Work]]:
+    """Items that one worker computes one after the other, in the order in which they should begin.
+
+    A series is cut into as many `parts` when items are chained, so that as many can work on it.
+    """
+    series: dict[str | int, list[Work]] = {}
+    for item in sorted(items):
+        series.setdefault(item.series if chained else item.place, []).append(item)
+    pieces = []
+    for members in series.values():
+        length = -(-len(members) // parts)
+        pieces += [members[first : first + length] for first in range(0, len(members), length)]
+    return sorted(pieces, key=lambda piece: (-_cost(piece), piece[0].place))
+
+
+def shards(items: Sequence[Work], count: int, *, chained: bool = False) -> list[list[Work]]:
+    """The items of each shard, in the manifest's order; every host finds the same."""
+    filled: list[list[Work]] = [[] for _ in range(count)]
+    loads = [0.0] * count
+    for piece in arrange(items, parts=count, chained=chained):
+        least = min(range(count), key=lambda k: (loads[k], len(filled[k]), k))
+        filled[least] += piece
+        loads[least] += _cost(piece)
+    return [sorted(members, key=lambda item: item.place) for members in filled]
+
+
+def _cost(piece: Sequence[Work]) -> float:
+    return sum(item.cost for item in piece)
+
+
+def read_shard(text: str) -> tuple[int, int]:
+    """(I, N) from "I/N", I from 0 to N - 1; InputError where it is none."""
+    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text.strip())
+    if match is None or not int(match[1]) < int(match[2]) <= MOST_SHARDS:
+        raise InputError(f"--shard {text!r}: expected I/N with I from 0 to N - 1, for example 0/8")
+    return int(match[1]), int(match[2])
+
+
+def shard_of_job(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
+    """(I, N) of a task in a Slurm or AWS Batch array job; None outside of one."""
+    for names in SCHEDULERS:
+        if names[0] not in environment:
+            continue
+        try:
+            index, first, count = (int(environment[name]) if name else 0 for name in names)
+        except (KeyError, ValueError) as error:
+            known = ", ".join(filter(None, names))
+            raise InputError(f"{names[0]} is set, but {known} are not all numbers: pass --shard I/N") from error
+        if not 0 <= index - first < count:
+            raise InputError(
+                f"{names[0]} = {index} is not one of {count} tasks in steps of one: use an array such as "
+                f"0-{count - 1}, or pass --shard I/N"
+            )
+        return index - first, count
+    return None

@@ -1,0 +1,183 @@
+"""Densities of one electron that a result holds, their natural orbitals, and cube files of them and of orbitals.
+
+    D = sum_i n_i C_i C_i^T        n_i, C_i: natural occupations and orbitals, C^T S C = 1
+
+Grid and cube format are those of `pyscf.tools.cubegen` (https://gaussian.com/cubegen): a box around the atoms, lengths
+in bohr, densities in e/bohr^3, orbitals in bohr^-3/2. The line with PySCF's version and the date is replaced, so that
+equal results give equal files. A ghost has atomic number 0.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import InputError, ResultFileError
+from dfmp2.molecule.mole import rebuilt_mole
+from dfmp2.molecule.pyscf_shield import shielded
+from dfmp2.molecule.text import printable
+from dfmp2.mp2.result import MP2Result
+
+Array = NDArray[np.float64]
+
+SAID = {"scf": "of the reference", "unrelaxed": "of MP2, unrelaxed", "relaxed": "of MP2, relaxed"}
+MOST_POINTS = 5 * 10**7  # 650 MB of text
+BLOCK = 8000  # points at a time
+
+
+def densities(result: MP2Result, of: str) -> Array:
+    """Density in basis functions of each spin, (nspin, nao, nao); one spin stands for two.
+
+    Parameters
+    ----------
+    of : "scf", "unrelaxed" or "relaxed"
+
+    Raises
+    ------
+    ResultFileError : the result is an energy alone
+    """
+    reference, own = result.reference, result.properties
+    if of == "scf":
+        occupied = reference.mo_coeff * (reference.mo_occ > 0)[:, None, :]
+        return np.asarray(occupied @ reference.mo_coeff.transpose(0, 2, 1))
+    if own is None:
+        raise ResultFileError(
+            f"the result of {result.molecule.name} is an energy without its {of} density: compute it with dfmp2 run "
+            "MOLECULE --properties or dfmp2 gradient, or take --of scf"
+        )
+    return own.relaxed_density if of == "relaxed" else own.unrelaxed_density
+
+
+def natural_orbitals(result: MP2Result, of: str) -> tuple[Array, Array]:
+    """Occupations (nmo,), largest first, and natural orbitals (nao, nmo) of the density of both spins.
+
+    Raises
+    ------
+    ResultFileError : as of `densities`
+    """
+    found = densities(result, of)
+    mole, coeff = _mole(result), result.reference.mo_coeff[0]
+    with shielded():
+        basis = mole.intor("int1e_ovlp") @ coeff
+    occupations, vectors = np.linalg.eigh(basis.T @ _of_both_spins(found) @ basis)
+    orbitals = coeff @ vectors[:, ::-1]
+    largest = np.abs(orbitals).argmax(axis=0)
+    return occupations[::-1].copy(), orbitals * np.sign(orbitals[largest, np.arange(len(largest))])
+
+
+def cube(
+    result: MP2Result,
+    density: bool = False,
+    spin: bool = False,
+    orbital: str | None = None,
+    orbitals: str = "scf",
+    of: str | None = None,
+    spacing: float | None = None,
+    margin: float | None = None,
+) -> bytes:
+    """A cube file of the electron density, the spin density or an orbital.
+
+    Parameters
+    ----------
+    density, spin, orbital : one of the three; an orbital by its number from 1, with "b" behind it for a beta orbital
+    orbitals : "scf" or "natural"
+    of : as of `densities`, None for relaxed
+    spacing : of the points, bohr; None for 80 points along each axis
+    margin : between the outermost atoms and the faces of the box, bohr; None for 3
+
+    Raises
+    ------
+    InputError : not one of the three, no such orbital, or a grid beyond reason
+    ResultFileError : as of `densities`
+    """
+    if density + spin + (orbital is not None) != 1:
+        raise InputError("--to cube needs one of --density, --spin and --orbital N: say what is to be shown")
+    kind = of or "relaxed"
+    if orbital is not None:
+        what, column = _orbital(result, orbital, orbitals, of)
+        return _written(result, what, lambda ao: np.asarray(ao @ column), spacing, margin)
+    if orbitals != "scf":
+        raise InputError("--orbitals natural belongs to --orbital N: leave it out")
+    found = densities(result, kind)
+    if spin and len(found) == 1:
+        raise InputError("--spin: the spin density of a restricted reference is zero: use --density")
+    matrix = found[0] - found[1] if spin else _of_both_spins(found)
+    what = f"{'spin' if spin else 'electron'} density {SAID[kind]}{_scaled(result, kind)}, e/bohr^3"
+    return _written(result, what, lambda ao: np.einsum("gm,gm->g", ao @ matrix, ao), spacing, margin)
+
+
+def _of_both_spins(found: Array) -> Array:
+    """The density of both spins, (nao, nao)."""
+    return np.asarray(2 * found[0] if len(found) == 1 else found.sum(axis=0))
+
+
+def _orbital(result: MP2Result, orbital: str, orbitals: str, of: str | None) -> tuple[str, Array]:
+    """What an orbital is, and its coefficients, (nao,).
+
+    Raises
+    ------
+    InputError : there is no such orbital
+    """
+    given = re.fullmatch(r"([0-9]{1,6})(b?)", orbital)
+    reference, natural = result.reference, orbitals == "natural"
+    if of is not None and not natural:
+        raise InputError("--of names the density of natural orbitals: add --orbitals natural, or leave it out")
+    if given is None or not 1 <= int(given[1]) <= result.sizes.nmo:
+        raise InputError(f"--orbital {orbital}: expected a number from 1 to {result.sizes.nmo}, with b for beta: 5b")
+    if given[2] and (natural or reference.nspin == 1):
+        kind = "natural orbitals" if natural else "orbitals of a restricted reference"
+        raise InputError(f"--orbital {orbital}: {kind} are the same for both spins: leave the b out")
+    number = int(given[1]) - 1
+    if natural:
+        kind = of or "relaxed"
+        occupations, coeff = natural_orbitals(result, kind)
+        said = f"natural orbital {number + 1} {SAID[kind]}{_scaled(result, kind)}, occupation {occupations[number]:.6f}"
+        return said, coeff[:, number]
+    s = 1 if given[2] else 0
+    name = "" if reference.nspin == 1 else ("alpha ", "beta ")[s]
+    energy, occ = reference.mo_energy[s, number], reference.mo_occ[s, number]
+    return f"{name}orbital {number + 1}, {energy:.6f} Eh, occupation {occ:g}", reference.mo_coeff[s, :, number]
+
+
+def _scaled(result: MP2Result, of: str) -> str:
+    scaling = result.options.correlation
+    own = of != "scf" and scaling.title != "MP2"
+    return f" ({scaling.opposite_spin:g} OS, {scaling.same_spin:g} SS)" if own else ""
+
+
+def _mole(result: MP2Result) -> Any:
+    return rebuilt_mole(result.molecule, result.orbital_basis, result.reference.mo_coeff)
+
+
+def _written(
+    result: MP2Result, what: str, evaluate: Callable[[Array], Array], spacing: float | None, margin: float | None
+) -> bytes:
+    """The cube file of what `evaluate` makes of the basis functions at points, (points, nao)."""
+    for name, value in (("--spacing", spacing), ("--margin", margin)):
+        if value is not None and not 0 < value <= 100:
+            raise InputError(f"{name} {value:g}: expected bohr, more than 0 and at most 100")
+    mole, box = _mole(result), {} if margin is None else {"margin": margin}
+    with shielded(), tempfile.TemporaryDirectory() as folder:
+        from pyscf.tools import cubegen
+
+        extent = np.ptp(mole.atom_coords(), axis=0) + 2 * (cubegen.BOX_MARGIN if margin is None else margin)
+        steps = 79 * np.ones(3, dtype=int) if spacing is None else np.ceil(extent / spacing).astype(int)
+        points = int(np.prod(steps + 1.0))
+        if points > MOST_POINTS:
+            raise InputError(f"--spacing {spacing:g} gives {points:.1e} points, at most {MOST_POINTS:.0e}: raise it")
+        grid = cubegen.Cube(mole, *(int(n) + 1 for n in steps), resolution=None, **box)
+        places = grid.get_coords()
+        values = np.concatenate(
+            [evaluate(mole.eval_gto("GTOval_sph", places[p : p + BLOCK])) for p in range(0, len(places), BLOCK)]
+        )
+        path = Path(folder) / "cube"
+        grid.write(values.reshape(grid.nx, grid.ny, grid.nz), str(path), comment=printable(what))
+        first, _, *rest = path.read_bytes().split(b"\n", 2)
+    second = f"{result.molecule.formula}, {result.orbital_basis.name}, dfmp2 {result.provenance.version}"
+    return b"\n".join([first, printable(second).encode("ascii", "backslashreplace"), *rest])

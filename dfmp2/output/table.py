@@ -1,0 +1,83 @@
+"""A table of several results: their key numbers in a row each, written as HDF5, CSV or JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from dfmp2.host.files import write_atomically
+from dfmp2.mp2.result import MP2Result
+from dfmp2.output.hdf5 import printed
+from dfmp2.output.study import Column, write_table
+
+NUMBERS: dict[str, tuple[str, str | None]] = {  # attribute of a result, unit (None for text)
+    "formula": ("molecule.formula", None),
+    "charge": ("molecule.charge", "elementary charge"),
+    "multiplicity": ("molecule.multiplicity", ""),
+    "reference": ("reference.kind", None),
+    "basis": ("orbital_basis.name", None),
+    "scf_total_energy": ("scf_total_energy", "hartree"),
+    "mp2_same_spin_correlation_energy": ("mp2_same_spin_correlation_energy", "hartree"),
+    "mp2_opposite_spin_correlation_energy": ("mp2_opposite_spin_correlation_energy", "hartree"),
+    "mp2_correlation_energy": ("mp2_correlation_energy", "hartree"),
+    "mp2_total_energy": ("mp2_total_energy", "hartree"),
+    "mp2_total_energy_error": ("error_budget.total", "hartree"),
+    "scs_mp2_correlation_energy": ("scs_mp2_correlation_energy", "hartree"),
+    "nao": ("sizes.nao", ""),
+    "homo_lumo_gap": ("diagnostics.homo_lumo_gap", "hartree"),
+    "backend": ("backend", None),
+    "precision": ("precision", None),
+    "warnings": ("diagnostics.warnings", ""),  # how many
+}
+UNITS = {"exit_code": "", "seconds": "s"} | {name: unit for name, (_, unit) in NUMBERS.items() if unit is not None}
+
+
+def numbers_of(result: MP2Result) -> dict[str, Any]:
+    """What the table says of a result; None for numbers that JSON cannot hold."""
+    found = {name: attrgetter(attribute)(result) for name, (attribute, _) in NUMBERS.items()}
+    found["warnings"] = len(found["warnings"])
+    return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in found.items()}
+
+
+def to_json(value: Any) -> str:
+    """JSON text with a newline."""
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """A table with the keys of the first row as its head; numbers with all their digits."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return printed(text.getvalue())
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], notes: Mapping[str, str], *, overwrite: bool) -> None:
+    """Write rows, and `notes` that hold for all of them, as HDF5, CSV or JSON by the end of the file's name.
+
+    Raises
+    ------
+    ResultFileError : the file exists and `overwrite` is false
+    ResourceError : it cannot be written
+    """
+    if path.suffix == ".csv":
+        write_atomically(path, to_csv(rows), overwrite=overwrite)
+    elif path.suffix == ".json":
+        write_atomically(path, to_json({**notes, "items": list(rows)}).encode(), overwrite=overwrite)
+    else:
+        columns = {name: _column(name, [row[name] for row in rows]) for name in rows[0]}
+        write_table(path, "batch", columns, notes, overwrite=overwrite)
+
+
+def _column(name: str, values: list[Any]) -> Column:
+    described = name.replace("_", " ")
+    if name in UNITS:
+        return Column([None if value is None else float(value) for value in values], UNITS[name], described)
+    return Column([printed(str(value)).decode() for value in values], "", described)

@@ -1,0 +1,250 @@
+"""Methods of `--method` and the ROHF reference, held against sums written out here and against other programs.
+
+Published energies of kappa-MP2 and ROHF-MP2 are entries of `dfmp2 validate`, which test_physics.py runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from pyscf import ao2mo, gto, scf
+
+import dfmp2
+from dfmp2.backends import registry
+from dfmp2.errors import InputError, UnsupportedByBackend
+from dfmp2.interop import pyscf as pyscf_plugin
+from dfmp2.interop import qcschema
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.options import METHODS, Options, make_options
+from dfmp2.output import hdf5
+from dfmp2.studies.cbs import basis_set_limit
+from dfmp2.studies.interaction import interaction_energy
+from dfmp2.studies.scan import Scan, scan_energies
+
+EXACT = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "precision": "fp64", "scf_conv_tol": 1e-12}
+WATER = Molecule(("O", "H", "H"), np.array([[0.0, 0.0, 0.22], [0.0, 1.43, -0.89], [0.0, -1.43, -0.89]]))
+RADICAL = WATER.with_state(1, 2)
+FACTORS = {  # as published
+    "mp2": (1.0, 1.0),
+    "scs-mp2": (1.2, 1 / 3),
+    "sos-mp2": (1.3, 0.0),
+    "scs-vdw-mp2": (1.28, 0.5),
+    "scsn-mp2": (0.0, 1.76),
+    "kappa-mp2": (1.0, 1.0),
+}
+
+
+def spin_orbital_sum(b: list[Any], occupied: list[Any], virtual: list[Any], kappa: float | None) -> tuple[float, float]:
+    """Same-spin and opposite-spin energy of all spin orbitals, Eh: every term with its own factor."""
+    found = [0.0, 0.0]
+    for one in (0, 1):
+        for other in (0, 1):
+            g = np.einsum("iap,jbp->iajb", b[one], b[other])
+            d = occupied[one][:, None, None, None] + occupied[other][:, None] - virtual[other]
+            d = d - virtual[one][:, None, None]
+            factor = 1.0 if kappa is None else (1 - np.exp(kappa * d)) ** 2
+            t = g * factor / d
+            if one == other:
+                found[0] += 0.5 * float(np.vdot(t, g - g.transpose(0, 3, 2, 1)))
+            else:
+                found[1] += 0.5 * float(np.vdot(t, g))
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("precision", ["fp64", "mixed"])
+@pytest.mark.parametrize("name", ["cpu", "torch"])
+@pytest.mark.parametrize("kappa", [0.3, 1.1])
+def test_regularised_terms_of_two_spins_are_the_sums_written_out(name: str, kappa: float, precision: str) -> None:
+    """Of different sizes, in several tiles, with a gap that vanishes in one place, where plain MP2 has no limit."""
+    if name == "torch":
+        pytest.importorskip("torch")
+    rng = np.random.default_rng(3)
+    b = [0.3 * rng.standard_normal((n, v, 21)) for n, v in ((5, 70), (3, 72))]
+    occupied = [np.sort(-rng.random(len(x)) - 0.2) for x in b]
+    virtual = [np.sort(rng.random(x.shape[1]) - 0.2 + 1e-6) for x in b]
+    backend = registry.select(name, precision, 2)[0].regularised(kappa)
+    from dfmp2.mp2.pairs import pair_energies
+
+    put = [backend.put(x, e, v, precision) for x, e, v in zip(b, occupied, virtual, strict=True)]
+    pairs = pair_energies(put, backend)
+    found = pairs.same_spin_energy, pairs.opposite_spin_energy
+    rounding = 1e-11 if precision == "fp64" else 1e-5
+    assert found == pytest.approx(spin_orbital_sum(b, occupied, virtual, kappa), rel=rounding)
+
+
+def test_every_method_has_its_published_factors_and_the_totals_follow(tmp_path: Any) -> None:
+    assert set(METHODS) == set(FACTORS)
+    plain = dfmp2.run(WATER, **EXACT)
+    same, opposite = plain.mp2_same_spin_correlation_energy, plain.mp2_opposite_spin_correlation_energy
+    for name, (c_os, c_ss) in FACTORS.items():
+        if name == "kappa-mp2":
+            continue
+        derived = dfmp2.derive(plain, method=name)
+        assert derived.method == name
+        assert derived.correlation_energy == pytest.approx(c_os * opposite + c_ss * same, abs=1e-14)
+        parts = derived.opposite_spin_correlation_energy, derived.same_spin_correlation_energy
+        assert parts == pytest.approx((c_os * opposite, c_ss * same), abs=1e-15)
+        assert derived.total_energy == pytest.approx(plain.scf_total_energy + derived.correlation_energy, abs=1e-12)
+        assert derived.mp2_correlation_energy == plain.mp2_correlation_energy
+        hdf5.write(derived, tmp_path / f"{name}.h5")
+        assert hdf5.read(tmp_path / f"{name}.h5").to_dict()["total_energy"] == derived.total_energy
+    asked = dfmp2.run(WATER, method="scs-mp2", **EXACT)
+    assert asked.total_energy == pytest.approx(plain.scf_total_energy + plain.scs_mp2_correlation_energy, abs=1e-10)
+
+
+def test_kappa_is_stored_and_has_no_plain_energies(tmp_path: Any) -> None:
+    found = dfmp2.run(RADICAL, method="kappa-mp2", **EXACT)
+    limit = dfmp2.run(RADICAL, method="kappa-mp2", kappa=200.0, **EXACT)
+    plain = dfmp2.run(RADICAL, **EXACT)
+    assert limit.correlation_energy == pytest.approx(plain.mp2_correlation_energy, abs=1e-9)
+    assert plain.mp2_correlation_energy < found.correlation_energy < 0.8 * plain.mp2_correlation_energy
+    hdf5.write(found, tmp_path / "k.h5")
+    said = hdf5.read(tmp_path / "k.h5").to_dict()
+    assert said["method"] == "kappa-mp2" and said["correlation_energy"] == found.correlation_energy
+    assert {said[key] for key in said if key.startswith(("mp2_", "scs_", "sos_")) and key.endswith("n_energy")} == {
+        None
+    }
+    with pytest.raises(InputError, match="do not follow from each other"):
+        dfmp2.derive(found, method="mp2")
+    with pytest.raises(InputError, match="do not follow from each other"):
+        dfmp2.derive(found, os_scale=1.3)
+    with pytest.raises(InputError, match="do not follow from each other"):
+        dfmp2.derive(plain, method="kappa-mp2")
+
+
+def test_rohf_singles_and_doubles_are_those_of_spin_orbitals() -> None:
+    """With frozen orbitals; PySCF's ROHF, its integrals without fitting, and sums over spin orbitals written out."""
+    atoms = list(zip(WATER.symbols, WATER.coordinates, strict=True))
+    mole = gto.M(atom=atoms, unit="bohr", charge=1, spin=1, basis="6-31g", verbose=0)
+    mf = scf.ROHF(mole).run(conv_tol=1e-13)
+    fock = mf.get_hcore() + mf.get_veff()
+    coeff, eri = mf.mo_coeff, ao2mo.restore(1, mole.intor("int2e"), mole.nao)
+    singles, c_occ, c_vir, e_occ, e_vir = 0.0, [], [], [], []
+    for spin, n in enumerate(mole.nelec):
+        blocks = []
+        for part in (coeff[:, :n], coeff[:, n:]):
+            e, turn = np.linalg.eigh(part.T @ fock[spin] @ part)
+            blocks.append((e, part @ turn))
+        (e, o), (x, v) = blocks
+        e, o, x, v = e[1:], o[:, 1:], x[:-2], v[:, :-2]  # a frozen core orbital, two frozen virtual ones
+        f = o.T @ fock[spin] @ v
+        singles += float((f**2 / (e[:, None] - x)).sum())
+        for kept, new in zip((c_occ, c_vir, e_occ, e_vir), (o, v, e, x), strict=True):
+            kept.append(new)
+    doubles = 0.0
+    for one in (0, 1):
+        for other in (0, 1):
+            g = np.einsum(
+                "pqrs,pi,qa,rj,sb->iajb", eri, c_occ[one], c_vir[one], c_occ[other], c_vir[other], optimize=True
+            )
+            d = e_occ[one][:, None, None, None] + e_occ[other][:, None] - e_vir[other] - e_vir[one][:, None, None]
+            exchange = g.transpose(0, 3, 2, 1) if one == other else 0.0
+            doubles += 0.5 * float((g * (g - exchange) / d).sum())
+    frozen = {"frozen_core": "1", "frozen_virtual": 2, "reference": "rohf"}
+    settings = EXACT | {"scf": "conventional", "auxbasis": "cc-pv5z-ri"} | frozen
+    ours = dfmp2.run(RADICAL, **settings)
+    assert ours.scf_total_energy == pytest.approx(mf.e_tot, abs=1e-10)
+    assert ours.mp2_singles_energy == pytest.approx(singles, abs=1e-9)
+    assert ours.mp2_correlation_energy == pytest.approx(singles + doubles, abs=2e-6)  # fitting, in the doubles alone
+    assert ours.reference.spin_square == 0.75
+    scaled = dfmp2.derive(ours, method="scs-mp2")
+    parts = 1.2 * ours.mp2_opposite_spin_correlation_energy + ours.mp2_same_spin_correlation_energy / 3
+    assert scaled.correlation_energy == pytest.approx(parts + ours.mp2_singles_energy, abs=1e-14)  # never scaled
+    more = dfmp2.derive(ours, frozen_core=2)
+    again = dfmp2.run(RADICAL, **settings | {"frozen_core": "2"})
+    assert more.mp2_singles_energy == pytest.approx(again.mp2_singles_energy, abs=1e-9)
+
+
+@pytest.mark.parametrize("more", [{"scf_auxbasis": "def2-universal-jkfit"}, {"scf": "conventional"}])
+def test_rohf_is_that_of_pyscf_starts_again_and_is_stored(more: dict[str, Any], tmp_path: Any) -> None:
+    first = dfmp2.run(RADICAL, reference="rohf", **EXACT | more)
+    atoms = list(zip(WATER.symbols, WATER.coordinates, strict=True))
+    theirs = scf.ROHF(gto.M(atom=atoms, unit="bohr", charge=1, spin=1, basis="6-31g", verbose=0))
+    theirs = theirs.density_fit(auxbasis=more["scf_auxbasis"]) if "scf_auxbasis" in more else theirs
+    assert first.scf_total_energy == pytest.approx(theirs.run(conv_tol=1e-12).e_tot, abs=1e-9)
+    hdf5.write(first, tmp_path / "r.h5")
+    stored = hdf5.read(tmp_path / "r.h5")
+    assert stored.mp2_singles_energy == first.mp2_singles_energy < -1e-5
+    again = dfmp2.run(RADICAL, reference="rohf", scf_from=str(tmp_path / "r.h5"), **EXACT | more)
+    assert again.reference.cycles < first.reference.cycles
+    assert again.total_energy == pytest.approx(first.total_energy, abs=1e-9)
+
+
+def test_studies_have_the_energies_of_the_method() -> None:
+    far = Molecule(("He", "He"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 5.7]]))
+    kappa = make_options(basis="6-31g", auxbasis="cc-pvdz-ri", method="kappa-mp2", precision="fp64")
+    found = interaction_energy(far, "1,2", kappa)
+    runs = found.runs
+    parts = [runs[name].total_energy for name in ("complex", "fragment-1-in-complex", "fragment-2-in-complex")]
+    interaction = found.values["cp_corrected_interaction_energy"].value
+    assert interaction == pytest.approx(parts[0] - parts[1] - parts[2], abs=1e-12)
+    assert not [name for name in found.values if "mp2" in name]
+    limit = basis_set_limit(far, replace(kappa, basis="cc-pv[dt]z", auxbasis=None))
+    small, large = (run.correlation_energy for run in limit.runs.values())
+    assert limit.values["cbs_correlation_energy"].value == pytest.approx((27 * large - 8 * small) / 19, abs=1e-12)
+    assert "cbs_mp2_total_energy" not in limit.values and limit.error_budget is not None
+    moved = tuple(replace(far, coordinates=far.coordinates * x) for x in (0.9, 1.0, 1.1))
+    points = scan_energies(Scan(moved, (0.9, 1.0, 1.1), None, kappa, False))
+    energies = np.array([run.total_energy for run in points.runs.values()])
+    assert points.table["relative_energy"].values == pytest.approx((energies - energies.min()) * 2625.4996394799)
+    assert points.table["total_energy"].values == tuple(energies)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"method": "mp3"}, "--method 'mp3': expected one of mp2, scs-mp2"),
+        ({"kappa": 1.1}, "--kappa 1.1 belongs to --method kappa-mp2, not to mp2"),
+        ({"method": "kappa-mp2", "kappa": -1.0}, "--kappa -1.0: expected a number above zero"),
+        ({"method": "sos-mp2", "os_scale": 1.2}, "has factors of its own, 1.3 E(OS) and 0 E(SS)"),
+        ({"method": "kappa-mp2", "check": True}, "--check is of plain MP2"),
+        ({"method": "kappa-mp2", "certify_fit": True}, "--certify-fit is of plain MP2"),
+        ({"reference": "rohf"}, "--reference rohf is for open shells"),
+        ({"reference": "rohf", "stability": "full"}, "--stability full is not there for --reference rohf"),
+        ({"reference": "rohf", "certify_fit": True}, "--certify-fit is not there for --reference rohf"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused_before_the_scf(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        dfmp2.run(WATER, basis="sto-3g", **options)
+    assert said in str(refusal.value)
+
+
+def test_no_gradient_of_kappa_and_rohf_and_no_kappa_on_a_device_without_it() -> None:
+    with pytest.raises(InputError, match="kappa-mp2 has no gradient"):
+        dfmp2.gradient(WATER, basis="sto-3g", method="kappa-mp2")
+    with pytest.raises(InputError, match="rohf has no gradient"):
+        dfmp2.gradient(RADICAL, basis="sto-3g", reference="rohf")
+    with pytest.raises(UnsupportedByBackend, match="has no kappa-mp2"):
+        dfmp2.run(WATER, basis="sto-3g", method="kappa-mp2", backend="nki-interpreter", precision="mixed")
+
+
+def test_gradient_of_a_method_is_that_of_its_factors() -> None:
+    scs = dfmp2.gradient(WATER, method="scs-mp2", **EXACT)
+    own = dfmp2.gradient(WATER, os_scale=1.2, ss_scale=1 / 3, **EXACT)
+    assert np.abs(scs.gradient - own.gradient).max() < 1e-10
+    assert Options("x", method="scs-mp2").correlation.title == scs.result.gradient.scaling
+
+
+def test_qcschema_and_pyscf_take_the_method_with_its_keywords() -> None:
+    keywords = {"auxbasis": "cc-pvdz-ri", "precision": "fp64", "scf_conv_tol": 1e-12, "kappa": 1.3}
+    document = {
+        "molecule": {"symbols": list(WATER.symbols), "geometry": WATER.coordinates.ravel().tolist()},
+        **{"driver": "energy", "model": {"method": "DF-kappa-MP2", "basis": "6-31g"}, "keywords": keywords},
+    }
+    request = qcschema.read_request(document)
+    answer = qcschema.answer(request, qcschema.run(request))
+    ours = dfmp2.run(WATER, method="kappa-mp2", kappa=1.3, **EXACT)
+    assert answer["return_result"] == pytest.approx(ours.total_energy, abs=1e-9)
+    assert "MP2 CORRELATION ENERGY" not in answer["extras"]["qcvars"]
+    assert answer["extras"]["qcvars"]["KAPPA-MP2 TOTAL ENERGY"] == answer["properties"]["return_energy"]
+    atoms = list(zip(WATER.symbols, WATER.coordinates, strict=True))
+    mf = scf.RHF(gto.M(atom=atoms, unit="bohr", basis="6-31g", verbose=0)).density_fit(auxbasis="weigend").run()
+    found = mf.apply(pyscf_plugin.DFMP2, auxbasis="cc-pvdz-ri", method="scs-mp2", precision="fp64").run()
+    plain = mf.apply(pyscf_plugin.DFMP2, auxbasis="cc-pvdz-ri", precision="fp64").run()
+    assert found.e_corr == pytest.approx(1.2 * plain.e_corr_os + plain.e_corr_ss / 3, abs=1e-12)
+    assert found.e_tot == pytest.approx(mf.e_tot + found.e_corr, abs=1e-12)

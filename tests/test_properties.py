@@ -1,0 +1,287 @@
+"""Moments, charges, spin populations and polarizabilities: against PySCF's functions and PySCF in finite fields."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pyscf import gto, scf
+from scipy.linalg import sqrtm
+
+import dfmp2
+from dfmp2.errors import ComparisonFailed
+from dfmp2.gradients.gradient import mp2_gradient, mp2_properties
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2.result import DENSITIES
+from dfmp2.options import make_options
+from dfmp2.progress import Silent
+from dfmp2.units import BOHR_PER_ANGSTROM, DEBYE
+from tests.conftest import succeed
+
+SMALL = {"basis": "6-31g", "scf_auxbasis": "def2-universal-jkfit", "auxbasis": "cc-pvdz-ri", "allow_poor_fit": True}
+EXACT = {"precision": "fp64", "scf_conv_tol": 1e-14, "stability": "off", "threads": 1}
+FOUR_CENTRE = {"scf": "conventional", "scf_auxbasis": None}
+WATER = Molecule(("O", "H", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]])
+DEF2 = {"basis": "def2-svp", "scf_auxbasis": None, "auxbasis": None}
+CASES = {
+    "rhf, core and virtuals frozen, scaled": (
+        WATER, {"frozen_core": "1", "frozen_virtual": 2, "os_scale": 1.2, "ss_scale": 0.3},
+    ),
+    "uhf, frozen core": (WATER.with_state(1, 2), {"frozen_core": "1"}),
+    "ghost": (replace(WATER, symbols=("H", "F", "H"), ghost=(False, False, True)), {}),
+    "charges, four-centre": (WATER.in_field([[0, 0.3, 4.2, 0.5], [1, -5, 0, -0.8]]), FOUR_CENTRE),
+    "core potential": (Molecule(("H", "I"), [[0.1, 0, 0.2], [0, 0.3, 3.2]]), DEF2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_densities_are_those_of_the_gradient_and_give_what_pyscf_makes_of_them(name):
+    molecule, special = CASES[name]
+    options = make_options(**SMALL | EXACT | special)
+    result = mp2_properties(molecule, options, listener=Silent())
+    own, proof = result.properties, result.gradient_certificate
+    assert result.gradient is None and proof.translation is None
+    assert proof.passed, proof.failures
+    expected = mp2_gradient(molecule, options, listener=Silent())
+    np.testing.assert_allclose(own.relaxed_density, expected.properties.relaxed_density, atol=1e-8)
+    assert proof.three_center_difference == pytest.approx(expected.certificate.three_center_difference, abs=1e-11)
+
+    mole = gto.Mole.loads(result.mole_json)
+    c, n = result.reference.mo_coeff, result.reference.mo_occ
+    reference = np.einsum("smi,si,sni->smn", c, n > 0, c)
+    root = sqrtm(mole.intor("int1e_ovlp"))
+    owners = np.array([atom for atom, *_ in mole.ao_labels(fmt=None)])
+
+    def populations(density):
+        return np.bincount(owners, np.diag(root @ density @ root), minlength=mole.natm)
+
+    assert np.isclose(own.lowdin_charges.sum(axis=1), molecule.charge, atol=1e-9).all()
+    for row, density in enumerate([reference, own.unrelaxed_density, own.relaxed_density]):
+        given = 2 * density[0] if len(c) == 1 else density
+        mf, total = scf.RHF(mole) if len(c) == 1 else scf.UHF(mole), np.atleast_3d(given.T).sum(axis=2)
+        dipole = mf.dip_moment(mole, given, unit="au", verbose=0)
+        traceless = 1.5 * own.quadrupole[row] - 0.5 * np.trace(own.quadrupole[row]) * np.eye(3)
+        theirs = {
+            "dipole": (own.dipole, dipole),
+            "mulliken": (own.mulliken_charges, scf.hf.mulliken_pop(mole, total, verbose=0)[1]),
+            "lowdin": (own.lowdin_charges, mole.atom_charges() - populations(total)),
+        }
+        if len(c) == 2:
+            spin = scf.uhf.mulliken_spin_pop(mole, given, verbose=0)[1]
+            theirs["spin"] = own.mulliken_spin_populations, spin
+            theirs["lowdin spin"] = own.lowdin_spin_populations, populations(given[0] - given[1])
+        for what, (ours, numbers) in theirs.items():
+            np.testing.assert_allclose(ours[row], numbers, atol=1e-9, err_msg=f"{what}, {DENSITIES[row]}")
+        quadrupole = mf.quad_moment(mole, given, unit="AU", origin=np.zeros(3), verbose=0)
+        np.testing.assert_allclose(traceless, quadrupole, atol=1e-9)
+        # Its trace, from the integrals of r^2.
+        squares = np.einsum("a,ax,ax", mole.atom_charges(), mole.atom_coords(), mole.atom_coords())
+        trace = squares - np.vdot(mole.intor("int1e_r2"), total)
+        assert np.trace(own.quadrupole[row]) == pytest.approx(trace, abs=1e-9)
+
+
+def test_psi4_prints_the_same_numbers():
+    """Psi4 1.3.2: properties("mp2") with opdm_relax, DF-MP2/cc-pVDZ, SCF to 1e-11 Eh; all the digits it prints."""
+    own = dfmp2.run(WATER, "cc-pvdz", properties=True, listener=Silent(), **EXACT).properties
+    angstrom = 1 / BOHR_PER_ANGSTROM
+    assert own.relaxed_dipole == pytest.approx([0.0354, -0.0231, -0.7514], abs=6e-5)
+    assert np.diag(own.quadrupole[2]) * DEBYE * angstrom == pytest.approx([-7.0787, -4.1176, -6.0818], abs=1e-4)
+    off_diagonal = own.quadrupole[2][[0, 0, 1], [1, 2, 2]] * DEBYE * angstrom
+    assert off_diagonal == pytest.approx([-0.1033, -0.0548, -0.0443], abs=1e-4)
+    assert own.mulliken_charges[2] == pytest.approx([-0.29340, 0.14522, 0.14818], abs=6e-6)
+    assert own.lowdin_charges[2] == pytest.approx([-0.08378, 0.03944, 0.04434], abs=6e-6)
+    assert own.relaxed_occupations[2:9] == pytest.approx([1.974, 1.971, 1.969, 0.023, 0.021, 0.017, 0.011], abs=6e-4)
+
+
+def test_the_polarizability_is_that_of_pyscf_in_fields():
+    """PySCF's own relaxed densities of UHF, its Hamiltonian with the field added here. RHF: `dfmp2 validate`."""
+    from pyscf.mp import dfump2_native
+
+    from dfmp2.molecule.mole import fitting_data
+    from dfmp2.planning.system import prepare, resolve
+
+    molecule, field = WATER.with_state(1, 2), 0.001
+    options = make_options(**SMALL | EXACT | FOUR_CENTRE, frozen_core="1", polarizability=True)
+    result = mp2_properties(molecule, options, listener=Silent())
+    found, system = result.polarizability, resolve(molecule, prepare(options, "test"), Silent())
+    mole, fitting = system.mole, fitting_data(molecule, system.mp2_fitting)
+    occupied = result.reference.mo_coeff * result.reference.mo_occ[:, None]
+
+    def dipoles(strength):
+        mf = scf.UHF(mole).set(verbose=0, conv_tol=1e-13, conv_tol_grad=1e-8)
+        hcore = mf.get_hcore() + strength * mole.intor("int1e_r")[2]
+        mf.get_hcore = lambda *_: hcore
+        mf.kernel(occupied @ result.reference.mo_coeff.transpose(0, 2, 1))
+        with dfump2_native.DFUMP2(mf, frozen=1, auxbasis=fitting) as theirs:
+            theirs.verbose, theirs.cphf_tol = 0, 1e-12
+            theirs.kernel()
+            relaxed = np.asarray(theirs.make_rdm1(relaxed=True, ao_repr=True))
+        return np.stack([mf.dip_moment(mole, d, unit="au", verbose=0) for d in (relaxed, mf.make_rdm1())])
+
+    relaxed, reference = (dipoles(field) - dipoles(-field)) / (2 * field)
+    # PySCF's relaxed densities of UHF are 2e-7 off, which 1 / 2F multiplies.
+    np.testing.assert_allclose(found.relaxed[:, 2], relaxed, atol=6e-4)
+    np.testing.assert_allclose(found.scf[:, 2], reference, atol=1e-5)
+    assert found.passed
+    assert found.asymmetry < 1e-4
+    assert found.step_error < 1e-3
+    assert found.dipole_difference < 1e-6
+    assert found.isotropic == pytest.approx(np.trace(found.relaxed) / 3)
+    with pytest.raises(ComparisonFailed, match="asymmetric"):
+        replace(found, relaxed=found.relaxed + np.triu(np.full((3, 3), 0.1), 1)).require()
+
+
+SHORT = ("h2o.xyz", "--basis", "sto-3g", "--auxbasis", "cc-pvdz-ri", "--allow-poor-fit")
+
+
+def test_the_command_prints_and_stores_properties(call):
+    found = succeed(call("run", *SHORT, "--polarizability", "--json")).json
+    result = dfmp2.read("h2o.dfmp2.h5")
+    assert result.gradient is None and "mp2_total_gradient" not in found
+    own, names = found["properties"], ("dipole", "quadrupole", "mulliken_charges", "lowdin_charges", "spin_square")
+    assert all(set(own[name]) == set(DENSITIES) for name in names)
+    assert own["origin"] == [0, 0, 0] and own["method"] == "MP2"
+    assert sum(own["mulliken_charges"]["relaxed"]) == pytest.approx(0, abs=1e-10)
+    assert found["gradient_certificate"]["passed"] and found["polarizability"]["passed"]
+    assert found["polarizability"]["relaxed"] == result.polarizability.relaxed.tolist()
+    assert own["quadrupole"]["relaxed"] == result.properties.quadrupole[2].tolist()
+    shown = succeed(call("show", "h2o.dfmp2.h5")).out
+    assert "Quadrupole moment" in shown and "The densities' certificate is in order." in shown
+    row = next(line for line in shown.split("Charges of the atoms")[1].splitlines() if line.startswith("1 O"))
+    assert [float(x) for x in row.split()[2:]] == pytest.approx(
+        [own[f"{kind}_charges"][name][0] for kind in ("mulliken", "lowdin") for name in DENSITIES], abs=1e-5
+    )
+    again = succeed(call("run", *SHORT, "--properties", "--resume", "--json"))
+    assert again.json == found and "nothing is computed" in again.err
+    succeed(call("run", *SHORT, "--output", "energy.h5"))
+    refused = call("run", *SHORT, "--properties", "--resume", "--output", "energy.h5")
+    assert refused.code == 3 and "--properties (False there, True here)" in refused.message
+    succeed(call("derive", "h2o.dfmp2.h5", "--frozen-core", "1", "--output", "core.h5"))
+    core = dfmp2.read("core.h5")
+    assert core.properties is core.polarizability is None and not core.options.properties
+
+
+def test_a_polarizability_that_fails_ends_with_8(call, monkeypatch):
+    monkeypatch.setattr("dfmp2.gradients.polarizability.ALLOWED", 1e-12)
+    done = call("run", "h2.xyz", *SHORT[1:], "--polarizability")
+    assert done.code == 8 and "asymmetric" in done.message
+    assert not dfmp2.read("h2.dfmp2.h5").polarizability.passed
+
+
+def test_a_batch_computes_properties(call, folder):
+    (folder / "batch.toml").write_text(
+        'basis = "sto-3g"\nauxbasis = "cc-pvdz-ri"\nallow_poor_fit = true\noutput = "results"\n'
+        '[[item]]\nmolecule = "h2.xyz"\nproperties = true\n[[item]]\nmolecule = "nh2.xyz"\ntask = "properties"\n'
+    )
+    succeed(call("batch", "run", "batch.toml", "--workers", "1", "--threads", "1"))
+    assert dfmp2.read("results/h2.h5").properties is not None
+    spins = dfmp2.read("results/nh2.h5").properties.mulliken_spin_populations
+    assert spins.sum(axis=1) == pytest.approx([1, 1, 1])
+
+
+# --- natural orbitals and cubes -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def densities(tmp_path_factory):
+    """Result files with densities: a closed shell with a core potential and a ghost, and a radical."""
+    folder = tmp_path_factory.mktemp("densities")
+    iodine = Molecule(("H", "I", "H"), [[0.1, 0, 0.2], [0, 0.3, 3.2], [0, 3, 1]], ghost=(False, False, True))
+    radical = Molecule(("H", "H", "H"), [[0, 0, 0.1], [0, 1.5, 1.2], [0.1, -1.9, 1.3]], multiplicity=2)
+    for name, molecule, special in (("closed", iodine, DEF2), ("radical", radical, {})):
+        result = dfmp2.run(molecule, **SMALL | EXACT | special, properties=True, listener=Silent())
+        dfmp2.write(result, folder / f"{name}.h5")
+    return folder
+
+
+def stored(path):
+    """PySCF's molecule, and the density at points of three densities and of their spin, by the stored matrices."""
+    result = dfmp2.read(path)
+    mole, own = gto.Mole.loads(result.mole_json), result.properties
+    c = result.reference.mo_coeff * (result.reference.mo_occ > 0)[:, None]
+    matrices = zip(DENSITIES, (c @ c.transpose(0, 2, 1), own.unrelaxed_density, own.relaxed_density), strict=True)
+
+    def at(points, matrix):
+        ao = mole.eval_gto("GTOval", points)
+        return np.einsum("gm,mn,gn->g", ao, matrix, ao)
+
+    return result, mole, dict(matrices), at
+
+
+@pytest.mark.parametrize(("name", "of"), [("closed", "relaxed"), ("radical", "unrelaxed"), ("radical", "relaxed")])
+def test_natural_orbitals_of_a_molden_file_give_the_density_back(name, of, densities, call, folder):
+    from pyscf.tools import molden
+
+    more = () if of == "relaxed" else ("--of", of)
+    succeed(call("export", str(densities / f"{name}.h5"), "--to", "molden", "--orbitals", "natural", *more))
+    file = f"{name}.natural.molden" if of == "relaxed" else f"{name}.natural-{of}.molden"
+    text = (folder / file).read_text().replace("\nH 3 0 ", "\nX-H 3 1 ")  # PySCF takes a ghost's atomic number 0 amiss
+    (folder / "read.molden").write_text(text)
+    read, _, coeff, occupations, *_ = molden.load("read.molden")
+    result, _, matrices, at = stored(densities / f"{name}.h5")
+    points = np.random.default_rng(3).normal(0, 2, (200, 3))
+    ao = read.eval_gto("GTOval", points)
+    matrix = matrices[of].sum(axis=0) * (3 - len(matrices[of]))
+    np.testing.assert_allclose(((ao @ coeff) ** 2) @ occupations, at(points, matrix), atol=1e-9, rtol=1e-8)
+    np.testing.assert_allclose(occupations, getattr(result.properties, f"{of}_occupations"), atol=1e-9)
+
+
+CUBES = {  # options of a cube of the radical, and what its integral, or that of its square, is
+    "density": (("--density",), 3),
+    "density of the reference": (("--density", "--of", "scf"), 3),
+    "spin": (("--spin",), 1),
+    "beta orbital": (("--orbital", "1b"), 1),
+    "natural orbital": (("--orbital", "2", "--orbitals", "natural"), 1),
+}
+
+
+@pytest.mark.parametrize("what", CUBES)
+def test_cubes_hold_what_is_asked_for(what, densities, call):
+    """As ASE reads them."""
+    reader = pytest.importorskip("ase.io.cube")
+    options, integral = CUBES[what]
+    file = str(densities / "radical.h5")
+    succeed(call("export", file, "--to", "cube", *options, "--spacing", "0.3", "--margin", "6", "-o", "x.cube"))
+    with open("x.cube") as handle:
+        found = reader.read_cube(handle)
+    values, steps = found["data"], np.diag(found["spacing"]) * BOHR_PER_ANGSTROM
+    assert found["atoms"].get_chemical_symbols() == ["H", "H", "H"]
+    origin = np.array(found["origin"][:3], dtype=float) * BOHR_PER_ANGSTROM
+    places = np.random.default_rng(5).integers(0, values.shape, (400, 3))
+    points, given = origin + places * steps, values[tuple(places.T)]
+    result, mole, matrices, at = stored(densities / "radical.h5")
+    ao, total = mole.eval_gto("GTOval", points), values.sum() * steps.prod()
+    if "orbital" in what:
+        total = (values**2).sum() * steps.prod()
+    expected = {
+        "density": lambda: at(points, matrices["relaxed"].sum(axis=0)),
+        "density of the reference": lambda: at(points, matrices["scf"].sum(axis=0)),
+        "spin": lambda: at(points, matrices["relaxed"][0] - matrices["relaxed"][1]),
+        "beta orbital": lambda: ao @ result.reference.mo_coeff[1][:, 0],
+        "natural orbital": lambda: given,  # the tests of Molden files
+    }[what]()
+    np.testing.assert_allclose(given, expected, atol=2e-5)
+    assert total == pytest.approx(integral, abs=3e-3)
+
+
+NOT_THERE = [  # options, message
+    (("--to", "molden", "--orbitals", "natural"), "dfmp2 run MOLECULE --properties"),
+    (("--to", "cube", "--spin"), "without its relaxed density"),
+    (("--to", "cube"), "one of --density, --spin and --orbital N"),
+    (("--to", "cube", "--spin", "--of", "scf"), "restricted reference is zero"),
+    (("--to", "cube", "--orbital", "8"), "a number from 1 to 7"),
+    (("--to", "cube", "--orbital", "2b"), "leave the b out"),
+    (("--to", "cube", "--orbital", "2", "--of", "scf"), "add --orbitals natural"),
+    (("--to", "cube", "--density", "--of", "scf", "--spacing", "0.001"), "at most 5e+07"),
+    (("--to", "cube", "--density", "--of", "scf", "--margin", "-1"), "--margin -1: expected bohr"),
+    (("--to", "xyz", "--density"), "--density belongs to --to cube"),
+    (("--to", "trexio", "--orbitals", "natural"), "--orbitals belongs to --to molden and cube"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), NOT_THERE, ids=[" ".join(options) for options, _ in NOT_THERE])
+def test_what_a_file_does_not_hold_is_refused(options, message, call, water, folder):
+    done = call("export", str(water.path), *options)
+    assert (done.code, message in done.message) == (3, True), done.message
+    assert not [*folder.glob("*.cube"), *folder.glob("*.molden")]
