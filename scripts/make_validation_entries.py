@@ -2,7 +2,7 @@
 
     python scripts/make_validation_entries.py
 
-Entries come from published numbers (tests/data/reference_cases.json and composite_cases.json), from our own runs of
+Entries come from published numbers (tests/data/*_cases.json), from our own runs of
 other programs (tests/data/{psi4,bagel,nwchem} and inputs/expected.json) and from closed forms. The PySCF values of the
 trnsci table are computed here, by PySCF alone. The program under test is not imported.
 """
@@ -131,6 +131,7 @@ PROGRAMS = {  # first word of an id -> program, what its version is of
     "openqp": ("OpenQP", "test suite"),
     "metalquicha": ("metalquicha", "validation suite, reproduced by its Fortran code"),
     "ncia": ("NCI Atlas", "tables"),
+    "nwchem": ("NWChem", "QA tests"),
     "s66x8": ("srs-app", "S66x8 data"),
     "pycc": ("pycc", "test suite"),
 }
@@ -226,6 +227,55 @@ def gradients() -> list[Item]:
             own = CONVENTIONAL[case["id"].split("-")[1]]
         made = entry(case["id"], program_of(case), case["source"], [one], quantities, own)
         entries.append({**made, "tags": sorted({*made["tags"], "gradient"})})
+    return entries
+
+
+UNFITTED = ("mp2-gradient", "conventional-mp2")  # kinds without density fitting
+CONSTRAINTS = {"psi4-geometric-h2o-dfmp2-angle90": "$set\nangle 2 1 3 90"}
+MEANT = {"6-31g": "cc-pvdz-ri", "sto-3g": "cc-pvdz-ri"}  # MP2 fitting set where the source has none
+ENERGY_NAMES = {
+    **{name: value for name, value in NAMES.items() if not name.startswith("nuclear")},
+    "uhf total energy": "scf_total_energy",
+    "sos-mp2 total energy": "sos_mp2_total_energy",
+    "alpha-beta": "mp2_opposite_spin_correlation_energy",
+}
+
+
+def energies() -> list[Item]:
+    """An optimised geometry, DF-UMP2 and conventional MP2 from energy_cases.json, the last without a verdict."""
+    entries = []
+    for case in json.loads((DATA / "energy_cases.json").read_text())["cases"]:
+        atoms, name, unfitted = lines(case["geometry"]), case["id"], case["kind"] in UNFITTED
+        per_bohr = {"bohr": 1.0, "angstrom": PSI4_BOHR if name.startswith("psi4") else PYSCF_BOHR}[case["units"]]
+        found = case.get("mp2_total_gradient_Eh_per_bohr", case.get("total_gradient_Eh_per_bohr", []))
+        values, more = case["values"], {"constraints": CONSTRAINTS[name]} if name in CONSTRAINTS else {}
+        one = calculation(
+            geometry(atoms, per_bohr),
+            *(case["basis"], case["auxbasis"] or MEANT.get(case["basis"], f"{case['basis']}-ri")),
+            multiplicity=case["multiplicity"],
+            reference=case["reference"],
+            scf=case["scf_type"],
+            scf_auxbasis=case["scf_auxbasis"],
+            frozen_core=str(case["frozen_core"]),
+            gradient=bool(found),
+            **more,
+        )
+        quantities = {
+            f"gradient {number} {symbol} {axis}": value
+            for number, ((symbol, _), row) in enumerate(zip(atoms, found, strict=False), start=1)
+            for axis, value in zip(AXES, row, strict=True)
+        }
+        said = {what.removeprefix("optimised "): value for what, value in values.items()}
+        quantities |= {ENERGY_NAMES[what]: value for what, value in said.items() if what in ENERGY_NAMES}
+        if "alpha-alpha" in values:
+            quantities["mp2_same_spin_correlation_energy"] = values["alpha-alpha"] + values["beta-beta"]
+        reason = "conventional MP2: the difference is that of density fitting" if unfitted else "that of the source"
+        made = entry(name, program_of(case), case["source"], [one], quantities, (case["tolerance"], reason))
+        tags = ({"gradient"} if found else set()) | ({"conventional-mp2"} if unfitted else set())
+        tags |= {"optimized"} if more else set()
+        made["needs"] += ["geometric"] if more else []
+        made["tolerance"] = None if unfitted else made["tolerance"]
+        entries.append({**made, "tags": sorted({*made["tags"], *tags})})
     return entries
 
 
@@ -517,7 +567,7 @@ def main() -> None:
     cases = json.loads((DATA / "reference_cases.json").read_text())["cases"]
     entries = [published(case) for case in cases] + composites() + psi4_runs() + bagel_runs() + nwchem_runs()
     kernels = trnblas_kernels()
-    entries += pyscf_runs() + closed_forms() + [kernels[0]] + gradients() + methods()
+    entries += pyscf_runs() + closed_forms() + [kernels[0]] + gradients() + methods() + energies()
     about = "Reference energies (hartree) of other programs; made by scripts/make_validation_entries.py."
     write("cases.json", {"about": about, "entries": entries, "left_out": left_out()})
     write("trnsci.json", {"about": about, "entries": trnsci() + kernels + closed_forms()[:2]})

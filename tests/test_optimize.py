@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,11 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_frames, read_xyz
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
+from dfmp2.output.study import read_study
 from dfmp2.progress import Silent
 from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
 from dfmp2.studies.optimize import Constraints, Search, optimize_geometry
+from dfmp2.studies.runs import Keeper
 from dfmp2.studies.vibrations import masses, symmetry_number, thermochemistry, vibrations
 from tests.conftest import Runner, listing, succeed
 from tests.faults import EACH, Stopping
@@ -55,6 +58,29 @@ def test_two_starts_come_to_the_same_minimum():
     runs = list(first.runs.values())
     assert np.abs(runs[-1].gradient.mp2_total_gradient).max() < 1.5e-5
     assert runs[-1].reference.cycles < runs[0].reference.cycles  # from the orbitals of the step before
+
+
+def test_what_is_left_of_passed_steps(folder: Path) -> None:
+    """Densities of the last geometry alone, in memory and in the file; a start that is converged takes no step."""
+    study = optimize_geometry(FLUORIDE, EXACT, keeper=Keeper(folder / "x.h5"), listener=Silent())
+    for found in (study, read_study(folder / "x.h5")):
+        *passed, last = (run.properties.relaxed_density.shape for run in found.runs.values())
+        assert set(passed) == {(1, 0, 0)} and last == (1, 11, 11)
+        assert all(abs(run.properties.relaxed_dipole).max() > 0.5 for run in found.runs.values())
+    again = optimized(study.last, Search())
+    assert "the next step would move no atom by more than" in " ".join(again.notes)
+    assert again.complete and again.settings["steps"] == 0
+    assert again.values["optimized_total_energy"].value == pytest.approx(
+        study.values["optimized_total_energy"].value, abs=3e-8
+    )
+
+
+def test_torsions_are_soft():
+    """Methylamine takes 9 steps with the force constants of torsions that geomeTRIC has."""
+    atoms = "C .15 1.48 .1; N 0 -1.51 .14; H -1.97 2.34 .11; H -.88 -2.15 1.45; H -.96 -2.1 -1.53; H 1.14 2.18 1.77"
+    rows = [row.split() for row in f"{atoms}; H 1.17 2.18 -1.77".split(";")]
+    start = Molecule([row[0] for row in rows], [[float(x) for x in row[1:]] for row in rows])
+    assert optimized(start, Search(), replace(EXACT, basis="sto-3g")).settings["steps"] <= 6
 
 
 def test_the_scaled_energy_is_minimised():
@@ -118,10 +144,16 @@ def test_stopped_again_and_again(call: Runner, folder: Path, monkeypatch: pytest
     assert not (folder / "x.h5.checkpoint").exists()
 
     short = call(*command, "--max-steps", "1", "--output", "y.h5")
-    assert short.code == 4 and "no minimum after 1 steps: allow more with --max-steps" in short.message
+    assert short.code == 4 and "no minimum after 1 step: allow more with --max-steps" in short.message
     assert short.json["status"] == "incomplete" and len(read_frames("y.trajectory.xyz")) == 2
+    (folder / "z.h5").write_bytes((folder / "y.h5").read_bytes())
     longer = succeed(call(*command, "--output", "y.h5", "--resume")).json
     assert longer["final_geometry"] == whole["final_geometry"]
+    looser = call(*command, "--precision", "mixed", "--scf-conv-tol", "1e-9", "--output", "z.h5", "--resume")
+    assert "step 1: finished before" in looser.err  # what an error half way advises to change
+    assert succeed(looser).json["optimized_total_energy"] == pytest.approx(whole["optimized_total_energy"], abs=1e-7)
+    done = call(*command, "--precision", "mixed", "--output", "y.h5", "--resume")
+    assert done.code == 3 and "run step-000 in y.h5 is another calculation (different precision" in done.message
     other = call(*command, "--frozen-virtual", "1", "--output", "y.h5", "--resume")
     assert other.code == 3 and "run step-000 in y.h5 is another calculation (different frozen_virtual" in other.message
 
@@ -131,6 +163,18 @@ def test_stopped_again_and_again(call: Runner, folder: Path, monkeypatch: pytest
     assert "Convergence of the geometry" in (folder / "page.html").read_text()
     again = call(*command)
     assert again.code == 3 and "h.optimization.h5 already exists" in again.message
+
+
+def test_an_scf_that_fails_half_way(call: Runner, folder: Path) -> None:
+    """Its step is named, the steps before are kept, and with more cycles they are not computed again."""
+    succeed(call("run", "h2o.xyz", *COMMAND, "--output", "start.h5"))
+    command = ("optimize", "h2o.xyz", *COMMAND, "--scf-from", "start.h5", "--output", "x.h5")
+    failed = call(*command, "--scf-max-cycles", "5")
+    assert failed.code == 4 and "step 1: the SCF did not converge in 5 cycles" in failed.message
+    assert "(finished runs are in x.h5; --resume goes on)" in failed.message
+    assert list(read_study(folder / "x.h5").runs) == ["step-000"]
+    going_on = call(*command, "--resume")
+    assert succeed(going_on).code == 0 and "step 0: finished before" in going_on.err
 
 
 def check_files_of(found):
@@ -187,6 +231,17 @@ def test_hydrogen_fluoride_as_in_cfour():
     zero_point = study.values["zero_point_energy"].value
     assert zero_point == pytest.approx(table["wavenumber"][0] / 2 / 219474.6313632, rel=1e-8)
     assert "NO STATIONARY POINT" in " ".join(study.notes)
+
+
+@pytest.mark.slow
+def test_water_as_in_psi4():
+    """Published frequencies of DF-MP2 (psi4/psi4: tests/dfmp2-freq1 and dfmp2-freq2, commit 27e1b15f), one decimal."""
+    bond, angle = 0.958 / 0.52917721067, np.radians(104.4776)
+    ends = [[0, 0, 0], [bond, 0, 0], [bond * np.cos(angle), bond * np.sin(angle), 0]]
+    options = make_options(basis="cc-pvdz", frozen_core="auto", threads=1)
+    conditions = Conditions(allow_gradient=True)
+    study = harmonic_frequencies(Molecule(("O", "H", "H"), ends), options, conditions, listener=Silent())
+    assert study.table["wavenumber"].values == pytest.approx([1635.3, 3933.1, 4071.9], abs=0.2)
 
 
 @pytest.mark.parametrize("name", ["water", "carbon dioxide", "hydrogen peroxide"])
@@ -254,6 +309,32 @@ def test_thermochemistry_as_in_pyscf(atoms):
         assert found[name][0] == pytest.approx(expected[theirs][0] * unit, rel=1e-7, abs=1e-9)
 
 
+def test_frequencies_that_go_on_and_modes_for_viewers(call: Runner, folder: Path) -> None:
+    """Finished gradients are not computed again; the Molden file has sections, units and order of its format."""
+    command = ("frequencies", "h2.xyz", *COMMAND, "--allow-gradient", "--json", "--output", "x.h5")
+    with Stopping(every=40):
+        assert call(*command).code == 75
+    done = call(*command, "--resume")
+    whole = succeed(done).json
+    assert 2 <= done.err.count("finished before") < 13 == len(whole["runs"])
+
+    pieces = re.split(r"^\[(.+?)\](.*)$", (folder / "x.molden").read_text(), flags=re.MULTILINE)[1:]
+    sections = zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True)
+    found = {name: (unit.strip(), text.split("\n")[1:-1]) for name, unit, text in sections}
+    places = read_xyz("h2.xyz").molecule.coordinates
+    unit, atoms = found["Atoms"]
+    assert unit == "AU" and [row.split()[:3] for row in atoms] == [["H", "1", "1"], ["H", "2", "1"]]
+    for rows, first in ((atoms, 3), (found["FR-COORD"][1], 1)):
+        assert np.array([row.split()[first:] for row in rows], float) == pytest.approx(places, abs=1e-9)
+    assert [float(row) for row in found["FREQ"][1]] == pytest.approx(whole["table"]["wavenumber"], abs=1e-5)
+    assert [float(row) for row in found["INT"][1]] == pytest.approx(whole["table"]["ir_intensity"], abs=1e-5)
+    title, *mode = found["FR-NORM-COORD"][1]
+    mode = np.array([row.split() for row in mode], float)
+    bond = (places[1] - places[0]) / np.linalg.norm(places[1] - places[0])
+    assert title == "vibration 1" and np.abs(mode @ bond) == pytest.approx(np.sqrt([0.5, 0.5]), abs=1e-6)
+    assert mode.sum(axis=0) == pytest.approx(0, abs=1e-6)
+
+
 @pytest.mark.slow
 def test_workers_give_the_same_bits(call: Runner, folder: Path) -> None:
     (folder / "hf.xyz").write_text("2\n\nF 0 0 0\nH 0 0 0.94\n")
@@ -273,7 +354,19 @@ WRONG = {
     "kind": (("optimize", "h2o.xyz", "--freeze", "length", "1,2"), 3, "--freeze 'length': expected bond I,J"),
     "angle": (("optimize", "h2o.xyz", "--set", "angle", "2,1,3", "190"), 3, "degrees above 0 and below 180"),
     "number": (("optimize", "h2o.xyz", "--set", "bond", "1,2", "long"), 3, "a length above 0 in angstrom"),
-    "all frozen": (("optimize", "h2o.xyz", "--constraints", "scan.txt"), 3, "$scan asks for several optimisations"),
+    "twice constrained": (
+        ("optimize", "h2o.xyz", "--set", "angle", "2,1,3", "90", "--freeze", "angle", "3,1,2"),
+        *(3, "angle 2,1,3 is constrained twice"),
+    ),
+    "in the file as well": (
+        ("optimize", "h2o.xyz", "--set", "bond", "1,2", "1", "--constraints", "bond.txt"),
+        *(3, "bond 1,2 is constrained twice"),
+    ),
+    "held": (
+        ("optimize", "h2o.xyz", "--freeze", "xyz", "1-2", "--set", "bond", "1,2", "1.2"),
+        *(3, "bond 1,2 is constrained, and all its atoms are held by xyz"),
+    ),
+    "scan": (("optimize", "h2o.xyz", "--constraints", "scan.txt"), 3, "$scan asks for several optimisations"),
     "format": (
         ("optimize", "h2o.xyz", "--constraints", "wrong.txt"),
         3,
@@ -282,6 +375,8 @@ WRONG = {
     "one atom": (("optimize", "he.xyz"), 3, "He is one atom: there is nothing to optimise"),
     "ghosts": (("optimize", "crowd.xyz"), 3, "ghost atoms"),
     "steps": (("optimize", "h2.xyz", "--max-steps", "0"), 3, "--max-steps 0: expected a whole number from 1 to 499"),
+    "fewer": (("optimize", "h2.xyz", "--max-steps", "-1"), 3, "--max-steps -1: expected a whole number"),
+    "preset": (("optimize", "h2.xyz", "--convergence", "tight"), 2, "'tight' is not one of"),
     "folder": (("optimize", "h2.xyz", "--output", "nowhere/x.h5"), 3, "nowhere"),
     "over its input": (("optimize", "h2.xyz", "--xyz", "h2.xyz"), 3, "h2.xyz"),
     "no vibrations": (("frequencies", "he.xyz"), 3, "He is one atom and has no vibrations"),
@@ -300,6 +395,7 @@ def test_wrong_requests(name, call: Runner, folder: Path) -> None:
     (folder / "stretched.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.9\n")
     (folder / "scan.txt").write_text("$scan\ndistance 1 2 0.9 1.0 3\n")
     (folder / "wrong.txt").write_text("$freeze\nbend 1 2\n")
+    (folder / "bond.txt").write_text("$set\ndistance 1 2 0.95\n")
     before = listing(folder)
     done = call(*command, *COMMAND)
     assert done.code == code and said in done.message, done.err

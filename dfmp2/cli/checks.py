@@ -138,13 +138,14 @@ def validate(
     from dfmp2.host.files import require_writable
     from dfmp2.host.provenance import version
     from dfmp2.output.study import write_table
+    from dfmp2.studies.optimize import minimum
     from dfmp2.validation import entries, tables
     from dfmp2.validation.validate import Other, Session
     from dfmp2.validation.validate import validate as computed
 
     chosen = entries.select(entries.load(table), only, tags, slow=slow)
     target = None if output is None else Path(output)
-    session = Session(backend, precision, None if memory is None else parse_bytes(memory), threads)
+    session = Session(backend, precision, None if memory is None else parse_bytes(memory), threads, minimum)
     programs = [] if against is None else [name.strip().lower() for name in against.split(",")]
     others = [Other(program, session) for program in dict.fromkeys(programs)]
     if target is not None:

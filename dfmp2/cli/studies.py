@@ -281,7 +281,9 @@ def _make_scan(given: Given, coordinates: dict[str, Any], options: Options, movi
     ),
     default="GAU",
     show_default=True,
-    help="When a geometry is converged, by geomeTRIC's names.",
+    metavar="NAME",
+    help="When a geometry is converged: GAU_LOOSE, GAU, GAU_TIGHT, GAU_VERYTIGHT, NWCHEM_LOOSE, TURBOMOLE or "
+    "INTERFRAG_TIGHT, as geomeTRIC has them.",
 )
 @click.option("--max-steps", type=int, default=100, show_default=True, help="Limit on the steps.")
 @click.option("--transition-state", is_flag=True, help="Look for a saddle point of first order, from its Hessian on.")
@@ -316,7 +318,10 @@ def optimize(
     text = "" if constraints is None else read_text(constraints, 10**6, "more than 1 MB", "a constraints file")[1]
     search = Search(Constraints(freeze, fixed, text, given.state["units"]), convergence, max_steps, transition_state)
     target = display.target(f"{read.molecule.name}.optimization.h5")
-    last, path = Path(xyz_file or target.with_suffix(".xyz")), Path(path_file or target.with_suffix(".trajectory.xyz"))
+    beside = target.with_suffix(".xyz")
+    if given.molecule != "-" and beside.resolve() == Path(given.molecule).resolve():
+        beside = target.with_suffix(".optimized.xyz")  # x.xyz --output x.h5
+    last, path = Path(xyz_file or beside), Path(path_file or target.with_suffix(".trajectory.xyz"))
     require_distinct({"--constraints": constraints, "--xyz": str(last), "--trajectory": str(path)})
 
     def compute(**rest: Any) -> Study:
@@ -334,12 +339,14 @@ def optimize(
             write_atomically(file, content, overwrite=display.overwrite or display.resume)
 
     def ending(study: Study) -> str:
+        from dfmp2.output.document import counted
+
         energy, steps = study.values["optimized_total_energy"].value, study.settings["steps"]
         said = "" if study.complete else "not converged, "
-        return f"{said}{steps} steps, E = {energy:.10f} Eh; {last}, {path}"
+        return f"{said}{counted(steps, 'step')}, E = {energy:.10f} Eh; {last}, {path}"
 
-    beside = {"--xyz": last, "--trajectory": path}
-    run_study("optimization", read.molecule.name, compute, ending, display, given, beside=beside, finish=finish)
+    files = {"--xyz": last, "--trajectory": path}
+    run_study("optimization", read.molecule.name, compute, ending, display, given, beside=files, finish=finish)
 
 
 @click.command("frequencies")

@@ -114,8 +114,13 @@ def file_bytes(fill: Callable[[h5py.File], None]) -> bytes:
     # HDF5 takes a name for a file even in memory, and refuses one that is open.
     with h5py.File(f"{uuid.uuid4().hex}.h5", "w", driver="core", backing_store=False) as handle:
         fill(handle)
-        handle.flush()
-        return bytes(handle.id.get_file_image())
+        return image(handle)
+
+
+def image(handle: h5py.File) -> bytes:
+    """A file in memory as bytes."""
+    handle.flush()
+    return bytes(handle.id.get_file_image())
 
 
 def read(path: str | Path) -> MP2Result:

@@ -34,6 +34,7 @@ from dfmp2.output.document import (
     Note,
     Section,
     Table,
+    aligned,
     counted,
     difference,
     energy,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 CITATION = (
     "Feyereisen, Fitzgerald, Komornicki, Chem. Phys. Lett. 208, 359 (1993); PySCF: J. Chem. Phys. 153, 024109 (2020)"
 )
+WIDEST = 80  # characters of a table of a study
 LONGEST_GEOMETRY = 200  # atoms
 LONGEST_INPUT = 8_000  # characters
 MOST_ROWS = 20  # of a pair map; more orbitals are put together in blocks
@@ -296,7 +298,7 @@ def _energies(result: MP2Result) -> Section:
         if kind is MP2:
             continue
         scaled = kind.apply(opposite, same) + singles
-        formula = f"{kind.opposite_spin:.6g} E(OS) + {kind.same_spin:.6g} E(SS){more}"
+        formula = f"{kind.opposite_spin:.6g} OS + {kind.same_spin:.6g} SS{more}"
         values += [
             (f"{kind.title} correlation", scaled, formula),
             (f"{kind.title} total", scf + scaled, "E(HF) + the line above"),
@@ -677,7 +679,7 @@ def _cost(result: MP2Result) -> Section:
     rows += [("total", fixed(spent["total"]), fixed(predicted["total"]), *[""] * 3)]
     times = [*(spent[name] for name in stages), other]
     drawn = [Bar(row[0], (seconds,), f"{row[1]} s") for row, seconds in zip(rows, times, strict=False)]
-    heads = ("stage", "#time / s", "#predicted / s", "#10^9 operations", "#GFLOP/s", "#% of a product")
+    heads = ("stage", "#time / s", "#predicted", "#10^9 ops", "#GFLOP/s", "#% of a product")
     shown = len(heads) if any(row[-1] for row in rows) else -1  # of the columns
     facts = [("threads", str(result.provenance.threads)), *record_facts(result.memory)]
     for record, start in ((result.storage, "storage: "), (result.ranks, "ranks: "), (result.preparation, "prepared: ")):
@@ -755,23 +757,29 @@ HEADINGS = {  # of the columns of a study whose name is long
     "correlation_energy": "E(corr)",
     "total_energy": "E",
     "ir_intensity": "IR intensity",
+    "rms_displacement": "rms moved",
+    "max_displacement": "max moved",
 }
 CONVERTED = {"_kj_per_mol": "kJ/mol", "_kcal_per_mol": "kcal/mol"}  # end of a name -> unit of the same energy
-DIGITS = {
+DIGITS = {  # by the unit, or by the name of a column
+    **{"rms_displacement": ".6f", "max_displacement": ".6f"},
     **{"hartree": ".10f", "kJ/mol": ".4f", "kcal/mol": ".4f", "hartree/bohr": ".7f"},
     **{"cm^-1": ".1f", "km/mol": ".2f", "u": ".4f", "mdyn/angstrom": ".4f", "J/(mol K)": ".3f"},
 }
 
 
 def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Table:
-    """A row for each result; `anchors` are those of the results that are shown in full."""
+    """A row for each result; `anchors` are those of the results that are shown in full.
+
+    As text, what all of them share stands above the table.
+    """
     rows = []
     for name, r in results.items():
         method, backend = f"{level_name(r)}{r.reference.kind.upper()}", f"{r.backend}, {r.precision}"
         cost = (r.reference.cycles, fixed(r.timings.total))
         cell = (name, anchors.get(name, ""))
         rows.append((cell, r.molecule.formula, method, r.sizes.frozen_core, *energies(r), *cost, backend))
-    heads = (
+    heads = [
         "result",
         "formula",
         "method",
@@ -781,8 +789,13 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
         "#E(total) / Eh",
         "#cycles",
         "#time / s",
-    )
-    return Table("", (*heads, "~backend"), rows, sortable=True)
+    ]
+    alike = {k: str(rows[0][k]) for k in (1, 2, 3) if len(rows) > 1 and len({row[k] for row in rows}) == 1}
+    for k in alike:
+        heads[k] = f"~{heads[k].lstrip('#')}"
+    if 3 in alike:
+        alike[3] = counted(int(alike[3]), "frozen core orbital")
+    return Table(", ".join(alike.values()), (*heads, "~backend"), rows, sortable=True)
 
 
 def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) -> list[Section]:
@@ -792,13 +805,15 @@ def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) ->
     if study.values:
         blocks.append(_values(study))
     if study.table:
-        heads = [_heading(name, column) for name, column in study.table.items()]
-        columns = ([_cell(value, column.units) for value in column.values] for column in study.table.values())
-        blocks += [*_drawn(study), Table("", heads, list(zip(*columns, strict=True)), sortable=True)]
+        blocks += [*_drawn(study), _table(study.table)]
     budget = study.error_budget
     blocks += [] if budget is None else budget_blocks(budget)
-    runs = Section("overview", "Runs (groups /runs/NAME of the file)", [overview(study.runs, anchors)])
-    return [Section("study", "Results", blocks), runs]
+    runs, said = overview(study.runs, anchors), []
+    if study.kind == "frequencies":
+        said = [f"{counted(len(study.runs), 'run')}: reference, and plus and minus for each coordinate of each atom."]
+        runs = runs._replace(details=True)
+    groups = Section("overview", "Runs (groups /runs/NAME of the file)", [*said, runs])
+    return [Section("study", "Results", blocks), groups]
 
 
 def _drawn(study: Study) -> list[Block]:
@@ -838,14 +853,26 @@ def _values(study: Study) -> Table:
     return Table("", ("quantity", "#value", "unit", *(f"#{CONVERTED[end]}" for end in ends), "~meaning"), rows)
 
 
-def _heading(name: str, column: Column) -> str:
-    unit = f" / {column.units.replace('hartree', 'Eh')}" if column.units else ""
-    numbers = "" if all(isinstance(value, str) for value in column.values) else "#"
-    return f"{numbers}{HEADINGS.get(name, name.replace('_', ' '))}{unit}"
+def _table(columns: Mapping[str, Column]) -> Table:
+    """The table of a study; units stand over the columns, or above the table where it would be too wide."""
+    names = {name: HEADINGS.get(name, name.replace("_", " ")) for name in columns}
+    units = {name: column.units.replace("hartree", "Eh") for name, column in columns.items()}
+    signs = {name: "" if all(isinstance(x, str) for x in column.values) else "#" for name, column in columns.items()}
+    cells = ([_cell(x, column.units, name) for x in column.values] for name, column in columns.items())
+    rows = list(zip(*cells, strict=True))
+    heads = [f"{signs[name]}{said}{f' / {units[name]}' if units[name] else ''}" for name, said in names.items()]
+    table = Table("", heads, rows, sortable=True)
+    if max(map(len, aligned(table))) <= WIDEST:
+        return table
+    of_unit: dict[str, list[str]] = {}
+    for name in filter(units.__getitem__, columns):
+        of_unit.setdefault(units[name], []).append(names[name])
+    caption = "; ".join(f"{' and '.join(said)} in {unit}" for unit, said in of_unit.items())
+    return Table(caption, [f"{signs[name]}{said}" for name, said in names.items()], rows, sortable=True)
 
 
-def _cell(value: str | float, units: str) -> str:
+def _cell(value: str | float, units: str, name: str = "") -> str:
     if isinstance(value, str):
         return value
-    form = ".1e" if 0 < abs(value) < 1e-6 else DIGITS.get(units, ".8g")
+    form = ".1e" if 0 < abs(value) < 1e-6 else DIGITS.get(name, DIGITS.get(units, ".8g"))
     return f"{value:{form}}" if math.isfinite(value) else ABSENT

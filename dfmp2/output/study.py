@@ -137,7 +137,7 @@ class Study:
 
 
 class StudyWriter:
-    """Holds the runs of a study as HDF5 in memory, so that writing the file once more costs only a copy.
+    """Holds the file of a study in memory, so that writing it once more costs only a copy.
 
     Parameters
     ----------
@@ -148,11 +148,16 @@ class StudyWriter:
     def __init__(self, path: Path, *, overwrite: bool) -> None:
         self._path = path
         self._overwrite = overwrite
-        self._runs = h5py.File(f"runs-{uuid.uuid4().hex}.h5", "w", driver="core", backing_store=False)
+        self._file = h5py.File(f"runs-{uuid.uuid4().hex}.h5", "w", driver="core", backing_store=False)
 
     def add(self, name: str, result: MP2Result) -> None:
         """Keep a run."""
-        hdf5.store(self._runs.create_group(f"runs/{name}"), result)
+        hdf5.store(self._file.create_group(f"runs/{name}"), result)
+
+    def replace(self, name: str, result: MP2Result) -> None:
+        """Keep a run in place of the one of that name."""
+        del self._file[f"runs/{name}"]
+        self.add(name, result)
 
     def write(self, study: Study) -> None:
         """Write the runs so far with the table and values of `study`.
@@ -163,12 +168,10 @@ class StudyWriter:
         ResourceError : the disk is full or the folder cannot be written
         """
 
-        def fill(handle: h5py.File) -> None:
-            if "runs" in self._runs:
-                self._runs.copy("runs", handle)
-            _store(handle, study)
-
-        write_atomically(self._path, hdf5.file_bytes(fill), overwrite=self._overwrite)
+        if "study" in self._file:
+            del self._file["study"]
+        _store(self._file, study)
+        write_atomically(self._path, hdf5.image(self._file), overwrite=self._overwrite)
         self._overwrite = True
 
 

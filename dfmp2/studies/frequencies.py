@@ -37,6 +37,7 @@ from dfmp2.studies.runs import (
     examine,
     gradient,
     require_memory,
+    without_densities,
 )
 from dfmp2.studies.vibrations import Vibrations, masses, on_a_line, symmetry_number, thermochemistry, vibrations
 
@@ -131,15 +132,14 @@ def harmonic_frequencies(
         start=start,
         then=then,
         compute=gradient_alone,
+        free=("precision", "tolerance"),  # of the pair energies; amplitudes are in float64
     )
     return carry_out(task, keeper, listener, command, elsewhere)
 
 
 def gradient_alone(*arguments: Any, **more: Any) -> MP2Result:
     """As `dfmp2.studies.runs.gradient`, without the densities: of 6 natom + 1 runs they would fill memory and file."""
-    result = gradient(*arguments, **more)
-    none, properties = np.empty((result.reference.nspin, 0, 0)), GradientResult(result).properties
-    return replace(result, properties=replace(properties, unrelaxed_density=none, relaxed_density=none))
+    return without_densities(gradient(*arguments, **more))
 
 
 def _require_vibrations(molecule: Molecule) -> None:

@@ -2,8 +2,13 @@
 
 geomeTRIC proposes the geometries (Wang, Song, J. Chem. Phys. 144, 214108 (2016): translation-rotation-internal
 coordinates); each is one run with its gradient, its SCF started from the orbitals of the run before. A transition state
-begins with the Hessian of the first geometry, by differences of gradients (`dfmp2.studies.frequencies`). geomeTRIC
-decides by the numbers alone, so that a study which goes on takes the same way through its stored runs again.
+begins with the Hessian of the first geometry, by differences of gradients (`dfmp2.studies.frequencies`), a minimum with
+a model of it, whose force constant of a torsion about the bond jk is
+
+    0.0023 - 0.07 (r_jk - r_cov)    Eh/rad^2, 0.0023 at least, lengths in bohr                                      (1)
+
+(Schlegel, Theor. Chim. Acta 66, 333 (1984)); geomeTRIC has ten times as much. Everything is decided by the numbers
+alone, so that a study which goes on takes the same way through its stored runs again.
 
 Energy and gradient are those of MP2, or of the custom scaling where os_scale or ss_scale are given.
 """
@@ -22,11 +27,12 @@ import numpy as np
 
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.gradients.gradient import GradientResult
-from dfmp2.molecule.elements import internal_coordinate
+from dfmp2.molecule.elements import internal_coordinate, radius
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.calculation import NOTHING, Checkpoint
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import MP2, Options
+from dfmp2.output.document import counted
 from dfmp2.output.hdf5 import Item
 from dfmp2.output.study import MOST_RUNS, Column, Study, Value
 from dfmp2.progress import Listener
@@ -46,15 +52,18 @@ from dfmp2.studies.runs import (
     examine,
     gradient,
     require_memory,
+    without_densities,
 )
-from dfmp2.units import ANGSTROM_PER_BOHR
+from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
 
 CITATION = "geomeTRIC: L.-P. Wang, C. C. Song, J. Chem. Phys. 144, 214108 (2016)"
 INSTALL = "pip install 'dfmp2[opt]'"
 # What a minimum is held to, by geomeTRIC's names: change of the energy (Eh), gradient and displacement of an atom, root
-# mean square and largest (Eh/bohr, angstrom).
+# mean square and largest (Eh/bohr, angstrom). Change and displacement are those of the last step, as geomeTRIC has
+# them, or of the next one, as Gaussian and optking have them.
 PRESETS = ("GAU", "GAU_LOOSE", "GAU_TIGHT", "GAU_VERYTIGHT", "NWCHEM_LOOSE", "TURBOMOLE", "INTERFRAG_TIGHT")
 MOST_STEPS = 100
+UNLIMITED = 0.8  # of the trust radius; a shorter step is as long as the model of the energy wants it
 ENFORCED = 0.1  # bohr or radian; constraints that are nearer to their value are met exactly
 KINDS = {"bond": "distance", "distance": "distance", "angle": "angle", "dihedral": "dihedral", "xyz": "xyz"}
 EXPECTED = "expected bond I,J, angle I,J,K, dihedral I,J,K,L or xyz RANGES, atoms counted from 1"
@@ -82,8 +91,8 @@ class Constraints:
 
         Raises
         ------
-        InputError : atoms that do not exist or are named twice, a value that no such coordinate has, a file with more
-            than constraints
+        InputError : atoms that do not exist or are named twice, a value that no such coordinate has, a coordinate that
+            is constrained twice or whose atoms are all held, a file with more than constraints
         """
         lines = [f"$freeze\n{_line('--freeze', kind, atoms, molecule)}" for kind, atoms in self.frozen]
         lines += [
@@ -98,7 +107,9 @@ class Constraints:
                 )
             if word.startswith("$options"):
                 raise InputError("--constraints: $options are those of geomeTRIC's command: use the options of dfmp2")
-        return "\n".join([*lines, *([self.text] if self.text.strip() else [])])
+        text = "\n".join([*lines, *([self.text] if self.text.strip() else [])])
+        _require_once(text)
+        return text
 
     def _value(self, kind: str, atoms: str, text: str) -> float:
         try:
@@ -128,6 +139,33 @@ def _line(option: str, kind: str, atoms: str, molecule: Molecule) -> str:
     if len(set(place)) < count:
         raise InputError(f"{option} {kind} {atoms}: an atom is named twice: name {count} different ones")
     return " ".join([KINDS[kind], *(str(atom + 1) for atom in place)])
+
+
+def _require_once(text: str) -> None:
+    """Refuse constraints that can contradict each other."""
+    rows = [line.partition("#")[0].lower().split() for line in text.splitlines()]
+    held = {atom for row in rows if row[:1] == ["xyz"] and len(row) > 1 for atom in _listed(row[1])}
+    seen = set()
+    for kind, *words in filter(None, rows):
+        count = ATOMS.get(kind.replace("distance", "bond"))
+        if count is None:
+            continue
+        place = tuple(words[:count])
+        coordinate = KINDS[kind], min(place, place[::-1])
+        said = f"{kind.replace('distance', 'bond')} {','.join(place)}"
+        if coordinate in seen:
+            raise InputError(f"{said} is constrained twice: keep one of --freeze, --set and the lines of --constraints")
+        if held.issuperset(place):
+            raise InputError(f"{said} is constrained, and all its atoms are held by xyz: leave one of them out")
+        seen.add(coordinate)
+
+
+def _listed(ranges: str) -> Iterator[str]:
+    """The atoms of "1-3,7"."""
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit() and (last or first).isdigit():
+            yield from map(str, range(int(first), int(last or first) + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,11 +280,11 @@ def optimize_geometry(
             yield [Step(f"step-{number:03d}", f"step {number}", moved, options)]
             found = results[f"step-{number:03d}"]
         if not method.converged:
-            raise Unfinished(f"no {kind} after {search.max_steps} steps: allow more with --max-steps")
+            raise Unfinished(f"no {kind} after {counted(search.max_steps, 'step')}: allow more with --max-steps")
 
     def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
         runs = [run for name, run in results.items() if name.startswith("step-")][: len(points)]
-        return _numbers(search, text, points, runs, complete=complete)
+        return _numbers(search, text, points, runs, method.foreseen if complete else "", complete=complete)
 
     what = f"{kind} of {molecule.name} ({molecule.formula})"
     task = Task(
@@ -255,6 +293,8 @@ def optimize_geometry(
         start=start,
         then=then,
         compute=gradient,
+        passed=without_densities,
+        free=("precision", "tolerance", "scf_conv_tol"),  # what an error advises to change half way
     )
     return carry_out(task, keeper, listener, command)
 
@@ -267,19 +307,25 @@ def minimum(
     listener: Listener | None = None,
     command: str = "dfmp2.studies.optimize",
     checkpoint: Checkpoint = NOTHING,
+    constraints: str = "",
 ) -> MP2Result:
     """The result at the minimum, with its gradient: the item of a batch. One that is stopped begins again.
+
+    Parameters
+    ----------
+    constraints : in geomeTRIC's format
 
     Raises
     ------
     Dfmp2Error : as of `optimize_geometry`
     """
-    found = optimize_geometry(molecule, options, start=start, listener=listener, command=command)
+    search = Search(Constraints(text=constraints))
+    found = optimize_geometry(molecule, options, search, start=start, listener=listener, command=command)
     return list(found.runs.values())[-1]
 
 
 def _numbers(
-    search: Search, text: str, points: Sequence[Point], runs: Sequence[MP2Result], *, complete: bool
+    search: Search, text: str, points: Sequence[Point], runs: Sequence[MP2Result], foreseen: str, *, complete: bool
 ) -> Numbers:
     settings = {
         "convergence": search.convergence.upper(),
@@ -314,6 +360,7 @@ def _numbers(
     }
     if not complete:
         notes.append("NOT CONVERGED: the last geometry is only the last")
+    notes += [foreseen] if foreseen else []
     about = "positions of the atoms in the last geometry (natom, 3)"
     return Numbers(settings, notes, values, table, {"final_geometry": Item(last.molecule.coordinates, "bohr", about)})
 
@@ -337,6 +384,14 @@ def _kept(text: str, molecule: Molecule) -> list[str]:
 
 
 # --- geomeTRIC ------------------------------------------------------------------------------------------
+
+
+def torsional_constant(molecule: Molecule, places: Any, j: int, k: int) -> float:
+    """Eq. 1, Eh/rad^2, of the bond between atoms j and k at `places` (natom, 3), bohr."""
+    stretched = float(np.linalg.norm(places[j] - places[k])) - BOHR_PER_ANGSTROM * sum(
+        radius(molecule.symbols[atom]) for atom in (j, k)
+    )
+    return 0.0023 - 0.07 * min(0.0, stretched)
 
 
 def _library() -> Any:
@@ -383,7 +438,7 @@ class GeomeTRIC:
         _library()
         from geometric.engine import Engine
         from geometric.errors import Error
-        from geometric.internal import DelocalizedInternalCoordinates
+        from geometric.internal import DelocalizedInternalCoordinates, Dihedral
         from geometric.molecule import Molecule as Geometry
         from geometric.nifty import bohr2ang
         from geometric.optimize import OPT_STATE, Optimizer
@@ -410,11 +465,21 @@ class GeomeTRIC:
 
             load_guess_files = save_guess_files
 
+        class Coordinates(DelocalizedInternalCoordinates):  # type: ignore[misc]
+            """Its coordinates, with softer torsions in the model Hessian: Eq. 1."""
+
+            def guess_hessian(own, place: Any) -> Any:  # noqa: N805
+                model = own.Prims.guess_hessian(place)
+                for k, torsion in enumerate(own.Prims.Internals):
+                    if type(torsion) is Dihedral:
+                        model[k, k] = torsional_constant(molecule, place.reshape(-1, 3), torsion.b, torsion.c)
+                return own.Vecs.T @ model @ own.Vecs
+
         objects, values = None, [None]
         try:
             if constraints.strip():
                 objects, values = parse_constraints(atoms, constraints)
-            coordinates = DelocalizedInternalCoordinates(
+            coordinates = Coordinates(
                 *(atoms,), build=True, connect=False, addcart=False, constraints=objects, cvals=values[0], conmethod=0
             )
         except (*self._errors, LookupError, np.linalg.LinAlgError) as error:
@@ -423,18 +488,20 @@ class GeomeTRIC:
             ) from error
         parameters = OptParams(
             convergence_set=search.convergence.upper(),
-            maxiter=search.max_steps,
+            maxiter=search.max_steps + 1,  # `next_geometry` stops before
             transition=search.transition_state,
             enforce=ENFORCED,
             frequency=False,
             subfrctor=1 if molecule.point_charges is None else 0,
         )
-        given = molecule.coordinates.flatten()
+        given, self._max_steps = molecule.coordinates.flatten(), search.max_steps
+        self._judged, self._constrained = given, bool(constraints.strip())
+        self.foreseen = ""
         self._optimizer = Optimizer(given, atoms, coordinates, Given(atoms), None, parameters, print_info=False)
 
     @property
     def converged(self) -> bool:
-        """Whether the last geometry is what was looked for."""
+        """Whether the last geometry is what was looked for; then `foreseen` says what the next one would change."""
         return bool(self._optimizer.state == self._states.CONVERGED)
 
     def judge(self, found: MP2Result, hessian: Any = None) -> Point:
@@ -448,7 +515,7 @@ class GeomeTRIC:
         ------
         NumericalError : geomeTRIC cannot go on
         """
-        optimizer = self._optimizer
+        optimizer, self.foreseen = self._optimizer, ""
         self._found[:] = [found]
         moved = (math.nan, math.nan)
         with self._asked():
@@ -459,6 +526,7 @@ class GeomeTRIC:
             if first:
                 optimizer.prepareFirstStep()
             energy, gradients = optimizer.E, optimizer.calcGradNorm()  # a step that is refused is undone below
+            self._judged = optimizer.X.copy()
             if not first:
                 moved = self._displacements(optimizer.X, optimizer.Xprev)
                 optimizer.evaluateStep()
@@ -473,11 +541,32 @@ class GeomeTRIC:
         """
         optimizer, states = self._optimizer, self._states
         with self._asked():
+            here, gradients = optimizer.X.copy(), optimizer.calcGradNorm()
             while optimizer.state not in (states.CONVERGED, states.FAILED):
                 optimizer.step()
                 if optimizer.state == states.NEEDS_EVALUATION:
-                    return optimizer.X.reshape(-1, 3).copy()
+                    if np.array_equal(here, self._judged) and self._needless(here, gradients):
+                        optimizer.state = states.CONVERGED
+                    elif optimizer.Iteration > self._max_steps:
+                        optimizer.state = states.FAILED
+                    else:
+                        return optimizer.X.reshape(-1, 3).copy()
         return None
+
+    def _needless(self, here: Any, gradients: tuple[float, float]) -> bool:
+        """Whether the step that would come next, from `here` (3 natom,), is below every limit, as the gradients are."""
+        optimizer = self._optimizer
+        limits, coordinates = optimizer.params, optimizer.IC
+        moved = self._displacements(optimizer.X, here)
+        self.foreseen = (
+            f"the next step would move no atom by more than {moved[1]:.1e} angstrom and change the energy by "
+            f"{optimizer.expect:.1e} Eh"
+        )
+        kept = not coordinates.haveConstraints() or (coordinates.maxConstraintViolation(here) < limits.Convergence_cmax)
+        found = (*gradients, *moved, abs(optimizer.expect))
+        names = ("grms", "gmax", "drms", "dmax", "energy")
+        small = all(x < getattr(limits, f"Convergence_{name}") for x, name in zip(found, names, strict=True))
+        return bool(kept and small and optimizer.cnorm < UNLIMITED * optimizer.trust)
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
@@ -485,6 +574,7 @@ class GeomeTRIC:
             with np.errstate(all="ignore"):  # a step of no length has no quality
                 yield
         except (*self._errors, np.linalg.LinAlgError) as error:
+            also = ", or correct the constraints, which may contradict each other" if self._constrained else ""
             raise NumericalError(
-                f"geomeTRIC cannot go on ({' '.join(str(error).split())}): start from another geometry"
+                f"geomeTRIC cannot go on ({' '.join(str(error).split())}): start from another geometry{also}"
             ) from error

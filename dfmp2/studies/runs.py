@@ -152,6 +152,8 @@ class Task:
     then : the steps after those, in groups whose steps do not need each other, from the results so far (which grow);
         raises Unfinished where it gives up
     compute : a run of a step, None for `dfmp2.mp2.energy.mp2_energy`
+    passed : what is left of a run when the next one is done, None for all of it
+    free : options that may be others where an unfinished study goes on, since the numbers agree to what it needs
     """
 
     kind: str
@@ -165,6 +167,8 @@ class Task:
     start: StartOrbitals | None = None
     then: Callable[[Results], Iterator[Sequence[Step]]] | None = None
     compute: Callable[..., MP2Result] | None = None
+    passed: Callable[[MP2Result], MP2Result] | None = None
+    free: tuple[str, ...] = ()
 
     def study(
         self, steps: Sequence[Step], results: Results, failures: Failures, command: str, *, complete: bool
@@ -306,6 +310,15 @@ def gradient(molecule: Molecule, options: Options, *, doubt_units: bool = True, 
     return found.result
 
 
+def without_densities(result: MP2Result) -> MP2Result:
+    """The result with its dipole moments and natural occupations, its densities left out (nspin, 0, 0)."""
+    own = result.properties
+    if own is None:
+        return result
+    none = np.empty((result.reference.nspin, 0, 0))
+    return replace(result, properties=replace(own, unrelaxed_density=none, relaxed_density=none))
+
+
 def properties(molecule: Molecule, options: Options, **rest: Any) -> MP2Result:
     """The result of a run with its relaxed density and what that gives, for a batch; errors as of `gradient`."""
     from dfmp2.gradients.gradient import mp2_properties
@@ -343,6 +356,10 @@ def carry_out(
         return task.study(steps, results, failures, command, complete=complete)
 
     def keep(step: Step, result: MP2Result) -> None:
+        if task.passed is not None and results:
+            before = next(reversed(results))
+            results[before] = task.passed(results[before])
+            keeper.replace(before, results[before])
         results[step.name] = result
         keeper.keep(step.name, result, study)
 
@@ -381,7 +398,7 @@ def carry_out(
                 steps.extend(group)
                 if len(steps) > MOST_RUNS:
                     raise InputError(f"{len(steps)} runs: at most {MOST_RUNS} go into one study; split it")
-                results |= keeper.recall([step for step in group if step.name not in results], listener)
+                results |= keeper.recall([step for step in group if step.name not in results], listener, task.free)
                 left = [step for step in group if step.name not in results]
                 total = f"/{len(steps)}" if len(group) > 1 or task.then is None else ""
                 if elsewhere is not None and len(left) > 1:
@@ -484,13 +501,17 @@ class Keeper:
         found = {step.name: runs[step.name] for step in task.steps if step.name in runs}
         for step in task.steps:
             if step.name in found:
-                self._require_same(found[step.name], step, alone=len(found) == len(task.steps))
+                self._require_same(found[step.name], step, task.free, alone=len(found) == len(task.steps))
         for name, result in found.items():
             self._writer.add(name, result)
         return found
 
-    def recall(self, steps: Sequence[Step], listener: Listener) -> dict[str, MP2Result]:
+    def recall(self, steps: Sequence[Step], listener: Listener, free: tuple[str, ...] = ()) -> dict[str, MP2Result]:
         """The stored results of steps that follow from other results, by name; one at another geometry is left out.
+
+        Parameters
+        ----------
+        free : as of Task
 
         Raises
         ------
@@ -507,13 +528,15 @@ class Keeper:
             if np.abs(there - step.molecule.coordinates).max() > NEAR:
                 listener.stage(f"run {step.name} in {self._path} is at another geometry: it is computed again")
                 continue
-            self._require_same(found, replace(step, molecule=replace(step.molecule, coordinates=there)))
+            self._require_same(found, replace(step, molecule=replace(step.molecule, coordinates=there)), free)
             self._writer.add(step.name, found)
             recalled[step.name] = found
         return recalled
 
-    def _require_same(self, found: MP2Result, step: Step, *, alone: bool = True) -> None:
-        different = _changed(found, step, alone=alone)
+    def _require_same(self, found: MP2Result, step: Step, free: tuple[str, ...], *, alone: bool = True) -> None:
+        finished = self._stored is not None and self._stored.complete
+        there = {name: getattr(found.options, name) for name in (() if finished else free)}
+        different = _changed(found, replace(step, options=replace(step.options, **there)), alone=alone)
         if different:
             raise InputError(
                 f"--resume: run {step.name} in {self._path} is another calculation (different "
@@ -584,6 +607,11 @@ class Keeper:
                 self._behind = True
             if time.monotonic() >= self._next:
                 self.write(study())
+
+    def replace(self, name: str, result: MP2Result) -> None:
+        """Put a run in the place of one that is kept; written with the next."""
+        if self._writer is not None:
+            self._writer.replace(name, result)
 
     def write(self, study: Study) -> None:
         """Write everything kept so far."""

@@ -77,7 +77,7 @@ def problem(name: str) -> Problem:
         energy = -((kernel.nvir * kernel.nocc / kernel.naux) ** 2) / 2
         return Problem(name, kernel, energy, ROUNDING * abs(energy))
     entry = {entry.id: entry for table in ("trnsci", "main") for entry in entries.load(table)}[FROM_TABLE[name]]
-    if entry.kernel is None:
+    if entry.kernel is None or entry.tolerance is None:
         raise InputError(f"--shape {name}: the table of dfmp2 validate has no arrays for it: install dfmp2 again")
     return Problem(name, entry.kernel, entry.quantities[0].value, entry.tolerance)
 

@@ -40,11 +40,16 @@ TAGS = {
     "ghost": "ghost atoms",
     "combination": "interaction energy or basis set extrapolation: several calculations",
     "gradient": "gradient (Eh/bohr), natural occupations, dipole moment, polarizability",
+    "optimized": "energy of a geometry that is optimised first",
+    "conventional-mp2": "a reference without density fitting: the difference is shown, without a verdict",
     "kernel": "arrays with a known energy, no molecule",
     "float64": "float32 may be more than 1e-7 Eh off: computed with auto where mixed is asked for",
     "slow": "more than about 20 seconds on two cores, or more than 2 GB",
 }
-MODULES = {"basis_set_exchange": "pip install 'dfmp2[bse]'"}  # what an entry may need, and how to get it
+MODULES = {
+    "basis_set_exchange": "pip install 'dfmp2[bse]'",
+    "geometric": "pip install 'dfmp2[opt]'",
+}  # what an entry may need, and how to get it
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,7 @@ class Calculation:
     scf_conv_tol : Eh, SCF convergence this entry needs
     gradient : whether gradient and densities are computed as well
     frozen_virtual, method, kappa, os_scale, ss_scale, polarizability : as of `dfmp2.Options`
+    constraints : the geometry is optimised first, under these constraints in geomeTRIC's format; None: it is not
     """
 
     geometry: str
@@ -81,6 +87,7 @@ class Calculation:
     os_scale: float | None = None
     ss_scale: float | None = None
     polarizability: bool = False
+    constraints: str | None = None
 
     @property
     def molecule(self) -> Molecule:
@@ -135,7 +142,7 @@ class Entry:
     quantities : the numbers
     calculations : what we compute; () for a kernel
     kernel : arrays instead of a molecule, or None
-    tolerance : largest difference, Eh; `validate.MIXED` is added in mixed precision
+    tolerance : largest difference, Eh; `validate.MIXED` is added in mixed precision; None to show it without a verdict
     tolerance_reason : why that much
     tags : keys of TAGS
     needs : keys of MODULES
@@ -149,7 +156,7 @@ class Entry:
     quantities: tuple[Quantity, ...]
     calculations: tuple[Calculation, ...]
     kernel: Kernel | None
-    tolerance: float
+    tolerance: float | None
     tolerance_reason: str
     tags: frozenset[str]
     needs: tuple[str, ...]

@@ -10,9 +10,9 @@ from typing import Any
 from dfmp2.output.study import Column
 from dfmp2.validation.entries import Published
 
-PASS, FAIL, SKIPPED = "pass", "fail", "skipped"
+PASS, FAIL, SKIPPED, SHOWN = "pass", "fail", "skipped", "shown"
 HEADER = (
-    f"{'status':<8}{'entry':<44}{'quantity':<50}{'dfmp2 / Eh':>18}{'reference / Eh':>18}{'difference':>12}"
+    f"{'status':<8}{'entry':<48}{'quantity':<50}{'dfmp2 / Eh':>18}{'reference / Eh':>18}{'difference':>12}"
     f"{'allowed':>10}  program"
 )
 COLUMNS = {  # key of a row as JSON and column of a file -> (unit, description)
@@ -22,8 +22,8 @@ COLUMNS = {  # key of a row as JSON and column of a file -> (unit, description)
     "reference": ("hartree", "reference value"),
     "value": ("hartree", "value of dfmp2, NaN where there is none"),
     "difference": ("hartree", "value - reference"),
-    "tolerance": ("hartree", "largest absolute difference that passes"),
-    "status": ("", "pass, fail or skipped"),
+    "tolerance": ("hartree", "largest absolute difference that passes, NaN where there is no verdict"),
+    "status": ("", "pass, fail, skipped, or shown: no verdict"),
     "reason": ("", "why this tolerance; of a failure or a skip, what happened"),
     "source": ("", "where the reference is published"),
 }
@@ -38,8 +38,8 @@ class Row:
     id, quantity : which number
     maker, version : program that made the reference
     reference, value : theirs, ours
-    tolerance : largest |difference| that passes, the certificate's part included
-    status : "pass", "fail" or "skipped"
+    tolerance : largest |difference| that passes, the certificate's part included; None without a verdict
+    status : "pass", "fail", "skipped" or "shown"
     reason : why this tolerance; of a failure or a skip, what happened
     source : where the reference is published
     published : what a program published about its own agreement, or None
@@ -51,7 +51,7 @@ class Row:
     quantity: str
     reference: float | None
     value: float | None
-    tolerance: float
+    tolerance: float | None
     status: str
     reason: str
     source: str
@@ -70,26 +70,28 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts of one program, or of all, and the largest difference, Eh (None without a value)."""
+    """Counts of one program, or of all, and the largest difference that has a verdict, Eh (None without a value)."""
 
     passed: int
     failed: int
     skipped: int
     largest: float | None
+    shown: int = 0
 
     @property
     def total(self) -> int:
         """All values."""
-        return self.passed + self.failed + self.skipped
+        return self.passed + self.failed + self.skipped + self.shown
 
 
 def tally(rows: Iterable[Row]) -> Tally:
     """Count rows."""
     rows = list(rows)
-    passed, failed, skipped = (sum(row.status == status for row in rows) for status in (PASS, FAIL, SKIPPED))
-    return Tally(
-        passed, failed, skipped, max((abs(d) for row in rows if (d := row.difference) is not None), default=None)
+    passed, failed, skipped, shown = (
+        sum(row.status == status for row in rows) for status in (PASS, FAIL, SKIPPED, SHOWN)
     )
+    judged = (abs(d) for row in rows if (d := row.difference) is not None and row.status != SHOWN)
+    return Tally(passed, failed, skipped, max(judged, default=None), shown)
 
 
 def tallies(rows: Sequence[Row]) -> dict[str, Tally]:
@@ -100,10 +102,11 @@ def tallies(rows: Sequence[Row]) -> dict[str, Tally]:
 
 def line(row: Row) -> str:
     """One row as text."""
-    start = f"{row.status:<8}{row.id:<44}{row.quantity:<50}"
+    start = f"{row.status:<8}{row.id:<48}{row.quantity:<50}"
     if row.difference is None:
         return f"{start}{row.reason}"
-    numbers = f"{row.value:>18.10f}{row.reference:>18.10f}{row.difference:>12.1e}{row.tolerance:>10.1e}"
+    allowed = "-" if row.tolerance is None else f"{row.tolerance:.1e}"
+    numbers = f"{row.value:>18.10f}{row.reference:>18.10f}{row.difference:>12.1e}{allowed:>10}"
     remark = f"; published: {_published(row)}, {row.published.by}" if row.published else ""
     why = f"  {row.reason}" if row.status == FAIL else ""
     return f"{start}{numbers}  {row.program}{remark}{why}"
@@ -111,9 +114,10 @@ def line(row: Row) -> str:
 
 def summary(rows: Sequence[Row]) -> str:
     """One line per program, all together, and what both sides share."""
-    lines = [f"{'program':<20}{'passed':>8}{'failed':>8}{'skipped':>9}{'largest difference / Eh':>26}"]
+    lines = [f"{'program':<20}{'passed':>8}{'failed':>8}{'skipped':>9}{'shown':>8}{'largest difference / Eh':>26}"]
     for name, counts in tallies(rows).items():
-        lines.append(f"{name:<20}{counts.passed:>8}{counts.failed:>8}{counts.skipped:>9}{_small(counts.largest):>26}")
+        numbers = f"{counts.passed:>8}{counts.failed:>8}{counts.skipped:>9}{counts.shown:>8}"
+        lines.append(f"{name:<20}{numbers}{_small(counts.largest):>26}")
     lines.append("with fitting sets of the same names on both sides, so errors of a set are not seen")
     return "\n".join(lines)
 
@@ -121,7 +125,7 @@ def summary(rows: Sequence[Row]) -> str:
 def to_dict(rows: Sequence[Row], backend: str, precision: str) -> dict[str, Any]:
     """The object `--json` prints; energies in hartree. Rows with something published say so in three more keys."""
     counted = {
-        name: {"passed": counts.passed, "failed": counts.failed, "skipped": counts.skipped}
+        name: {"passed": counts.passed, "failed": counts.failed, "skipped": counts.skipped, "shown": counts.shown}
         for name, counts in tallies(rows).items()
     }
     total = counted.pop("all")
@@ -153,15 +157,16 @@ def markdown(rows: Sequence[Row], table: str) -> str:
             ],
         )
     programs = [
-        (name, counts.total, counts.passed, counts.failed, counts.skipped, _small(counts.largest))
+        (name, counts.total, counts.passed, counts.failed, counts.skipped, counts.shown, _small(counts.largest))
         for name, counts in tallies(rows).items()
     ]
     entries = []
     for name in dict.fromkeys(row.id for row in rows):
         own = [row for row in rows if row.id == name]
-        worst = max(own, key=lambda row: abs(row.difference or 0.0) / row.tolerance)
-        entries.append((name, worst.program, len(own), worst.quantity, _difference(worst), f"{worst.tolerance:.0e}"))
-    first = _table("reference|values|passed|failed|skipped|largest difference / Eh", programs)
+        worst = max(own, key=lambda row: abs(row.difference or 0.0) / (row.tolerance or 1.0))
+        allowed = "no verdict" if worst.tolerance is None else f"{worst.tolerance:.0e}"
+        entries.append((name, worst.program, len(own), worst.quantity, _difference(worst), allowed))
+    first = _table("reference|values|passed|failed|skipped|shown|largest difference / Eh", programs)
     return f"{first}\n\n" + _table("entry|reference|values|closest to its limit|difference / Eh|allowed / Eh", entries)
 
 

@@ -4,6 +4,8 @@ A difference passes within the entry's tolerance, to which MIXED is added where 
 a run accepts as its error, and nothing that we measured ourselves. Entries that float32 may miss by more (tag
 "float64") are computed with "auto" where "mixed" is asked for, and say whether they were repeated in float64.
 
+Conventional MP2 is another method, which fitting approaches: its differences are shown without a verdict.
+
 An entry is skipped, with the reason, when this installation or machine cannot do it; whatever else goes wrong in it is
 a failure of that entry, and the others go on.
 
@@ -13,8 +15,9 @@ orbitals of the first. A kernel goes through the same put, pair terms and certif
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +39,7 @@ from dfmp2.validation.compare import recompute
 from dfmp2.validation.entries import Calculation, Entry, Quantity
 from dfmp2.validation.psi4 import INSTALL, find_psi4
 from dfmp2.validation.synthetic import KERNEL_CERTIFICATE
-from dfmp2.validation.tables import FAIL, PASS, SKIPPED, Row
+from dfmp2.validation.tables import FAIL, PASS, SHOWN, SKIPPED, Row
 
 MIXED = 1e-7  # Eh, the default of --tolerance
 AGAINST_TOLERANCE = 1e-8  # Eh; 2.5e-9 seen, with core potentials
@@ -69,6 +72,7 @@ class Session:
     backend, precision : as for `dfmp2 run`
     memory : bytes the process may use, None for what is free
     count : threads, None for the usable cores
+    optimize : the result at the minimum, from molecule, options and constraints (`dfmp2.studies.optimize.minimum`)
 
     Raises
     ------
@@ -77,14 +81,19 @@ class Session:
     """
 
     def __init__(
-        self, backend: str = "auto", precision: str = "auto", memory: int | None = None, count: int | None = None
+        self,
+        backend: str = "auto",
+        precision: str = "auto",
+        memory: int | None = None,
+        count: int | None = None,
+        optimize: Callable[..., MP2Result] | None = None,
     ) -> None:
         import_pyscf()  # without it every entry would fail for the same reason
         checked = Options(basis="none", precision=precision, memory=memory, threads=count)
         self.precision, self.memory = checked.precision, checked.memory
         self.threads = checked.threads or resources.usable_cores()
         self.backend, self.reason = registry.select(backend, self.precision, self.threads)
-        self.repeated = 0
+        self.repeated, self._optimize = 0, optimize
         self._results: dict[Calculation, MP2Result] = {}
 
     def result(self, calculation: Calculation) -> MP2Result:
@@ -101,7 +110,11 @@ class Session:
                 allow_poor_fit=True,  # the published sets, whatever they are
             )
             start, command = self._start(calculation), "dfmp2 validate"
-            compute = _with_gradient if calculation.gradient else energy.mp2_energy
+            compute: Callable[..., MP2Result] = _with_gradient if calculation.gradient else energy.mp2_energy
+            if calculation.constraints is not None:
+                if self._optimize is None:
+                    raise UnsupportedByBackend("its geometry is optimised first: dfmp2 validate does that")
+                compute = partial(self._optimize, constraints=calculation.constraints)
             result = compute(calculation.molecule, options, start=start, listener=Silent(), command=command)
             self._count(result.certificate)
             self._results[calculation] = result
@@ -113,6 +126,7 @@ class Session:
         values = {name: value for name in ENERGIES if (value := getattr(result, name)) is not None}
         values["nuclear_repulsion_energy"] = result.reference.nuclear_repulsion_energy
         values["scs_mp2_total_energy"] = result.scf_total_energy + result.scs_mp2_correlation_energy
+        values["sos_mp2_total_energy"] = result.scf_total_energy + result.sos_mp2_correlation_energy
         values |= _derivatives(result)
         return Found(values, result.precision == "mixed")
 
@@ -256,7 +270,7 @@ def _judged(entry: Entry, session: Session, other: Other | None) -> list[Row]:
         elif quantity.of in theirs[0].values:  # the nuclear repulsion it does not report
             maker, _, version = theirs[0].program.partition(" ")
             limit = AGAINST_TOLERANCE * max(1.0, sum(map(abs, quantity.factors))) + MIXED * mixed
-            limit = limit if entry.published is None else entry.tolerance
+            limit = limit if entry.published is None or entry.tolerance is None else entry.tolerance
             row = _compared(
                 entry, quantity, value, combined([f.values for f in theirs], quantity), limit, AGAINST_REASON
             )
@@ -272,17 +286,21 @@ def combined(values: list[Values], quantity: Quantity) -> float:
     return sum(factor * value[of] for factor, value in zip(factors, values, strict=True))
 
 
-def _limit(entry: Entry, mixed: bool) -> float:
-    """Largest difference allowed; a published one is to be undercut as it stands."""
+def _limit(entry: Entry, mixed: bool) -> float | None:
+    """Largest difference allowed, None without a verdict; a published one is to be undercut as it stands."""
+    if entry.tolerance is None:
+        return None
     return entry.tolerance + MIXED * (mixed and entry.published is None)
 
 
 def _compared(
-    entry: Entry, quantity: Quantity, value: float, reference: float, limit: float, reason: str | None = None
+    entry: Entry, quantity: Quantity, value: float, reference: float, limit: float | None, reason: str | None = None
 ) -> Row:
     """The row of a quantity; `reason` replaces the entry's."""
     row = _row(entry, quantity, status=PASS, reason=reason or entry.tolerance_reason)
     row = replace(row, reference=reference, value=value, tolerance=limit)
+    if limit is None:
+        return replace(row, status=SHOWN)
     off = abs(value - reference)
     if off <= limit:  # false for NaN
         return row

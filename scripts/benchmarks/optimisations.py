@@ -1,14 +1,15 @@
 """Optimise small molecules from distorted starts, and compare frequencies with published Hessians; tables as markdown.
 
     python scripts/benchmarks/optimisations.py geometries --rows rows.json
-    python scripts/benchmarks/optimisations.py geometries --only H2O,NH3 --psi4 /opt/psi4/bin/python
+    python scripts/benchmarks/optimisations.py geometries --only H2O,NH3 --psi4 /usr/bin/psi4
     python scripts/benchmarks/optimisations.py frequencies --only hf,h2o
 
 geometries: atoms of ASE's G2 set (a water dimer and two transition states are given here) moved at random by up to 0.1
-angstrom, the same for everybody. `--psi4` names a Python that imports Psi4: it optimises the same starts with optking,
-density-fitted MP2 and the same convergence (GAU). Every row is appended to --rows as it comes, and rows that are there
-are not computed again. frequencies: conventional MP2 Hessians of CFOUR, as QCEngine's
-standard_suite_ref has them, and for NH3 and H2CO differences of PySCF's conventional MP2 gradients.
+angstrom, the same for everybody. `--psi4` names the program of Psi4: it optimises the same starts with optking,
+density-fitted MP2 and the same numbers of convergence (GAU, `g_convergence gau`). Counted are the geometries at which
+energy and gradient were computed, the first one included, those of a Hessian left out. Every row is appended to --rows
+as it comes, and rows that are there are not computed again. frequencies: conventional MP2 Hessians of CFOUR, as
+QCEngine's standard_suite_ref has them, and for NH3 and H2CO differences of PySCF's conventional MP2 gradients.
 Exit code 1: something did not converge, or a frequency differs by more than 2 cm^-1.
 """
 
@@ -16,11 +17,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +34,7 @@ import dfmp2
 from dfmp2.errors import Dfmp2Error
 from dfmp2.progress import Silent
 from dfmp2.studies.vibrations import vibrations
-from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
+from dfmp2.units import BOHR_PER_ANGSTROM
 
 BASIS = "cc-pvdz"
 MOVED = 0.1  # angstrom
@@ -48,16 +52,29 @@ OWN = {  # name -> (atoms in angstrom, whether a transition state)
     "HCN to HNC": ("C 0 0 0; N 1.19 0 0; H 0.4 1.12 0", 1),
 }
 PSI4 = """
-import json, sys, psi4
-given = json.load(sys.stdin)
-psi4.core.be_quiet()
-psi4.set_num_threads(1)
-molecule = psi4.core.Molecule.from_string(given["xyz"], dtype="xyz+")
-psi4.set_options({"basis": given["basis"], "reference": given["reference"], "freeze_core": False, "geom_maxiter": 100})
-psi4.set_options({"g_convergence": "gau", "opt_type": given["kind"], "full_hess_every": given["hessian"]})
-energy, history = psi4.optimize("mp2", molecule=molecule, return_history=True)
-print(json.dumps({"steps": len(history["energy"]) - 1, "energy": energy}))
+memory 1 gb
+molecule {{
+{charge} {multiplicity}
+{atoms}
+units bohr
+no_com
+no_reorient
+symmetry c1
+}}
+set {{
+basis {basis}
+reference {reference}
+scf_type df
+mp2_type df
+freeze_core false
+g_convergence gau
+geom_maxiter 100
+opt_type {kind}
+full_hess_every {hessian}
+}}
+optimize("mp2")
 """
+LONGEST = 600  # s of Psi4 for one molecule
 
 
 def molecules() -> Iterator[tuple[str, dfmp2.Molecule, bool]]:
@@ -78,57 +95,77 @@ def molecules() -> Iterator[tuple[str, dfmp2.Molecule, bool]]:
         yield name, dfmp2.Molecule(tuple(row[0] for row in rows), moved * BOHR_PER_ANGSTROM, name=name), bool(saddle)
 
 
-def optimise(name: str, molecule: dfmp2.Molecule, saddle: bool, psi4: str | None) -> dict[str, Any]:
-    """A row: steps, energy, seconds, and Psi4's steps."""
-    begun = time.perf_counter()
-    row: dict[str, Any] = {"name": name, "atoms": molecule.natom, "kind": "saddle" if saddle else "minimum"}
+def by_dfmp2(molecule: dfmp2.Molecule, saddle: bool) -> dict[str, Any]:
+    """Geometries that were computed, steps and energy, or why it failed."""
     try:
         study = dfmp2.optimize(molecule, BASIS, transition_state=saddle, threads=1, listener=Silent())
-        row |= {"steps": study.settings["steps"], "energy": study.values["optimized_total_energy"].value}
     except Dfmp2Error as error:
-        row["failed"] = str(error)
-    row["seconds"] = time.perf_counter() - begun
-    if psi4 is not None:
-        places = molecule.coordinates * ANGSTROM_PER_BOHR
-        lines = [f"{s} {x:.12f} {y:.12f} {z:.12f}" for s, (x, y, z) in zip(molecule.symbols, places, strict=True)]
-        given = {
-            "xyz": "\n".join([str(molecule.natom), f"0 {molecule.multiplicity} {name}", *lines]),
-            "basis": BASIS,
-            "reference": "rhf" if molecule.multiplicity == 1 else "uhf",
-            "kind": "ts" if saddle else "min",
-            "hessian": 0 if saddle else -1,
-        }
-        done = subprocess.run([psi4, "-c", PSI4], input=json.dumps(given), capture_output=True, text=True, check=False)
-        row["psi4"] = (
-            json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"failed": done.stderr[-300:]}
-        )
-    return row
+        return {"failed": str(error)}
+    steps = study.settings["steps"]
+    return {"steps": steps, "geometries": steps + 1, "energy": study.values["optimized_total_energy"].value}
+
+
+def by_psi4(program: str, molecule: dfmp2.Molecule, saddle: bool) -> dict[str, Any]:
+    """As `by_dfmp2`, of optking in Psi4."""
+    given = PSI4.format(
+        charge=molecule.charge,
+        multiplicity=molecule.multiplicity,
+        atoms="\n".join(
+            f"{symbol} {x:.12f} {y:.12f} {z:.12f}"
+            for symbol, (x, y, z) in zip(molecule.symbols, molecule.coordinates, strict=True)
+        ),
+        basis=BASIS,
+        reference="rhf" if molecule.multiplicity == 1 else "uhf",
+        kind="ts" if saddle else "min",
+        hessian=0 if saddle else -1,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "input.dat").write_text(given)
+        command, output = [program, "-n", "1", "input.dat", "output.dat"], Path(folder, "output.dat")
+        try:
+            subprocess.run(command, cwd=folder, capture_output=True, timeout=LONGEST, check=False)
+        except subprocess.TimeoutExpired:
+            return {"failed": f"more than {LONGEST} s"}
+        text = output.read_text()
+    done = re.search(r"Optimization is complete! \(in (\d+) steps\)", text)
+    energy = re.search(r"Final energy is +(-?\d+\.\d+)", text)
+    if done is None or energy is None:
+        why = re.search(r"PsiException: (.*)", text)
+        return {"failed": "dies" if why is None else why[1].replace(" in 100 iterations.", "")}
+    return {"steps": int(done[1]) - 1, "geometries": int(done[1]), "energy": float(energy[1])}
 
 
 def geometries(given: argparse.Namespace) -> bool:
-    """The table of optimisations; whether all converged."""
+    """The table of optimisations; whether all of ours converged."""
     path, only = Path(given.rows), given.only.split(",") if given.only else None
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    found = {(row["name"], row["program"]): row for row in rows}
+    programs = {"dfmp2": by_dfmp2, **({"psi4": partial(by_psi4, given.psi4)} if given.psi4 else {})}
+    print("| molecule | atoms | sought | geometries | E / Eh | geometries, Psi4 | E(Psi4) / Eh |")
+    print("|---|---|---|---|---|---|---|")
     for name, molecule, saddle in molecules():
-        if (only is None or name in only) and name not in {row["name"] for row in rows}:
-            rows.append(optimise(name, molecule, saddle, given.psi4))
-            with path.open("a") as stream:
-                print(json.dumps(rows[-1]), file=stream)
-    print("| molecule | atoms | sought | steps | E / Eh | time / s | steps of Psi4 | E(Psi4) / Eh |")
-    print("|---|---|---|---|---|---|---|---|")
-    for row in rows:
-        theirs = row.get("psi4", {})
-        print(
-            f"| {row['name']} | {row['atoms']} | {row['kind']} | {row.get('steps', row.get('failed'))} "
-            f"| {row.get('energy', float('nan')):.7f} | {row['seconds']:.1f} "
-            f"| {theirs.get('steps', theirs.get('failed', ''))} | {theirs.get('energy', '')} |"
-        )
-    steps = [row["steps"] for row in rows if "steps" in row]
-    others = [row["psi4"]["steps"] for row in rows if "steps" in row.get("psi4", {})]
-    print(
-        f"\nmedian of the steps: {statistics.median(steps)}" + (f", Psi4 {statistics.median(others)}" if others else "")
-    )
-    return len(steps) == len(rows)
+        if only is not None and name not in only:
+            continue
+        for program, compute in programs.items():
+            if (name, program) not in found:
+                begun = time.perf_counter()
+                row = {"name": name, "program": program, **compute(molecule, saddle)}
+                found[name, program] = {**row, "seconds": time.perf_counter() - begun}
+                with path.open("a") as stream:
+                    print(json.dumps(found[name, program]), file=stream)
+        shown = []
+        for program in ("dfmp2", "psi4"):
+            row = found.get((name, program), {"failed": "not run"})
+            shown += [row["failed"], ""] if "failed" in row else [row["geometries"], f"{row['energy']:.7f}"]
+        cells = [name, molecule.natom, "saddle" if saddle else "minimum", *shown]
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+    both = [name for name, program in found if program == "psi4" and "energy" in found[name, "psi4"]]
+    for program in programs:
+        every = [row["geometries"] for row in found.values() if row["program"] == program and "energy" in row]
+        shared = [found[name, program]["geometries"] for name in both]
+        said = f"; where Psi4 ends: median {statistics.median(shared):g}, sum {sum(shared)}" if shared else ""
+        print(f"{program}: {len(every)} end, median {statistics.median(every):g}, sum {sum(every)}{said}")
+    return not any("failed" in row for row in found.values() if row["program"] == "dfmp2")
 
 
 GEOMETRIES = {  # of the standard suite, bohr
@@ -153,6 +190,14 @@ HESSIANS = {  # name -> (molecule, basis, frozen core, key of the suite, or PySC
     "nh2-fc": ("nh2", "aug-cc-pvdz", "auto", "nh2_aug-cc-pvdz_pk_uhf_fc_conv_sd"),
     "nh3": ("NH3", "cc-pvdz", "none", "PySCF"),
     "h2co": ("H2CO", "cc-pvdz", "none", "PySCF"),
+}
+
+# DF-MP2/cc-pVDZ of Psi4, cm^-1: name -> (geometry, frozen core, wavenumbers, where). The first is published; the others
+# are own runs of Psi4 1.3.2 (scf_type df, mp2_type df, differences of gradients, points 5) at ASE's geometries.
+FITTED = {
+    "h2o": ("Psi4", "auto", (1635.3, 3933.1, 4071.9), "psi4/psi4: tests/dfmp2-freq1 and dfmp2-freq2, commit 27e1b15f"),
+    "nh3": ("NH3", "none", (1042.6532, 1677.8470, 1677.8477, 3545.6630, 3707.3718, 3707.3734), "own run"),
+    "h2co": ("H2CO", "none", (1170.5042, 1256.8201, 1538.0116, 1758.0384, 3073.8445, 3152.9820), "own run"),
 }
 
 
@@ -202,6 +247,22 @@ def frequencies(given: argparse.Namespace) -> bool:
             f"| {'PySCF' if entry == 'PySCF' else 'CFOUR'} |",
             flush=True,
         )
+    print("\n| molecule | dfmp2 / cm^-1 | Psi4 | of |\n|---|---|---|---|")
+    for name, (key, core, theirs, where) in FITTED.items():
+        if only is not None and name not in only:
+            continue
+        if key == "Psi4":
+            bond, angle = 0.958 * BOHR_PER_ANGSTROM, np.radians(104.4776)
+            ends = [[0.0, 0.0, 0.0], [bond, 0.0, 0.0], [bond * np.cos(angle), bond * np.sin(angle), 0.0]]
+            molecule = dfmp2.Molecule(("O", "H", "H"), ends)
+        else:
+            atoms = of_ase(key)
+            molecule = dfmp2.Molecule(atoms.get_chemical_symbols(), atoms.get_positions() * BOHR_PER_ANGSTROM)
+        study = dfmp2.frequencies(molecule, BASIS, frozen_core=core, allow_gradient=True, threads=1, listener=Silent())
+        ours = np.array(study.table["wavenumber"].values)
+        agreed &= bool(np.abs(ours - theirs).max() < ALLOWED)
+        cells = (name, *(", ".join(f"{x:.1f}" for x in found) for found in (ours, theirs)), where)
+        print(f"| {' | '.join(cells)} |", flush=True)
     return agreed
 
 
@@ -211,7 +272,7 @@ def main() -> int:
     parser.add_argument("what", choices=["geometries", "frequencies"])
     parser.add_argument("--only", help="names with commas between them")
     parser.add_argument("--rows", default="optimisations.jsonl", help="file that rows are kept in")
-    parser.add_argument("--psi4", metavar="PYTHON", help="a Python that imports Psi4")
+    parser.add_argument("--psi4", metavar="PROGRAM", help="the program of Psi4, as /usr/bin/psi4")
     given = parser.parse_args()
     return int(not (geometries if given.what == "geometries" else frequencies)(given))
 

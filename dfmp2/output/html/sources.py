@@ -21,6 +21,7 @@ from dfmp2.output.series import Entry, find_groups
 from dfmp2.output.study import Study, is_study, read_study, verify_study
 
 MOST_RESULTS = 2000  # compared on one page
+MOST_ENERGIES = 3  # of a study in its headline; more would be broken in two
 
 
 def page(sources: Sequence[Path], title: str | None) -> str:
@@ -99,9 +100,10 @@ def comparison_page(entries: Sequence[Entry], title: str | None) -> str:
 
 def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str) -> str:
     """The page of a study: what it found, as stored, then its runs."""
-    found = [(name.replace("_", " "), item) for name, item in study.values.items() if item.units == "hartree"]
+    chosen = [name for name in study.values if name != "total_energy_at_0_kelvin"]
+    found = [(name.replace("_", " "), study.values[name]) for name in chosen if study.values[name].units == "hartree"]
     headline = [
-        *((f"{name} / Eh", energy(item.value)) for name, item in found[:4]),
+        *((f"{name} / Eh", energy(item.value)) for name, item in found[:MOST_ENERGIES]),
         ("runs", len(runs)),
         ("status", study.status),
     ]
