@@ -177,11 +177,6 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         """Orbitals of the mean field."""
         return self._scf.mo_coeff
 
-    def total_energy(self) -> float:
-        """E(HF) and E(corr), scaled with os_scale and ss_scale where these are given: what the gradient belongs to."""
-        result: Any = self.result
-        return self.e_hf + float(result.correlation_energy)
-
     def _represented(self, found: Properties, name: str, *, ao_repr: bool) -> Array:
         density: Array = getattr(found, name)
         coeff = np.asarray(self.mo_coeff)
@@ -256,7 +251,7 @@ class _EnergyScanner(lib.SinglePointScanner):  # type: ignore[misc]
     def __call__(self, geometry: Any) -> float:
         _moved(self, geometry)
         self.kernel()
-        return float(self.total_energy())
+        return float(self.e_tot)
 
 
 class _GradientScanner(lib.GradScanner):  # type: ignore[misc]
@@ -265,7 +260,7 @@ class _GradientScanner(lib.GradScanner):  # type: ignore[misc]
     def __call__(self, geometry: Any) -> tuple[float, Array]:
         self.mol = _moved(self.base, geometry)
         gradient = self.kernel()
-        return float(self.base.total_energy()), gradient
+        return float(self.base.e_tot), gradient
 
     @property
     def converged(self) -> bool:
