@@ -69,7 +69,7 @@ COMMAND_LINE = (
     ),
     Case("no basis", ("run", H2), 2, ("--basis",)),
     Case("charge no integer", ("run", H2, *STO3G, "--charge", "x"), 2, ("--charge", "'x'")),
-    Case("reference unknown", ("run", H2, *STO3G, "--reference", "rohf"), 2, ("'rohf'", "'uhf'")),
+    Case("reference unknown", ("run", H2, *STO3G, "--reference", "ghf"), 2, ("'rohf'", "'uhf'")),
     Case("backend unknown", ("run", H2, *STO3G, "--backend", "tpu"), 2, ("'tpu'", "'nki-simulator'")),
     Case("show nothing", ("show",), 2, ("RESULT", "dfmp2 show --help")),
     Case("compare tolerance no number", ("compare", "x.h5", "--tolerance", "small"), 2, ("'small'",)),

@@ -37,6 +37,7 @@ ADDED = (
     *("options/method", "options/kappa", "energies/total_energy", "energies/correlation_energy"),
     *("energies/same_spin_correlation_energy", "energies/opposite_spin_correlation_energy"),
     *("energies/mp2_singles_energy", "options/properties", "options/polarizability"),
+    *("timings/gradient", "predicted/gradient", "reference/interatomic_fitting_error"),
 )
 OLD = {  # name -> (hash, energies) as dfmp2 0.1.0 wrote and printed them
     "restricted": (  # RHF water in the field of two point charges, with PySCF's check
