@@ -65,7 +65,7 @@ class NrtpyTensor:
 
     def numpy(self):
         """Download, with the tensor's shape and type."""
-        return self.tensor_ref.memory.view(self.dtype).reshape(self.shape)
+        return self.tensor_ref.memory.view(self.dtype).reshape(self.shape).copy()  # a later launch does not reach it
 
 
 class NrtpyModel:
