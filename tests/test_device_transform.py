@@ -187,9 +187,9 @@ def test_the_costs_are_those_of_the_formulas():
     assert found.down == 4 * 4 * 256 * 64 * 128
     setup = SimpleNamespace(backend=NkiBackend("k", InterpreterExecutor()), options=Options("sto-3g", transform="host"))
     work = Workload(160, 400, 400, (Spin(60, 60, 100),), "mixed", 100)
-    host = plan._seconds(setup, work, Rates(), plan.IN_MEMORY, None, None)
+    host = plan._seconds(setup, work, Rates(), plan.IN_MEMORY, None, None, None)
     setup.options = Options("sto-3g", transform="device", backend="nki")
-    device = plan._seconds(setup, work, Rates(), plan.IN_MEMORY, None, None)
+    device = plan._seconds(setup, work, Rates(), plan.IN_MEMORY, None, None, None)
     assert device.fit == pytest.approx(host.fit * 160 * 161 / 2 / 6000)
     assert device.transform == pytest.approx(found.device + found.dispatch + found.link)
     assert device.total - host.total == pytest.approx(device.fit - host.fit + device.transform - host.transform)
