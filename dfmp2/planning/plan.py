@@ -161,8 +161,12 @@ def settle_backend(setup: Setup, system: System, core: FrozenCore, kind: str) ->
     UnsupportedByBackend, ResourceError : B is to be made on the device, and cannot
     """
     options, work = setup.options, _workload(system, setup.options, core, kind)
-    plain = options.regulariser is None
-    if plain and options.backend == "auto" and setup.backend.name == "cpu" and options.precision != "fp64":
+    if (
+        options.correlation.plain
+        and options.backend == "auto"
+        and setup.backend.name == "cpu"
+        and options.precision != "fp64"
+    ):
         known = rates.load("cpu", setup.threads)
         host = time.seconds(work, known or Rates()).pair_energies
         found = weigh_trainium(trainium_shapes(work), host, known is not None, setup.threads)
@@ -306,7 +310,7 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         spins=tuple(
             Spin(int(n), max(0, int(n) - core.orbitals), max(0, nao - int(n) - options.frozen_virtual)) for n in spins
         ),
-        precision=options.precision,
+        precision=options.precision if options.correlation.kind == "pairs" else "fp64",
         block_functions=three_center.block_functions(system.auxmole, nao),
         widest_shell=int(np.diff(mole.ao_loc_nr()).max()),
         frontier=frontier,
@@ -340,6 +344,8 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
     grown = 0 if _program is None else max(0, resident - _program)
     found = memory_plan(work, limits, setup.threads, program=resident, budget=setup.budget, grown=grown)
     _program = found.program
+    if setup.options.correlation.kind != "pairs":
+        found = memory.without_pairs(found, work)
     if setup.options.check:
         found = replace(found, mp2_check=memory.check_stage(work, setup.threads))
     if setup.options.transform == "device":
