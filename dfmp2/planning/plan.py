@@ -100,6 +100,7 @@ NOT_HELD: dict[str, dict[str, Any]] = {  # part of a run -> fields of its memory
     "from orbitals": NO_SCF,
     "from b": {**NO_SCF, "mp2_integrals": NOTHING, "mp2_solve": NOTHING, "mp2_disk": 0},
 }
+USUAL_POINTS = {"laplace": 12, "rpa": 64}  # of a quadrature with the default tolerance
 STAGES_OF = {  # part of a run -> its stages
     "all": time.STAGES,
     "up to b": ("scf", "integrals", "fit", "transform"),
@@ -322,6 +323,7 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         potentials=sum(mole.atom_nelec_core(atom) > 0 for atom in range(mole.natm)),
         cycles=scf_cycles(options.scf_gradient_tol, system.molecule.elements, started=options.scf_from is not None),
         checked=options.check,
+        points=USUAL_POINTS.get(options.correlation.kind, 0),
     )
 
 

@@ -96,6 +96,7 @@ class Workload:
     potentials : atoms with a core potential
     cycles : SCF iterations expected of each start
     checked : whether PySCF's DF-MP2 is computed as well
+    points : of the quadrature of a method without pairs, as many as are usual; 0 with pairs
     """
 
     nao: int
@@ -115,6 +116,7 @@ class Workload:
     potentials: int = 0
     cycles: int = CYCLES
     checked: bool = False
+    points: int = 0
 
     @property
     def scf_builds(self) -> int:
@@ -182,6 +184,8 @@ class Workload:
         per_channel = [2 * count * self.naux * self._virtuals(k) for count, k in amplitudes]
         sampled = [2 * sampled_pairs(count) * self.naux * self._virtuals(k) for count, k in amplitudes]
         exact = self.precision == "fp64"
+        if self.points:
+            per_channel = [self.points * self.naux**2 * self.elements]
         return {
             "exchange": (self.scf_builds - single) * per_build,
             "exchange_single": single * per_build,
