@@ -6,8 +6,8 @@
 s runs over both spins; without exchange in the response the pairs of orbitals of all spins add up. Eshuis, Yarkony,
 Furche, J. Chem. Phys. 132, 234114 (2010). As there, w = a cot(u) and equal steps of u: the integrand is a smooth
 periodic function of u, so that n points converge exponentially and are among 2n points. n is doubled until the error
-is small: doubling squares it, so it is taken to fall at least as much as it did before, d (d / d_before) with d the
-last change of the energy.
+is small. Doubling squares it; it is taken to gain half as many decimals as the doubling before, d (d / d_before)^1/2
+with d the last change of the energy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ from dfmp2.progress import Listener
 
 Array = NDArray[np.float64]
 
-FIRST, LAST = 8, 512  # points of the shortest and the longest sum
+LAST = 1024  # points of the longest sum
+STEP = 4  # points are a multiple of it: the shortest of three sums has a quarter of those that should do
+FEWEST = 24  # that should do
+SCALES = 24  # values of a that are tried
+USUAL = 0.1  # Eh per correlated orbital of a spin; an energy of this size is good enough to foresee errors
 
 
 def correlation_energy(
@@ -57,20 +61,20 @@ def correlation_energy(
             f"the smallest e_a - e_i is {lowest:.6f} Eh and must be positive for --method drpa: the reference is not a "
             "ground state (try --scf-from with better orbitals)"
         )
-    scale, occupation = _scale(spins, gaps), 2.0 / len(b)
+    (scale, enough), occupation = _grid(spins, gaps, tolerance), 2.0 / len(b)
     tensors, kept = [one for one, _ in spins], [space for _, space in spins]
-    total, before, change, points = 0.0, math.inf, math.inf, FIRST
-    angles = np.arange(1, FIRST + 1) * (math.pi / (2 * FIRST))
+    total, before, change, points = 0.0, math.inf, math.inf, enough // STEP
+    angles = np.arange(1, points + 1) * (math.pi / (2 * points))
     while points <= LAST:
         weights = np.where(np.isclose(angles, math.pi / 2), 0.5, 1.0) * scale / np.sin(angles) ** 2
         factors = [partial(_response, occupation, scale / math.tan(u)) for u in angles.tolist()]
         products = weighted_products(tensors, kept, factors, held, workers, joined=True)
         for number, (weight, (matrix,)) in enumerate(zip(weights.tolist(), products, strict=True), start=1):
             total += weight * _log_det_less_trace(matrix)
-            listener.step(number, angles.size, f"of {points} frequencies" if points == FIRST else "more frequencies")
+            listener.step(number, angles.size, "frequencies")
         energy = total / (4 * points)  # steps of pi / (2 n), and 1/(2 pi) of Eq. 2
         change, earlier = abs(energy - before), change
-        error = change * min(1.0, change / earlier) if math.isfinite(earlier) and earlier else change
+        error = change * min(1.0, math.sqrt(change / earlier)) if math.isfinite(earlier) and earlier else change
         if not math.isfinite(energy):
             break
         if error <= tolerance:
@@ -88,14 +92,27 @@ def _response(occupation: float, frequency: float, gaps: Array) -> Array:
     return occupation * 2.0 * gaps / (gaps**2 + frequency**2)
 
 
-def _scale(spins: Sequence[tuple[Any, ActiveSpace]], gaps: Sequence[Array]) -> float:
-    """a of the frequencies, Eh: the mean D on a logarithmic scale, each by its share (ia|ia)^2 / D in second order."""
-    logarithms, shares = 0.0, 0.0
-    for (tensor, space), gap in zip(spins, gaps, strict=True):
-        for i in range(space.nocc):
-            share = np.einsum("ap,ap->a", tensor[i], tensor[i]) ** 2 / gap[i]
-            logarithms, shares = logarithms + float(share @ np.log(gap[i])), shares + float(share.sum())
-    return math.exp(logarithms / shares) if shares > 0.0 else 1.0
+def _grid(spins: Sequence[tuple[Any, ActiveSpace]], gaps: Sequence[Array], tolerance: float) -> tuple[float, int]:
+    """a of the frequencies, Eh, and how many of them should do, from the terms of second order with i = j, a = b.
+
+    A term (ia|ia)^2 / D has poles at w = +-i D, and n points have an error of about its (|D - a| / (D + a))^2n.
+    """
+    d = np.concatenate([gap.ravel() for gap in gaps])
+    shares = np.concatenate(
+        [np.einsum("ap,ap->a", tensor[i], tensor[i]) ** 2 for tensor, space in spins for i in range(space.nocc)]
+    )
+    shares = shares / d
+    wanted = tolerance / (USUAL * sum(space.nocc for _, space in spins))
+    scales = np.geomspace(d.min(), d.max(), SCALES)
+    rates = [] if not shares.any() else [((d - a) / (d + a)) ** (2 * STEP) for a in scales]
+    terms = [shares / shares.sum() for _ in rates]
+    points, left = 0, [math.inf]
+    while terms and min(left) > wanted and points < LAST:
+        points += STEP
+        for term, rate in zip(terms, rates, strict=True):
+            term *= rate
+        left = [float(term.sum()) for term in terms]
+    return float(scales[int(np.argmin(left))]), max(points, FEWEST)
 
 
 def _log_det_less_trace(matrix: Array) -> float:
