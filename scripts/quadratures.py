@@ -37,8 +37,8 @@ less that of `sos-mp2`; bound: the error that the run prints. Frequencies: of `d
 TIMES = """
 ## Times
 
-Frozen core, cc-pVDZ, float64, one core; wall times of the pair step, s, where others used the machine at the same
-time. In brackets the exponent against the number of functions, from the row above.
+Frozen core, cc-pVDZ, float64, one core; wall times of the pair step, s, the shorter of two, where others used the
+machine at the same time. In brackets the exponent against the number of functions, from the row above.
 
 | molecule | functions | pairs of orbitals | Laplace | exponents | dRPA | frequencies |
 |---|---|---|---|---|---|---|
@@ -70,6 +70,7 @@ def pair(one: str, other: str, angstrom: float) -> Molecule:
     return Molecule((one, other), places, name=f"{one}{other} at {angstrom} A")
 
 
+TIMED = ("sos-mp2", "sos-laplace", "drpa")
 MOLECULES: list[tuple[Any, dict[str, Any]]] = [
     ("inputs/h2o.xyz", {"basis": "cc-pvdz"}),
     ("inputs/h2o.xyz", {"basis": "aug-cc-pvtz"}),
@@ -107,9 +108,10 @@ def compared(molecule: Any, more: dict[str, Any]) -> str:
 
 
 def timed(n: int) -> list[Any]:
-    """Name, functions and times of an alkane."""
+    """Name, functions and times of an alkane, the shorter of two."""
     options = {"basis": "cc-pvdz", "frozen_core": "auto", "precision": "fp64", "stability": "off", "threads": 1}
-    runs = [dfmp2.run(alkane(n), method=name, **options) for name in ("sos-mp2", "sos-laplace", "drpa")]
+    twice = [[dfmp2.run(alkane(n), method=name, **options) for name in TIMED] for _ in range(2)]
+    runs = [min(both, key=lambda run: run.timings.pair_energies) for both in zip(*twice, strict=True)]
     points = [run.quadrature.points for run in runs[1:]]
     return [runs[0].molecule.name, runs[0].sizes.nao, *(run.timings.pair_energies for run in runs), *points]
 

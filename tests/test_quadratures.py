@@ -1,6 +1,6 @@
 """Methods without pair energies, Laplace SOS-MP2 and direct RPA, against tiles and PySCF; what has to refuse them does.
 
-Published energies are entries of `dfmp2 validate`, which test_physics.py runs.
+Published energies are entries of `dfmp2 validate`.
 """
 
 from __future__ import annotations
@@ -171,6 +171,14 @@ def test_what_takes_pairs_is_refused(method: str, options: dict[str, Any], said:
     with pytest.raises(InputError) as refusal:
         make_options(basis="sto-3g", method=method, **options)
     assert said in str(refusal.value) and "nan" not in str(refusal.value)
+
+
+def test_what_one_electron_has() -> None:
+    """No pair of spins; in direct RPA an electron screens itself."""
+    atom = Molecule(("H",), np.zeros((1, 3)), multiplicity=2)
+    laplace, rpa = (dfmp2.run(atom, method=name, basis="cc-pvdz") for name in ("sos-laplace", "drpa"))
+    assert laplace.correlation_energy == 0.0
+    assert rpa.correlation_energy == pytest.approx(-0.0130, abs=3e-3)
 
 
 def test_more_refusals() -> None:

@@ -29,7 +29,7 @@ def differences(space: ActiveSpace) -> Array:
 def weighted_products(
     b: Sequence[Any], spaces: Sequence[ActiveSpace], factors: Sequence[Factor], held: int, workers: int, *, joined: bool
 ) -> Iterator[list[Array]]:
-    """X of every factor in turn, (naux, naux); each list has a matrix per spin, or their sum.
+    """X of every factor in turn, (naux, naux), of each spin or their sum; valid until the next is taken.
 
     Parameters
     ----------
@@ -43,10 +43,12 @@ def weighted_products(
     cuts = [round(naux * (1.0 - np.sqrt(1.0 - k / workers))) for k in range(workers + 1)]  # equal areas
     blocks = [(p0, p1) for p0, p1 in pairwise(cuts) if p0 < p1]
     resident = all(isinstance(one, np.ndarray) for one in b)
-    at_once = 1 if resident else max(1, held // (number * naux**2 * FLOAT64))
+    at_once = min(len(factors), 1 if resident else max(1, held // (number * naux**2 * FLOAT64)))
+    room = np.empty((at_once, number, naux, naux))
     for start in range(0, len(factors), at_once):
         chosen = factors[start : start + at_once]
-        found = [[np.zeros((naux, naux)) for _ in range(number)] for _ in chosen]
+        room[...] = 0.0
+        found = [list(matrices) for matrices in room[: len(chosen)]]
         for spin, (tensor, space) in enumerate(zip(b, spaces, strict=True)):
             roots = [np.sqrt(factor(differences(space))) for factor in chosen]
             for i0, rows in _groups(tensor):

@@ -384,9 +384,9 @@ def without_pairs(found: MemoryPlan, work: Workload) -> MemoryPlan:
     row = max((s.nvir for s in work.spins), default=0) * work.naux * FLOAT64
     whole = work.elements * work.naux * FLOAT64
     group = min(max(row, GROUP_BYTES), whole)
-    scaled = group + work.naux**2 * FLOAT64  # and a product before it is added
+    scaled = 2 * group + work.naux**2 * FLOAT64  # the one before as well, and a product before it is added
     in_core = max(found.mp2_in_core, whole + matrices + scaled)
-    streamed = Stage(found.mp2_pairs.fixed + scaled + 2 * group, matrices, MOST_MATRICES * matrices)
+    streamed = Stage(found.mp2_pairs.fixed + scaled + 3 * group, matrices, MOST_MATRICES * matrices)
     return replace(found, mp2_in_core=in_core, mp2_pairs=streamed)
 
 

@@ -100,7 +100,7 @@ NOT_HELD: dict[str, dict[str, Any]] = {  # part of a run -> fields of its memory
     "from orbitals": NO_SCF,
     "from b": {**NO_SCF, "mp2_integrals": NOTHING, "mp2_solve": NOTHING, "mp2_disk": 0},
 }
-USUAL_POINTS = {"laplace": 12, "rpa": 64}  # of a quadrature with the default tolerance
+USUAL_POINTS = {"laplace": 12, "rpa": 48}  # of a quadrature with the default tolerance
 STAGES_OF = {  # part of a run -> its stages
     "all": time.STAGES,
     "up to b": ("scf", "integrals", "fit", "transform"),
