@@ -42,6 +42,7 @@ class Method:
     source : where it was published
     says : what it is, and when to take it
     regularised : each pair term has the factor (1 - exp(-kappa D))^2, D = e_a + e_b - e_i - e_j
+    kind : what it is a sum of: "pairs"; "laplace" or "rpa", points of a quadrature, which has no pair energies
     """
 
     name: str
@@ -51,6 +52,17 @@ class Method:
     source: str
     says: str = ""
     regularised: bool = False
+    kind: str = "pairs"
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is made of the pair energies of plain MP2, so that all of MP2 follows."""
+        return self.kind == "pairs" and not self.regularised
+
+    @property
+    def formula(self) -> str:
+        """The correlation energy in terms of its components."""
+        return "E(RPA)" if self.kind == "rpa" else f"{self.opposite_spin:.6g} E(OS) + {self.same_spin:.6g} E(SS)"
 
     def apply(self, opposite_spin_energy: float, same_spin_energy: float) -> float:
         """Correlation energy, Eh, from the two unscaled components, Eh."""
@@ -107,6 +119,24 @@ METHODS = {
             "kappa = 1.1: Shee et al., J. Phys. Chem. Lett. 12, 12084 (2021)",
             "regularised: finite where the gap closes",
             regularised=True,
+        ),
+        Method(
+            "sos-laplace",
+            "SOS-MP2",
+            SOS.opposite_spin,
+            SOS.same_spin,
+            f"{SOS.source}; quadrature: Takatsuka et al., J. Chem. Phys. 129, 044112 (2008), doi 10.1063/1.2958921",
+            "SOS-MP2 by a Laplace transform, for large molecules",
+            kind="laplace",
+        ),
+        Method(
+            "drpa",
+            "dRPA",
+            math.nan,
+            math.nan,
+            "Eshuis et al., J. Chem. Phys. 132, 234114 (2010), doi 10.1063/1.3442749",
+            "direct random-phase approximation on HF orbitals",
+            kind="rpa",
         ),
     )
 }
@@ -191,7 +221,10 @@ class Options:
     backend: str = _option("See dfmp2 backends.  [env: DFMP2_BACKEND]", "auto")
     precision: str = _option("Of the pair energies.", "auto", choices=("auto", "fp64", "mixed"))
     tolerance: float = _option(
-        "Largest 95 % bound on the precision error of E(corr) accepted.", 1e-7, metavar="EH", positive=True
+        "Largest error of E(corr) accepted from float32 (95 % bound) or a quadrature.",
+        1e-7,
+        metavar="EH",
+        positive=True,
     )
     transform: str = _option(
         "Where B is made of the integrals: device on Trainium lanes only (auto: host).",
@@ -239,10 +272,13 @@ class Options:
                 f"--kappa {self.kappa} belongs to --method kappa-mp2, not to {self.method}: add or drop one"
             )
         if self.method != "mp2" and (self.os_scale is not None or self.ss_scale is not None):
+            own = "is" if method.kind == "rpa" else "has factors of its own,"
             raise InputError(
-                f"--method {self.method} has factors of its own, {method.opposite_spin:.6g} E(OS) and "
-                f"{method.same_spin:.6g} E(SS): drop --os-scale and --ss-scale, or --method"
+                f"--method {self.method} {own} {method.formula.replace('+', 'and')}: drop --os-scale and --ss-scale, "
+                "or --method"
             )
+        if method.kind != "pairs":
+            self._require_no_pairs()
         if method.regularised and (self.check or self.certify_fit):
             named = "--check" if self.check else "--certify-fit"
             raise InputError(f"{named} is of plain MP2, not of --method {self.method}: drop one of the two")
@@ -253,6 +289,25 @@ class Options:
             raise InputError(
                 f"--guess {self.guess} and --scf-from {self.scf_from} both name the start of the SCF: drop one of them"
             )
+
+    def _require_no_pairs(self) -> None:
+        """Refuse what takes pair energies, of a method that has none."""
+        asked = {
+            f"--precision {self.precision}": self.precision == "mixed",
+            f"--backend {self.backend}": self.backend not in ("auto", "cpu"),
+            f"--transform {self.transform}": self.transform == "device",
+            "--check": self.check,
+            "--certify-fit": self.certify_fit,
+            "--properties": self.properties,
+            f"--reference {self.reference}": self.method == "drpa" and self.reference == "rohf",
+        }
+        way_out = "or take --method sos-mp2" if self.method == "sos-laplace" else "or take another method"
+        for flag, given in asked.items():
+            if given:
+                raise InputError(
+                    f"--method {self.method} has no pair energies and runs in float64 on the host, so {flag} is not "
+                    f"there for it: leave it out, {way_out}"
+                )
 
     def unrestricted(self, multiplicity: int) -> bool:
         """Whether the reference of a molecule of this multiplicity is UHF."""

@@ -22,10 +22,10 @@ The exit codes of all commands are [listed apart](exit-codes.md).
 METHODS_HEAD = """# Methods
 
 Made from the program when these pages are built; `dfmp2 methods` prints the same. Each has RHF, UHF and ROHF
-references and costs what MP2 costs, N^5. [How to choose one](../howto/methods.md).
+references unless the column of costs says otherwise. [How to choose one](../howto/methods.md).
 
-| `--method` | called | correlation energy | what for | source |
-|---|---|---|---|---|
+| `--method` | called | correlation energy | cost | what for | source |
+|---|---|---|---|---|---|
 """
 
 
@@ -38,9 +38,10 @@ def on_files(files: Files, config: Any) -> Files:
 
 def methods() -> Iterator[str]:
     """A row for each method."""
+    cost = {"pairs": "N^5", "laplace": "N^4", "rpa": "N^4; no ROHF"}
     for one in METHODS.values():
-        factors = f"{one.opposite_spin:.6g} E_OS + {one.same_spin:.6g} E_SS"
-        yield f"| `{one.name}` | {one.title} | {factors} | {one.says} | {one.source} |\n"
+        factors = one.formula.replace("E(OS)", "E_OS").replace("E(SS)", "E_SS").replace("E(RPA)", "E_RPA")
+        yield f"| `{one.name}` | {one.title} | {factors} | {cost[one.kind]} | {one.says} | {one.source} |\n"
 
 
 def sections() -> Iterator[str]:

@@ -282,11 +282,14 @@ def energies() -> list[Item]:
 METHOD_NAMES = {
     **{"rohf total energy": "scf_total_energy", "alpha-beta": "mp2_opposite_spin_correlation_energy"},
     **{"mp2 singles energy": "mp2_singles_energy", "mp2 correlation energy": "mp2_correlation_energy"},
+    **{"drpa correlation energy": "rpa_correlation_energy", "uhf total energy": "scf_total_energy"},
+    **{"exact opposite-spin": "mp2_opposite_spin_correlation_energy", "hf total energy": "scf_total_energy"},
 }
+NEW_METHODS = {"kappa-mp2": "kappa-mp2", "sos-laplace": "sos-laplace", "rpa": "drpa"}  # kind of case -> --method
 
 
 def methods() -> list[Item]:
-    """kappa-MP2 and ROHF-MP2 from method_cases.json, at their own tolerance."""
+    """Entries of method_cases.json, at their own tolerance; the exact Laplace value at that of the quadrature."""
     entries = []
     for case in json.loads((DATA / "method_cases.json").read_text())["cases"]:
         values, own = case["values"], (case["tolerance"], "that of the source")
@@ -303,11 +306,14 @@ def methods() -> list[Item]:
             parts = {METHOD_NAMES[name]: value for name, value in values.items() if name in METHOD_NAMES}
             if "alpha-alpha" in values:
                 parts["mp2_same_spin_correlation_energy"] = values["alpha-alpha"] + values["beta-beta"]
-            found[case["id"]] = {}, parts
+            method = NEW_METHODS.get(case["kind"])
+            if method == "sos-laplace":
+                own = (1e-7, "the default --tolerance, of the quadrature; the reference has none")
+            found[case["id"]] = {} if method is None else {"method": method}, parts
         for name, (more, quantities) in found.items():
             one = calculation(atoms, *basis, **setting, **more)
             made = entry(name, program_of(case), case["source"], [one], quantities, own)
-            entries.append({**made, "tags": sorted({*made["tags"], *(("kappa-mp2",) if more else ())})})
+            entries.append({**made, "tags": sorted({*made["tags"], *((more["method"],) if more else ())})})
     return entries
 
 

@@ -76,7 +76,7 @@ def test_regularised_terms_of_two_spins_are_the_sums_written_out(name: str, kapp
 
 
 def test_every_method_has_its_published_factors_and_the_totals_follow(tmp_path: Any) -> None:
-    assert set(METHODS) == set(FACTORS)
+    assert {one.name for one in METHODS.values() if one.kind == "pairs"} == set(FACTORS)
     plain = dfmp2.run(WATER, **EXACT)
     same, opposite = plain.mp2_same_spin_correlation_energy, plain.mp2_opposite_spin_correlation_energy
     for name, (c_os, c_ss) in FACTORS.items():

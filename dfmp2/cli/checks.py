@@ -77,17 +77,20 @@ def backends(as_json: bool) -> None:
 @AS_JSON
 def methods(as_json: bool) -> None:
     """List the methods of --method: the factors of their two spin components, what they are for, their sources."""
+    from dfmp2.mp2.result import plain
     from dfmp2.options import METHODS
 
     if as_json:
-        click.echo(json.dumps({name: asdict(one) for name, one in METHODS.items()}, indent=2))
+        click.echo(json.dumps(plain({name: asdict(one) for name, one in METHODS.items()}), indent=2))
         return
     for one in METHODS.values():
-        factors = f"{one.opposite_spin:.4g} E(OS) + {one.same_spin:.4g} E(SS)"
+        short = f"{one.opposite_spin:.4g} E(OS) + {one.same_spin:.4g} E(SS)"
+        factors = one.formula if one.kind == "rpa" else short
         click.echo(f"{one.name:<13}{factors:<27}{one.says}")
         for part in one.source.split("; "):
             click.echo(f"{'':13}{part}")
-    click.echo("each with RHF, UHF and ROHF references, at the cost of MP2: occ^2 virt^2 fit")
+    click.echo("each with RHF, UHF and ROHF references (drpa: RHF, UHF), at the cost of MP2: occ^2 virt^2 fit")
+    click.echo("sos-laplace and drpa: occ virt fit^2 for each point of a quadrature")
 
 
 @click.command("validate")

@@ -156,6 +156,10 @@ def energy(
             f"prepared on {made.host}, {made.created}"
         )
 
+        if part is not None or workers or engine or collect:
+            from dfmp2.execution.pairs import require_pairs
+
+            require_pairs(chosen)
         if part is not None:
             _compute_shard(part, source, chosen, target, display, console)
             return

@@ -93,6 +93,20 @@ def remove_shards(target: Path) -> None:
         remove(path)
 
 
+def require_pairs(options: Options) -> None:
+    """Refuse a method that has nothing to share out.
+
+    Raises
+    ------
+    InputError : it has no pair energies
+    """
+    if options.correlation.kind != "pairs":
+        raise InputError(
+            f"--method {options.method} has no tiles of pairs, so that --workers, --engine, --shard and --collect are "
+            "not there for it: leave them out"
+        )
+
+
 def label(index: int, count: int) -> str:
     """The shard in the identity of its tiles."""
     return f"shard {index}/{count}"

@@ -173,7 +173,7 @@ def _with_densities(
         raise InputError(
             "--transform device makes B on the device, and relaxed densities need it on the host: leave it out"
         )
-    if options.regulariser is not None:
+    if not options.correlation.plain:
         raise InputError(
             f"--method {options.method} has no gradient or relaxed density: the scaled ones have (dfmp2 methods)"
         )

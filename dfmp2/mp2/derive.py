@@ -78,6 +78,8 @@ def derive(
     options = replace(result.options, **{name: changes[name] for name in DERIVABLE if name in changes})
     notes = [result.frozen_core_note, f"derived from {origin or 'a result of ' + result.provenance.created}"]
     derived = result
+    if "frozen_core" in changes and result.quadrature is not None:
+        raise InputError(f"--frozen-core cannot be derived of {result.method}, which has no pair energies. Run it anew")
     if "frozen_core" in changes:
         core = _core(result, options, listener)
         more = core.orbitals - result.sizes.frozen_core
@@ -173,10 +175,10 @@ def _require_pairs_of(result: MP2Result, changes: Mapping[str, Any]) -> None:
     if wanted is None and "os_scale" not in changes and "ss_scale" not in changes:
         return
     wanted = "mp2" if wanted is None else Options("-", method=wanted).method
-    if METHODS[wanted].regularised or result.options.regulariser is not None:
+    if not (METHODS[wanted].plain and result.options.correlation.plain):
         raise InputError(
-            f"--method {wanted} cannot be derived of a result of {result.method}: regularised and plain pair energies "
-            "do not follow from each other. Run it anew"
+            f"--method {wanted} cannot be derived of a result of {result.method}: only plain pair energies can be "
+            "scaled; regularised ones, and energies that have none, do not follow from each other. Run it anew"
         )
 
 

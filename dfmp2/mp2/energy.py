@@ -44,7 +44,7 @@ from dfmp2.mp2.calculation import (
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
 from dfmp2.mp2.diagnostics import Metric, diagnostics, warn_of_doubts
 from dfmp2.mp2.pairs import Elsewhere
-from dfmp2.mp2.result import MP2Result
+from dfmp2.mp2.result import NO_PAIRS, MP2Result, Quadrature
 from dfmp2.options import Options
 from dfmp2.planning.memory import Memory
 from dfmp2.planning.plan import settle
@@ -220,16 +220,20 @@ def correlate(
     listener, spaces = calculation.listener, calculation.spaces(reference)
     warn_of_doubts(system, reference, fitted.metric, options, listener)
 
-    listener.stage("pair energies")
+    quadrature, pairs, precision, certificate = None, NO_PAIRS, "fp64", None
     with calculation.clock("pair_energies"):
-        pairs, precision, certificate = pair_energies_to_tolerance(
-            *(fitted.b, spaces, setup.pair_backend, options.precision, options.tolerance, listener),
-            held=plan.memory.tensor_bytes,
-            threads=setup.active,
-            done=calculation.checkpoint.tiles,
-            on_tile=calculation.checkpoint.add_tile,
-            elsewhere=elsewhere,
-        )
+        if options.correlation.kind != "pairs":
+            quadrature = integrate(calculation, spaces, fitted)
+        else:
+            listener.stage("pair energies")
+            pairs, precision, certificate = pair_energies_to_tolerance(
+                *(fitted.b, spaces, setup.pair_backend, options.precision, options.tolerance, listener),
+                held=plan.memory.tensor_bytes,
+                threads=setup.active,
+                done=calculation.checkpoint.tiles,
+                on_tile=calculation.checkpoint.add_tile,
+                elsewhere=elsewhere,
+            )
     fitted.b.clear()  # the check needs the room
     check = None
     if options.check:
@@ -272,4 +276,19 @@ def correlate(
         mole_json=dump_mole(system.mole),
         storage=storage_of(calculation),
         fitting_certificate=fitting_certificate,
+        quadrature=quadrature,
     )
+
+
+def integrate(calculation: Calculation, spaces: list[ActiveSpace], fitted: FittedIntegrals) -> Quadrature:
+    """The energy of a method without pair energies."""
+    method, tolerance, listener = calculation.options.correlation, calculation.options.tolerance, calculation.listener
+    how = calculation.plan.memory.tensor_bytes, calculation.setup.active, listener
+    listener.stage(f"{method.title} by quadrature")
+    if method.kind == "laplace":
+        from dfmp2.mp2 import laplace
+
+        return laplace.opposite_spin_energy(fitted.b, spaces, method.opposite_spin, tolerance, *how)
+    from dfmp2.mp2 import rpa
+
+    return rpa.correlation_energy(fitted.b, spaces, tolerance, *how)

@@ -218,7 +218,7 @@ def error_budget(result: MP2Result) -> ErrorBudget:
         "basis_set": (UNKNOWN_BASIS, UNKNOWN_BASIS),
     }
     sources = {key: Source(name, *map(_finite, shares[key])) for key, name in SOURCES.items()}
-    if result.pairs.correlation_energy == 0.0:
+    if _fitted_energy(result) == 0.0:
         sources = {
             key: source if source.correlation is None else replace(source, correlation=NO_PAIRS)
             for key, source in sources.items()
@@ -239,7 +239,13 @@ def _scf_rounding(result: MP2Result) -> Share:
 
 
 def _pair_precision(result: MP2Result) -> Share:
-    certificate = result.certificate
+    certificate, quadrature = result.certificate, result.quadrature
+    if quadrature is not None:
+        laplace = result.options.correlation.kind == "laplace"
+        how = (
+            "exponents, by their largest relative error" if laplace else "frequencies, by what the last of them change"
+        )
+        return Share(quadrature.error, BOUNDED if laplace else ESTIMATED, f"quadrature of {quadrature.points} {how}")
     if result.precision == "fp64":
         parts = abs(result.pairs.opposite_spin_energy) + abs(result.pairs.same_spin_energy)
         how = "float64: a unit in the last place of E(OS) and E(SS) for each fitting function"
@@ -283,7 +289,7 @@ def _unscaled(result: MP2Result) -> bool:
 
 
 def _metric(result: MP2Result) -> Share:
-    found, energy = result.diagnostics, abs(result.pairs.correlation_energy)
+    found, energy = result.diagnostics, abs(_fitted_energy(result))
     condition = found.metric_condition if found.metric_condition >= 1.0 else math.nan  # there is none below 1
     value = math.sqrt(condition) * EPSILON * energy
     how = f"root of the condition number {condition:.1e} times rounding"
@@ -291,6 +297,11 @@ def _metric(result: MP2Result) -> Share:
         return Share(value, BOUNDED, how)
     dropped = f"{found.metric_dropped} fitting functions dropped at {found.metric_threshold:.0e} of the largest"
     return Share(value + DROPPED * found.metric_dropped * energy, ESTIMATED, f"{how}, and {dropped}")
+
+
+def _fitted_energy(result: MP2Result) -> float:
+    """The correlation energy that is made of fitted integrals, unscaled, Eh."""
+    return result.pairs.correlation_energy if result.quadrature is None else result.quadrature.energy
 
 
 def _fitting(result: MP2Result) -> dict[str, tuple[Share | None, Share | None]]:

@@ -64,9 +64,25 @@ class PairEnergies:
         return self.same_spin_energy + self.opposite_spin_energy
 
     def channels(self) -> dict[str, Array]:
-        """Matrices by name: opposite_spin, same_spin or same_spin_alpha and same_spin_beta."""
+        """Matrices by name: opposite_spin, same_spin or same_spin_alpha and same_spin_beta; none of NO_PAIRS."""
+        if not self.same_spin:
+            return {}
         names = ("same_spin",) if len(self.same_spin) == 1 else ("same_spin_alpha", "same_spin_beta")
         return {"opposite_spin": self.opposite_spin, **dict(zip(names, self.same_spin, strict=True))}
+
+
+NO_PAIRS = PairEnergies(np.empty((0, 0)), ())  # of a method whose energy is a `Quadrature`
+
+
+@dataclass(frozen=True, slots=True)
+class Quadrature:
+    """An energy that is a sum over points of a quadrature, where a method has no pair energies."""
+
+    energy: float = _q("hartree", "unscaled opposite-spin energy of MP2 (Laplace), or correlation energy (RPA)")
+    points: int = _q("", "exponents of the Laplace transform, or frequencies")
+    lowest: float = _q("hartree", "lower end of the range: of e_a + e_b - e_i - e_j (Laplace), of e_a - e_i (RPA)")
+    highest: float = _q("hartree", "upper end of the range")
+    error: float = _q("hartree", "error of the correlation energy: a bound (Laplace), an estimate (RPA)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,6 +448,21 @@ class MP2Result:
     gradient_certificate: GradientCertificate | None = None
     properties: Properties | None = None
     polarizability: Polarizability | None = None
+    quadrature: Quadrature | None = None
+
+    @property
+    def components(self) -> tuple[float, float]:
+        """E_SS and E_OS as they were computed, unscaled, Eh; NaN where the method has none."""
+        if self.quadrature is None:
+            return self.pairs.same_spin_energy, self.pairs.opposite_spin_energy
+        return math.nan, self.quadrature.energy if self.options.correlation.kind == "laplace" else math.nan
+
+    @property
+    def rpa_correlation_energy(self) -> float | None:
+        """Correlation energy of the direct random-phase approximation, Eh; None where it was not asked for."""
+        if self.quadrature is None or self.options.correlation.kind != "rpa":
+            return None
+        return self.quadrature.energy
 
     @property
     def scf_total_energy(self) -> float:
@@ -446,12 +477,12 @@ class MP2Result:
     @property
     def same_spin_correlation_energy(self) -> float:
         """Part of the method's correlation energy that comes from pairs of one spin, scaled, Eh."""
-        return self.options.correlation.same_spin * self.pairs.same_spin_energy + 0.0
+        return _scaled(self.options.correlation.same_spin, self.components[0])
 
     @property
     def opposite_spin_correlation_energy(self) -> float:
         """Part of the method's correlation energy that comes from pairs of two spins, scaled, Eh."""
-        return self.options.correlation.opposite_spin * self.pairs.opposite_spin_energy + 0.0
+        return _scaled(self.options.correlation.opposite_spin, self.components[1])
 
     @property
     def mp2_singles_energy(self) -> float:
@@ -461,6 +492,8 @@ class MP2Result:
     @property
     def correlation_energy(self) -> float:
         """Correlation energy of the method, Eh."""
+        if self.rpa_correlation_energy is not None:
+            return self.rpa_correlation_energy
         return self.same_spin_correlation_energy + self.opposite_spin_correlation_energy + self.mp2_singles_energy
 
     @property
@@ -470,13 +503,13 @@ class MP2Result:
 
     @property
     def mp2_same_spin_correlation_energy(self) -> float:
-        """E_SS of plain MP2, unscaled, Eh; NaN where the pair energies are regularised, as in all of MP2."""
-        return self.pairs.same_spin_energy if self.options.regulariser is None else math.nan
+        """E_SS of plain MP2, unscaled, Eh; NaN where the method does not have it, as in all that takes it."""
+        return self.components[0] if self.options.regulariser is None else math.nan
 
     @property
     def mp2_opposite_spin_correlation_energy(self) -> float:
         """E_OS of plain MP2, unscaled, Eh."""
-        return self.pairs.opposite_spin_energy if self.options.regulariser is None else math.nan
+        return self.components[1] if self.options.regulariser is None else math.nan
 
     @property
     def mp2_correlation_energy(self) -> float:
@@ -540,6 +573,7 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "method": result.method,
         **{name: getattr(result, name) for name in OF_THE_METHOD},
         "mp2_singles_energy": result.mp2_singles_energy,
+        "rpa_correlation_energy": result.rpa_correlation_energy,
         "mp2_same_spin_correlation_energy": result.mp2_same_spin_correlation_energy,
         "mp2_opposite_spin_correlation_energy": result.mp2_opposite_spin_correlation_energy,
         "mp2_correlation_energy": result.mp2_correlation_energy,
@@ -571,10 +605,16 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         payload["preparation"] = asdict(result.preparation)
     if result.ranks is not None:
         payload["ranks"] = asdict(result.ranks)
+    if result.quadrature is not None:
+        payload[result.options.correlation.kind] = asdict(result.quadrature)
     if result.scaled_mp2_correlation_energy is not None:
         payload["scaled_mp2_correlation_energy"] = result.scaled_mp2_correlation_energy
     payload |= _derivatives(result)
     return {key: plain(value) for key, value in payload.items()}
+
+
+def _scaled(factor: float, energy: float) -> float:
+    return factor * energy + 0.0 if factor else 0.0  # also of what the method does not have
 
 
 def _derivatives(result: MP2Result) -> dict[str, Any]:
@@ -669,6 +709,7 @@ def fitting_error(basis: BasisSet | None, molecule: Molecule) -> dict[str, Any] 
 
 def to_html(result: MP2Result) -> str:
     """A table of the energies, for notebooks."""
+    title = result.options.correlation.title
     rows = [
         ("E(SCF)", result.scf_total_energy),
         ("E(SS)", result.mp2_same_spin_correlation_energy),
@@ -676,12 +717,19 @@ def to_html(result: MP2Result) -> str:
         ("E(MP2 correlation)", result.mp2_correlation_energy),
         ("E(MP2 total)", result.mp2_total_energy),
     ]
-    title = f"{result.molecule.formula}: DF-MP2/{result.orbital_basis.name} on {result.backend}, {result.precision}"
+    if result.quadrature is not None:
+        rows = [
+            rows[0],
+            (f"E({title} correlation)", result.correlation_energy),
+            (f"E({title} total)", result.total_energy),
+        ]
+    level = f"DF-{'MP2' if result.quadrature is None else title}/{result.orbital_basis.name}"
+    caption = f"{result.molecule.formula}: {level} on {result.backend}, {result.precision}"
     body = "".join(
         f"<tr><td>{name}</td><td style='text-align:right'>{value:.10f}</td><td>E<sub>h</sub></td></tr>"
         for name, value in rows
     )
-    return f"<table><caption>{html.escape(title)}</caption>{body}</table>"
+    return f"<table><caption>{html.escape(caption)}</caption>{body}</table>"
 
 
 def _check(check: Check) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from dfmp2.errors import InputError, ResultFileError
 from dfmp2.host.files import write_atomically
 from dfmp2.molecule.basis import BasisSet, ElementBasis, nested_tuples
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import OF_THE_METHOD, MP2Result, PairEnergies
+from dfmp2.mp2.result import NO_PAIRS, OF_THE_METHOD, MP2Result, PairEnergies
 from dfmp2.options import Options
 from dfmp2.output.safe_hdf5 import open_checked, read_attribute
 from dfmp2.planning.sizes import Sizes
@@ -45,6 +45,7 @@ ENERGIES = (
     "scf_total_energy",
     *OF_THE_METHOD,
     "mp2_singles_energy",
+    "rpa_correlation_energy",
     "mp2_same_spin_correlation_energy",
     "mp2_opposite_spin_correlation_energy",
     "mp2_correlation_energy",
@@ -214,7 +215,7 @@ def store(group: h5py.Group, result: MP2Result) -> None:
         items[f"dfmp2/pairs/{name}"] = Item(matrix, "hartree", "unscaled pair energies; their sum is the component")
     for name in ENERGIES:
         value = getattr(result, name)
-        if value is not None and (math.isfinite(value) or result.options.regulariser is None):
+        if value is not None and (math.isfinite(value) or result.options.correlation.plain):
             items[f"dfmp2/energies/{name}"] = Item(value, "hartree", name.replace("_", " "))
     # Of fixed length, unlike the texts above: `safe_hdf5.read_attribute` says why.
     group.attrs["content_sha256"] = np.bytes_(_hash(write_items(group, items, storable)))
@@ -230,10 +231,14 @@ def load(group: h5py.Group, path: str | Path) -> MP2Result:
         alpha, beta = records["sizes"].nocc
         unrestricted = calculation["reference"].nspin == 2
         same = {"same_spin_alpha": alpha, "same_spin_beta": beta} if unrestricted else {"same_spin": alpha}
-        pairs = PairEnergies(
-            numbers(group, "dfmp2/pairs/opposite_spin", (alpha, beta)),
-            tuple(numbers(group, f"dfmp2/pairs/{name}", (nocc, nocc)) for name, nocc in same.items()),
-        )
+        pairs = NO_PAIRS
+        if calculation["options"].correlation.kind == "pairs":
+            pairs = PairEnergies(
+                numbers(group, "dfmp2/pairs/opposite_spin", (alpha, beta)),
+                tuple(numbers(group, f"dfmp2/pairs/{name}", (nocc, nocc)) for name, nocc in same.items()),
+            )
+        elif records.get("quadrature") is None:
+            raise InputError("neither pair energies nor a quadrature")
         run: dict[str, Any] = {name: str(group[f"dfmp2/run/{name}"].asstr()[()]) for name in RUN_FIELDS}
         return MP2Result(pairs=pairs, **calculation, **records, **run)
     except InputError as error:  # a molecule or options that could not have been run

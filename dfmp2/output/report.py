@@ -22,6 +22,7 @@ from dfmp2.mp2.result import (
     MP2Result,
     Polarizability,
     Properties,
+    Quadrature,
     say_field,
 )
 from dfmp2.options import MP2, SCS, SOS
@@ -87,7 +88,8 @@ def input_sections(prepared: Prepared) -> list[Section]:
 def in_full(result: MP2Result, content: str) -> list[Section]:
     """All sections; `content` is the verified hash of its file."""
     parts = summary(result)
-    return [*parts[:3], _pairs(result), *parts[3:], _provenance(result, content)]
+    pairs = [] if result.quadrature is not None else [_pairs(result)]
+    return [*parts[:3], *pairs, *parts[3:], _provenance(result, content)]
 
 
 def method_name(result: MP2Result | Prepared) -> str:
@@ -278,8 +280,10 @@ def _cores(result: MP2Result | Prepared) -> list[int]:
 
 
 def _energies(result: MP2Result) -> Section:
+    if result.quadrature is not None:
+        return _integrated(result, result.quadrature)
     scf, singles, method = result.scf_total_energy, result.mp2_singles_energy, result.options.correlation
-    same, opposite = result.pairs.same_spin_energy, result.pairs.opposite_spin_energy
+    same, opposite = result.components
     plain = method if method.regularised else MP2
     correlation = same + opposite + singles
     more = " + E(S)" if singles else ""
@@ -318,6 +322,28 @@ def _energies(result: MP2Result) -> Section:
     if correlation == 0:
         blocks.insert(0, Note("info", "There is no pair of electrons to correlate: the correlation energy is zero."))
     return Section("energies", "Energies", blocks)
+
+
+def _integrated(result: MP2Result, quadrature: Quadrature) -> Section:
+    """Energies of a method without pair energies."""
+    method, singles = result.options.correlation, result.mp2_singles_energy
+    values = [
+        ("nuclear repulsion", result.reference.nuclear_repulsion_energy, "contained in E(HF)"),
+        ("reference energy", result.scf_total_energy, f"E(HF), {result.reference.kind.upper()}"),
+    ]
+    if method.kind == "laplace":
+        values.append(("opposite-spin correlation", quadrature.energy, "E(OS), by a Laplace transform"))
+    if singles:
+        values.append(("singles", singles, "E(S), of the ROHF reference"))
+    more = " + E(S)" if singles else ""
+    values += [
+        (f"{method.title} correlation", result.correlation_energy, f"{method.formula}{more}"),
+        (f"{method.title} total", result.total_energy, "E(HF) + the line above"),
+    ]
+    rows = [(name, energy(e), fixed(KJ_PER_MOL_PER_HARTREE * e), meaning) for name, e, meaning in values]
+    facts = record_facts(quadrature, "quadrature: ", leave=("energy",))
+    table = Table(f"{method.title}: {method.source}", ("energy", "#Eh", "#kJ/mol", "meaning"), rows)
+    return Section("energies", "Energies", [table, Facts(facts)])
 
 
 # --- gradient and properties --------------------------------------------------------------------------
@@ -629,7 +655,9 @@ def _trust(result: MP2Result) -> Section:
         blocks += [note, Facts([sampled, *found])]
     if result.fitting_certificate is not None:
         blocks.append(Facts(certified_fit(result.fitting_certificate)))
-    if check is None:
+    if result.quadrature is not None:
+        blocks.append("No other program repeats this method here; its error is that of the quadrature, above.")
+    elif check is None:
         blocks.append("Not checked against PySCF's own DF-MP2 (run --check, or now dfmp2 compare).")
     else:
         verdict = f"{'agrees' if check.passed else 'differs'}: largest difference {size(check.largest_difference)} Eh"
@@ -707,6 +735,9 @@ def operations(result: MP2Result) -> dict[str, int]:
     spins = tuple(Spin(*numbers) for numbers in zip(occupied, sizes.nocc, sizes.nvir, strict=False))
     done = [Workload(sizes.nao, sizes.naux_scf, sizes.naux, spins, precision, 0).flops() for precision in passes]
     pairs = sum(flops["pairs_fp64"] + flops["pairs_mixed"] for flops in done)
+    if result.quadrature is not None:
+        rows = sum(spin.nocc * spin.nvir for spin in spins)
+        pairs = result.quadrature.points * rows * sizes.naux**2
     return {"transform": done[0]["transform"], "fit": done[0]["fit"], "pair_energies": pairs}
 
 

@@ -130,6 +130,7 @@ CHOICES: dict[str, Callable[[MP2Result], Hashable]] = {
     "fitting sets": lambda r: _numbers(r.scf_fitting, r.mp2_fitting),
     "frozen core": lambda r: r.sizes.frozen_core,
     "frozen virtuals": lambda r: r.sizes.frozen_virtual,
+    "kind of energy": lambda r: r.options.correlation.kind,
 }
 HOW: dict[str, Callable[[MP2Result], Hashable]] = {"backend": lambda r: r.backend, "precision": lambda r: r.precision}
 IMPLIED = {"atoms, charge or multiplicity": "geometry", "orbital basis": "fitting sets"}

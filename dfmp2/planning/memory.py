@@ -7,7 +7,7 @@ a stage holds what it must and, of the streamed array, as many blocks as the bud
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dfmp2.backends.base import Limits
 from dfmp2.errors import ResourceError
@@ -39,6 +39,8 @@ DEVICE_TILE = 128  # rows of a tile on a device, and fitting functions that go u
 EXACT_BLOCK = 32 * 10**6  # of four-centre integrals (dfmp2.integrals.four_center)
 EXACT_WORK = 16 * 10**6  # of a worker that adds them up
 CERTIFICATE_LEFT = 24 * 10**6  # PySCF's modules of exact J, K and integrals, and what they leave (18 to 26 measured)
+MOST_MATRICES = 16  # over fitting functions that one pass over B on disk serves
+GROUP_BYTES = 8 * 10**6  # of B taken at a time by what makes them, one orbital at least
 LEAST_FUNCTIONS = 16  # fitting functions in the smallest block of MP2 integrals: one shell
 
 
@@ -374,6 +376,18 @@ def _tile_elements(limits: Limits, edge: int, pair: int) -> int:
     held = min(max(limits.tile_elements, pair), max(1, edge) ** (2 if limits.square else 1) * pair)
     wanted = 2 * limits.tile_elements if limits.work_elements is None else limits.work_elements
     return held + min(max(wanted, 2 * pair), 2 * held)
+
+
+def without_pairs(found: MemoryPlan, work: Workload) -> MemoryPlan:
+    """The plan of a method that needs matrices over fitting functions (`dfmp2.mp2.response`) in place of tiles."""
+    matrices = len(work.spins) * work.naux**2 * FLOAT64
+    row = max((s.nvir for s in work.spins), default=0) * work.naux * FLOAT64
+    whole = work.elements * work.naux * FLOAT64
+    group = min(max(row, GROUP_BYTES), whole)
+    scaled = 2 * group + work.naux**2 * FLOAT64  # the one before as well, and a product before it is added
+    in_core = max(found.mp2_in_core, whole + matrices + scaled)
+    streamed = Stage(found.mp2_pairs.fixed + scaled + 3 * group, matrices, MOST_MATRICES * matrices)
+    return replace(found, mp2_in_core=in_core, mp2_pairs=streamed)
 
 
 def device_host_bytes(work: Workload) -> int:

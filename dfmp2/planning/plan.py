@@ -152,6 +152,7 @@ NOT_HELD: dict[str, dict[str, Any]] = {  # part of a run -> fields of its memory
     "from orbitals": NO_SCF,
     "from b": {**NO_SCF, "mp2_integrals": NOTHING, "mp2_solve": NOTHING, "mp2_disk": 0},
 }
+USUAL_POINTS = {"laplace": 12, "rpa": 48}  # of a quadrature with the default tolerance
 STAGES_OF = {  # part of a run -> its stages
     "all": time.STAGES,
     "up to b": ("scf", "integrals", "fit", "transform"),
@@ -232,8 +233,12 @@ def settle_backend(setup: Setup, system: System, core: FrozenCore, kind: str) ->
     UnsupportedByBackend, ResourceError : B is to be made on the device, and cannot
     """
     options, work = setup.options, _workload(system, setup.options, core, kind)
-    plain = options.regulariser is None
-    if plain and options.backend == "auto" and setup.backend.name == "cpu" and options.precision != "fp64":
+    if (
+        options.correlation.plain
+        and options.backend == "auto"
+        and setup.backend.name == "cpu"
+        and options.precision != "fp64"
+    ):
         known = rates.load("cpu", setup.threads)
         host = time.seconds(work, known or Rates()).pair_energies
         found = weigh_trainium(trainium_shapes(work), host, known is not None, setup.threads)
@@ -397,7 +402,7 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         spins=tuple(
             Spin(int(n), max(0, int(n) - core.orbitals), max(0, nao - int(n) - options.frozen_virtual)) for n in spins
         ),
-        precision=options.precision,
+        precision=options.precision if options.correlation.kind == "pairs" else "fp64",
         block_functions=three_center.block_functions(system.auxmole, nao),
         widest_shell=int(np.diff(mole.ao_loc_nr()).max()),
         frontier=frontier,
@@ -411,6 +416,7 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         checked=options.check,
         atoms=int(mole.natm),
         in_fields=IN_FIELDS if options.polarizability else 0,
+        points=USUAL_POINTS.get(options.correlation.kind, 0),
     )
 
 
@@ -433,6 +439,8 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
     grown = 0 if _program is None else max(0, resident - _program)
     found = memory_plan(work, limits, setup.threads, program=resident, budget=setup.budget, grown=grown)
     _program = found.program
+    if setup.options.correlation.kind != "pairs":
+        found = memory.without_pairs(found, work)
     if setup.options.check:
         found = replace(found, mp2_check=memory.check_stage(work, setup.threads))
     if setup.options.transform == "device":

@@ -100,6 +100,7 @@ class Workload:
     atoms : ghosts included
     task : what is computed, "energy", "properties" (relaxed densities) or "gradient"
     in_fields : of how many runs in uniform fields it is followed
+    points : of the quadrature of a method without pairs, as many as are usual; 0 with pairs
     """
 
     nao: int
@@ -122,6 +123,7 @@ class Workload:
     atoms: int = 0
     task: str = "energy"
     in_fields: int = 0
+    points: int = 0
 
     @property
     def scf_builds(self) -> int:
@@ -189,6 +191,8 @@ class Workload:
         per_channel = [2 * count * self.naux * self._virtuals(k) for count, k in amplitudes]
         sampled = [2 * sampled_pairs(count) * self.naux * self._virtuals(k) for count, k in amplitudes]
         exact = self.precision == "fp64"
+        if self.points:
+            per_channel = [self.points * self.naux**2 * self.elements]
         return {
             "exchange": (self.scf_builds - single) * per_build,
             "exchange_single": single * per_build,

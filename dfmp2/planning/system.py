@@ -94,7 +94,10 @@ def prepare(options: Options, command: str, choose: Callable[[int], tuple[Backen
         resources.keep_nothing_back()
         resources.return_memory()
     count = options.threads or resources.usable_cores()
-    backend, reason = choose(count) if choose else select(options.backend, options.precision, count)
+    if options.correlation.kind != "pairs":
+        backend, reason = select("cpu", "fp64", count)[0], f"--method {options.method} runs on the host"
+    else:
+        backend, reason = choose(count) if choose else select(options.backend, options.precision, count)
     budget = options.memory or resources.resident_memory() + int(0.9 * resources.available_memory())
     setup = Setup(options, backend, reason, count, count, budget, scratch, command)
     _ = setup.pair_backend  # refused before the SCF

@@ -124,10 +124,12 @@ def _values(
 
     method = options.correlation
     hartree_fock = limit(scf, lambda run: run.scf_total_energy)
-    same = limit(correlation, lambda run: run.pairs.same_spin_energy)
-    opposite = limit(correlation, lambda run: run.pairs.opposite_spin_energy)
+    same = limit(correlation, lambda run: run.components[0])
+    opposite = limit(correlation, lambda run: run.components[1])
     singles = limit(correlation, lambda run: run.mp2_singles_energy)
-    found = method.apply(opposite, same) + singles
+    found = limit(correlation, lambda run: run.correlation_energy)
+    if method.kind == "pairs":
+        found = method.apply(opposite, same) + singles
     energies = {"scf_total_energy": hartree_fock, "correlation_energy": found, "total_energy": hartree_fock + found}
     plain = {
         "mp2_same_spin_correlation_energy": same,
@@ -137,7 +139,7 @@ def _values(
         "scs_mp2_correlation_energy": SCS.apply(opposite, same) + singles,
         "sos_mp2_correlation_energy": SOS.apply(opposite, same) + singles,
     }
-    energies |= {} if method.regularised else plain
+    energies |= plain if method.plain else {}
     if method.name == CUSTOM:
         energies["scaled_mp2_correlation_energy"] = found
     both = f"{scf.name} and {correlation.name}"

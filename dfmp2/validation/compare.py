@@ -49,7 +49,7 @@ def recompute(
     ConvergenceError : PySCF's SCF does not converge now
     BackendError : there is no Psi4, or it failed
     """
-    if result.options.regulariser is not None:
+    if not result.options.correlation.plain:
         raise InputError(f"--with {program} computes plain MP2, with which {result.method} cannot be compared")
     if program == "psi4":
         listener.stage(f"{result.reference.kind.upper()} and DF-MP2 with Psi4")
@@ -75,7 +75,7 @@ def recompute_exact(result: MP2Result, tolerance: float, count: int, listener: L
     ConvergenceError : the conventional SCF does not converge
     ComparisonFailed : it ends in another SCF solution
     """
-    if result.options.regulariser is not None or result.reference.kind == "rohf":
+    if not result.options.correlation.plain or result.reference.kind == "rohf":
         raise InputError(f"--exact has plain MP2 of RHF and UHF only, not {result.method} of {result.reference.kind}")
     budget = _budget()
     _require_memory(result, budget)

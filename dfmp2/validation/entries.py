@@ -33,6 +33,8 @@ TAGS = {
     "uhf": "unrestricted reference",
     "rohf": "restricted open-shell reference",
     "kappa-mp2": "regularised pair energies",
+    "sos-laplace": "opposite spin by a Laplace transform",
+    "drpa": "direct random-phase approximation",
     "df-scf": "density-fitted SCF",
     "conventional-scf": "SCF with four-centre integrals",
     "frozen-core": "core orbitals left out",

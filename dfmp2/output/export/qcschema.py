@@ -161,7 +161,7 @@ def _properties(result: MP2Result) -> dict[str, float | int]:
         "return_energy": result.total_energy,
         "scf_iterations": result.reference.cycles,
         "scf_total_energy": result.scf_total_energy,
-        **({} if result.options.regulariser else _mp2(result)),
+        **(_mp2(result) if result.options.correlation.plain else {}),
     }
 
 
@@ -190,7 +190,7 @@ def _qcvars(result: MP2Result) -> dict[str, float]:
         "SOS-MP2": result.sos_mp2_correlation_energy,
         "CUSTOM SCS-MP2": result.scaled_mp2_correlation_energy,
     }
-    if result.options.regulariser is not None:
+    if not result.options.correlation.plain:
         methods = {result.options.correlation.title.upper(): result.correlation_energy}
     parts = {
         "MP2 SAME-SPIN CORRELATION ENERGY": result.mp2_same_spin_correlation_energy,
@@ -202,7 +202,7 @@ def _qcvars(result: MP2Result) -> dict[str, float]:
     return {
         "NUCLEAR REPULSION ENERGY": result.reference.nuclear_repulsion_energy,
         **dict.fromkeys(("HF TOTAL ENERGY", "SCF TOTAL ENERGY", "CURRENT REFERENCE ENERGY"), scf),
-        **({} if result.options.regulariser else parts),
+        **(parts if result.options.correlation.plain else {}),
         "CURRENT CORRELATION ENERGY": result.correlation_energy,
         "CURRENT ENERGY": result.total_energy,
         **{f"{name} CORRELATION ENERGY": energy for name, energy in known.items()},

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.output.document import Block, Facts, Figure, Note, Section, Table, difference, energy, fixed, size
+from dfmp2.output.document import ABSENT, Block, Facts, Figure, Note, Section, Table, difference, energy, fixed, size
 from dfmp2.output.html.svg import Curve, curves
 from dfmp2.output.report import STAGES, energies, in_full, overview
 from dfmp2.output.series import Entry, Group, Groups, basis_limit, cardinal, find_coordinate
@@ -74,8 +74,8 @@ def _lanes(anchor: str, group: Group) -> Section:
         if entry is not base:
             gaps = [getattr(r, f"{name}_energy") - getattr(base.result, f"{name}_energy") for name in names]
             theirs = base.result.pairs.channels()
-            worst = max(float(np.abs(m - theirs[k]).max(initial=0.0)) for k, m in r.pairs.channels().items())
-            shown = [*map(difference, gaps), size(worst)]
+            pairs = [float(np.abs(m - theirs[k]).max(initial=0.0)) for k, m in r.pairs.channels().items()]
+            shown = [*map(difference, gaps), size(max(pairs)) if pairs else ABSENT]
         said = "" if certificate is None or r.precision == "fp64" else size(certificate.correlation_error)
         rows.append((entry.name, f"{r.backend}, {r.precision}", energy(r.correlation_energy), *shown, said))
     heads = ("#E(corr) / Eh", "#Δ E(HF)", "#Δ E(SS)", "#Δ E(OS)", "#Δ E(corr)", "#largest Δ pair", "#bound")

@@ -1,0 +1,197 @@
+"""The opposite-spin energy of MP2 by a Laplace transform, in N^4 operations.
+
+    1/x = int_0^inf exp(-t x) dt ~ sum_k w_k exp(-t_k x),   x = D_ia + D_jb,   D_ia = e_a - e_i                      (1)
+    X^s_PQ(t) = sum_ia B_iaP B_iaQ exp(-t D_ia)                              for each spin s                         (2)
+    E_OS = - sum_ia,jb (ia|jb)^2 / x ~ - sum_k w_k sum_PQ X^alpha_PQ(t_k) X^beta_PQ(t_k)                             (3)
+
+Almloef, Chem. Phys. Lett. 181, 319 (1991); SOS-MP2: Jung, Lochan, Dutoi, Head-Gordon, J. Chem. Phys. 121, 9793 (2004);
+quadratures fitted to the range of x: Takatsuka, Ten-no, Hackbusch, J. Chem. Phys. 129, 044112 (2008). Here it is the
+relative error of Eq. 1 that is made small: all terms of Eq. 3 have one sign, so an error of at most d in each is one of
+at most d |E_OS| in the sum, a bound and no estimate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import NumericalError
+from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.mp2.response import differences, weighted_products
+from dfmp2.mp2.result import Quadrature
+from dfmp2.progress import Listener
+
+Array = NDArray[np.float64]
+
+MOST_POINTS = 40
+USUAL = 0.1  # Eh per correlated orbital; no molecule has an opposite-spin energy of more
+CLOSEST = 1e-12  # relative errors below it drown in rounding
+LONGEST = 0.5  # change of a logarithm in one step of Newton's method
+SEEN = 24  # points between two zeros of the error at which it is looked at
+LEVEL = 1.5  # largest maximum of the error by its smallest: good enough
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rule:
+    """A sum of exponentials, sum_k w_k exp(-t_k x), in place of 1/x on a range.
+
+    Attributes
+    ----------
+    t, w : (points,) exponents, 1/Eh, and factors, 1/Eh
+    error : largest relative deviation on the range
+    """
+
+    t: Array
+    w: Array
+    error: float
+
+
+def opposite_spin_energy(
+    b: Sequence[Any],
+    spaces: Sequence[ActiveSpace],
+    factor: float,
+    tolerance: float,
+    held: int,
+    workers: int,
+    listener: Listener,
+) -> Quadrature:
+    """E_OS, Eq. 3, unscaled, with so many points that `factor` times its error is below the tolerance.
+
+    Parameters
+    ----------
+    b : (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or on disk
+    factor : of E_OS in the correlation energy
+    tolerance : largest error of the correlation energy, Eh
+    held : bytes of X where B is on disk
+    workers : threads
+
+    Raises
+    ------
+    NumericalError : no quadrature of MOST_POINTS is good enough
+    """
+    gaps = [differences(space) for space in spaces]
+    if not all(gap.size for gap in gaps):
+        return Quadrature(0.0, 0, 0.0, 0.0, 0.0)
+    lowest, highest = (math.fsum(float(end(gap)) for gap in (gaps[0], gaps[-1])) for end in (np.min, np.max))
+    orbitals = min(space.nocc for space in spaces)
+    wanted = tolerance / (factor * USUAL * orbitals)
+    while True:
+        rule = quadrature(lowest, highest, wanted)
+        factors = [partial(_decay, float(t)) for t in rule.t]
+        energy = 0.0
+        products = weighted_products(b, spaces, factors, held, workers, joined=False)
+        for number, (weight, matrices) in enumerate(zip(rule.w.tolist(), products, strict=True), start=1):
+            energy -= weight * float(np.vdot(matrices[0], matrices[-1]))
+            listener.step(number, len(rule.t), "points of the Laplace transform")
+        if not math.isfinite(energy):
+            raise NumericalError(
+                f"the opposite-spin energy is {energy}: the orbitals or integrals hold NaN or infinite numbers; check "
+                "the geometry and the basis, then report this"
+            )
+        error = factor * rule.error * abs(energy) / (1.0 - rule.error)
+        if error <= tolerance:
+            return Quadrature(energy, len(rule.t), lowest, highest, error)
+        wanted = 0.5 * rule.error * tolerance / error
+
+
+def _decay(t: float, gaps: Array) -> Array:
+    return np.asarray(np.exp(-t * gaps))
+
+
+def quadrature(lowest: float, highest: float, error: float) -> Rule:
+    """The shortest rule for 1/x on lowest <= x <= highest, Eh, with this relative error.
+
+    Raises
+    ------
+    NumericalError : it would have more than MOST_POINTS, or the error is below what float64 allows
+    """
+    for p, found in _fitted(math.log(max(highest / lowest, 1.01))):
+        if found <= error:
+            t, w = np.exp(p) / lowest
+            return Rule(t, w, found)
+    raise NumericalError(
+        f"no sum of {MOST_POINTS} exponentials is 1/x from {lowest:.3g} to {highest:.3g} Eh within {error:.1e}: take a "
+        "larger --tolerance, or --method sos-mp2, which needs none"
+    )
+
+
+def _fitted(length: float) -> Iterator[tuple[Array, float]]:
+    """ln t and ln w, (2, k), of rules for 1 <= x <= exp(length), k = 1, 2, ..., and their relative errors.
+
+    A rule of k points is exact at 2k places; Newton's method finds it, from the rule before stretched to k points. The
+    places are then moved until the error is about as large between all of them, as it is in the best rule.
+    """
+    places, p, found = _spread(2), np.empty((2, 0)), np.inf
+    for k in range(1, MOST_POINTS + 1):
+        if k == 1:  # two equations that have a solution in closed form
+            (x, y), start = np.exp(length * places), np.empty((2, 1))
+            t = math.log(y / x) / (y - x)
+            start[:, 0] = math.log(t), t * x - math.log(x)
+        elif p.shape[1] == 1:
+            shift = (length / 4 + 0.5) * np.linspace(-1.0, 1.0, k)
+            start = p + shift - np.array([[0.0], [0.5]])
+        else:
+            start = np.array([_stretched(row, k) for row in p])
+            start[1] += math.log(p.shape[1] / k)
+        moved = np.interp(_spread(2 * k), np.r_[0.0, _spread(places.size), 1.0], np.r_[0.0, places, 1.0])
+        best = np.inf
+        for _ in range(4):
+            start, residual = _newton(np.exp(length * moved), start)
+            ends = np.r_[0.0, moved, 1.0]
+            seen = np.exp(length * np.linspace(ends[:-1], ends[1:], SEEN))
+            errors = np.abs(1.0 - _terms(seen.T.ravel(), start).sum(axis=1)).reshape(-1, SEEN).max(axis=1)
+            largest = float(errors.max())
+            if not residual < 0.1 * largest:
+                break
+            if largest < best:
+                best, kept = largest, (start, moved)
+            if largest < LEVEL * errors.min() or largest < CLOSEST:
+                break
+            widths = np.diff(ends) * (np.exp(np.log(errors).mean()) / errors) ** 0.4
+            moved = np.cumsum(widths / widths.sum())[:-1]
+        if best < found:
+            (p, places), found = kept, best
+            yield p, max(1.01 * found, CLOSEST)  # between the points that were looked at it is a little larger
+
+
+def _newton(x: Array, p: Array) -> tuple[Array, float]:
+    """The rule that is exact at x, (2k,), from a guess (2, k); and its largest relative error there."""
+    before = np.inf
+    for _ in range(30):
+        terms = _terms(x, p)
+        residual = 1.0 - terms.sum(axis=1)
+        size = float(np.abs(residual).max())
+        if not math.isfinite(size) or size < 1e-14 or 0.5 * before < size < 1e-10:
+            break
+        before = size
+        jacobian = np.hstack([-terms * np.outer(x, np.exp(p[0])), terms])
+        step = np.linalg.lstsq(jacobian, residual, rcond=1e-16)[0].reshape(p.shape)
+        p = p + step * min(1.0, LONGEST / float(np.abs(step).max()))
+    return p[:, np.argsort(p[0])], size
+
+
+def _terms(x: Array, p: Array) -> Array:
+    """x w_k exp(-t_k x), whose sum over k is to be 1."""
+    t, w = np.exp(p)
+    return np.asarray(x[:, None] * np.exp(-np.outer(x, t)) * w)
+
+
+def _spread(n: int) -> Array:
+    """Zeros of a Chebyshev polynomial on the interval from 0 to 1."""
+    return np.asarray(0.5 - 0.5 * np.cos(np.pi * (np.arange(n) + 0.5) / n))
+
+
+def _stretched(row: Array, k: int) -> Array:
+    """k values on the curve through fewer, with straight ends."""
+    old, new = ((np.arange(n) + 0.5) / n for n in (row.size, k))
+    found = np.interp(new, old, row)
+    for end, next_one in ((0, 1), (-1, -2)):
+        slope = (row[end] - row[next_one]) / (old[end] - old[next_one])
+        found[end] = row[end] + slope * (new[end] - old[end])
+    return found

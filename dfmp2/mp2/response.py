@@ -1,0 +1,93 @@
+"""Matrices over fitting functions, X_PQ = sum_ia f_ia B_iaP B_iaQ, in N^4: what methods without pairs are made of.
+
+B is taken by groups of occupied orbitals, in memory or on disk; on disk each pass over it serves as many matrices as
+there is room for. The workers share the rows of X above its diagonal. All in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.host import threads
+from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.planning.memory import FLOAT64, GROUP_BYTES
+
+Array = NDArray[np.float64]
+Factor = Callable[[Array], Array]  # orbital-energy differences, Eh, to factors f >= 0
+
+
+def differences(space: ActiveSpace) -> Array:
+    """e_a - e_i of one spin, (nocc, nvir), Eh."""
+    return space.eps_vir - space.eps_occ[:, None]
+
+
+def weighted_products(
+    b: Sequence[Any], spaces: Sequence[ActiveSpace], factors: Sequence[Factor], held: int, workers: int, *, joined: bool
+) -> Iterator[list[Array]]:
+    """X of every factor in turn, (naux, naux), of each spin or their sum; valid until the next is taken.
+
+    Parameters
+    ----------
+    b : (nocc, nvir, naux) float64 per spin, Eh^1/2, arrays or on disk
+    factors : f as a function of e_a - e_i
+    held : bytes that matrices may take where B is on disk
+    workers : threads
+    joined : one matrix with the sum over the spins
+    """
+    naux, number = int(b[0].shape[2]), 1 if joined else len(b)
+    cuts = [round(naux * (1.0 - np.sqrt(1.0 - k / workers))) for k in range(workers + 1)]  # equal areas
+    blocks = [(p0, p1) for p0, p1 in pairwise(cuts) if p0 < p1]
+    resident = all(isinstance(one, np.ndarray) for one in b)
+    at_once = min(len(factors), 1 if resident else max(1, held // (number * naux**2 * FLOAT64)))
+    room = np.empty((at_once, number, naux, naux))
+    for start in range(0, len(factors), at_once):
+        chosen = factors[start : start + at_once]
+        room[...] = 0.0
+        found = [list(matrices) for matrices in room[: len(chosen)]]
+        for spin, (tensor, space) in enumerate(zip(b, spaces, strict=True)):
+            roots = [np.sqrt(factor(differences(space))) for factor in chosen]
+            for i0, rows in _groups(tensor):
+                scaled = np.empty(rows.shape)
+                for root, matrices in zip(roots, found, strict=True):
+                    np.multiply(rows, root[i0 : i0 + len(rows), :, None], out=scaled)
+                    _add_square(scaled.reshape(-1, naux), matrices[0 if joined else spin], blocks)
+        for matrices in found:
+            for matrix in matrices:
+                for p0, p1 in blocks:
+                    matrix[p1:, p0:p1] = matrix[p0:p1, p1:].T
+            yield matrices
+
+
+def _groups(tensor: Any) -> Iterator[tuple[int, Array]]:
+    """B of groups of occupied orbitals with the first of each; the next one is read meanwhile."""
+    nocc, nvir, naux = tensor.shape
+    size = max(1, GROUP_BYTES // (FLOAT64 * max(1, nvir * naux)))
+    starts = range(0, nocc, size)
+    if isinstance(tensor, np.ndarray):
+        yield from ((i0, tensor[i0 : i0 + size]) for i0 in starts)
+        return
+
+    def read(k: int) -> Array:
+        out = np.empty((min(size, nocc - starts[k]), nvir, naux))
+        tensor.read(starts[k], starts[k] + len(out), out)
+        return out
+
+    yield from zip(starts, threads.prefetched(read, len(starts)), strict=True)
+
+
+def _add_square(rows: Array, matrix: Array, blocks: Sequence[tuple[int, int]]) -> None:
+    """Add rows^T rows, (naux, naux), to the blocks on and above the diagonal of the matrix."""
+
+    def add(k: int) -> None:
+        p0, p1 = blocks[k]
+        matrix[p0:p1, p0:] += rows[:, p0:p1].T @ rows[:, p0:]
+
+    if len(blocks) == 1:
+        add(0)
+    else:
+        threads.each(len(blocks), add, len(blocks))

@@ -1,0 +1,125 @@
+"""The correlation energy of the direct random-phase approximation, in N^4 operations.
+
+    Q_PQ(w) = sum_s sum_ia B_iaP B_iaQ 2 D_ia / (D_ia^2 + w^2),   D_ia = e_a - e_i                                   (1)
+    E_c = 1/(2 pi) int_0^inf dw Tr [ ln(1 + Q(w)) - Q(w) ]                                                           (2)
+
+s runs over both spins; without exchange in the response the pairs of orbitals of all spins add up. Eshuis, Yarkony,
+Furche, J. Chem. Phys. 132, 234114 (2010). As there, w = a cot(u) and equal steps of u: the integrand is a smooth
+periodic function of u, so that n points converge exponentially and are among 2n points. n is doubled until the error
+is small. Doubling squares it; it is taken to gain half as many decimals as the doubling before, d (d / d_before)^1/2
+with d the last change of the energy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.errors import NumericalError
+from dfmp2.integrals.spaces import ActiveSpace
+from dfmp2.mp2.response import differences, weighted_products
+from dfmp2.mp2.result import Quadrature
+from dfmp2.progress import Listener
+
+Array = NDArray[np.float64]
+
+LAST = 1024  # points of the longest sum
+STEP = 4  # points are a multiple of it: the shortest of three sums has a quarter of those that should do
+FEWEST = 24  # that should do
+SCALES = 24  # values of a that are tried
+USUAL = 0.1  # Eh per correlated orbital of a spin; an energy of this size is good enough to foresee errors
+
+
+def correlation_energy(
+    b: Sequence[Any], spaces: Sequence[ActiveSpace], tolerance: float, held: int, workers: int, listener: Listener
+) -> Quadrature:
+    """E_c, Eq. 2.
+
+    Parameters
+    ----------
+    b : (nocc, nvir, naux) float64 per spin, Eh^1/2, in memory or on disk
+    tolerance : largest error, Eh
+    held : bytes of Q where B is on disk
+    workers : threads
+
+    Raises
+    ------
+    NumericalError : an occupied orbital lies above a virtual one, or LAST points are not enough
+    """
+    spins = [(one, space) for one, space in zip(b, spaces, strict=True) if space.nocc and space.nvir]
+    if not spins:
+        return Quadrature(0.0, 0, 0.0, 0.0, 0.0)
+    gaps = [differences(space) for _, space in spins]
+    lowest, highest = (float(end([float(end(gap)) for gap in gaps])) for end in (np.min, np.max))
+    if lowest <= 0.0:
+        raise NumericalError(
+            f"the smallest e_a - e_i is {lowest:.6f} Eh and must be positive for --method drpa: the reference is not a "
+            "ground state (try --scf-from with better orbitals)"
+        )
+    (scale, enough), occupation = _grid(spins, gaps, tolerance), 2.0 / len(b)
+    tensors, kept = [one for one, _ in spins], [space for _, space in spins]
+    total, before, change, points = 0.0, math.inf, math.inf, enough // STEP
+    angles = np.arange(1, points + 1) * (math.pi / (2 * points))
+    while points <= LAST:
+        weights = np.where(np.isclose(angles, math.pi / 2), 0.5, 1.0) * scale / np.sin(angles) ** 2
+        factors = [partial(_response, occupation, scale / math.tan(u)) for u in angles.tolist()]
+        products = weighted_products(tensors, kept, factors, held, workers, joined=True)
+        for number, (weight, (matrix,)) in enumerate(zip(weights.tolist(), products, strict=True), start=1):
+            total += weight * _log_det_less_trace(matrix)
+            listener.step(number, angles.size, "frequencies")
+        energy = total / (4 * points)  # steps of pi / (2 n), and 1/(2 pi) of Eq. 2
+        change, earlier = abs(energy - before), change
+        error = change * min(1.0, math.sqrt(change / earlier)) if math.isfinite(earlier) and earlier else change
+        if not math.isfinite(energy):
+            break
+        if error <= tolerance:
+            return Quadrature(energy, points, lowest, highest, error)
+        before, points = energy, 2 * points
+        angles = np.arange(1, points, 2) * (math.pi / (2 * points))  # between those that are done
+    raise NumericalError(
+        f"{points // 2} frequencies leave the RPA correlation energy uncertain by {error:.1e} Eh, more than "
+        f"--tolerance {tolerance:.1e}: allow more, or look at the smallest e_a - e_i, {lowest:.4f} Eh"
+    )
+
+
+def _response(occupation: float, frequency: float, gaps: Array) -> Array:
+    """2 D / (D^2 + w^2) for each electron of an orbital."""
+    return occupation * 2.0 * gaps / (gaps**2 + frequency**2)
+
+
+def _grid(spins: Sequence[tuple[Any, ActiveSpace]], gaps: Sequence[Array], tolerance: float) -> tuple[float, int]:
+    """a of the frequencies, Eh, and how many of them should do, from the terms of second order with i = j, a = b.
+
+    A term (ia|ia)^2 / D has poles at w = +-i D, and n points have an error of about its (|D - a| / (D + a))^2n.
+    """
+    d = np.concatenate([gap.ravel() for gap in gaps])
+    shares = np.concatenate(
+        [np.einsum("ap,ap->a", tensor[i], tensor[i]) ** 2 for tensor, space in spins for i in range(space.nocc)]
+    )
+    shares = shares / d
+    wanted = tolerance / (USUAL * sum(space.nocc for _, space in spins))
+    scales = np.geomspace(d.min(), d.max(), SCALES)
+    rates = [] if not shares.any() else [((d - a) / (d + a)) ** (2 * STEP) for a in scales]
+    terms = [shares / shares.sum() for _ in rates]
+    points, left = 0, [math.inf]
+    while terms and min(left) > wanted and points < LAST:
+        points += STEP
+        for term, rate in zip(terms, rates, strict=True):
+            term *= rate
+        left = [float(term.sum()) for term in terms]
+    return float(scales[int(np.argmin(left))]), max(points, FEWEST)
+
+
+def _log_det_less_trace(matrix: Array) -> float:
+    """Tr [ln(1 + Q) - Q]; Q is overwritten."""
+    from scipy.linalg.lapack import dpotrf
+
+    trace = float(np.trace(matrix))
+    matrix[np.diag_indices_from(matrix)] += 1.0
+    factor, info = dpotrf(matrix.T, lower=0, clean=0, overwrite_a=1)  # .T: in Fortran order, and Q is symmetric
+    return 2.0 * math.fsum(np.log(np.diagonal(factor))) - trace if info == 0 else math.nan

@@ -1,0 +1,193 @@
+"""Methods without pair energies, Laplace SOS-MP2 and direct RPA, against tiles and PySCF; what has to refuse them does.
+
+Published energies are entries of `dfmp2 validate`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyscf import df, gto, scf
+from pyscf.gw import rpa as pyscf_rpa
+from pyscf.gw import urpa as pyscf_urpa
+
+import dfmp2
+from dfmp2.errors import InputError, NumericalError, ResourceError
+from dfmp2.molecule.mole import fitting_data
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.mp2 import response
+from dfmp2.mp2.laplace import quadrature
+from dfmp2.options import make_options
+from dfmp2.output import hdf5
+from dfmp2.output.report import in_full
+from dfmp2.output.text import pair_table, report
+from dfmp2.studies.cbs import basis_set_limit
+
+EXACT = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "precision": "fp64", "scf_conv_tol": 1e-12}
+WATER = Molecule(("O", "H", "H"), np.array([[0.0, 0.0, 0.22], [0.0, 1.43, -0.89], [0.0, -1.43, -0.89]]))
+RADICAL = WATER.with_state(1, 2)
+STRETCHED = Molecule(("Li", "Li"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 9.0]]))  # gap 0.15 Eh
+
+
+@pytest.mark.parametrize("ratio", [1.0, 3.7, 40.0, 900.0, 2e4])
+@pytest.mark.parametrize("error", [1e-3, 1e-6, 1e-9])
+def test_a_sum_of_exponentials_is_as_near_to_the_inverse_as_it_says(ratio: float, error: float) -> None:
+    rule = quadrature(0.7, 0.7 * ratio, error)
+    x = np.geomspace(0.7, 0.7 * ratio, 20_011)
+    found = float(np.abs(x * (np.exp(-np.outer(x, rule.t)) @ rule.w) - 1.0).max())
+    assert found <= rule.error <= error
+    assert len(rule.t) <= 3 + 1.1 * np.log(1 / error) * np.log(8 * ratio) / np.pi**2  # near the shortest
+    assert (rule.t > 0).all() and (rule.w > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("molecule", "more"),
+    [
+        (WATER, {}),
+        (WATER, {"frozen_core": "1", "frozen_virtual": 2}),
+        (WATER, {"tolerance": 1e-9}),
+        (RADICAL, {}),
+        (RADICAL, {"reference": "rohf"}),
+        (STRETCHED, {}),
+        (WATER, {"basis": "aug-cc-pvtz", "auxbasis": None, "threads": 2}),
+    ],
+    ids=str,
+)
+def test_laplace_is_the_sum_over_pairs(molecule: Molecule, more: dict[str, Any]) -> None:
+    settings = EXACT | {"auxbasis": "auto" if molecule is STRETCHED else EXACT["auxbasis"]} | more
+    tiles = dfmp2.run(molecule, method="sos-mp2", **settings)
+    found = dfmp2.run(molecule, method="sos-laplace", **settings)
+    assert found.quadrature is not None
+    assert found.scf_total_energy == pytest.approx(tiles.scf_total_energy, abs=1e-11)
+    wrong = abs(found.correlation_energy - tiles.correlation_energy)
+    assert wrong <= found.quadrature.error + 1e-11
+    assert found.quadrature.error <= settings.get("tolerance", 1e-7)
+    assert found.mp2_singles_energy == pytest.approx(tiles.mp2_singles_energy, abs=1e-11)
+
+
+@pytest.mark.parametrize(("molecule", "core"), [(WATER, 0), (WATER, 1), (RADICAL, 0), (RADICAL, 1)], ids=str)
+def test_rpa_is_that_of_pyscf_on_the_same_orbitals(molecule: Molecule, core: int) -> None:
+    ours = dfmp2.run(molecule, method="drpa", **EXACT, frozen_core=str(core))
+    mole = gto.loads(ours.mole_json)
+    restricted = ours.reference.kind == "rhf"
+    mf = scf.RHF(mole) if restricted else scf.UHF(mole)
+    parts = ours.reference.mo_coeff, ours.reference.mo_energy, ours.reference.mo_occ
+    mf.mo_coeff, mf.mo_energy, mf.mo_occ = (part[0] for part in parts) if restricted else parts
+    mf.e_tot, mf.converged = ours.scf_total_energy, True
+    frozen = core if restricted else ([0], [0]) if core else None
+    theirs = (pyscf_rpa.RPA if restricted else pyscf_urpa.URPA)(mf, frozen=frozen)
+    theirs.with_df = df.DF(mole, auxbasis=fitting_data(ours.molecule, ours.mp2_fitting))
+    theirs.verbose = 0
+    theirs.kernel(nw=120)
+    assert ours.quadrature is not None and ours.quadrature.error <= 1e-7
+    assert ours.rpa_correlation_energy == pytest.approx(theirs.e_corr, abs=ours.quadrature.error + 1e-9)
+    finer = dfmp2.run(molecule, method="drpa", **EXACT, frozen_core=str(core), tolerance=1e-12)
+    assert finer.quadrature is not None and finer.quadrature.error <= 1e-12
+    assert finer.quadrature.points > ours.quadrature.points or ours.quadrature.error <= 1e-12
+    assert abs(finer.total_energy - ours.total_energy) <= ours.quadrature.error + 1e-10
+    assert finer.rpa_correlation_energy == pytest.approx(theirs.e_corr, abs=1e-9)
+
+
+@pytest.mark.parametrize(("method", "kind"), [("sos-laplace", "laplace"), ("drpa", "rpa")])
+def test_results_without_pairs_are_stored_said_and_not_derived(method: str, kind: str, tmp_path: Path) -> None:
+    found = dfmp2.run(RADICAL, method=method, **EXACT)
+    hdf5.write(found, tmp_path / "r.h5")
+    stored = hdf5.read_verified(tmp_path / "r.h5")
+    said = stored.to_dict()
+    assert said == found.to_dict() and stored.quadrature == found.quadrature
+    assert said[kind]["points"] == found.quadrature.points and said["method"] == method
+    assert said["total_energy"] == pytest.approx(said["scf_total_energy"] + said["correlation_energy"], abs=1e-12)
+    missing = {"mp2_same_spin_correlation_energy", "mp2_correlation_energy", "mp2_total_energy"}
+    missing |= {"scs_mp2_correlation_energy"}
+    if kind == "laplace":
+        opposite = said["mp2_opposite_spin_correlation_energy"]
+        assert said["opposite_spin_correlation_energy"] == said["correlation_energy"] == 1.3 * opposite
+        assert said["same_spin_correlation_energy"] == 0.0 and said["rpa_correlation_energy"] is None
+    else:
+        assert said["rpa_correlation_energy"] == said["correlation_energy"]
+        missing |= {"same_spin_correlation_energy", "opposite_spin_correlation_energy", "sos_mp2_correlation_energy"}
+        missing |= {"mp2_opposite_spin_correlation_energy"}
+    assert {name for name in said if name.endswith("_energy") and said[name] is None} - {
+        "rpa_correlation_energy"
+    } == missing
+    shares = said["error_budget"]
+    assert "quadrature of" in str(shares)
+    assert f"{found.total_energy:.10f}" in report(stored) and "nan" not in report(stored).lower()
+    assert "Pair energies" not in [section.title for section in in_full(stored, "0" * 64)]
+    assert pair_table(stored) == f"{method} has no pair energies\n"
+    for changes in ({"frozen_core": 1}, {"method": "mp2"}, {"os_scale": 1.2}):
+        with pytest.raises(InputError, match="cannot be derived"):
+            dfmp2.derive(stored, **changes)
+
+
+def test_b_on_disk_gives_the_same_energy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With less memory than B needs, B is read in groups of orbitals, and serves several matrices at once."""
+    places = [WATER.coordinates + np.array([7.0 * k, 0.0, 0.0]) for k in range(4)]
+    far = Molecule(("O", "H", "H") * 4, np.concatenate(places))
+    settings = {"basis": "cc-pvdz", "scf_conv_tol": 1e-10, "threads": 1}
+    for method in ("sos-laplace", "drpa"):
+        inside = dfmp2.run(far, method=method, **settings)
+        monkeypatch.setattr(response, "GROUP_BYTES", 10**6)
+        with pytest.raises(ResourceError) as refusal:
+            dfmp2.run(far, method=method, **settings, memory=1)
+        least = re.search(r"at least --memory (\d+)MB", str(refusal.value))
+        assert least is not None
+        outside = dfmp2.run(far, method=method, **settings, memory=(int(least[1]) + 3) * 10**6)
+        monkeypatch.undo()
+        assert inside.storage is not None and outside.storage is not None
+        assert (inside.storage.fitted_tensor, outside.storage.fitted_tensor) == ("memory", "disk")
+        assert outside.correlation_energy == pytest.approx(inside.correlation_energy, abs=1e-8)
+
+
+def test_the_limit_of_two_basis_sets_is_that_of_the_method() -> None:
+    helium = Molecule(("He",), np.zeros((1, 3)))
+    for method in ("sos-laplace", "drpa"):
+        limit = basis_set_limit(helium, make_options(basis="cc-pv[dt]z", method=method))
+        small, large = (run.correlation_energy for run in limit.runs.values())
+        assert limit.values["cbs_correlation_energy"].value == pytest.approx((27 * large - 8 * small) / 19, abs=1e-12)
+        assert not [name for name in limit.values if "mp2" in name]
+
+
+@pytest.mark.parametrize("method", ["sos-laplace", "drpa"])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"ss_scale": 0.3}, "drop --os-scale and --ss-scale"),
+        ({"kappa": 1.1}, "--kappa 1.1 belongs to --method kappa-mp2"),
+        ({"check": True}, "--check is not there for it"),
+        ({"certify_fit": True}, "--certify-fit is not there for it"),
+        ({"properties": True}, "--properties is not there for it"),
+        ({"backend": "torch"}, "--backend torch is not there for it"),
+        ({"precision": "mixed"}, "--precision mixed is not there for it"),
+        ({"transform": "device"}, "--transform device is not there for it"),
+    ],
+    ids=str,
+)
+def test_what_takes_pairs_is_refused(method: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        make_options(basis="sto-3g", method=method, **options)
+    assert said in str(refusal.value) and "nan" not in str(refusal.value)
+
+
+def test_what_one_electron_has() -> None:
+    """No pair of spins; in direct RPA an electron screens itself."""
+    atom = Molecule(("H",), np.zeros((1, 3)), multiplicity=2)
+    laplace, rpa = (dfmp2.run(atom, method=name, basis="cc-pvdz") for name in ("sos-laplace", "drpa"))
+    assert laplace.correlation_energy == 0.0
+    assert rpa.correlation_energy == pytest.approx(-0.0130, abs=3e-3)
+
+
+def test_more_refusals() -> None:
+    for method in ("sos-laplace", "drpa"):
+        with pytest.raises(InputError, match=f"{method} has no gradient"):
+            dfmp2.gradient(WATER, basis="sto-3g", method=method)
+    with pytest.raises(InputError, match="--reference rohf is not there"):
+        make_options(basis="sto-3g", method="drpa", reference="rohf")
+    with pytest.raises(NumericalError, match="larger --tolerance, or --method sos-mp2"):
+        quadrature(1.0, 1e5, 1e-14)
+    with pytest.raises(InputError, match="cannot be derived"):
+        dfmp2.derive(dfmp2.run(WATER, **EXACT), method="sos-laplace")
