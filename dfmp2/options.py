@@ -78,7 +78,7 @@ SCS = Method(
     6.0 / 5.0,
     1.0 / 3.0,
     "Grimme, J. Chem. Phys. 118, 9095 (2003), doi 10.1063/1.1569242",
-    "spin-component scaling for reaction energies",
+    "scaled components, for reaction energies",
 )
 SOS = Method(
     "sos-mp2",
@@ -86,7 +86,7 @@ SOS = Method(
     1.3,
     0.0,
     "Jung et al., J. Chem. Phys. 121, 9793 (2004), doi 10.1063/1.1809602",
-    "opposite spin alone, as accurate as SCS-MP2",
+    "opposite spin alone, as good as SCS-MP2",
 )
 METHODS = {
     one.name: one
@@ -126,7 +126,7 @@ METHODS = {
             SOS.opposite_spin,
             SOS.same_spin,
             f"{SOS.source}; quadrature: Takatsuka et al., J. Chem. Phys. 129, 044112 (2008), doi 10.1063/1.2958921",
-            "SOS-MP2 by a Laplace transform, for large molecules",
+            "Laplace transform, for large molecules",
             kind="laplace",
         ),
         Method(
@@ -135,7 +135,7 @@ METHODS = {
             math.nan,
             math.nan,
             "Eshuis et al., J. Chem. Phys. 132, 234114 (2010), doi 10.1063/1.3442749",
-            "direct random-phase approximation on HF orbitals",
+            "direct random-phase approximation",
             kind="rpa",
         ),
     )

@@ -23,6 +23,7 @@ from dfmp2.output import hdf5
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
 from dfmp2.studies.scan import Scan, scan_energies
+from tests.conftest import succeed
 
 EXACT = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "precision": "fp64", "scf_conv_tol": 1e-12}
 WATER = Molecule(("O", "H", "H"), np.array([[0.0, 0.0, 0.22], [0.0, 1.43, -0.89], [0.0, -1.43, -0.89]]))
@@ -248,3 +249,10 @@ def test_qcschema_and_pyscf_take_the_method_with_its_keywords() -> None:
     plain = mf.apply(pyscf_plugin.DFMP2, auxbasis="cc-pvdz-ri", precision="fp64").run()
     assert found.e_corr == pytest.approx(1.2 * plain.e_corr_os + plain.e_corr_ss / 3, abs=1e-12)
     assert found.e_tot == pytest.approx(mf.e_tot + found.e_corr, abs=1e-12)
+
+
+def test_the_list_of_methods_fits_a_terminal_and_names_every_source(call: Any) -> None:
+    shown, found = succeed(call("methods")).out, succeed(call("methods", "--json")).json
+    assert max(map(len, shown.splitlines())) <= 80
+    assert [line.split()[0] for line in shown.splitlines() if line.startswith(tuple(METHODS))] == list(METHODS)
+    assert set(found) == set(METHODS) and all(one["source"] in " ".join(shown.split()) for one in found.values())

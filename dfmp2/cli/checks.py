@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import textwrap
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,13 +85,12 @@ def methods(as_json: bool) -> None:
         click.echo(json.dumps(plain({name: asdict(one) for name, one in METHODS.items()}), indent=2))
         return
     for one in METHODS.values():
-        short = f"{one.opposite_spin:.4g} E(OS) + {one.same_spin:.4g} E(SS)"
+        short = f"{one.opposite_spin:.3g} E(OS) + {one.same_spin:.3g} E(SS)"
         factors = one.formula if one.kind == "rpa" else short
-        click.echo(f"{one.name:<13}{factors:<27}{one.says}")
-        for part in one.source.split("; "):
-            click.echo(f"{'':13}{part}")
-    click.echo("each with RHF, UHF and ROHF references (drpa: RHF, UHF), at the cost of MP2: occ^2 virt^2 fit")
-    click.echo("sos-laplace and drpa: occ virt fit^2 for each point of a quadrature")
+        click.echo(f"{one.name:<13}{factors:<25}{one.says}")
+        click.echo(textwrap.fill(one.source, 80, initial_indent=" " * 13, subsequent_indent=" " * 13))
+    click.echo("RHF, UHF and ROHF references (drpa: RHF, UHF); cost: occ^2 virt^2 fit,")
+    click.echo("for sos-laplace and drpa occ virt fit^2 for each point of a quadrature")
 
 
 @click.command("validate")
