@@ -266,7 +266,9 @@ def budget_of(total: float | None) -> ErrorBudget:
     """A budget with one known source, or one that is not known."""
     share = Share(total, "estimated" if total is not None else "not measured", "by hand")
     basis = Share(None, "not measured", "by hand")
-    return ErrorBudget({"x": Source("the moon", share, None), "basis_set": Source("basis set", basis, basis)})
+    return ErrorBudget(
+        {"x": Source("the moon", share, None), "basis_set": Source("basis set", basis, basis)}, "E(MP2, total)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,7 @@ def test_kappa_is_stored_and_has_no_plain_energies(tmp_path: Any) -> None:
     hdf5.write(found, tmp_path / "k.h5")
     said = hdf5.read(tmp_path / "k.h5").to_dict()
     assert said["method"] == "kappa-mp2" and said["correlation_energy"] == found.correlation_energy
+    assert said["error_budget"]["summary"].startswith("E(kappa-MP2, total) is good to")
     assert {said[key] for key in said if key.startswith(("mp2_", "scs_", "sos_")) and key.endswith("n_energy")} == {
         None
     }

@@ -374,6 +374,7 @@ def _response(
             whole = hamiltonian.mean_field(
                 *(calculation.system.mole, calculation.kind, calculation.options.relativity),
                 calculation.system.molecule.point_charges,
+                field=calculation.field,
             )
             return relaxed, residual, convergence_error(mf, whole.get_hcore(), spins, relaxed)
         finally:

@@ -127,7 +127,7 @@ class ErrorBudget:
     """
 
     sources: Mapping[str, Source]
-    energy: str = "E(MP2, total)"
+    energy: str
     exact: str = EXACT
 
     @property
@@ -209,7 +209,10 @@ NO_PAIRS = Share(0.0, BOUNDED, "there is no pair of electrons to correlate")
 
 
 def error_budget(result: MP2Result) -> ErrorBudget:
-    """The budget of one run: E(SCF), E(corr) and their sum against the same basis set without fitting."""
+    """The budget of one run: E(SCF), E(corr) and their sum against the same basis set without fitting.
+
+    Where the method scales the components of MP2, it is that of MP2 unscaled.
+    """
     shares = {
         "precision": (_scf_rounding(result), _pair_precision(result)),
         "scf_convergence": _convergence(result),
@@ -223,7 +226,8 @@ def error_budget(result: MP2Result) -> ErrorBudget:
             key: source if source.correlation is None else replace(source, correlation=NO_PAIRS)
             for key, source in sources.items()
         }
-    return ErrorBudget(sources)
+    method = result.options.correlation
+    return ErrorBudget(sources, "E(MP2, total)" if method.plain else f"E({method.title}, total)")
 
 
 def _finite(share: Share | None) -> Share | None:

@@ -26,7 +26,7 @@ COLUMNS = (
     *("scf_total_energy", "mp2_same_spin_correlation_energy", "mp2_opposite_spin_correlation_energy"),
     *("mp2_correlation_energy", "mp2_total_energy"),
 )
-OF_THE_METHOD = ("scf_total_energy", "correlation_energy", "total_energy")  # columns where it is not plain MP2
+METHOD_COLUMNS = ("scf_total_energy", "correlation_energy", "total_energy")  # columns where it is not plain MP2
 
 
 def basis_set_limit(
@@ -109,7 +109,7 @@ def _table(results: Results, bracket: Bracket, values: Mapping[str, Value]) -> d
     limit = [f"limit {bracket.text}"] if values else []
     table = {"basis": Column((*results, *limit), "", "basis set, or the limit")}
     plain = all(run.method == "mp2" for run in results.values())
-    for name in COLUMNS if plain else OF_THE_METHOD:
+    for name in COLUMNS if plain else METHOD_COLUMNS:
         energies = [getattr(run, name) for run in results.values()] + [values[f"cbs_{name}"].value for _ in limit]
         table[name] = Column(tuple(energies), "hartree", name.replace("_", " "))
     return table

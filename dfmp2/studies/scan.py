@@ -35,7 +35,7 @@ NUMBERS: dict[str, tuple[str, str, Callable[[MP2Result], float]]] = {  # column 
     "homo_lumo_gap": ("hartree", "smallest gap of one spin", lambda r: r.diagnostics.homo_lumo_gap),
     "scf_iterations": ("", "SCF iterations", lambda r: float(r.reference.cycles)),
 }
-OF_THE_METHOD: dict[str, tuple[str, str, Callable[[MP2Result], float]]] = {  # where it is not plain MP2
+METHOD_NUMBERS: dict[str, tuple[str, str, Callable[[MP2Result], float]]] = {  # where it is not plain MP2
     "correlation_energy": ("hartree", "correlation energy of the method", lambda r: r.correlation_energy),
     "total_energy": ("hartree", "E(HF) + correlation energy of the method", lambda r: r.total_energy),
 }
@@ -149,7 +149,7 @@ def _numbers(scan: Scan, steps: Sequence[Step], results: Results, failures: Fail
     table = {scan.name: Column(values, scan.units, "value of the coordinate")}
     relative = [math.nan if run is None else (run.total_energy - lowest) * KJ_PER_MOL_PER_HARTREE for run in runs]
     table["relative_energy"] = Column(tuple(relative), "kJ/mol", "total energy above the lowest point")
-    numbers = NUMBERS if scan.options.correlation is MP2 else {**NUMBERS, **OF_THE_METHOD}
+    numbers = NUMBERS if scan.options.correlation is MP2 else {**NUMBERS, **METHOD_NUMBERS}
     for name, (units, description, number) in numbers.items():
         table[name] = Column(tuple(math.nan if run is None else number(run) for run in runs), units, description)
     codes = [float(failures[step.name].code) if step.name in failures else 0.0 for step in points]
