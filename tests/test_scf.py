@@ -147,6 +147,27 @@ def test_small_gaps_are_warned_of_refused_or_allowed() -> None:
         guard_gap(0.2, 0.0, True)
 
 
+@pytest.mark.parametrize(
+    ("frozen", "parted"),
+    [((2, 1), ""), ((3, 1), "--frozen-core 3"), ((1, 2), "--frozen-virtual 2"), ((4, 0), "--frozen-core 4")],
+)
+def test_frozen_orbitals_that_part_a_shell_are_warned_of(frozen: tuple[int, int], parted: str) -> None:
+    """Neon in 6-31G: 1s, 2s, 2p below, 3p, 3s above; which 2p or 3p is kept is chance."""
+    core, virtual = frozen
+    neon = Molecule(("Ne",), np.zeros((1, 3)))
+    result = dfmp2.run(neon, "6-31g", frozen_core=str(core), frozen_virtual=virtual, reference="uhf", **ONE)
+    found = [text for text in result.diagnostics.warnings if "of nearly equal energy" in text]
+    assert [text.split(" parts")[0] for text in found] == ([parted] if parted else [])
+
+
+def test_a_soft_mode_is_followed_to_the_end() -> None:
+    """SO2+ with bonds of nearly the same length: PySCF's second-order solver stands still from 9e-8 Eh on."""
+    text = "3\n\nS -0.0445 -0.0025 -0.0009\nO -0.0218 1.2393 0.7619\nO 0.0401 -1.2505 0.7303\n"
+    cation = replace(parse_xyz(text, file="so2").molecule, charge=1, multiplicity=2)
+    result = dfmp2.run(cation, "6-31g", scf_conv_tol=1e-13, **ONE)
+    assert result.reference.ladder[-1] == "second order" and result.reference.history[-1, 2] < 4e-8
+
+
 # --- start orbitals ----------------------------------------------------------------------------------------
 
 

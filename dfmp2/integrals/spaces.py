@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dfmp2.errors import InputError, NumericalError
 
 SMALL_GAP = 0.1  # Eh, warned: perturbation theory becomes questionable
+DEGENERATE = 1e-3  # Eh, between a frozen orbital and one that is not: what an SCF has left mixes them by 1e-5 / gap
 REFUSED_GAP = 0.02  # Eh, refused unless --allow-small-gap: near-degenerate, MP2 is meaningless
 
 
@@ -80,6 +81,32 @@ def active_space(
         mo_energy[occupied].copy(),
         mo_energy[virtual].copy(),
     )
+
+
+def arbitrary_cut(
+    mo_energy: NDArray[np.float64], mo_occ: NDArray[np.float64], frozen_core: int, frozen_virtual: int
+) -> str:
+    """Says of numbers of frozen orbitals that part orbitals of nearly the same energy; "" where they do not.
+
+    Of F2 as a triplet with one of two core orbitals frozen, 2e-4 Eh apart, E(corr) changes by 5e-5 Eh with the
+    convergence of the SCF.
+
+    Parameters
+    ----------
+    mo_energy, mo_occ : (nspin, nmo) float64
+    """
+    for energies, occ in zip(mo_energy, mo_occ, strict=True):
+        occupied, virtual = np.sort(energies[occ > 0]), np.sort(energies[occ == 0])
+        for name, count, values, first in (
+            ("--frozen-core", frozen_core, occupied, frozen_core),
+            ("--frozen-virtual", frozen_virtual, virtual, len(virtual) - frozen_virtual),
+        ):
+            if 0 < first < len(values) and (apart := values[first] - values[first - 1]) < DEGENERATE:
+                return (
+                    f"{name} {count} parts orbitals of nearly equal energy ({apart:.0e} Eh apart): E(corr) depends on "
+                    "how the SCF has mixed them; freeze one more or one less"
+                )
+    return ""
 
 
 def homo_lumo_gap(mo_energy: NDArray[np.float64], mo_occ: NDArray[np.float64]) -> float:

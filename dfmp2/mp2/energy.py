@@ -25,7 +25,7 @@ from dfmp2.host.arrays_on_disk import StoredTensor
 from dfmp2.host.scratch import Room
 from dfmp2.integrals import three_center
 from dfmp2.integrals.metric import factorise, fit
-from dfmp2.integrals.spaces import ActiveSpace, guard_gap, homo_lumo_gap, smallest_denominator
+from dfmp2.integrals.spaces import ActiveSpace, arbitrary_cut, guard_gap, homo_lumo_gap, smallest_denominator
 from dfmp2.molecule.mole import dump_mole, fitting_data
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.calculation import (
@@ -140,9 +140,13 @@ def build_b(
     """
     spaces, checkpoint = calculation.spaces(reference), calculation.checkpoint
     gap = homo_lumo_gap(reference.mo_energy, reference.mo_occ)
-    doubt = guard_gap(gap, smallest_denominator(spaces), calculation.options.allow_small_gap)
-    if doubt:
-        calculation.listener.warning(doubt)
+    frozen = calculation.core.orbitals, calculation.options.frozen_virtual
+    for doubt in (
+        guard_gap(gap, smallest_denominator(spaces), calculation.options.allow_small_gap),
+        arbitrary_cut(reference.mo_energy, reference.mo_occ, *frozen),
+    ):
+        if doubt:
+            calculation.listener.warning(doubt)
     if place is None and not calculation.plan.memory.mp2_fits_in_core:
         there = kept_b(calculation, spaces)
         if there is not None:

@@ -312,6 +312,8 @@ def climb(
             orbitals, occupations = mf.mo_coeff, mf.mo_occ
             mf = mf.newton()
             mf.verbose = 0
+            # PySCF's own limits, 1e-12 and 1e-14, end a step along a soft mode at a gradient of 6e-7 Eh, for good.
+            mf.ah_conv_tol, mf.ah_lindep = 1e-16, 1e-20
             mf.max_cycle = cycles - 1  # its last iteration is reported after the loop
             mf.kernel(orbitals, occupations)
         else:
