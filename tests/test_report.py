@@ -146,7 +146,11 @@ def test_what_went_wrong_is_said_at_the_top_and_in_its_section(result):
     text = parse(page_of(failed)).text
     assert "PySCF check failed, 1 warning" in text and "Warning: the moon is full" in text
     assert "Failed: PySCF" in text and "differs: largest difference 1.0e-03 Eh" in text
-    assert "predicted3.00 GBstorage: written2.00 GBstorage: read4.00 GB" in text and "/scratch/<x>" in text
+    assert (
+        "predicted3.00 GBstorage: written2.00 GBstorage: read4.00 GB" in text
+        and "<x>" in text
+        and "/scratch" not in text
+    )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1.0, 0.0, 1e300])

@@ -128,7 +128,8 @@ def test_links_lead_to_their_section(three):
     for link in links:
         three.run(f"document.querySelector('a[href=\"{link}\"]').click()")
         assert three.run("location.hash") == link
-        assert three.run("document.querySelector(location.hash).tagName") == "SECTION"
+        assert three.run("document.querySelector(location.hash).tagName") in ("SECTION", "DETAILS")
+        assert three.run("document.querySelector(location.hash).checkVisibility()")
 
 
 def test_page_can_be_read_without_script(tab, three, tmp_path):

@@ -196,7 +196,7 @@ def test_the_curve_of_a_scan_is_a_file_of_its_own_whatever_its_title():
     study = Study("scan", NASTY, {}, (), {}, columns, {}, True, version="1", command="", created="")
     svg = scan_curve(study)
     root = ElementTree.fromstring(svg)
-    drawn = {"svg", "style", "rect", "text", "line", "polyline", "circle", "title"}
+    drawn = {"svg", "style", "g", "rect", "text", "line", "polyline", "circle", "title"}
     assert {item.tag.partition("}")[2] for item in root.iter()} <= drawn
     assert svg.count("<title>") == 2 and NASTY in "".join(root.itertext())
 

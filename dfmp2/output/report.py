@@ -1,14 +1,13 @@
-"""What is said about a result and about a study, the same in the text that a command prints and on the page."""
+"""What is said about a result, the same in the text that a command prints and on the page."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -35,14 +34,14 @@ from dfmp2.output.document import (
     Note,
     Section,
     Table,
-    aligned,
     counted,
     difference,
     energy,
     fixed,
     size,
+    without_folders,
 )
-from dfmp2.output.html.svg import Array, Bar, Curve, bars, curves, draw_molecule, pair_map, sticks
+from dfmp2.output.html.svg import Array, Bar, Curve, bars, curves, draw_molecule, pair_map
 from dfmp2.planning import rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf.reference import GIVEN, Reference, Solutions
@@ -51,12 +50,10 @@ from dfmp2.units import ANGSTROM_PER_BOHR, DEBYE, KJ_PER_MOL_PER_HARTREE, format
 if TYPE_CHECKING:
     from dfmp2.mp2.error_budget import ErrorBudget, Share
     from dfmp2.output.prepared import Prepared
-    from dfmp2.output.study import Column, Study
 
 CITATION = (
     "Feyereisen, Fitzgerald, Komornicki, Chem. Phys. Lett. 208, 359 (1993); PySCF: J. Chem. Phys. 153, 024109 (2020)"
 )
-WIDEST = 80  # characters of a table of a study
 LONGEST_GEOMETRY = 200  # atoms
 LONGEST_INPUT = 8_000  # characters
 MOST_ROWS = 20  # of a pair map; more orbitals are put together in blocks
@@ -70,6 +67,7 @@ STAGES = {
     "pair_energies": "pair energies",
 }
 AFTER = {"fitting_certificate": "fitting certificate", "gradient": "gradient and densities"}  # in runs that have them
+ITERATION = ("#iteration", "#E(SCF) / Eh", "#change / Eh", "#orbital gradient / Eh")
 SHORTEST = 0.01  # s; below, a rate would say more about the clock than about the machine
 LIBRARIES = {"cpu": "numpy", "torch": "torch"}  # backend -> library whose matrix products it uses
 
@@ -107,6 +105,13 @@ def level_name(result: MP2Result | Prepared) -> str:
     return (
         f"DF-{title}/{result.orbital_basis.name} on {relativistic}{'DF-' if result.reference.scf_type == 'df' else ''}"
     )
+
+
+def asked_for(result: MP2Result) -> tuple[str, str]:
+    """The method, and what of it was asked for: what it came to in this molecule is not in it."""
+    options = result.options
+    basis = f"DF-{options.correlation.title}/{result.orbital_basis.name}"
+    return basis, f"reference {options.reference}, frozen core {options.frozen_core}"
 
 
 def energies(result: MP2Result) -> tuple[str, str, str]:
@@ -592,7 +597,7 @@ def _iterations(reference: Reference) -> Block:
     return Figure(
         partial(curves, "Convergence of the SCF", drawn, "iteration", "log10 of the value in Eh"),
         "Orbital gradient and change of the energy in each SCF iteration, powers of ten of Eh.",
-        Table("SCF iterations, Eh", ("#iteration", "#E(SCF)", "#change", "#orbital gradient"), rows, details=True),
+        Table("SCF iterations", ITERATION, rows, details=True),
     )
 
 
@@ -614,13 +619,6 @@ def budget_blocks(budget: ErrorBudget) -> list[Block]:
     sums = [ABSENT if value is None else size(value) for value in (budget.scf, budget.correlation)]
     heads = ("source of error", "#in E(SCF) / Eh", "#in E(corr) / Eh", "kind", "~how it is known")
     return [budget.summary, Table("", heads, [*rows, ("sum", *sums, "", "magnitudes added")])]
-
-
-def decimals(budget: ErrorBudget) -> str:
-    """How many decimals of E(MP2, total) are good, in a few words."""
-    if budget.decimals is None or budget.total is None:
-        return "not known"
-    return f"{counted(budget.decimals, 'decimal')}, +-{size(budget.total)} Eh"
 
 
 def _share(share: Share | None) -> str:
@@ -760,7 +758,7 @@ def _provenance(result: MP2Result, content: str) -> Section:
     given = asdict(result.options).items()
     options = [(f"--{name.replace('_', '-')}", value) for name, value in given if value is not None]
     blocks: list[Block] = [
-        Code("Command", run.command),
+        Code("Command", without_folders(run.command)),
         Facts(facts),
         Table("Options in force (those not listed were left to their default)", ("option", "value"), options),
     ]
@@ -771,139 +769,3 @@ def _provenance(result: MP2Result, content: str) -> Section:
     else:
         blocks.append("The molecule was given as numbers: there is no input text.")
     return Section("provenance", "Command and environment", blocks)
-
-
-# --- several results, and a study ---------------------------------------------------------------------
-
-HEADINGS = {  # of the columns of a study whose name is long
-    "scf_total_energy": "E(SCF)",
-    "mp2_same_spin_correlation_energy": "E(SS)",
-    "mp2_opposite_spin_correlation_energy": "E(OS)",
-    "mp2_correlation_energy": "E(corr)",
-    "mp2_total_energy": "E(MP2)",
-    "relative_energy": "E - lowest",
-    "homo_lumo_gap": "gap",
-    "scf_iterations": "cycles",
-    "exit_code": "code",
-    "correlation_energy": "E(corr)",
-    "total_energy": "E",
-    "ir_intensity": "IR intensity",
-    "rms_displacement": "rms moved",
-    "max_displacement": "max moved",
-}
-CONVERTED = {"_kj_per_mol": "kJ/mol", "_kcal_per_mol": "kcal/mol"}  # end of a name -> unit of the same energy
-DIGITS = {  # by the unit, or by the name of a column
-    **{"rms_displacement": ".6f", "max_displacement": ".6f"},
-    **{"hartree": ".10f", "kJ/mol": ".4f", "kcal/mol": ".4f", "hartree/bohr": ".7f"},
-    **{"cm^-1": ".1f", "km/mol": ".2f", "u": ".4f", "mdyn/angstrom": ".4f", "J/(mol K)": ".3f"},
-}
-
-
-def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Table:
-    """A row for each result; `anchors` are those of the results that are shown in full.
-
-    As text, what all of them share stands above the table.
-    """
-    rows = []
-    for name, r in results.items():
-        method, backend = f"{level_name(r)}{r.reference.kind.upper()}", f"{r.backend}, {r.precision}"
-        cost = (r.reference.cycles, fixed(r.timings.total))
-        cell = (name, anchors.get(name, ""))
-        rows.append((cell, r.molecule.formula, method, r.sizes.frozen_core, *energies(r), *cost, backend))
-    heads = [
-        "result",
-        "formula",
-        "method",
-        "#core",
-        "#E(HF) / Eh",
-        "#E(corr) / Eh",
-        "#E(total) / Eh",
-        "#cycles",
-        "#time / s",
-    ]
-    alike = {k: str(rows[0][k]) for k in (1, 2, 3) if len(rows) > 1 and len({row[k] for row in rows}) == 1}
-    for k in alike:
-        heads[k] = f"~{heads[k].lstrip('#')}"
-    if 3 in alike:
-        alike[3] = counted(int(alike[3]), "frozen core orbital")
-    return Table(", ".join(alike.values()), (*heads, "~backend"), rows, sortable=True)
-
-
-def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) -> list[Section]:
-    """What a study found, as stored, and its runs."""
-    missing = [Note("warning", "INCOMPLETE: not everything that was asked for has been run")]
-    blocks: list[Block] = [*([] if study.complete else missing), *study.notes]
-    if study.values:
-        blocks.append(_values(study))
-    if study.table:
-        blocks += [*_drawn(study), _table(study.table)]
-    budget = study.error_budget
-    blocks += [] if budget is None else budget_blocks(budget)
-    runs, said = overview(study.runs, anchors), []
-    if study.kind == "frequencies":
-        said = [f"{counted(len(study.runs), 'run')}: reference, and plus and minus for each coordinate of each atom."]
-        runs = runs._replace(details=True)
-    groups = Section("overview", "Runs (groups /runs/NAME of the file)", [*said, runs])
-    return [Section("study", "Results", blocks), groups]
-
-
-def _drawn(study: Study) -> list[Block]:
-    """How an optimisation converged, or the infrared spectrum."""
-    table = {name: column.values for name, column in study.table.items()}
-    if study.kind == "optimization":
-        steps = range(len(table["step"]))
-        drawn = [
-            Curve(said, [(k, math.log10(table[name][k])) for k in steps if table[name][k] > 0])
-            for name, said in (
-                ("max_gradient", "largest gradient of an atom / Eh/bohr"),
-                ("rms_gradient", "root mean square of the gradients / Eh/bohr"),
-                ("max_displacement", "largest displacement / angstrom"),
-            )
-        ]
-        draw = partial(curves, "Convergence of the geometry", drawn, "step", "log10 of the value")
-        return [Figure(draw, "Gradients and displacements at each step, powers of ten.")]
-    if study.kind == "frequencies":
-        found = zip(table["wavenumber"], table["ir_intensity"], strict=True)
-        lines = [(wavenumber, intensity) for wavenumber, intensity in found if wavenumber > 0]
-        draw = partial(sticks, "Infrared spectrum", lines, "wavenumber / cm^-1", "intensity / km/mol")
-        return [Figure(draw, "Harmonic infrared spectrum; imaginary modes are left out.")]
-    return []
-
-
-def _values(study: Study) -> Table:
-    """The numbers of a study; those that are one energy in several units are one row."""
-    values = study.values
-    ends = [end for end in CONVERTED if any(name.endswith(end) for name in values)]
-    rows = []
-    for name, item in values.items():
-        if not name.endswith(tuple(ends)):
-            others = (values.get(f"{name}{end}") for end in ends)
-            said = ("" if other is None else _cell(other.value, other.units) for other in others)
-            unit = item.units.replace("hartree", "Eh")
-            rows.append((name.replace("_", " "), _cell(item.value, item.units), unit, *said, item.description))
-    return Table("", ("quantity", "#value", "unit", *(f"#{CONVERTED[end]}" for end in ends), "~meaning"), rows)
-
-
-def _table(columns: Mapping[str, Column]) -> Table:
-    """The table of a study; units stand over the columns, or above the table where it would be too wide."""
-    names = {name: HEADINGS.get(name, name.replace("_", " ")) for name in columns}
-    units = {name: column.units.replace("hartree", "Eh") for name, column in columns.items()}
-    signs = {name: "" if all(isinstance(x, str) for x in column.values) else "#" for name, column in columns.items()}
-    cells = ([_cell(x, column.units, name) for x in column.values] for name, column in columns.items())
-    rows = list(zip(*cells, strict=True))
-    heads = [f"{signs[name]}{said}{f' / {units[name]}' if units[name] else ''}" for name, said in names.items()]
-    table = Table("", heads, rows, sortable=True)
-    if max(map(len, aligned(table))) <= WIDEST:
-        return table
-    of_unit: dict[str, list[str]] = {}
-    for name in filter(units.__getitem__, columns):
-        of_unit.setdefault(units[name], []).append(names[name])
-    caption = "; ".join(f"{' and '.join(said)} in {unit}" for unit, said in of_unit.items())
-    return Table(caption, [f"{signs[name]}{said}" for name, said in names.items()], rows, sortable=True)
-
-
-def _cell(value: str | float, units: str, name: str = "") -> str:
-    if isinstance(value, str):
-        return value
-    form = ".1e" if 0 < abs(value) < 1e-6 else DIGITS.get(name, DIGITS.get(units, ".8g"))
-    return f"{value:{form}}" if math.isfinite(value) else ABSENT
