@@ -21,7 +21,6 @@ from dfmp2.mp2.result import (
     MP2Result,
     Polarizability,
     Properties,
-    Quadrature,
     say_field,
 )
 from dfmp2.options import MP2, SCS, SOS
@@ -117,17 +116,6 @@ def asked_for(result: MP2Result) -> tuple[str, str]:
 def energies(result: MP2Result) -> tuple[str, str, str]:
     """E(HF), and correlation and total energy of the method, Eh."""
     return energy(result.scf_total_energy), energy(result.correlation_energy), energy(result.total_energy)
-
-
-def verdict(result: MP2Result) -> str:
-    """What the result says about itself, in a few words."""
-    check, certificate, count = result.check, result.certificate, len(result.diagnostics.warnings)
-    checks = {} if check is None else {"PySCF check": check.passed}
-    if certificate is not None:
-        checks["certificate"] = certificate.accepted or certificate.repeated_in_fp64
-    failed = [f"{name} failed" for name, passed in checks.items() if not passed]
-    said = failed or ([f"{' and '.join(checks)} passed"] if checks else [])
-    return ", ".join([*said, counted(count, "warning") if count else "no warnings"])
 
 
 # --- records ------------------------------------------------------------------------------------------
@@ -285,70 +273,44 @@ def _cores(result: MP2Result | Prepared) -> list[int]:
 
 
 def _energies(result: MP2Result) -> Section:
-    if result.quadrature is not None:
-        return _integrated(result, result.quadrature)
-    scf, singles, method = result.scf_total_energy, result.mp2_singles_energy, result.options.correlation
+    scf, singles = result.scf_total_energy, result.mp2_singles_energy
+    method, quadrature = result.options.correlation, result.quadrature
     same, opposite = result.components
-    plain = method if method.regularised else MP2
-    correlation = same + opposite + singles
+    first = MP2 if method.plain else method  # other methods of plain MP2 are made of its parts
+    correlation = same + opposite + singles if quadrature is None else result.correlation_energy
     more = " + E(S)" if singles else ""
+    formula = f"{'E(SS) + E(OS)' if quadrature is None else method.formula}{more}"
+    parts = [("same-spin", same, "E(SS)"), ("opposite-spin", opposite, "E(OS)")]
     values = [
         ("nuclear repulsion", result.reference.nuclear_repulsion_energy, "contained in E(HF)"),
         ("reference energy", scf, f"E(HF), {result.reference.kind.upper()}"),
-        ("same-spin correlation", same, "E(SS)"),
-        ("opposite-spin correlation", opposite, "E(OS)"),
+        *((f"{part} correlation", e, sign) for part, e, sign in parts if quadrature is None or math.isfinite(e)),
         *([("singles", singles, "E(S), of the ROHF reference")] if singles else []),
-        (f"{plain.title} correlation", correlation, f"E(SS) + E(OS){more}"),
-        (f"{plain.title} total", scf + correlation, f"E(HF) + E(SS) + E(OS){more}"),
+        (f"{first.title} correlation", correlation, formula),
+        (f"{first.title} total", scf + correlation, f"E(HF) + {formula}"),
     ]
-    drawn = [Bar(plain.title, (opposite, same), energy(correlation))]
-    kinds = () if method.regularised else dict.fromkeys((SCS, SOS, method))
+    drawn = [Bar(first.title, (opposite, same), energy(correlation))]
+    kinds = [kind for kind in dict.fromkeys((SCS, SOS, method)) if kind is not MP2] if method.plain else []
     for kind in kinds:
-        if kind is MP2:
-            continue
         scaled = kind.apply(opposite, same) + singles
-        formula = f"{kind.opposite_spin:.6g} OS + {kind.same_spin:.6g} SS{more}"
         values += [
-            (f"{kind.title} correlation", scaled, formula),
+            (f"{kind.title} correlation", scaled, f"{kind.opposite_spin:.6g} OS + {kind.same_spin:.6g} SS{more}"),
             (f"{kind.title} total", scf + scaled, "E(HF) + the line above"),
         ]
         drawn.append(Bar(kind.title, (kind.opposite_spin * opposite, kind.same_spin * same), energy(scaled)))
     rows = [(name, energy(e), fixed(KJ_PER_MOL_PER_HARTREE * e), meaning) for name, e, meaning in values]
-    quoted = (kind for kind in kinds or (method,) if kind.source not in (MP2.source, "user"))
-    sources = "; ".join(f"{kind.title}: {kind.source}" for kind in quoted)
+    sources = "; ".join(f"{kind.title}: {kind.source}" for kind in kinds or (method,) if kind.source != "user")
     sources += f"; kappa {result.options.regulariser:g} per Eh" if method.regularised else ""
-    blocks: list[Block] = [
-        Table(sources, ("energy", "#Eh", "#kJ/mol", "meaning"), rows),
-        Figure(
-            partial(bars, "Correlation energy by spin component", drawn, ("opposite spin", "same spin")),
-            "Magnitude of the correlation energy, Eh, by spin component after scaling.",
-        ),
-    ]
+    blocks: list[Block] = [Table(sources, ("energy", "#Eh", "#kJ/mol", "meaning"), rows)]
+    if quadrature is None:
+        draw = partial(bars, "Correlation energy by spin component", drawn, ("opposite spin", "same spin"))
+        caption = "Magnitude of the correlation energy, Eh, by spin component after scaling."
+        blocks.append(Figure(draw, caption))
+    else:
+        blocks.append(Facts(record_facts(quadrature, "quadrature: ", leave=("energy",))))
     if correlation == 0:
         blocks.insert(0, Note("info", "There is no pair of electrons to correlate: the correlation energy is zero."))
     return Section("energies", "Energies", blocks)
-
-
-def _integrated(result: MP2Result, quadrature: Quadrature) -> Section:
-    """Energies of a method without pair energies."""
-    method, singles = result.options.correlation, result.mp2_singles_energy
-    values = [
-        ("nuclear repulsion", result.reference.nuclear_repulsion_energy, "contained in E(HF)"),
-        ("reference energy", result.scf_total_energy, f"E(HF), {result.reference.kind.upper()}"),
-    ]
-    if method.kind == "laplace":
-        values.append(("opposite-spin correlation", quadrature.energy, "E(OS), by a Laplace transform"))
-    if singles:
-        values.append(("singles", singles, "E(S), of the ROHF reference"))
-    more = " + E(S)" if singles else ""
-    values += [
-        (f"{method.title} correlation", result.correlation_energy, f"{method.formula}{more}"),
-        (f"{method.title} total", result.total_energy, "E(HF) + the line above"),
-    ]
-    rows = [(name, energy(e), fixed(KJ_PER_MOL_PER_HARTREE * e), meaning) for name, e, meaning in values]
-    facts = record_facts(quadrature, "quadrature: ", leave=("energy",))
-    table = Table(f"{method.title}: {method.source}", ("energy", "#Eh", "#kJ/mol", "meaning"), rows)
-    return Section("energies", "Energies", [table, Facts(facts)])
 
 
 # --- gradient and properties --------------------------------------------------------------------------
@@ -444,14 +406,10 @@ def _polarizability(found: Polarizability) -> Section:
         ("field", f"{found.field:g} Eh/(e bohr)"),
         ("seconds", fixed(found.seconds)),
     ]
-    note = (
-        Note("ok", "The polarizability is symmetric; it and the dipole moment agree with the energies.")
-        if found.passed
-        else Note(
-            "failure",
-            "The polarizability is not symmetric, or it or the dipole moment does not agree with the energies.",
-        )
-    )
+    agreed = "is symmetric; it and the dipole moment agree"
+    failed = "is not symmetric, or it or the dipole moment does not agree"
+    said = f"The polarizability {agreed if found.passed else failed} with the energies."
+    note = Note("ok" if found.passed else "failure", said)
     table = Table("Polarizability, bohr^3, from relaxed dipole moments", ("moment", "#x", "#y", "#z"), rows)
     return Section("polarizability", "Polarizability", [table, note, Facts(facts)])
 

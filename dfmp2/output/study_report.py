@@ -47,27 +47,16 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
     """
     rows = []
     for name, r in results.items():
-        method, backend = f"{level_name(r)}{r.reference.kind.upper()}", f"{r.backend}, {r.precision}"
-        cost = (r.reference.cycles, fixed(r.timings.total))
-        cell = (name, anchors.get(name, ""))
-        rows.append((cell, r.molecule.formula, method, r.sizes.frozen_core, *energies(r), *cost, backend))
-    heads = [
-        "result",
-        "formula",
-        "method",
-        "#core",
-        "#E(HF) / Eh",
-        "#E(corr) / Eh",
-        "#E(total) / Eh",
-        "#cycles",
-        "#time / s",
-    ]
+        method, core = f"{level_name(r)}{r.reference.kind.upper()}", r.sizes.frozen_core
+        ended = r.reference.cycles, fixed(r.timings.total), f"{r.backend}, {r.precision}"
+        rows.append(((name, anchors.get(name, "")), r.molecule.formula, method, core, *energies(r), *ended))
+    heads = ["result", "formula", "method", "#core", "#E(HF) / Eh", "#E(corr) / Eh", "#E(total) / Eh"]
     alike = {k: str(rows[0][k]) for k in (1, 2, 3) if len(rows) > 1 and len({row[k] for row in rows}) == 1}
     for k in alike:
         heads[k] = f"~{heads[k].lstrip('#')}"
     if 3 in alike:
         alike[3] = counted(int(alike[3]), "frozen core orbital")
-    return Table(", ".join(alike.values()), (*heads, "~backend"), rows, sortable=True)
+    return Table(", ".join(alike.values()), (*heads, "#cycles", "#time / s", "~backend"), rows, sortable=True)
 
 
 def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) -> list[Section]:

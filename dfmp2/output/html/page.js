@@ -40,7 +40,7 @@ for (const option of choice.options) if (option.value) factors[option.textConten
 
 const converted = (text, factor) => text.replace(NUMBER, (printed, digits, power) => {
   const value = Number(printed) * factor, sign = printed[0] === "+" && value >= 0 ? "+" : "";
-  if (!power) return sign + value.toFixed(Math.max(0, digits.length - Math.floor(Math.log10(factor))));
+  if (!power) return sign + value.toFixed(Math.max(0, digits.length - Math.ceil(Math.log10(factor))));
   return sign + value.toExponential(digits.length).replace(/e([+-])(\d)$/, "e$1" + "0$2");
 });
 // Texts of an element with its printed value and unit, and what it is in another.

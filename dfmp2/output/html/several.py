@@ -28,7 +28,7 @@ from dfmp2.output.series import Entry, Group, Groups, basis_limit, cardinal, fin
 from dfmp2.output.study_report import overview, series_figure
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 
-MOST_IN_FULL = 12  # results that get sections of their own; more would make a page nobody reads to its end
+MOST_IN_FULL = 8  # results that get sections of their own: a page of 100 stays below 2 MB
 
 
 Part = tuple[Tile, Section]

@@ -12,38 +12,39 @@ from pathlib import Path
 import numpy as np
 
 from dfmp2.errors import InputError
+from dfmp2.mp2.error_budget import ErrorBudget
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.document import ABSENT, Code, Tile, counted, energy, fixed, size, without_folders
 from dfmp2.output.html.batch import batch_page, is_batch
 from dfmp2.output.html.page import render
 from dfmp2.output.html.several import anchors, compared, each_in_full, first
-from dfmp2.output.report import asked_for, in_full, method_name, verdict
+from dfmp2.output.report import asked_for, in_full, method_name
 from dfmp2.output.series import Entry, find_groups
 from dfmp2.output.study import Study, is_study, read_study, verify_study
 from dfmp2.output.study_report import cell, of_study
 
 MOST_RESULTS = 2000  # compared on one page
 MOST_ANSWERS = 3  # of a comparison in its headline
-FOUND = {  # by the kind of a study: names of a value, the first of them that is there, and what it is called
+FOUND = {  # by the kind of a study: what a tile is called, and the names of its value, of which the first one counts
     "interaction": {
-        "interaction energy, counterpoise-corrected": ["cp_corrected_interaction_energy_kcal_per_mol"],
-        "interaction energy, uncorrected": ["uncorrected_interaction_energy_kcal_per_mol"],
+        "interaction energy, counterpoise-corrected": "cp_corrected_interaction_energy_kcal_per_mol",
+        "interaction energy, uncorrected": "uncorrected_interaction_energy_kcal_per_mol",
     },
     "cbs": {
-        "total energy, limit": ["cbs_total_energy", "cbs_mp2_total_energy"],
-        "correlation energy, limit": ["cbs_correlation_energy", "cbs_mp2_correlation_energy"],
+        "total energy, limit": "cbs_total_energy cbs_mp2_total_energy",
+        "correlation energy, limit": "cbs_correlation_energy cbs_mp2_correlation_energy",
     },
     "scan": {
-        "minimum at": ["minimum_quartic", "minimum_parabola"],
-        "energy there": ["minimum_quartic_energy", "minimum_parabola_energy"],
+        "minimum at": "minimum_quartic minimum_parabola",
+        "energy there": "minimum_quartic_energy minimum_parabola_energy",
     },
     "optimization": {
-        "total energy, optimised": ["optimized_total_energy"],
-        "change since the start": ["energy_change"],
-        "largest gradient": ["max_gradient"],
+        "total energy, optimised": "optimized_total_energy",
+        "change since the start": "energy_change",
+        "largest gradient": "max_gradient",
     },
-    "frequencies": {"zero-point energy": ["zero_point_energy"], "Gibbs energy": ["gibbs_energy"]},
+    "frequencies": {"zero-point energy": "zero_point_energy", "Gibbs energy": "gibbs_energy"},
 }
 
 
@@ -113,20 +114,17 @@ def result_page(entry: Entry, title: str | None) -> str:
 def _errors(r: MP2Result) -> list[Tile]:
     """How many digits are good, and what density fitting is expected to change."""
     budget = r.error_budget
-    fits = [budget.sources[key] for key in ("scf_fitting", "mp2_fitting")]
-    shares = [share for source in fits for share in source.shares]
-    known = all(share.value is not None for share in shares)
-    parts = "; ".join(f"{source.name} {size(source.total)}" for source in fits if source.shares)
-    kinds = ", ".join(dict.fromkeys(source.kinds for source in fits if source.kinds))
-    unknown = budget.decimals is None or budget.total is None
-    return [
-        Tile("good to", "not known")
-        if unknown
-        else Tile("good to", counted(budget.decimals or 0, "decimal"), f"±{size(budget.total or 0.0)} Eh"),
-        Tile(
-            "fitting error / Eh", size(sum(source.total for source in fits)) if known else ABSENT, f"{kinds}: {parts}"
-        ),
-    ]
+    fits = [source for key in ("scf_fitting", "mp2_fitting") if (source := budget.sources[key]).shares]
+    known = all(share.value is not None for source in fits for share in source.shares)
+    kinds = ", ".join(dict.fromkeys(source.kinds for source in fits))
+    parts = "; ".join(f"{source.name} {size(source.total)}" for source in fits)
+    total = size(sum(source.total for source in fits)) if known else ABSENT
+    good = ("not known", "") if budget.decimals is None else (counted(budget.decimals, "decimal"), _about(budget))
+    return [Tile("good to", *good), Tile("fitting error / Eh", total, f"{kinds}: {parts}")]
+
+
+def _about(budget: ErrorBudget) -> str:
+    return "" if budget.total is None else f"±{size(budget.total)} Eh"
 
 
 def _stability(r: MP2Result) -> Tile:
@@ -136,42 +134,36 @@ def _stability(r: MP2Result) -> Tile:
         return Tile("reference", kind, "its stability was not examined")
     unstable = found.verdict.startswith("unstable")
     gain = f", at least {size(found.energy_gain)} Eh below" if found.energy_gain else ""
-    remark = f"a lower solution exists{gain}" if unstable else f"{found.method}"
+    remark = f"a lower solution exists{gain}" if unstable else found.method
     return Tile("reference", f"{kind}, {found.verdict}", remark, "warning" if unstable else "")
 
 
 def _checks(r: MP2Result) -> Tile:
-    """What the run checked of itself, and by what."""
-    certificate, check, said = r.certificate, r.check, []
+    """What the run checked of itself, by what, and how many warnings it gave."""
+    certificate, check, count = r.certificate, r.check, len(r.diagnostics.warnings)
+    passed, said = {}, []
     if check is not None:
+        passed["PySCF check"] = check.passed
         said.append(f"{check.program} differs by {size(check.largest_difference)} Eh at most")
     if certificate is not None:
-        bound = (
-            "repeated in float64"
-            if certificate.repeated_in_fp64
-            else f"{size(certificate.correlation_error)} Eh at most"
-        )
-        said.append(
-            f"certificate: error of the precision, from {certificate.sampled} of {certificate.pairs} pairs, {bound}"
-        )
-    mood = "failure" if "failed" in verdict(r) else "warning" if r.diagnostics.warnings else ""
-    return Tile("checks", verdict(r), "; ".join(said), mood)
+        passed["certificate"] = certificate.accepted or certificate.repeated_in_fp64
+        bound = f"error of the precision {size(certificate.correlation_error)} Eh at most"
+        found = "repeated in float64" if certificate.repeated_in_fp64 else bound
+        said.append(f"certificate, {certificate.sampled} of {certificate.pairs} pairs: {found}")
+    failed = [f"{name} failed" for name, good in passed.items() if not good]
+    words = failed or ([f"{' and '.join(passed)} passed"] if passed else [])
+    words.append(counted(count, "warning") if count else "no warnings")
+    return Tile("checks", ", ".join(words), "; ".join(said), "failure" if failed else "warning" if count else "")
 
 
 def comparison_page(entries: Sequence[Entry], title: str | None) -> str:
     """The page of several results: what belongs together, then the first of them in full."""
-    groups, results = find_groups(entries), [entry.result for entry in entries]
-    formulas = list(dict.fromkeys(r.molecule.formula for r in results))
+    groups = find_groups(entries)
+    formulas = list(dict.fromkeys(entry.result.molecule.formula for entry in entries))
     answers, sections = compared(entries, groups)
-    tiles = [
-        *answers[:MOST_ANSWERS],
-        Tile(
-            "results",
-            len(entries),
-            f"{counted(len(formulas), 'molecule')}; differ in {', '.join(groups.differing) or 'nothing'}",
-        ),
-        *_common(entries),
-    ]
+    count, differing = counted(len(formulas), "molecule"), ", ".join(groups.differing) or "nothing"
+    results = Tile("results", len(entries), f"{count}; differ in {differing}")
+    tiles = [*answers[:MOST_ANSWERS], results, *_common(entries)]
     title = title or f"{len(entries)} DF-MP2 results: {first(formulas, 4)}"
     names = first([entry.name for entry in entries], 6)
     return render(title, names, tiles, [*sections, *each_in_full(entries)], names, _warnings(entries))
@@ -180,13 +172,12 @@ def comparison_page(entries: Sequence[Entry], title: str | None) -> str:
 def _common(entries: Sequence[Entry]) -> list[Tile]:
     """The method asked for, and how many warnings there are."""
     methods = list(dict.fromkeys(asked_for(entry.result) for entry in entries))
-    levels = list(dict.fromkeys(level for level, _ in methods))
-    warned = [entry for entry in entries if entry.result.diagnostics.warnings]
-    count = sum(len(entry.result.diagnostics.warnings) for entry in warned)
-    who = f"in {len(warned)} of {counted(len(entries), 'run')}"
+    levels = first(list(dict.fromkeys(level for level, _ in methods)), 2)
+    counts = [len(entry.result.diagnostics.warnings) for entry in entries]
+    of = f"{len(entries) - counts.count(0)} of {counted(len(entries), 'run')}"
     return [
-        Tile("method", first(levels, 2), methods[0][1] if len(methods) == 1 else counted(len(methods), "method")),
-        Tile("warnings", count, who if count else f"in {counted(len(entries), 'run')}", "warning" if count else ""),
+        Tile("method", levels, methods[0][1] if len(methods) == 1 else counted(len(methods), "method")),
+        Tile("warnings", sum(counts), f"in {of}", "warning" if any(counts) else ""),
     ]
 
 
@@ -203,7 +194,7 @@ def _answers(study: Study) -> list[Tile]:
     """What a study was made for."""
     tiles = []
     for said, names in FOUND[study.kind].items():
-        item = next((study.values[name] for name in names if name in study.values), None)
+        item = next((study.values[name] for name in names.split() if name in study.values), None)
         if item is not None:
             value = f"{item.value:.6g}" if item.units in ("angstrom", "degree") else cell(item.value, item.units)
             tiles.append(Tile(f"{said} / {item.units.replace('hartree', 'Eh')}", value, item.description))
@@ -228,7 +219,7 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
         tiles.append(Tile("status", study.status, "not everything that was asked for has been run", "failure"))
     budget = study.error_budget
     if budget is not None and budget.total is not None:
-        tiles.append(Tile("good to", f"±{size(budget.total)} Eh", f"{budget.energy}, from {budget.exact}"))
+        tiles.append(Tile("good to", _about(budget), f"{budget.energy}, from {budget.exact}"))
     if study.kind == "optimization":  # the last step is what was looked for
         runs = [*runs[-1:], *runs[:-1]]
     shown = runs[:1] if study.kind == "frequencies" else runs  # the displaced ones are all alike

@@ -356,5 +356,5 @@ def _ball(molecule: Molecule, k: int, point: Array, place: Array, scale: float) 
     if size >= SMALLEST_LABELLED:
         small, drop = ("", 5.0) if size >= 13 else (" mid", 4.0)
         parts.append(_text(0, drop, molecule.labels[k], f"symbol{small}{' ghostly' if ghost else ''}"))
-    where = {"transform": f"translate({point[0]:.2f} {point[1]:.2f})", "data_at": " ".join(f"{x:.2f}" for x in place)}
+    where = {"transform": f"translate({point[0]:.2f} {point[1]:.2f})", "data_at": " ".join(f"{x:.4f}" for x in place)}
     return element("g", *parts, title=f"{k + 1} {'ghost ' if ghost else ''}{symbol}", data_atom=str(k), **where)
