@@ -225,6 +225,8 @@ def test_energies_are_shown_in_the_unit_that_is_chosen(tab, tmp_path, water, uni
     tab.run(pick.format(UNITS[unit]))
     assert tab.run(heads)[6] == f"E(total) / {unit}"
     assert float(column(tab, 6)[0]) == pytest.approx(result.total_energy * UNITS[unit], rel=1e-9)
+    decimals = len(column(tab, 6)[0].partition(".")[2])  # of 1e-10 Eh in this unit, no finer
+    assert 1 - 1e-9 < 10.0**-decimals / (1e-10 * UNITS[unit]) < 10
     assert tab.run("document.querySelector('.up').textContent").endswith(f" / {unit}")
     steps = np.diff(tab.run(marks))
     assert len(steps) >= 2 and steps == pytest.approx(steps[0]) and f"{steps[0]:e}"[0] in "125"

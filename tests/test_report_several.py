@@ -100,7 +100,10 @@ def test_a_scan_is_ordered_by_the_coordinate_that_changes(result):
         h = np.array([[0, np.sin(half), np.cos(half)], [0, -np.sin(half), np.cos(half)]]) * 0.96
         angles.append(moved(result, np.vstack([np.zeros(3), h])))
     assert relation(*angles) == ((), (), (("1.h5", "2.h5", "3.h5"),), ())
-    elements = parse(page_of(*angles))
+    page = page_of(*angles)
+    assert page.index("<figure>", page.index(">Scan</h2>")) < page.index("<summary>Scan of 3 geometries</summary>")
+    elements = parse(page)
+    assert elements.row("lowest at angle H2-O1-H3 / degree")[1] == "100.00"  # all have the same energy
     found = [row[0] for row in elements.rows if len(row) == 7 and row[-1].endswith(".h5")]
     assert found == ["100.00", "110.00", "120.00"]
     assert "angle H2-O1-H3 / degree" in elements.text
@@ -168,8 +171,8 @@ def study(folder, water, radical):
         settings={"basis": NASTY},
         notes=(NASTY, "counterpoise"),
         values={
-            "interaction_energy": Value(-0.0224119246, "hartree", NASTY),
-            "interaction_energy_kj_per_mol": Value(-58.8424999, "kJ/mol", "the same"),
+            "cp_corrected_interaction_energy": Value(-0.0224119246, "hartree", NASTY),
+            "cp_corrected_interaction_energy_kcal_per_mol": Value(-14.06369499, "kcal/mol", "the same"),
             "distance": Value(1.9, "angstrom", "between them"),
         },
         table={"run": Column(tuple(runs), "", ""), "energy": Column((-1.25, math.nan), "hartree", "")},
@@ -189,7 +192,11 @@ def study(folder, water, radical):
 def test_a_study_is_shown_with_its_runs(call, study, water):
     assert call("report", "study.h5", "-o", "r.html").code == 0
     elements = parse(Path("r.html").read_text(encoding="utf-8"))
-    assert elements.row("interaction energy") == ["interaction energy", "-0.0224119246", "Eh", "-58.8425", NASTY]
+    assert elements.row("cp corrected interaction energy")[1:] == ["-0.0224119246", "Eh", "-14.0637", NASTY]
+    assert next(row for row in elements.rows if row) == [
+        *("interaction energy, counterpoise-corrected / kcal/mol", "-14.0637", "the same")
+    ]
+    assert elements.row("status")[1] == "incomplete"
     assert elements.row("distance") == ["distance", "1.9", "angstrom", "", "between them"]
     assert elements.row("complex", "-1.2500000000") and elements.row("fragment", "-")
     assert elements.row("complex", "H2O")[6] == f"{water.json['mp2_total_energy']:.10f}"
@@ -207,11 +214,20 @@ def test_the_curve_of_a_scan_is_a_file_of_its_own_whatever_its_title():
     assert svg.count("<title>") == 2 and NASTY in "".join(root.itertext())
 
 
+def test_files_of_one_name_are_told_apart_by_their_folders(call, folder, water):
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+        shutil.copy(water.path, folder / name / "r.h5")
+    assert call("report", *(str((folder / name / "r.h5").absolute()) for name in ("a", "b")), "-o", "r.html").code == 0
+    elements = parse(Path("r.html").read_text(encoding="utf-8"))
+    assert elements.row("a/r.h5", "H2O") and elements.row("b/r.h5", "H2O") and str(folder) not in elements.text
+
+
 def test_a_study_is_shown_alone_and_whole(call, study, water):
     done = call("report", "study.h5", str(water.path), "-o", "r.html")
     assert done.code == 3 and "name it alone" in done.message
     with h5py.File(study, "a") as handle:
-        handle["study/values/interaction_energy"][()] = -1.0
+        handle["study/values/cp_corrected_interaction_energy"][()] = -1.0
     done = call("report", "study.h5", "-o", "r.html")
     assert done.code == 3 and "stored hash" in done.message and not Path("r.html").exists()
 
@@ -293,6 +309,8 @@ def test_what_follows_from_the_molecule_is_no_other_method(call, folder):
         return parse(Path("r.html").read_text(encoding="utf-8")).text
 
     assert "All complete items: basis sto-3g, reference auto, relativity none, scf df" in page()
+    asked = ["method", "DF-MP2/sto-3g", "reference auto, frozen core auto"]
+    assert parse(Path("r.html").read_text(encoding="utf-8")).row("method") == asked
     assert call("run", "o2.xyz", *options[:4], "--scf", "conventional", "--output", "out/o2.h5").code == 0
     assert "different methods, so their energies cannot be compared: scf: df (3, e.g. h2), conventional (1" in page()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import socket
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
@@ -193,7 +194,7 @@ def _molecule(result: MP2Result | Prepared) -> Section:
         ("charge", molecule.charge),
         ("multiplicity", molecule.multiplicity),
         ("explicit electrons", result.sizes.nelectron),
-        ("read from", molecule.source or "python"),
+        ("read from", os.path.basename(source) if os.path.isabs(source := molecule.source) else source or "python"),
         *([("surroundings", field)] if field else []),
     ]
     places = zip(molecule.labels[:LONGEST_GEOMETRY], molecule.coordinates * ANGSTROM_PER_BOHR, strict=False)
