@@ -23,6 +23,7 @@ from dfmp2.output.report import list_pairs, operations
 from dfmp2.planning import rates
 from dfmp2.planning.memory import Storage
 from dfmp2.planning.time import Timings
+from dfmp2.scf.reference import Stability
 from tests.conftest import listing
 from tests.report_page import enlarged, open_shell, page_of, parse
 
@@ -146,7 +147,52 @@ def test_what_went_wrong_is_said_at_the_top_and_in_its_section(result):
     text = parse(page_of(failed)).text
     assert "PySCF check failed, 1 warning" in text and "Warning: the moon is full" in text
     assert "Failed: PySCF" in text and "differs: largest difference 1.0e-03 Eh" in text
-    assert "predicted3.00 GBstorage: written2.00 GBstorage: read4.00 GB" in text and "/scratch/<x>" in text
+    assert (
+        "predicted3.00 GBstorage: written2.00 GBstorage: read4.00 GB" in text
+        and "<x>" in text
+        and "/scratch" not in text
+    )
+
+
+def test_the_headline_says_what_is_wrong_with_the_energies(result):
+    unstable = Stability("unstable (RHF to UHF)", "frontier rotations", -0.3, 0.11)
+    warned = replace(result.diagnostics, warnings=tuple("abcde"))
+    shown = replace(result, reference=replace(result.reference, stability=unstable), diagnostics=warned)
+    elements = parse(page_of(shown))
+    said = "a lower solution exists, at least 1.1e-01 Eh below"
+    assert elements.row("reference") == ["reference", "RHF, unstable (RHF to UHF)", said]
+    sources = result.error_budget.sources
+    fits = sum(sources[key].total for key in ("scf_fitting", "mp2_fitting"))
+    assert elements.row("fitting error / Eh")[1] == f"{fits:.1e}"
+    assert elements.row("checks")[1] == "PySCF check and certificate passed, 5 warnings"
+    header = elements.text.split("Molecule")[0]
+    assert [f"Warning: {text}" in header for text in "abcde"] == [True] * 3 + [False] * 2 and "2 more below" in header
+
+
+def test_folders_of_absolute_paths_are_not_shown(result):
+    command = "dfmp2 run '/home/jane doe/h2o.xyz' --scf-from /home/jane/start.h5 --output=/home/jane/x.h5"
+    shown = replace(
+        result,
+        molecule=replace(result.molecule, source="/home/jane doe/h2o.xyz"),
+        provenance=replace(result.provenance, command=command),
+        options=replace(result.options, scf_from="/home/jane/start.h5"),
+        diagnostics=replace(result.diagnostics, warnings=("/home/jane/h2o.xyz, line 3: 1/2 of 3 kJ/mol",)),
+    )
+    elements = parse(page_of(shown))
+    assert "home" not in elements.text and "jane" not in elements.text
+    assert elements.row("read from")[1] == "h2o.xyz" and elements.row("--scf-from")[1] == "start.h5"
+    assert "dfmp2 run 'h2o.xyz' --scf-from start.h5 --output=x.h5" in elements.text
+    assert "h2o.xyz, line 3: 1/2 of 3 kJ/mol" in elements.text
+
+
+@pytest.mark.parametrize("name", ["mp2", "scs-mp2", "kappa-mp2"])
+def test_the_table_of_a_notebook_is_of_the_method(result, name):
+    found = replace(result, options=replace(result.options, method=name, check=False))
+    table = parse(found._repr_html_())
+    title = found.options.correlation.title
+    parts = [float(table.row(f"E({part})")[1]) for part in ("SS", "OS")]
+    assert sum(parts) == pytest.approx(float(table.row(f"E({title} correlation)")[1]), abs=2e-10)
+    assert table.row(f"E({title} total)")[1] == f"{found.total_energy:.10f}" and f"DF-{title}/" in table.text
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -1.0, 0.0, 1e300])

@@ -6,9 +6,14 @@ import base64
 import dataclasses
 import re
 
+import numpy as np
 import pytest
 
+from dfmp2.molecule.elements import internal_coordinate
+from dfmp2.molecule.molecule import Molecule
 from dfmp2.output import hdf5
+from dfmp2.output.html.page import UNITS
+from dfmp2.units import ANGSTROM_PER_BOHR
 from tests import chromium
 from tests.report_page import enlarged, page_of
 
@@ -122,13 +127,121 @@ def test_headings_sort(three):
     assert column(three, 5) == ["-9.0e-2", "-1.0e-2", ""]
 
 
+PEROXIDE = np.array([[0.3, 0.95, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.45], [0.85, -0.4, 1.7]])  # angstrom
+PLACES = (
+    "[...document.querySelectorAll('.molecule [data-atom]')].map(a => [+a.dataset.atom, a.getAttribute('transform')])"
+)
+
+
+@pytest.fixture
+def peroxide(tab, tmp_path, water):
+    """The page of a molecule with a torsion."""
+    molecule = Molecule(("H", "O", "O", "H"), PEROXIDE / ANGSTROM_PER_BOHR)
+    (tmp_path / "one.html").write_text(page_of(dataclasses.replace(hdf5.read(water.path), molecule=molecule)))
+    tab.open(tmp_path / "one.html")
+    return tab
+
+
+def places(tab):
+    """(x, y, scale) of every atom as it is drawn, by its number; and the order in which they are drawn."""
+    found = tab.run(PLACES)
+    return {k: [float(x) for x in re.findall(r"-?[\d.]+", text)] for k, text in found}, [k for k, _ in found]
+
+
+def mouse(tab, kind, x, y):
+    tab.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+
+def type_key(tab, key):
+    for kind in ("keyDown", "keyUp"):
+        tab.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+
+
+def test_the_molecule_turns_and_stays_in_its_frame(peroxide):
+    tab = peroxide
+    start, order = places(tab)
+    box = tab.run("(b => [b.width, b.height])(document.querySelector('.molecule').viewBox.baseVal)")
+    tab.run("document.querySelector('.handles button').focus()")
+    for _ in range(6):  # a quarter of a turn, by 15 degrees
+        type_key(tab, "ArrowRight")
+    turned, reordered = places(tab)
+    assert sorted(order) == sorted(reordered) and order != reordered
+    depth = tab.run("[...document.querySelectorAll('[data-atom]')].map(a => +a.dataset.at.split(' ')[2])")
+    for k, z in zip(reordered, depth, strict=True):  # what lay in front is at the right
+        assert turned[k][0] - box[0] / 2 == pytest.approx(turned[k][2] * z, abs=0.05)
+    for key in ["ArrowDown"] * 9 + ["ArrowRight"] * 5:
+        type_key(tab, key)
+        assert all(0 < x < box[0] and 0 < y < box[1] for x, y, *_ in places(tab)[0].values())
+    type_key(tab, "Home")
+    back, again = places(tab)
+    assert again == order and all(np.allclose(back[k][:2], start[k][:2], atol=0.02) for k in start)
+    # The same quarter of a turn by the mouse.
+    x, y = tab.run(
+        "(r => [r.x + r.width / 2, r.y + r.height / 2])(document.querySelector('.molecule').getBoundingClientRect())"
+    )
+    mouse(tab, "mousePressed", x, y)
+    mouse(tab, "mouseMoved", x + 60 * np.pi, y)  # 120 pixels are a radian
+    mouse(tab, "mouseReleased", x + 60 * np.pi, y)
+    dragged, _ = places(tab)
+    assert all(np.allclose(dragged[k], turned[k], atol=0.3) for k in start)
+
+
+def test_the_molecule_is_measured(peroxide):
+    tab = peroxide
+    field, said = (f"document.querySelector('.handles {name}')" for name in ("input", "output"))
+    for atoms, name, unit, factor in (
+        ([0, 3], "distance", " Å", 1.0),
+        ([0, 1, 2], "angle", "°", 180 / np.pi),
+        ([0, 1, 2, 3], "torsion", "°", 180 / np.pi),
+    ):
+        tab.run(f"{field}.value = '{' '.join(str(k + 1) for k in atoms)}'; {field}.dispatchEvent(new Event('input'))")
+        text = tab.run(f"{said}.textContent")
+        value = float(text.removeprefix(name).removesuffix(unit))
+        assert value == pytest.approx(factor * internal_coordinate(PEROXIDE[atoms]), abs=0.006)
+    tab.run(f"{field}.value = ''")
+    for k in (1, 2):
+        circle = f"document.querySelector('[data-atom=\"{k}\"] circle').getBoundingClientRect()"
+        x, y = tab.run(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({circle})")
+        mouse(tab, "mousePressed", x, y)
+        mouse(tab, "mouseReleased", x, y)
+    assert tab.run(f"{field}.value") == "2 3" and tab.run(f"{said}.textContent") == "distance 1.4500 Å"
+    assert tab.run("document.querySelectorAll('.chosen').length") == 2
+
+
+@pytest.mark.parametrize("unit", list(UNITS))
+def test_energies_are_shown_in_the_unit_that_is_chosen(tab, tmp_path, water, unit):
+    result = hdf5.read(water.path)
+    molecule = dataclasses.replace(result.molecule, coordinates=result.molecule.coordinates * 1.05)
+    pairs = dataclasses.replace(result.pairs, opposite_spin=0.97 * result.pairs.opposite_spin)
+    page = page_of(result, dataclasses.replace(result, molecule=molecule, pairs=pairs))  # a scan of two points
+    (tmp_path / "two.html").write_text(page)
+    tab.open(tmp_path / "two.html")
+    heads = "[...document.querySelector('table').tHead.rows[0].cells].map(c => c.textContent)"
+    before, marks = (
+        column(tab, 6),
+        "[...document.querySelectorAll('.ticks')[0].querySelectorAll('text')].map(t => +t.textContent)",
+    )
+    pick = "(s => {{ s.value = '{}'; s.dispatchEvent(new Event('change')); }})(document.querySelector('select'))"
+    tab.run(pick.format(UNITS[unit]))
+    assert tab.run(heads)[6] == f"E(total) / {unit}"
+    assert float(column(tab, 6)[0]) == pytest.approx(result.total_energy * UNITS[unit], rel=1e-9)
+    decimals = len(column(tab, 6)[0].partition(".")[2])  # of 1e-10 Eh in this unit, no finer
+    assert 1 - 1e-9 < 10.0**-decimals / (1e-10 * UNITS[unit]) < 10
+    assert tab.run("document.querySelector('.up').textContent").endswith(f" / {unit}")
+    steps = np.diff(tab.run(marks))
+    assert len(steps) >= 2 and steps == pytest.approx(steps[0]) and f"{steps[0]:e}"[0] in "125"
+    tab.run(pick.format(""))
+    assert column(tab, 6) == before and tab.run(heads)[6] == "E(total) / Eh"
+
+
 def test_links_lead_to_their_section(three):
     links = three.run("[...document.querySelectorAll('nav a, td a, th a')].map(a => a.getAttribute('href'))")
     assert len(links) >= 8
     for link in links:
         three.run(f"document.querySelector('a[href=\"{link}\"]').click()")
         assert three.run("location.hash") == link
-        assert three.run("document.querySelector(location.hash).tagName") == "SECTION"
+        assert three.run("document.querySelector(location.hash).tagName") in ("SECTION", "DETAILS")
+        assert three.run("document.querySelector(location.hash).checkVisibility()")
 
 
 def test_page_can_be_read_without_script(tab, three, tmp_path):

@@ -21,7 +21,7 @@ from dfmp2.output.html.svg import scan_curve
 from dfmp2.output.series import cardinal, find_coordinate, find_groups
 from dfmp2.output.study import Column, Study, StudyWriter, Value
 from tests.conftest import listing
-from tests.report_page import entries, page_of, parse
+from tests.report_page import entries, open_shell, page_of, parse
 
 BOHR = 0.52917721092
 NASTY = "</td><script>alert(1)</script>"
@@ -100,7 +100,10 @@ def test_a_scan_is_ordered_by_the_coordinate_that_changes(result):
         h = np.array([[0, np.sin(half), np.cos(half)], [0, -np.sin(half), np.cos(half)]]) * 0.96
         angles.append(moved(result, np.vstack([np.zeros(3), h])))
     assert relation(*angles) == ((), (), (("1.h5", "2.h5", "3.h5"),), ())
-    elements = parse(page_of(*angles))
+    page = page_of(*angles)
+    assert page.index("<figure>", page.index(">Scan</h2>")) < page.index("<summary>Scan of 3 geometries</summary>")
+    elements = parse(page)
+    assert elements.row("lowest at angle H2-O1-H3 / degree")[1] == "100.00"  # all have the same energy
     found = [row[0] for row in elements.rows if len(row) == 7 and row[-1].endswith(".h5")]
     assert found == ["100.00", "110.00", "120.00"]
     assert "angle H2-O1-H3 / degree" in elements.text
@@ -142,11 +145,17 @@ def test_many_results_are_compared_but_not_all_shown_in_full(result):
     many = [moved(result, np.array([[0, 0, 0], [0, 0.76, h], [0, -0.76, h]])) for h in np.linspace(0.4, 0.8, 30)]
     page = page_of(*many)
     elements = parse(page)
-    assert "The first 12 of 30 results are shown in full" in elements.text
+    assert "The first 8 of 30 results are shown in full" in elements.text
     assert len(page.encode()) < 1_000_000
     ids = elements.values("id")
     assert len(ids) == len(set(ids))
     assert {link[1:] for link in elements.values("href") if link != "data:,"} <= set(ids)
+
+
+def test_a_page_of_a_hundred_results_stays_below_two_megabytes(result):
+    worst = open_shell(result, 100)  # three maps of the finest mesh each
+    shape = np.array([[0, 0, 0], [0, 0.76, 0.5], [0, -0.76, 0.5]])
+    assert len(page_of(*(moved(worst, shape * (1 + 0.001 * k)) for k in range(100))).encode()) < 2_000_000
 
 
 # --- a study ------------------------------------------------------------------------------------------
@@ -162,8 +171,8 @@ def study(folder, water, radical):
         settings={"basis": NASTY},
         notes=(NASTY, "counterpoise"),
         values={
-            "interaction_energy": Value(-0.0224119246, "hartree", NASTY),
-            "interaction_energy_kj_per_mol": Value(-58.8424999, "kJ/mol", "the same"),
+            "cp_corrected_interaction_energy": Value(-0.0224119246, "hartree", NASTY),
+            "cp_corrected_interaction_energy_kcal_per_mol": Value(-14.06369499, "kcal/mol", "the same"),
             "distance": Value(1.9, "angstrom", "between them"),
         },
         table={"run": Column(tuple(runs), "", ""), "energy": Column((-1.25, math.nan), "hartree", "")},
@@ -183,7 +192,11 @@ def study(folder, water, radical):
 def test_a_study_is_shown_with_its_runs(call, study, water):
     assert call("report", "study.h5", "-o", "r.html").code == 0
     elements = parse(Path("r.html").read_text(encoding="utf-8"))
-    assert elements.row("interaction energy") == ["interaction energy", "-0.0224119246", "Eh", "-58.8425", NASTY]
+    assert elements.row("cp corrected interaction energy")[1:] == ["-0.0224119246", "Eh", "-14.0637", NASTY]
+    assert next(row for row in elements.rows if row) == [
+        *("interaction energy, counterpoise-corrected / kcal/mol", "-14.0637", "the same")
+    ]
+    assert elements.row("status")[1] == "incomplete"
     assert elements.row("distance") == ["distance", "1.9", "angstrom", "", "between them"]
     assert elements.row("complex", "-1.2500000000") and elements.row("fragment", "-")
     assert elements.row("complex", "H2O")[6] == f"{water.json['mp2_total_energy']:.10f}"
@@ -196,16 +209,25 @@ def test_the_curve_of_a_scan_is_a_file_of_its_own_whatever_its_title():
     study = Study("scan", NASTY, {}, (), {}, columns, {}, True, version="1", command="", created="")
     svg = scan_curve(study)
     root = ElementTree.fromstring(svg)
-    drawn = {"svg", "style", "rect", "text", "line", "polyline", "circle", "title"}
+    drawn = {"svg", "style", "g", "rect", "text", "line", "polyline", "circle", "title"}
     assert {item.tag.partition("}")[2] for item in root.iter()} <= drawn
     assert svg.count("<title>") == 2 and NASTY in "".join(root.itertext())
+
+
+def test_files_of_one_name_are_told_apart_by_their_folders(call, folder, water):
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+        shutil.copy(water.path, folder / name / "r.h5")
+    assert call("report", *(str((folder / name / "r.h5").absolute()) for name in ("a", "b")), "-o", "r.html").code == 0
+    elements = parse(Path("r.html").read_text(encoding="utf-8"))
+    assert elements.row("a/r.h5", "H2O") and elements.row("b/r.h5", "H2O") and str(folder) not in elements.text
 
 
 def test_a_study_is_shown_alone_and_whole(call, study, water):
     done = call("report", "study.h5", str(water.path), "-o", "r.html")
     assert done.code == 3 and "name it alone" in done.message
     with h5py.File(study, "a") as handle:
-        handle["study/values/interaction_energy"][()] = -1.0
+        handle["study/values/cp_corrected_interaction_energy"][()] = -1.0
     done = call("report", "study.h5", "-o", "r.html")
     assert done.code == 3 and "stored hash" in done.message and not Path("r.html").exists()
 
@@ -287,6 +309,8 @@ def test_what_follows_from_the_molecule_is_no_other_method(call, folder):
         return parse(Path("r.html").read_text(encoding="utf-8")).text
 
     assert "All complete items: basis sto-3g, reference auto, relativity none, scf df" in page()
+    asked = ["method", "DF-MP2/sto-3g", "reference auto, frozen core auto"]
+    assert parse(Path("r.html").read_text(encoding="utf-8")).row("method") == asked
     assert call("run", "o2.xyz", *options[:4], "--scf", "conventional", "--output", "out/o2.h5").code == 0
     assert "different methods, so their energies cannot be compared: scf: df (3, e.g. h2), conventional (1" in page()
 

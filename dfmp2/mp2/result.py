@@ -708,22 +708,16 @@ def fitting_error(basis: BasisSet | None, molecule: Molecule) -> dict[str, Any] 
 
 
 def to_html(result: MP2Result) -> str:
-    """A table of the energies, for notebooks."""
+    """A table of the energies of the method, for notebooks."""
     title = result.options.correlation.title
+    parts = [("E(SS)", result.same_spin_correlation_energy), ("E(OS)", result.opposite_spin_correlation_energy)]
     rows = [
         ("E(SCF)", result.scf_total_energy),
-        ("E(SS)", result.mp2_same_spin_correlation_energy),
-        ("E(OS)", result.mp2_opposite_spin_correlation_energy),
-        ("E(MP2 correlation)", result.mp2_correlation_energy),
-        ("E(MP2 total)", result.mp2_total_energy),
+        *(parts if result.quadrature is None else []),
+        (f"E({title} correlation)", result.correlation_energy),
+        (f"E({title} total)", result.total_energy),
     ]
-    if result.quadrature is not None:
-        rows = [
-            rows[0],
-            (f"E({title} correlation)", result.correlation_energy),
-            (f"E({title} total)", result.total_energy),
-        ]
-    level = f"DF-{'MP2' if result.quadrature is None else title}/{result.orbital_basis.name}"
+    level = f"DF-{title}/{result.orbital_basis.name}"
     caption = f"{result.molecule.formula}: {level} on {result.backend}, {result.precision}"
     body = "".join(
         f"<tr><td>{name}</td><td style='text-align:right'>{value:.10f}</td><td>E<sub>h</sub></td></tr>"

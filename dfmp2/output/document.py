@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from textwrap import wrap
 from typing import Any, NamedTuple
@@ -14,6 +15,9 @@ from dfmp2.molecule.text import printable
 
 ABSENT = "-"
 WIDTH = 78  # of the line under a heading
+WIDEST = 80  # characters of a table whose units stand over its columns
+# Folders of an absolute path, in quotes or not; HTML and URLs are none.
+FOLDERS = re.compile(r"""(?<=')/(?:[^/'\n<>]+/)+|(?<![\w/.~)<])/(?:[^\s/'":;,<>()|]+/)+""")
 
 
 class Facts(NamedTuple):
@@ -29,10 +33,12 @@ class Table(NamedTuple):
     Attributes
     ----------
     caption : what it shows, "" where the heading of the section says so
-    heads : names of the columns; "#" before one stands over numbers, "~" before one that is not printed as text
+    heads : names of the columns, with " / unit" behind them; "#" before one stands over numbers, "~" before one that is
+        not printed as text
     rows : cells; the first of a row may be (text, anchor that it leads to)
     sortable : by a click on a heading
-    details : closed until it is opened or printed; not printed as text
+    details : folded, and not printed as text
+    folded : on the page closed until it is opened or printed
     """
 
     caption: str
@@ -40,16 +46,30 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[Any]]
     sortable: bool = False
     details: bool = False
+    folded: bool = False
     kind: str = "table"
 
 
 class Figure(NamedTuple):
-    """What draws it (`dfmp2.output.html.svg`), what it shows, and its values, where they are worth a table."""
+    """What draws it (`dfmp2.output.html.svg`), what it shows, and its values, where they are worth a table.
+
+    Where it is not `alone`, the other blocks of its section stand beside it.
+    """
 
     draw: Callable[[], str]
     caption: str
     table: Table | None = None
+    alone: bool = False
     kind: str = "figure"
+
+
+class Tile(NamedTuple):
+    """What is seen first on a page: a name, its value, a remark below, and the mood of a `Note`, where it has one."""
+
+    name: str
+    value: Any
+    remark: str = ""
+    mood: str = ""
 
 
 class Note(NamedTuple):
@@ -83,7 +103,7 @@ class Section(NamedTuple):
     @property
     def drawn(self) -> bool:
         """Whether there is a figure, beside which the other blocks have room."""
-        return any(isinstance(block, Figure) for block in self.blocks)
+        return any(isinstance(block, Figure) and not block.alone for block in self.blocks)
 
 
 def to_text(head: Iterable[str], sections: Iterable[Section]) -> str:
@@ -106,10 +126,24 @@ def _lines(block: Block) -> list[str]:
             mood = {"ok": "", "info": "note: "}.get(block.mood, f"{block.mood}: ")
             return wrap(mood + block.text, WIDTH)
         case Table() if not block.details:
-            return ["", *wrap(block.caption, WIDTH), *aligned(block)]
+            narrow = _narrowed(block)
+            return ["", *wrap(narrow.caption, WIDTH), *aligned(narrow)]
         case Code():
             return [f"{block.caption}:", *block.text.splitlines()]
     return []
+
+
+def _narrowed(table: Table) -> Table:
+    """The table, its units in the caption where they would make it too wide."""
+    if max(map(len, aligned(table))) <= WIDEST:
+        return table
+    of_unit: dict[str, list[str]] = {}
+    names = [head.partition(" / ") for head in table.heads]
+    for name, _, unit in names:
+        if unit:
+            of_unit.setdefault(unit, []).append(name.lstrip("#~"))
+    said = [f"{' and '.join(found)} in {unit}" for unit, found in of_unit.items()]
+    return table._replace(caption="; ".join(filter(None, [table.caption, *said])), heads=[name for name, _, _ in names])
 
 
 def aligned(table: Table) -> list[str]:
@@ -121,6 +155,11 @@ def aligned(table: Table) -> list[str]:
             side, width = ">" if head.startswith("#") else "<", max(map(len, texts))
             columns.append([f"{text:{side}{width}}" for text in texts])
     return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
+
+
+def without_folders(text: str) -> str:
+    """Text in which of every absolute path only the last name is left: a page is passed on, a home folder is not."""
+    return FOLDERS.sub("", text)
 
 
 # --- numbers ------------------------------------------------------------------------------------------

@@ -1,14 +1,14 @@
-"""What is said about a result and about a study, the same in the text that a command prints and on the page."""
+"""What is said about a result, the same in the text that a command prints and on the page."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+import os
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,6 @@ from dfmp2.mp2.result import (
     MP2Result,
     Polarizability,
     Properties,
-    Quadrature,
     say_field,
 )
 from dfmp2.options import MP2, SCS, SOS
@@ -35,14 +34,14 @@ from dfmp2.output.document import (
     Note,
     Section,
     Table,
-    aligned,
     counted,
     difference,
     energy,
     fixed,
     size,
+    without_folders,
 )
-from dfmp2.output.html.svg import Array, Bar, Curve, bars, curves, draw_molecule, pair_map, sticks
+from dfmp2.output.html.svg import Array, Bar, Curve, bars, curves, draw_molecule, pair_map
 from dfmp2.planning import rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.scf.reference import GIVEN, Reference, Solutions
@@ -51,12 +50,10 @@ from dfmp2.units import ANGSTROM_PER_BOHR, DEBYE, KJ_PER_MOL_PER_HARTREE, format
 if TYPE_CHECKING:
     from dfmp2.mp2.error_budget import ErrorBudget, Share
     from dfmp2.output.prepared import Prepared
-    from dfmp2.output.study import Column, Study
 
 CITATION = (
     "Feyereisen, Fitzgerald, Komornicki, Chem. Phys. Lett. 208, 359 (1993); PySCF: J. Chem. Phys. 153, 024109 (2020)"
 )
-WIDEST = 80  # characters of a table of a study
 LONGEST_GEOMETRY = 200  # atoms
 LONGEST_INPUT = 8_000  # characters
 MOST_ROWS = 20  # of a pair map; more orbitals are put together in blocks
@@ -70,6 +67,7 @@ STAGES = {
     "pair_energies": "pair energies",
 }
 AFTER = {"fitting_certificate": "fitting certificate", "gradient": "gradient and densities"}  # in runs that have them
+ITERATION = ("#iteration", "#E(SCF) / Eh", "#change / Eh", "#orbital gradient / Eh")
 SHORTEST = 0.01  # s; below, a rate would say more about the clock than about the machine
 LIBRARIES = {"cpu": "numpy", "torch": "torch"}  # backend -> library whose matrix products it uses
 
@@ -109,20 +107,16 @@ def level_name(result: MP2Result | Prepared) -> str:
     )
 
 
+def asked_for(result: MP2Result) -> tuple[str, str]:
+    """The method, and what of it was asked for: what it came to in this molecule is not in it."""
+    options = result.options
+    basis = f"DF-{options.correlation.title}/{result.orbital_basis.name}"
+    return basis, f"reference {options.reference}, frozen core {options.frozen_core}"
+
+
 def energies(result: MP2Result) -> tuple[str, str, str]:
     """E(HF), and correlation and total energy of the method, Eh."""
     return energy(result.scf_total_energy), energy(result.correlation_energy), energy(result.total_energy)
-
-
-def verdict(result: MP2Result) -> str:
-    """What the result says about itself, in a few words."""
-    check, certificate, count = result.check, result.certificate, len(result.diagnostics.warnings)
-    checks = {} if check is None else {"PySCF check": check.passed}
-    if certificate is not None:
-        checks["certificate"] = certificate.accepted or certificate.repeated_in_fp64
-    failed = [f"{name} failed" for name, passed in checks.items() if not passed]
-    said = failed or ([f"{' and '.join(checks)} passed"] if checks else [])
-    return ", ".join([*said, counted(count, "warning") if count else "no warnings"])
 
 
 # --- records ------------------------------------------------------------------------------------------
@@ -200,7 +194,7 @@ def _molecule(result: MP2Result | Prepared) -> Section:
         ("charge", molecule.charge),
         ("multiplicity", molecule.multiplicity),
         ("explicit electrons", result.sizes.nelectron),
-        ("read from", molecule.source or "python"),
+        ("read from", os.path.basename(source) if os.path.isabs(source := molecule.source) else source or "python"),
         *([("surroundings", field)] if field else []),
     ]
     places = zip(molecule.labels[:LONGEST_GEOMETRY], molecule.coordinates * ANGSTROM_PER_BOHR, strict=False)
@@ -280,70 +274,44 @@ def _cores(result: MP2Result | Prepared) -> list[int]:
 
 
 def _energies(result: MP2Result) -> Section:
-    if result.quadrature is not None:
-        return _integrated(result, result.quadrature)
-    scf, singles, method = result.scf_total_energy, result.mp2_singles_energy, result.options.correlation
+    scf, singles = result.scf_total_energy, result.mp2_singles_energy
+    method, quadrature = result.options.correlation, result.quadrature
     same, opposite = result.components
-    plain = method if method.regularised else MP2
-    correlation = same + opposite + singles
+    first = MP2 if method.plain else method  # other methods of plain MP2 are made of its parts
+    correlation = same + opposite + singles if quadrature is None else result.correlation_energy
     more = " + E(S)" if singles else ""
+    formula = f"{'E(SS) + E(OS)' if quadrature is None else method.formula}{more}"
+    parts = [("same-spin", same, "E(SS)"), ("opposite-spin", opposite, "E(OS)")]
     values = [
         ("nuclear repulsion", result.reference.nuclear_repulsion_energy, "contained in E(HF)"),
         ("reference energy", scf, f"E(HF), {result.reference.kind.upper()}"),
-        ("same-spin correlation", same, "E(SS)"),
-        ("opposite-spin correlation", opposite, "E(OS)"),
+        *((f"{part} correlation", e, sign) for part, e, sign in parts if quadrature is None or math.isfinite(e)),
         *([("singles", singles, "E(S), of the ROHF reference")] if singles else []),
-        (f"{plain.title} correlation", correlation, f"E(SS) + E(OS){more}"),
-        (f"{plain.title} total", scf + correlation, f"E(HF) + E(SS) + E(OS){more}"),
+        (f"{first.title} correlation", correlation, formula),
+        (f"{first.title} total", scf + correlation, f"E(HF) + {formula}"),
     ]
-    drawn = [Bar(plain.title, (opposite, same), energy(correlation))]
-    kinds = () if method.regularised else dict.fromkeys((SCS, SOS, method))
+    drawn = [Bar(first.title, (opposite, same), energy(correlation))]
+    kinds = [kind for kind in dict.fromkeys((SCS, SOS, method)) if kind is not MP2] if method.plain else []
     for kind in kinds:
-        if kind is MP2:
-            continue
         scaled = kind.apply(opposite, same) + singles
-        formula = f"{kind.opposite_spin:.6g} OS + {kind.same_spin:.6g} SS{more}"
         values += [
-            (f"{kind.title} correlation", scaled, formula),
+            (f"{kind.title} correlation", scaled, f"{kind.opposite_spin:.6g} OS + {kind.same_spin:.6g} SS{more}"),
             (f"{kind.title} total", scf + scaled, "E(HF) + the line above"),
         ]
         drawn.append(Bar(kind.title, (kind.opposite_spin * opposite, kind.same_spin * same), energy(scaled)))
     rows = [(name, energy(e), fixed(KJ_PER_MOL_PER_HARTREE * e), meaning) for name, e, meaning in values]
-    quoted = (kind for kind in kinds or (method,) if kind.source not in (MP2.source, "user"))
-    sources = "; ".join(f"{kind.title}: {kind.source}" for kind in quoted)
+    sources = "; ".join(f"{kind.title}: {kind.source}" for kind in kinds or (method,) if kind.source != "user")
     sources += f"; kappa {result.options.regulariser:g} per Eh" if method.regularised else ""
-    blocks: list[Block] = [
-        Table(sources, ("energy", "#Eh", "#kJ/mol", "meaning"), rows),
-        Figure(
-            partial(bars, "Correlation energy by spin component", drawn, ("opposite spin", "same spin")),
-            "Magnitude of the correlation energy, Eh, by spin component after scaling.",
-        ),
-    ]
+    blocks: list[Block] = [Table(sources, ("energy", "#Eh", "#kJ/mol", "meaning"), rows)]
+    if quadrature is None:
+        draw = partial(bars, "Correlation energy by spin component", drawn, ("opposite spin", "same spin"))
+        caption = "Magnitude of the correlation energy, Eh, by spin component after scaling."
+        blocks.append(Figure(draw, caption))
+    else:
+        blocks.append(Facts(record_facts(quadrature, "quadrature: ", leave=("energy",))))
     if correlation == 0:
         blocks.insert(0, Note("info", "There is no pair of electrons to correlate: the correlation energy is zero."))
     return Section("energies", "Energies", blocks)
-
-
-def _integrated(result: MP2Result, quadrature: Quadrature) -> Section:
-    """Energies of a method without pair energies."""
-    method, singles = result.options.correlation, result.mp2_singles_energy
-    values = [
-        ("nuclear repulsion", result.reference.nuclear_repulsion_energy, "contained in E(HF)"),
-        ("reference energy", result.scf_total_energy, f"E(HF), {result.reference.kind.upper()}"),
-    ]
-    if method.kind == "laplace":
-        values.append(("opposite-spin correlation", quadrature.energy, "E(OS), by a Laplace transform"))
-    if singles:
-        values.append(("singles", singles, "E(S), of the ROHF reference"))
-    more = " + E(S)" if singles else ""
-    values += [
-        (f"{method.title} correlation", result.correlation_energy, f"{method.formula}{more}"),
-        (f"{method.title} total", result.total_energy, "E(HF) + the line above"),
-    ]
-    rows = [(name, energy(e), fixed(KJ_PER_MOL_PER_HARTREE * e), meaning) for name, e, meaning in values]
-    facts = record_facts(quadrature, "quadrature: ", leave=("energy",))
-    table = Table(f"{method.title}: {method.source}", ("energy", "#Eh", "#kJ/mol", "meaning"), rows)
-    return Section("energies", "Energies", [table, Facts(facts)])
 
 
 # --- gradient and properties --------------------------------------------------------------------------
@@ -439,14 +407,10 @@ def _polarizability(found: Polarizability) -> Section:
         ("field", f"{found.field:g} Eh/(e bohr)"),
         ("seconds", fixed(found.seconds)),
     ]
-    note = (
-        Note("ok", "The polarizability is symmetric; it and the dipole moment agree with the energies.")
-        if found.passed
-        else Note(
-            "failure",
-            "The polarizability is not symmetric, or it or the dipole moment does not agree with the energies.",
-        )
-    )
+    agreed = "is symmetric; it and the dipole moment agree"
+    failed = "is not symmetric, or it or the dipole moment does not agree"
+    said = f"The polarizability {agreed if found.passed else failed} with the energies."
+    note = Note("ok" if found.passed else "failure", said)
     table = Table("Polarizability, bohr^3, from relaxed dipole moments", ("moment", "#x", "#y", "#z"), rows)
     return Section("polarizability", "Polarizability", [table, note, Facts(facts)])
 
@@ -592,7 +556,7 @@ def _iterations(reference: Reference) -> Block:
     return Figure(
         partial(curves, "Convergence of the SCF", drawn, "iteration", "log10 of the value in Eh"),
         "Orbital gradient and change of the energy in each SCF iteration, powers of ten of Eh.",
-        Table("SCF iterations, Eh", ("#iteration", "#E(SCF)", "#change", "#orbital gradient"), rows, details=True),
+        Table("SCF iterations", ITERATION, rows, details=True),
     )
 
 
@@ -614,13 +578,6 @@ def budget_blocks(budget: ErrorBudget) -> list[Block]:
     sums = [ABSENT if value is None else size(value) for value in (budget.scf, budget.correlation)]
     heads = ("source of error", "#in E(SCF) / Eh", "#in E(corr) / Eh", "kind", "~how it is known")
     return [budget.summary, Table("", heads, [*rows, ("sum", *sums, "", "magnitudes added")])]
-
-
-def decimals(budget: ErrorBudget) -> str:
-    """How many decimals of E(MP2, total) are good, in a few words."""
-    if budget.decimals is None or budget.total is None:
-        return "not known"
-    return f"{counted(budget.decimals, 'decimal')}, +-{size(budget.total)} Eh"
 
 
 def _share(share: Share | None) -> str:
@@ -760,7 +717,7 @@ def _provenance(result: MP2Result, content: str) -> Section:
     given = asdict(result.options).items()
     options = [(f"--{name.replace('_', '-')}", value) for name, value in given if value is not None]
     blocks: list[Block] = [
-        Code("Command", run.command),
+        Code("Command", without_folders(run.command)),
         Facts(facts),
         Table("Options in force (those not listed were left to their default)", ("option", "value"), options),
     ]
@@ -771,139 +728,3 @@ def _provenance(result: MP2Result, content: str) -> Section:
     else:
         blocks.append("The molecule was given as numbers: there is no input text.")
     return Section("provenance", "Command and environment", blocks)
-
-
-# --- several results, and a study ---------------------------------------------------------------------
-
-HEADINGS = {  # of the columns of a study whose name is long
-    "scf_total_energy": "E(SCF)",
-    "mp2_same_spin_correlation_energy": "E(SS)",
-    "mp2_opposite_spin_correlation_energy": "E(OS)",
-    "mp2_correlation_energy": "E(corr)",
-    "mp2_total_energy": "E(MP2)",
-    "relative_energy": "E - lowest",
-    "homo_lumo_gap": "gap",
-    "scf_iterations": "cycles",
-    "exit_code": "code",
-    "correlation_energy": "E(corr)",
-    "total_energy": "E",
-    "ir_intensity": "IR intensity",
-    "rms_displacement": "rms moved",
-    "max_displacement": "max moved",
-}
-CONVERTED = {"_kj_per_mol": "kJ/mol", "_kcal_per_mol": "kcal/mol"}  # end of a name -> unit of the same energy
-DIGITS = {  # by the unit, or by the name of a column
-    **{"rms_displacement": ".6f", "max_displacement": ".6f"},
-    **{"hartree": ".10f", "kJ/mol": ".4f", "kcal/mol": ".4f", "hartree/bohr": ".7f"},
-    **{"cm^-1": ".1f", "km/mol": ".2f", "u": ".4f", "mdyn/angstrom": ".4f", "J/(mol K)": ".3f"},
-}
-
-
-def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Table:
-    """A row for each result; `anchors` are those of the results that are shown in full.
-
-    As text, what all of them share stands above the table.
-    """
-    rows = []
-    for name, r in results.items():
-        method, backend = f"{level_name(r)}{r.reference.kind.upper()}", f"{r.backend}, {r.precision}"
-        cost = (r.reference.cycles, fixed(r.timings.total))
-        cell = (name, anchors.get(name, ""))
-        rows.append((cell, r.molecule.formula, method, r.sizes.frozen_core, *energies(r), *cost, backend))
-    heads = [
-        "result",
-        "formula",
-        "method",
-        "#core",
-        "#E(HF) / Eh",
-        "#E(corr) / Eh",
-        "#E(total) / Eh",
-        "#cycles",
-        "#time / s",
-    ]
-    alike = {k: str(rows[0][k]) for k in (1, 2, 3) if len(rows) > 1 and len({row[k] for row in rows}) == 1}
-    for k in alike:
-        heads[k] = f"~{heads[k].lstrip('#')}"
-    if 3 in alike:
-        alike[3] = counted(int(alike[3]), "frozen core orbital")
-    return Table(", ".join(alike.values()), (*heads, "~backend"), rows, sortable=True)
-
-
-def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) -> list[Section]:
-    """What a study found, as stored, and its runs."""
-    missing = [Note("warning", "INCOMPLETE: not everything that was asked for has been run")]
-    blocks: list[Block] = [*([] if study.complete else missing), *study.notes]
-    if study.values:
-        blocks.append(_values(study))
-    if study.table:
-        blocks += [*_drawn(study), _table(study.table)]
-    budget = study.error_budget
-    blocks += [] if budget is None else budget_blocks(budget)
-    runs, said = overview(study.runs, anchors), []
-    if study.kind == "frequencies":
-        said = [f"{counted(len(study.runs), 'run')}: reference, and plus and minus for each coordinate of each atom."]
-        runs = runs._replace(details=True)
-    groups = Section("overview", "Runs (groups /runs/NAME of the file)", [*said, runs])
-    return [Section("study", "Results", blocks), groups]
-
-
-def _drawn(study: Study) -> list[Block]:
-    """How an optimisation converged, or the infrared spectrum."""
-    table = {name: column.values for name, column in study.table.items()}
-    if study.kind == "optimization":
-        steps = range(len(table["step"]))
-        drawn = [
-            Curve(said, [(k, math.log10(table[name][k])) for k in steps if table[name][k] > 0])
-            for name, said in (
-                ("max_gradient", "largest gradient of an atom / Eh/bohr"),
-                ("rms_gradient", "root mean square of the gradients / Eh/bohr"),
-                ("max_displacement", "largest displacement / angstrom"),
-            )
-        ]
-        draw = partial(curves, "Convergence of the geometry", drawn, "step", "log10 of the value")
-        return [Figure(draw, "Gradients and displacements at each step, powers of ten.")]
-    if study.kind == "frequencies":
-        found = zip(table["wavenumber"], table["ir_intensity"], strict=True)
-        lines = [(wavenumber, intensity) for wavenumber, intensity in found if wavenumber > 0]
-        draw = partial(sticks, "Infrared spectrum", lines, "wavenumber / cm^-1", "intensity / km/mol")
-        return [Figure(draw, "Harmonic infrared spectrum; imaginary modes are left out.")]
-    return []
-
-
-def _values(study: Study) -> Table:
-    """The numbers of a study; those that are one energy in several units are one row."""
-    values = study.values
-    ends = [end for end in CONVERTED if any(name.endswith(end) for name in values)]
-    rows = []
-    for name, item in values.items():
-        if not name.endswith(tuple(ends)):
-            others = (values.get(f"{name}{end}") for end in ends)
-            said = ("" if other is None else _cell(other.value, other.units) for other in others)
-            unit = item.units.replace("hartree", "Eh")
-            rows.append((name.replace("_", " "), _cell(item.value, item.units), unit, *said, item.description))
-    return Table("", ("quantity", "#value", "unit", *(f"#{CONVERTED[end]}" for end in ends), "~meaning"), rows)
-
-
-def _table(columns: Mapping[str, Column]) -> Table:
-    """The table of a study; units stand over the columns, or above the table where it would be too wide."""
-    names = {name: HEADINGS.get(name, name.replace("_", " ")) for name in columns}
-    units = {name: column.units.replace("hartree", "Eh") for name, column in columns.items()}
-    signs = {name: "" if all(isinstance(x, str) for x in column.values) else "#" for name, column in columns.items()}
-    cells = ([_cell(x, column.units, name) for x in column.values] for name, column in columns.items())
-    rows = list(zip(*cells, strict=True))
-    heads = [f"{signs[name]}{said}{f' / {units[name]}' if units[name] else ''}" for name, said in names.items()]
-    table = Table("", heads, rows, sortable=True)
-    if max(map(len, aligned(table))) <= WIDEST:
-        return table
-    of_unit: dict[str, list[str]] = {}
-    for name in filter(units.__getitem__, columns):
-        of_unit.setdefault(units[name], []).append(names[name])
-    caption = "; ".join(f"{' and '.join(said)} in {unit}" for unit, said in of_unit.items())
-    return Table(caption, [f"{signs[name]}{said}" for name, said in names.items()], rows, sortable=True)
-
-
-def _cell(value: str | float, units: str, name: str = "") -> str:
-    if isinstance(value, str):
-        return value
-    form = ".1e" if 0 < abs(value) < 1e-6 else DIGITS.get(name, DIGITS.get(units, ".8g"))
-    return f"{value:{form}}" if math.isfinite(value) else ABSENT

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from dfmp2.molecule.text import printable
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.document import Facts, Section, to_text
-from dfmp2.output.report import input_sections, of_study, summary
+from dfmp2.output.report import input_sections, summary
+from dfmp2.output.study_report import of_study
 from dfmp2.units import format_bytes
 
 if TYPE_CHECKING:

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from dfmp2.molecule.elements import mass
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
+from dfmp2.units import WAVENUMBER_PER_HARTREE
 
 Array = NDArray[np.float64]
 
 # CODATA 2018
 ELECTRON_MASSES_PER_U = 1822.888486209
-WAVENUMBER_PER_HARTREE = 219474.63136320  # cm^-1
 MDYNE_PER_ANGSTROM = 15.56893119  # of 1 Eh/bohr^2
 INTENSITY = 974.8802  # km/mol for 1 e^2/u: N_A e^2 / (12 e_0 c^2 u)
 JOULE_PER_MOL = 2625499.6394799  # of 1 Eh

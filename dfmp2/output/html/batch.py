@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from dfmp2.errors import InputError, ResourceError, ResultFileError
 from dfmp2.output import hdf5
-from dfmp2.output.document import Block, Code, Figure, Note, Section, Table, fixed
+from dfmp2.output.document import Block, Code, Figure, Note, Section, Table, Tile, fixed, without_folders
 from dfmp2.output.html.page import render
 from dfmp2.output.html.svg import Bar, bars
-from dfmp2.output.report import energies
+from dfmp2.output.report import asked_for, energies
 from dfmp2.output.series import METHOD, differences, method
 
 ERROR_SUFFIX = ".error.json"
@@ -28,6 +28,7 @@ LOST = f"{INDEX} calls it complete, but its result file is missing: run the batc
 LONGEST = 1e9  # s; what is longer is no time
 LARGEST_JSON = 50_000_000  # bytes
 STATES = ("complete", "failed", "damaged", "running", "pending")
+MOODS = {"failed": "failure", "damaged": "failure"}
 MEANING = {  # of the exit codes of the command line (`dfmp2.errors`)
     1: "fault in dfmp2",
     2: "command line",
@@ -52,8 +53,9 @@ class Item(NamedTuple):
     ----------
     name, state : item and one of STATES
     seconds : wall time, s
-    cells : formula, basis functions, E(HF), E(corr), E(MP2), backend, number of warnings of a complete result, as text
+    cells : formula, basis functions, E(HF), E(corr), E(total), backend, number of warnings of a complete one, as text
     method : what makes its energies comparable, by name
+    asked : the method asked for, and what of it
     code, message, traceback : exit code and error of a failed item
     """
 
@@ -62,6 +64,7 @@ class Item(NamedTuple):
     seconds: float | None = None
     cells: tuple[str, ...] = ("",) * 7
     method: Mapping[str, str] = {}
+    asked: tuple[str, str] = ("", "")
     code: int | None = None
     message: str = ""
     traceback: str = ""
@@ -90,16 +93,21 @@ def batch_page(source: Path, title: str | None) -> str:
     folder = (source if source.is_dir() else source.parent).resolve().name
     counts = Counter(item.state for item in items)
     spent = sum(item.seconds or 0.0 for item in items if item.state == "complete")
-    headline = [
-        ("items", len(items)),
-        *((state, counts[state]) for state in STATES if counts[state]),
-        ("wall time of all complete items", f"{spent:.1f} s"),
+    done = [item for item in items if item.state == "complete"]
+    methods = list(dict.fromkeys(item.asked for item in done))
+    warned = sum(int(item.cells[-1]) for item in done)
+    tiles = [
+        Tile("complete", f"{len(done)} of {len(items)}", f"wall time {spent:.1f} s in all"),
+        *(Tile(state, counts[state], "", MOODS.get(state, "")) for state in STATES[1:] if counts[state]),
+        *(Tile("method", *asked) for asked in methods[:1] if len(methods) == 1),
+        *([Tile("methods", len(methods), "; ".join(level for level, _ in methods[:3]))] if len(methods) > 1 else []),
+        Tile("warnings", warned, "of complete items", "warning" if warned else ""),
     ]
     failed = [item for item in items if item.state in ("failed", "damaged")]
     anchors = {item.name: f"failure-{place}" for place, item in enumerate(failed[:MOST_FAILURES], start=1)}
     sections = [_overview(items, remarks, anchors), *(_failures(failed, anchors) if failed else [])]
     subtitle = f"{len(items)} items of {folder}"
-    return render(title or f"Batch: {folder}", subtitle, headline, sections, f"the folder {folder}")
+    return render(title or f"Batch: {folder}", subtitle, tiles, sections, f"the folder {folder}")
 
 
 def _overview(items: Sequence[Item], remarks: Sequence[str], anchors: Mapping[str, str]) -> Section:
@@ -110,7 +118,8 @@ def _overview(items: Sequence[Item], remarks: Sequence[str], anchors: Mapping[st
         said = f"The items were computed with different methods, so their energies cannot be compared: {different}"
         blocks.append(Note("warning", said))
     elif done:
-        chosen = (f"{name.replace('_', ' ')} {done[0].method[name]}" for name in METHOD)
+        known = {name: done[0].method[name] for name in METHOD if done[0].method[name] != "default"}
+        chosen = (f"{name.replace('_', ' ')} {value}" for name, value in known.items())
         blocks.append(f"All complete items: {', '.join(chosen)}.")
     if len(done) == len(items):
         blocks.append(Note("ok", f"All {len(items)} items are complete."))
@@ -119,7 +128,7 @@ def _overview(items: Sequence[Item], remarks: Sequence[str], anchors: Mapping[st
         state = item.state if item.code is None else f"{item.state} ({item.code})"
         name = (item.name, anchors.get(item.name, ""))
         rows.append((name, state, *item.cells[:5], fixed(item.seconds), *item.cells[5:]))
-    sizes = ("#functions", "#E(HF) / Eh", "#E(corr) / Eh", "#E(MP2) / Eh", "#time / s")
+    sizes = ("#functions", "#E(HF) / Eh", "#E(corr) / Eh", "#E(total) / Eh", "#time / s")
     heads = ("item", "state (exit code)", "formula", *sizes, "backend", "#warnings")
     blocks.append(Table("All items; the headings sort", heads, rows, sortable=True))
     slowest = sorted(done, key=lambda item: -(item.seconds or 0.0))[:SLOWEST]
@@ -141,7 +150,7 @@ def _failures(failed: Sequence[Item], anchors: Mapping[str, str]) -> list[Sectio
         code = "" if item.code is None else f", exit code {item.code} ({MEANING.get(item.code, 'unknown')})"
         said: list[Block] = [Note("failure", item.message or "no message was written")]
         if item.traceback:
-            said.append(Code("Traceback, its end", item.traceback[-LONGEST_TRACEBACK:], folded=True))
+            said.append(Code("Traceback, its end", without_folders(item.traceback[-LONGEST_TRACEBACK:]), folded=True))
         sections.append(Section(anchors[item.name], f"{item.name}: {item.state}{code}", said, level=3))
     return sections
 
@@ -189,7 +198,7 @@ def _complete(path: Path) -> Item:
         return Item(path.stem, "damaged", code=error.exit_code, message=str(error))
     shown = (f"{result.backend}, {result.precision}", str(len(result.diagnostics.warnings)))
     cells = (result.molecule.formula, str(result.sizes.nao), *energies(result), *shown)
-    return Item(path.stem, "complete", result.timings.total, cells, method(result))
+    return Item(path.stem, "complete", result.timings.total, cells, method(result), asked_for(result))
 
 
 def _failed(name: str, path: Path) -> Item:

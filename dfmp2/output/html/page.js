@@ -23,3 +23,77 @@ for (const table of document.querySelectorAll("table.sortable")) {
 window.addEventListener("beforeprint", () => {
   document.querySelectorAll("details.print").forEach((item) => { item.open = true; });
 });
+
+// What a link leads to is opened.
+const reveal = () => {
+  const target = document.getElementById(location.hash.slice(1));
+  if (target) target.closest("details")?.setAttribute("open", "");
+  target?.scrollIntoView();
+};
+window.addEventListener("hashchange", reveal);
+reveal();
+
+// Energies in the unit that is chosen, with the digits that were printed: below headings and in facts that name one.
+const UNIT = /^(.*?)(^| \/ )(Eh|mEh|kJ\/mol|kcal\/mol)$/, NUMBER = /[+-]?\d+\.(\d+)(e[+-]\d+)?/g;
+const choice = document.querySelector(".units select"), factors = {}, changes = [];
+for (const option of choice.options) if (option.value) factors[option.textContent] = Number(option.value);
+
+const converted = (text, factor) => text.replace(NUMBER, (printed, digits, power) => {
+  const value = Number(printed) * factor, sign = printed[0] === "+" && value >= 0 ? "+" : "";
+  if (!power) return sign + value.toFixed(Math.max(0, digits.length - Math.ceil(Math.log10(factor))));
+  return sign + value.toExponential(digits.length).replace(/e([+-])(\d)$/, "e$1" + "0$2");
+});
+// Texts of an element with its printed value and unit, and what it is in another.
+const follow = (node, change) => {
+  const text = node.textContent;
+  changes.push((unit) => { node.textContent = unit ? change(text, unit) : text; });
+};
+const named = (node, values) => {  // a heading such as "E(HF) / Eh", and what stands below it
+  const [, , , unit] = UNIT.exec(node.textContent) ?? [];
+  if (!unit || (unit === node.textContent && unit !== "Eh")) return;
+  follow(node, (text, other) => text.slice(0, text.length - unit.length) + other);
+  for (const value of values) follow(value, (text, other) => converted(text, factors[other] / factors[unit]));
+};
+for (const name of document.querySelectorAll(".headline dt")) named(name, [name.nextElementSibling]);
+for (const table of document.querySelectorAll("table")) {
+  [...table.tHead.rows[0].cells].forEach((head, place) => {
+    named(head.querySelector("button") ?? head, [...table.tBodies[0].rows].map((row) => row.cells[place]));
+  });
+  for (const cell of table.querySelectorAll("td")) {  // a row with its unit in a cell behind the value
+    if (cell.textContent === "Eh") {
+      follow(cell.previousElementSibling, (text, unit) => converted(text, factors[unit]));
+      follow(cell, (_, unit) => unit);
+    }
+  }
+}
+for (const value of document.querySelectorAll(":is(dd,td) .q")) {
+  if (value.textContent.endsWith(" Eh")) follow(value, (text, unit) => converted(text.slice(0, -2), factors[unit]) + unit);
+}
+for (const svg of document.querySelectorAll("svg[data-axis]")) {  // the vertical axis of a plot, with round numbers again
+  const name = svg.querySelector(".up"), [, , , unit] = UNIT.exec(name.textContent) ?? [], group = svg.querySelector(".ticks");
+  if (!unit) continue;
+  const printed = [...group.childNodes], [low, high, bottom, top, left, right] = svg.dataset.axis.split(" ").map(Number);
+  const part = (tag, attributes, text = "") => {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    Object.entries(attributes).forEach(([key, value]) => made.setAttribute(key, value));
+    made.textContent = text;
+    return made;
+  };
+  follow(name, (text, other) => text.slice(0, text.length - unit.length) + other);
+  changes.push((other) => {
+    if (!other) return group.replaceChildren(...printed);
+    const factor = factors[other] / factors[unit], raw = (high - low) * factor / 5, decade = 10 ** Math.floor(Math.log10(raw));
+    const step = [1, 2, 5, 10].find((times) => times * decade >= raw * (1 - 1e-9)) * decade, made = [];
+    for (let k = Math.ceil(low * factor / step - 1e-9); k * step <= high * factor * (1 + 1e-9) + 1e-12; k += 1) {
+      const y = bottom + (top - bottom) * (k * step / factor - low) / (high - low);
+      made.push(part("line", {x1: left, x2: right, y1: y, y2: y, class: "grid"}));
+      made.push(part("text", {x: left - 7, y: y + 4, class: "small end"}, String(Number((k * step).toPrecision(6)))));
+    }
+    group.replaceChildren(...made);
+  });
+}
+if (changes.length) choice.closest("p").hidden = false;
+choice.addEventListener("change", () => {
+  const unit = choice.value && choice.selectedOptions[0].textContent;
+  changes.forEach((change) => change(unit));
+});

@@ -10,41 +10,68 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from dfmp2.host.provenance import version
 from dfmp2.molecule.text import printable
-from dfmp2.output.document import Section
+from dfmp2.output.document import Section, Tile, without_folders
+from dfmp2.units import EV_PER_HARTREE, KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE, WAVENUMBER_PER_HARTREE
 
 FOLDER = Path(__file__).parent
+NUMBER = re.compile(r"[+\-±]*\d+\.\d+(?:e[+-]\d+)?(?: Eh(?![\w/]))?")
+
+
+MOST_WARNINGS = 3  # in the headline; each stands in the section of its run as well
+UNITS = {  # that energies may be shown in -> how many of it are a hartree
+    "Eh": 1.0,
+    "mEh": 1e3,
+    "kJ/mol": KJ_PER_MOL_PER_HARTREE,
+    "kcal/mol": KCAL_PER_MOL_PER_HARTREE,
+    "eV": EV_PER_HARTREE,
+    "cm^-1": WAVENUMBER_PER_HARTREE,
+}
 
 
 def render(
-    title: str, subtitle: str, headline: Iterable[tuple[str, Any]], sections: Sequence[Section], sources: str
+    title: str,
+    subtitle: str,
+    tiles: Sequence[Tile],
+    sections: Sequence[Section],
+    sources: str,
+    warnings: Sequence[str] = (),
 ) -> str:
     """The text of an HTML file.
 
     Parameters
     ----------
     title, subtitle : heading of the page, and the line below it
-    headline : what is to be seen first: names and values
+    tiles : what is to be seen first, the answer before all
     sources : what the page was made from
+    warnings : those of its runs, the first of which stand below the tiles
     """
-    sheet, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    names = "page.css", "page.js", "molecule.js"
+    sheet, *scripts = ((FOLDER / name).read_text(encoding="utf-8") for name in names)
+    script = "".join(scripts)
     return ENVIRONMENT.get_template("page.j2").render(
         title=title,
         subtitle=subtitle,
-        headline=headline,
+        tiles=tiles,
         sections=sections,
+        warnings=warnings[:MOST_WARNINGS],
+        more=len(warnings[MOST_WARNINGS:]),
+        units=UNITS,
         sheet=Markup(sheet),
         script=Markup(script),
-        policy=f"default-src 'none'; style-src '{_digest(sheet)}'; script-src '{_digest(script)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'",
+        policy=Markup(
+            f"default-src 'none'; style-src '{_digest(sheet)}'; script-src '{_digest(script)}'; img-src data:; "
+        )
+        + Markup("base-uri 'none'; form-action 'none'"),
         footer=f"Written by dfmp2 {version()} from {sources}. Energies in hartree (Eh) unless another unit is named.",
     )
 
@@ -54,9 +81,14 @@ def _lines(text: str) -> Markup:
     return Markup("\n").join(map(printable, text.splitlines()))
 
 
+def _unbroken(value: Any) -> Markup:
+    """Text whose numbers, with the unit Eh behind them, are not broken at their hyphens."""
+    return Markup(NUMBER.sub(r'<span class="q">\g<0></span>', str(escape(_printed(value)))))
+
+
 def _printed(value: Any) -> str:
-    """What a template prints: markup as it is, everything else as text without control characters."""
-    return value if isinstance(value, Markup) else printable(str(value))
+    """What a template prints: markup as it is, everything else as text without control characters and folders."""
+    return value if isinstance(value, Markup) else printable(without_folders(str(value)))
 
 
 def _digest(text: str) -> str:
@@ -72,4 +104,4 @@ ENVIRONMENT = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-ENVIRONMENT.filters["lines"] = _lines
+ENVIRONMENT.filters.update(lines=_lines, unbroken=_unbroken)

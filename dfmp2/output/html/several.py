@@ -8,16 +8,36 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.output.document import ABSENT, Block, Facts, Figure, Note, Section, Table, difference, energy, fixed, size
+from dfmp2.output.document import (
+    ABSENT,
+    Block,
+    Facts,
+    Figure,
+    Note,
+    Section,
+    Table,
+    Tile,
+    difference,
+    energy,
+    fixed,
+    size,
+)
 from dfmp2.output.html.svg import Curve, curves
-from dfmp2.output.report import STAGES, energies, in_full, overview
+from dfmp2.output.report import STAGES, energies, in_full
 from dfmp2.output.series import Entry, Group, Groups, basis_limit, cardinal, find_coordinate
+from dfmp2.output.study_report import overview, series_figure
+from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 
-MOST_IN_FULL = 12  # results that get sections of their own; more would make a page nobody reads to its end
+MOST_IN_FULL = 8  # results that get sections of their own: a page of 100 stays below 2 MB
 
 
-def compared(entries: Sequence[Entry], groups: Groups) -> Iterator[Section]:
-    """What was found in these results, and its sections."""
+Part = tuple[Tile, Section]
+
+
+def compared(entries: Sequence[Entry], groups: Groups) -> tuple[list[Tile], list[Section]]:
+    """What was found in these results: an answer for each group, and its sections."""
+    kinds = (("lanes", _lanes, groups.lanes), ("series", _series, groups.series), ("scan", _scan, groups.scans))
+    parts = [make(f"{kind}-{k}", group) for kind, make, members in kinds for k, group in enumerate(members, start=1)]
     found = [
         *(f"the same calculation {len(group)} times" for group in groups.lanes),
         *(f"a series of {len(group)} basis sets" for group in groups.series),
@@ -30,14 +50,8 @@ def compared(entries: Sequence[Entry], groups: Groups) -> Iterator[Section]:
         who = alone if found else "These results form no series."
         blocks.append(Note("warning", f"{who} They differ in {', '.join(groups.differing)}; {apart}"))
     results = {entry.name: entry.result for entry in entries}
-    yield Section("overview", "Comparison", [*blocks, overview(results, anchors(entries))])
-    for kind, make, members in (
-        ("lanes", _lanes, groups.lanes),
-        ("series", _series, groups.series),
-        ("scan", scan_section, groups.scans),
-    ):
-        for place, group in enumerate(members, start=1):
-            yield make(f"{kind}-{place}", group)
+    listed = Section("overview", "Comparison", [*blocks, overview(results, anchors(entries))])
+    return [tile for tile, _ in parts], [listed, *(section for _, section in parts)]
 
 
 def anchors(entries: Sequence[Entry]) -> dict[str, str]:
@@ -63,9 +77,9 @@ def first(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
-def _lanes(anchor: str, group: Group) -> Section:
+def _lanes(anchor: str, group: Group) -> Part:
     """The same calculation by several backends or precisions: differences to the most exact one."""
-    base = group[0]
+    base, largest = group[0], 0.0
     names = ("scf_total", "same_spin_correlation", "opposite_spin_correlation", "correlation")
     rows = []
     for entry in group:
@@ -73,12 +87,13 @@ def _lanes(anchor: str, group: Group) -> Section:
         shown = ["reference", "", "", "", ""]
         if entry is not base:
             gaps = [getattr(r, f"{name}_energy") - getattr(base.result, f"{name}_energy") for name in names]
+            largest = max(largest, abs(gaps[-1]))
             theirs = base.result.pairs.channels()
             pairs = [float(np.abs(m - theirs[k]).max(initial=0.0)) for k, m in r.pairs.channels().items()]
             shown = [*map(difference, gaps), size(max(pairs)) if pairs else ABSENT]
         said = "" if certificate is None or r.precision == "fp64" else size(certificate.correlation_error)
         rows.append((entry.name, f"{r.backend}, {r.precision}", energy(r.correlation_energy), *shown, said))
-    heads = ("#E(corr) / Eh", "#Δ E(HF)", "#Δ E(SS)", "#Δ E(OS)", "#Δ E(corr)", "#largest Δ pair", "#bound")
+    changes = (f"#{name} / Eh" for name in ("Δ E(HF)", "Δ E(SS)", "Δ E(OS)", "Δ E(corr)", "largest Δ pair", "bound"))
     times = [
         (
             entry.name,
@@ -89,8 +104,8 @@ def _lanes(anchor: str, group: Group) -> Section:
     ]
     blocks: list[Block] = [
         Table(
-            f"Differences to {base.name}, Eh; bound: on the error of E(corr), from the run's own certificate",
-            ("result", "backend", *heads),
+            f"Differences to {base.name}; bound: on the error of E(corr), from the run's own certificate",
+            ("result", "backend", "#E(corr) / Eh", *changes),
             rows,
             sortable=True,
         ),
@@ -101,15 +116,16 @@ def _lanes(anchor: str, group: Group) -> Section:
             sortable=True,
         ),
     ]
-    return Section(anchor, "The same calculation, compared", blocks)
+    answer = Tile("largest difference of E(corr) / Eh", size(largest), f"{len(group)} times the same; to {base.name}")
+    return answer, Section(anchor, "The same calculation, compared", blocks)
 
 
-def _series(anchor: str, group: Group) -> Section:
+def _series(anchor: str, group: Group) -> Part:
     """One molecule and method in several bases, with the two-point limit where it is defined."""
     limit, rows = basis_limit(group), list[tuple[Any, ...]]()
     names = [entry.result.orbital_basis.name for entry in group]
     correlation = [entry.result.correlation_energy for entry in group]
-    above = [entry.result.scf_total_energy - group[-1].result.scf_total_energy for entry in group]
+    hartree_fock = [entry.result.scf_total_energy for entry in group]
     for name, entry in zip(names, group, strict=True):
         number = cardinal(name)
         x, functions = number.number if number else "", entry.result.sizes.nao
@@ -119,40 +135,36 @@ def _series(anchor: str, group: Group) -> Section:
         "No basis-set limit is given: that takes two sets of one correlation-consistent family (such as cc-pVTZ and "
         "cc-pVQZ) with neighbouring cardinal numbers, and nothing but that family in the series.",
     )
+    title = group[-1].result.options.correlation.title
+    answer = Tile(f"E({title}, total) / Eh", rows[-1][-2], f"in {names[-1]}, the largest of {len(group)} basis sets")
     if limit is not None:
         scf, lower, upper = limit.largest.scf_total_energy, limit.smaller, limit.larger
-        found = map(energy, (scf, limit.correlation, scf + limit.correlation))
+        found = tuple(map(energy, (scf, limit.correlation, scf + limit.correlation)))
         rows.append((f"limit from {lower}, {upper}", "∞", "", *found, "extrapolated"))
-        names.append("limit")
-        correlation.append(limit.correlation)
+        missing = f"{1000 * (limit.correlation - correlation[-1]):.3f} mEh"
         note = Facts(
             [
                 ("formula", f"(X³ E(X) - Y³ E(Y)) / (X³ - Y³), X = {upper}, Y = {lower}; {limit.formula.source}"),
-                ("missing in the largest basis", f"{1000 * (limit.correlation - correlation[-2]):.3f} mEh"),
+                ("missing in the largest basis", missing),
                 *([("beware", "the pair 2, 3 is too small for more than trends")] if lower == 2 else []),
             ]
         )
-    drawn = [
-        Curve("E(corr)" + (", extrapolated at the right end" if limit else ""), list(enumerate(correlation))),
-        Curve("E(HF) - E(HF, largest basis)", list(enumerate(above))),
-    ]
-    labels = list(enumerate(names))
+        answer = Tile(f"E({title}, limit) / Eh", found[-1], f"from X = {lower}, {upper}; {names[-1]} lacks {missing}")
+        names, correlation, hartree_fock = [*names, "limit"], [*correlation, limit.correlation], [*hartree_fock, scf]
     blocks: list[Block] = [
-        Figure(
-            partial(curves, "Energies along the basis series", drawn, "orbital basis", "energy / Eh", labels),
-            "Correlation energy, and Hartree-Fock energy above that of the largest basis, Eh.",
-        ),
+        series_figure(names, correlation, hartree_fock),
         note,
         Table(
             "Basis series, smallest first",
             ("basis", "#cardinal number", "#functions", "#E(HF) / Eh", "#E(corr) / Eh", "#E(total) / Eh", "result"),
             rows,
+            folded=True,
         ),
     ]
-    return Section(anchor, "Basis series", blocks)
+    return answer, Section(anchor, "Basis series", blocks)
 
 
-def scan_section(anchor: str, group: Group) -> Section:
+def _scan(anchor: str, group: Group) -> Part:
     """The same atoms and method at several geometries, by the coordinate that changes, or in the order given."""
     found = find_coordinate([entry.result.molecule for entry in group])
     values = [float(k) for k in range(1, len(group) + 1)] if found is None else list(found.values)
@@ -162,37 +174,40 @@ def scan_section(anchor: str, group: Group) -> Section:
     xs, results = [f"{x:.{digits}f}" for x, _ in ordered], [entry.result for _, entry in ordered]
     title = results[0].options.correlation.title
     kinds: dict[str, list[float]] = {
-        "HF": [r.scf_total_energy for r in results],
         title: [r.total_energy for r in results],
+        "HF": [r.scf_total_energy for r in results],
     }
     if title == "MP2":
         kinds["SCS-MP2"] = [r.scf_total_energy + r.scs_mp2_correlation_energy for r in results]
-    lowest = min(kinds[title])
+    above = {kind: [KJ_PER_MOL_PER_HARTREE * (e - min(es)) for e in es] for kind, es in kinds.items()}
     rows = [
-        (x, *energies(r), f"{1000 * (r.total_energy - lowest):.4f}", len(r.diagnostics.warnings), entry.name)
-        for x, r, (_, entry) in zip(xs, results, ordered, strict=True)
+        (x, *energies(r), f"{gap:.4f}", len(r.diagnostics.warnings), entry.name)
+        for x, r, gap, (_, entry) in zip(xs, results, above[title], ordered, strict=True)
     ]
-    drawn = [
-        Curve(kind, [(x, 1000 * (e - min(es))) for (x, _), e in zip(ordered, es, strict=True)])
-        for kind, es in kinds.items()
-    ]
+    drawn = [Curve(kind, list(zip(map(float, xs), gaps, strict=True))) for kind, gaps in above.items()]
     notes = []
     if found is None:
         notes.append("No single bond, angle, torsion or distance tells these geometries apart: they are counted.")
     elif found.others:
         notes.append(f"Other coordinates of this kind change as well; the {found.name} changes most.")
-    above = "energy above the lowest of its curve / mEh"
     blocks: list[Block] = [
-        *(Note("info", text) for text in notes),
         Figure(
-            partial(curves, f"Energies along the {axis}", drawn, axis, above),
-            "Total energies above the lowest point of each method, mEh; lines join computed points.",
+            partial(curves, f"Energies along the {axis}", drawn, axis, "energy above the lowest of its curve / kJ/mol"),
+            "Total energies above the lowest point of each method; lines join computed points.",
+            alone=True,
         ),
+        *(Note("info", text) for text in notes),
         Table(
             f"Scan of {len(group)} geometries",
-            (f"#{axis}", "#E(HF) / Eh", "#E(corr) / Eh", "#E(MP2) / Eh", "#above lowest / mEh", "#warnings", "result"),
+            (
+                *(f"#{axis}", "#E(HF) / Eh", "#E(corr) / Eh", f"#E({title}) / Eh", "#above lowest / kJ/mol"),
+                *("#warnings", "result"),
+            ),
             rows,
             sortable=True,
+            folded=True,
         ),
     ]
-    return Section(anchor, "Scan", blocks)
+    best = above[title].index(min(above[title]))
+    answer = Tile(f"lowest at {axis}", xs[best], f"E({title}) {rows[best][3]} Eh; {len(group)} geometries")
+    return answer, Section(anchor, "Scan", blocks)

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from dfmp2.molecule.elements import bonds, radius
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import printable
-from dfmp2.units import ANGSTROM_PER_BOHR
+from dfmp2.units import ANGSTROM_PER_BOHR, KJ_PER_MOL_PER_HARTREE
 
 if TYPE_CHECKING:
     from dfmp2.output.study import Study
 
 WIDTH = 500.0
+LEFT, RIGHT = 64.0, WIDTH - 16.0  # of the area of a plot
 MOST_SERIES = 3  # dash patterns and markers there are
 LEVELS = 10  # shades of the pair map
 DECADES = 4.0  # that its scale spans
@@ -56,10 +57,12 @@ def element(tag: str, *children: str, title: str = "", **attributes: str | float
     return f"<{tag}{written}>{inside}</{tag}>" if inside else f"<{tag}{written}/>"
 
 
-def drawing(width: float, height: float, label: str, parts: Iterable[str]) -> str:
+def drawing(width: float, height: float, label: str, parts: Iterable[str], **attributes: str) -> str:
     """The whole drawing; `label` says in words what it shows."""
     box = f"0 0 {width:g} {height:g}"
-    return element("svg", *parts, viewBox=box, width=width, height=height, role="img", aria_label=label)
+    return element(
+        "svg", *parts, viewBox=box, width=width, height=height, role="img", aria_label=label, title="", **attributes
+    )
 
 
 def _escape(text: str) -> str:
@@ -154,62 +157,85 @@ def curves(
     items = [Curve(item.name, [p for p in item.points if all(map(math.isfinite, p))]) for item in items]
     items = [item for item in items if item.points] or [Curve("no point has an energy", [(0.0, 0.0)])]
     legend = 20.0 * len(items)
-    left, right, top, bottom = 64.0, WIDTH - 16.0, 30.0 + legend, 278.0 + legend
+    top, bottom = 30.0 + legend, 278.0 + legend
     xs, ys = zip(*(point for item in items for point in item.points), strict=True)
-    x_ticks, y_ticks = [] if x_labels else ticks(min(xs), max(xs), 7), ticks(min(ys), max(ys))
     pad = 0.08 * (max(xs) - min(xs)) or 0.5
-    low, high = (min(xs) - pad, max(xs) + pad) if x_labels else (x_ticks[0], x_ticks[-1])
-    to_x, to_y = _scale(low, high, left, right), _scale(y_ticks[0], y_ticks[-1], bottom, top)
-    parts = [_text(14, top - 12, y_name, "small")]
-    for tick in y_ticks:
-        parts.append(_line(left, to_y(tick), right, to_y(tick), "grid"))
-        parts.append(_text(left - 7, to_y(tick) + 4, f"{tick:g}", "small end"))
-    for x, name in x_labels or [(tick, f"{tick:g}") for tick in x_ticks]:
-        parts.append(_line(to_x(x), bottom, to_x(x), bottom + 5, "axis"))
-        parts.append(_text(to_x(x), bottom + 18, name, "small middle"))
-    parts.append(_line(left, bottom, right, bottom, "axis"))
-    parts.append(_text((left + right) / 2, bottom + 38, x_name, "small middle"))
-    if mark is not None and low <= mark[0] <= high:
+    x_ticks = [] if x_labels else ticks(min(xs), max(xs), 7)
+    span = (min(xs) - pad, max(xs) + pad) if x_labels else (x_ticks[0], x_ticks[-1])
+    named = x_labels or [(tick, f"{tick:g}") for tick in x_ticks]
+    parts, to_x, to_y, data = _axes((x_name, span, named), (y_name, ticks(min(ys), max(ys))), top, bottom)
+    if mark is not None and span[0] <= mark[0] <= span[1]:
         parts += [_line(to_x(mark[0]), top, to_x(mark[0]), bottom, "mark"), _text(to_x(mark[0]) + 5, top + 14, mark[1])]
     for place, item in enumerate(items[:MOST_SERIES], start=1):
         y = 16.0 + 20 * (place - 1)
-        parts += [_line(left, y, left + 34, y, f"s{place}"), _marker(place, left + 17, y)]
-        parts.append(_text(left + 42, y + 4, item.name))
+        parts += [_line(LEFT, y, LEFT + 34, y, f"s{place}"), _marker(place, LEFT + 17, y)]
+        parts.append(_text(LEFT + 42, y + 4, item.name))
         path = " ".join(f"{to_x(x):.2f},{to_y(y):.2f}" for x, y in item.points)
         parts.append(element("polyline", points=path, cls=f"s{place}"))
         parts += [_marker(place, to_x(x), to_y(y), f"{item.name}: {x:.8g}, {y:.6g}") for x, y in item.points]
-    return drawing(WIDTH, 330.0 + legend, label, parts)
+    return drawing(WIDTH, 330.0 + legend, label, parts, **data)
 
 
 def sticks(label: str, lines: Sequence[tuple[float, float]], x_name: str, y_name: str) -> str:
     """A spectrum: a stroke of height y at every x, none of them negative."""
-    left, right, top, bottom = 64.0, WIDTH - 16.0, 30.0, 238.0
+    top, bottom = 30.0, 238.0
     x_ticks = ticks(0.0, max((x for x, _ in lines), default=1.0), 7)
     y_ticks = ticks(0.0, max((_length(y) for _, y in lines), default=1.0))
-    to_x, to_y = _scale(x_ticks[0], x_ticks[-1], left, right), _scale(y_ticks[0], y_ticks[-1], bottom, top)
-    parts = [_text(14, top - 12, y_name, "small"), _text((left + right) / 2, bottom + 38, x_name, "small middle")]
-    for tick in y_ticks:
-        parts.append(_line(left, to_y(tick), right, to_y(tick), "grid"))
-        parts.append(_text(left - 7, to_y(tick) + 4, f"{tick:g}", "small end"))
-    for tick in x_ticks:
-        parts.append(_line(to_x(tick), bottom, to_x(tick), bottom + 5, "axis"))
-        parts.append(_text(to_x(tick), bottom + 18, f"{tick:g}", "small middle"))
-    parts.append(_line(left, bottom, right, bottom, "axis"))
+    along = x_name, (x_ticks[0], x_ticks[-1]), [(tick, f"{tick:g}") for tick in x_ticks]
+    parts, to_x, to_y, _ = _axes(along, (y_name, y_ticks), top, bottom)
     parts += [_line(to_x(x), bottom, to_x(x), to_y(y), "mark", title=f"{x:.1f}, {y:.4g}") for x, y in lines]
     return drawing(WIDTH, bottom + 52, label, parts)
 
 
-def scan_curve(study: Study) -> str:
-    """The curve of a scan as an SVG file: energy above the lowest point, a stroke at the estimated minimum.
+def _axes(
+    along: tuple[str, tuple[float, float], Iterable[tuple[float, str]]],
+    up: tuple[str, Sequence[float]],
+    top: float,
+    bottom: float,
+) -> tuple[list[str], Callable[[float], float], Callable[[float], float], dict[str, str]]:
+    """Both axes, the scales along them, and what `page.js` needs to draw the vertical one in another unit.
+
+    Parameters
+    ----------
+    along : name of the horizontal axis, its ends, and what stands where below it
+    up : name and ticks of the vertical one
+    """
+    (x_name, span, x_labels), (y_name, y_ticks) = along, up
+    to_x, to_y = _scale(*span, LEFT, RIGHT), _scale(y_ticks[0], y_ticks[-1], bottom, top)
+    lines = [_line(LEFT, to_y(tick), RIGHT, to_y(tick), "grid") for tick in y_ticks]
+    numbers = [_text(LEFT - 7, to_y(tick) + 4, f"{tick:g}", "small end") for tick in y_ticks]
+    parts = [_text(14, top - 12, y_name, "small up"), element("g", *lines, *numbers, cls="ticks")]
+    for x, name in x_labels:
+        parts.append(_line(to_x(x), bottom, to_x(x), bottom + 5, "axis"))
+        parts.append(_text(to_x(x), bottom + 18, name, "small middle"))
+    parts.append(_line(LEFT, bottom, RIGHT, bottom, "axis"))
+    parts.append(_text((LEFT + RIGHT) / 2, bottom + 38, x_name, "small middle"))
+    ends = f"{y_ticks[0]:g} {y_ticks[-1]:g} {bottom:g} {top:g} {LEFT:g} {RIGHT:g}"
+    return parts, to_x, to_y, {"data_axis": ends}
+
+
+def scan_drawing(study: Study) -> str:
+    """The curves of a scan, each above its lowest point, and a stroke at the estimated minimum.
 
     Points that failed are missing. With no point at all the drawing says so.
     """
     name, column = next(iter(study.table.items()))
-    points = sorted(zip(column.values, study.table["relative_energy"].values, strict=True))
+    method = next((run.options.correlation.title for run in study.runs.values()), study.title)
+    above = {method: study.table["relative_energy"].values}
+    if "scf_total_energy" in study.table:
+        energies = study.table["scf_total_energy"].values
+        lowest = min(filter(math.isfinite, energies), default=0.0)
+        above["HF"] = [(energy - lowest) * KJ_PER_MOL_PER_HARTREE for energy in energies]
     found = study.values.get("minimum_quartic") or study.values.get("minimum_parabola")
     mark = None if found is None else (found.value, f"minimum {found.value:.5g}")
     x_name = name.replace("_", " ") + (f" / {column.units}" if column.units else "")
-    svg = curves(study.title, [Curve(study.title, points)], x_name, "E(MP2 total) - lowest / kJ/mol", mark=mark)
+    drawn = [Curve(kind, sorted(zip(column.values, values, strict=True))) for kind, values in above.items()]
+    return curves(study.title, drawn, x_name, "energy above the lowest of its curve / kJ/mol", mark=mark)
+
+
+def scan_curve(study: Study) -> str:
+    """The drawing of a scan as an SVG file."""
+    svg = scan_drawing(study)
     start, rest = svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).split(">", 1)
     style = element("style", Path(__file__).with_name("page.css").read_text(encoding="utf-8"))
     return f'{start}>{style}<rect class="under" width="100%" height="100%"/>{rest}\n'
@@ -273,23 +299,28 @@ OTHER_FILL = "#cdd8c9"
 
 
 def draw_molecule(molecule: Molecule) -> str:
-    """Sticks and labelled balls, seen about along the shortest principal axis."""
+    """Sticks and labelled balls, seen about along the shortest principal axis; `molecule.js` turns them.
+
+    For it each ball has its number and its place, each stick its two balls, and the drawing its scale.
+    """
     width, height, margin = 520.0, 340.0, 30.0
     shown = min(molecule.natom, MOST_DRAWN)
     positions = orient(molecule.coordinates[:shown] * ANGSTROM_PER_BOHR)
-    low, high = positions[:, :2].min(axis=0), positions[:, :2].max(axis=0)
+    low, high = positions.min(axis=0), positions.max(axis=0)
     span = np.maximum(high - low, 1e-9)
     scale = float(min((width - 2 * margin) / span[0], (height - 2 * margin) / span[1], 95.0))  # units per angstrom
-    below = span[1] * scale + 2 * margin
-    points = (positions[:, :2] - (low + high) / 2) * scale * (1.0, -1.0) + (width / 2, below / 2)
+    below = max(span[1] * scale + 2 * margin, 0.5 * height)  # room to turn a flat one
+    places = (positions - (low + high) / 2) * scale * (1.0, -1.0, 1.0)
+    points = places[:, :2] + (width / 2, below / 2)
     order = np.argsort(positions[:, 2], kind="stable").tolist()  # the farthest first, so that nearer balls cover it
     sticks: dict[int, list[str]] = {k: [] for k in order}
     for i, j in bonds(molecule.symbols[:shown], positions, molecule.ghost[:shown]):
-        (x1, y1), (x2, y2) = points[i].tolist(), points[j].tolist()
-        stick = _line(x1, y1, x2, y2, "bond", stroke_width=max(2.0, min(5.0, scale / 5)))
+        (x1, y1), (x2, y2), thick = points[i].tolist(), points[j].tolist(), max(2.0, min(5.0, scale / 5))
+        stick = _line(x1, y1, x2, y2, "bond", stroke_width=thick, data_ends=f"{i} {j}")
         sticks[min(i, j, key=order.index)].append(stick)
-    parts = [part for k in order for part in (*sticks[k], _ball(molecule, k, points[k], scale))]
-    return drawing(width, below, f"Drawing of {molecule.formula}, {shown} of {molecule.natom} centres", parts)
+    parts = [part for k in order for part in (*sticks[k], _ball(molecule, k, points[k], places[k], scale))]
+    label = f"Drawing of {molecule.formula}, {shown} of {molecule.natom} centres"
+    return drawing(width, below, label, parts, cls="molecule", data_scale=f"{scale:.6g}")
 
 
 def orient(positions: Array) -> Array:
@@ -317,13 +348,13 @@ def orient(positions: Array) -> Array:
     return np.asarray(view @ (about_x @ about_y).T)
 
 
-def _ball(molecule: Molecule, k: int, point: Array, scale: float) -> str:
-    x, y = map(float, point)
+def _ball(molecule: Molecule, k: int, point: Array, place: Array, scale: float) -> str:
     symbol, ghost = molecule.symbols[k], molecule.ghost[k]
     size = min(23.0, max(4.0, scale * (0.22 + 0.26 * radius(symbol))))
     kind = {"cls": "atom ghost"} if ghost else {"cls": "atom", "fill": FILLS.get(symbol, OTHER_FILL)}
-    ball = element("circle", title=f"{k + 1} {'ghost ' if ghost else ''}{symbol}", cx=x, cy=y, r=size, **kind)
-    if size < SMALLEST_LABELLED:
-        return ball
-    small, drop = ("", 5.0) if size >= 13 else (" mid", 4.0)
-    return ball + _text(x, y + drop, molecule.labels[k], f"symbol{small}{' ghostly' if ghost else ''}")
+    parts = [element("circle", r=size, **kind)]
+    if size >= SMALLEST_LABELLED:
+        small, drop = ("", 5.0) if size >= 13 else (" mid", 4.0)
+        parts.append(_text(0, drop, molecule.labels[k], f"symbol{small}{' ghostly' if ghost else ''}"))
+    where = {"transform": f"translate({point[0]:.2f} {point[1]:.2f})", "data_at": " ".join(f"{x:.4f}" for x in place)}
+    return element("g", *parts, title=f"{k + 1} {'ghost ' if ghost else ''}{symbol}", data_atom=str(k), **where)

@@ -1,0 +1,155 @@
+"""What is said about a study, and the table of several results, as text and on the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from dfmp2.mp2.result import MP2Result
+from dfmp2.output.document import ABSENT, Block, Figure, Note, Section, Table, counted, fixed
+from dfmp2.output.html.svg import Curve, curves, scan_drawing, sticks
+from dfmp2.output.report import budget_blocks, energies, level_name
+
+if TYPE_CHECKING:
+    from dfmp2.output.study import Column, Study
+
+HEADINGS = {  # of the columns of a study whose name is long
+    "scf_total_energy": "E(SCF)",
+    "mp2_same_spin_correlation_energy": "E(SS)",
+    "mp2_opposite_spin_correlation_energy": "E(OS)",
+    "mp2_correlation_energy": "E(corr)",
+    "mp2_total_energy": "E(MP2)",
+    "relative_energy": "E - lowest",
+    "homo_lumo_gap": "gap",
+    "scf_iterations": "cycles",
+    "exit_code": "code",
+    "correlation_energy": "E(corr)",
+    "total_energy": "E",
+    "ir_intensity": "IR intensity",
+    "rms_displacement": "rms moved",
+    "max_displacement": "max moved",
+}
+CONVERTED = {"_kj_per_mol": "kJ/mol", "_kcal_per_mol": "kcal/mol"}  # end of a name -> unit of the same energy
+DIGITS = {  # by the unit, or by the name of a column
+    **{"rms_displacement": ".6f", "max_displacement": ".6f"},
+    **{"hartree": ".10f", "kJ/mol": ".4f", "kcal/mol": ".4f", "hartree/bohr": ".7f"},
+    **{"cm^-1": ".1f", "km/mol": ".2f", "u": ".4f", "mdyn/angstrom": ".4f", "J/(mol K)": ".3f"},
+}
+
+
+def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Table:
+    """A row for each result; `anchors` are those of the results that are shown in full.
+
+    As text, what all of them share stands above the table.
+    """
+    rows = []
+    for name, r in results.items():
+        method, core = f"{level_name(r)}{r.reference.kind.upper()}", r.sizes.frozen_core
+        ended = r.reference.cycles, fixed(r.timings.total), f"{r.backend}, {r.precision}"
+        rows.append(((name, anchors.get(name, "")), r.molecule.formula, method, core, *energies(r), *ended))
+    heads = ["result", "formula", "method", "#core", "#E(HF) / Eh", "#E(corr) / Eh", "#E(total) / Eh"]
+    alike = {k: str(rows[0][k]) for k in (1, 2, 3) if len(rows) > 1 and len({row[k] for row in rows}) == 1}
+    for k in alike:
+        heads[k] = f"~{heads[k].lstrip('#')}"
+    if 3 in alike:
+        alike[3] = counted(int(alike[3]), "frozen core orbital")
+    return Table(", ".join(alike.values()), (*heads, "#cycles", "#time / s", "~backend"), rows, sortable=True)
+
+
+def of_study(study: Study, anchors: Mapping[str, str] = MappingProxyType({})) -> list[Section]:
+    """What a study found, as stored, and its runs."""
+    missing = [Note("warning", "INCOMPLETE: not everything that was asked for has been run")]
+    drawn = _drawn(study) if study.table else []
+    blocks: list[Block] = [*([] if study.complete else missing), *drawn]
+    if study.values:
+        blocks.append(_values(study))
+    blocks += study.notes
+    if study.table:
+        blocks.append(_table(study.table, folded=study.kind in ("scan", "cbs", "optimization")))
+    budget = study.error_budget
+    blocks += [] if budget is None else budget_blocks(budget)
+    runs, said = overview(study.runs, anchors), []
+    if study.kind == "frequencies":
+        said = [f"{counted(len(study.runs), 'run')}: reference, and plus and minus for each coordinate of each atom."]
+        runs = runs._replace(details=True)
+    groups = Section("overview", "Runs (groups runs/NAME of the file)", [*said, runs])
+    return [Section("study", "Results", blocks), groups]
+
+
+def _drawn(study: Study) -> list[Figure]:
+    """The curve of a scan, the energies of both basis sets, how an optimisation converged, the infrared spectrum."""
+    table = {name: column.values for name, column in study.table.items()}
+    if study.kind == "scan":
+        return [
+            Figure(partial(scan_drawing, study), "Energies along the scan; lines join computed points.", alone=True)
+        ]
+    if study.kind == "cbs":
+        correlation = table.get("correlation_energy", table.get("mp2_correlation_energy", ()))
+        return [series_figure(table["basis"], correlation, table["scf_total_energy"])]
+    if study.kind == "optimization":
+        steps = range(len(table["step"]))
+        drawn = [
+            Curve(said, [(k, math.log10(table[name][k])) for k in steps if table[name][k] > 0])
+            for name, said in (
+                ("max_gradient", "largest gradient of an atom / Eh/bohr"),
+                ("rms_gradient", "root mean square of the gradients / Eh/bohr"),
+                ("max_displacement", "largest displacement / angstrom"),
+            )
+        ]
+        draw = partial(curves, "Convergence of the geometry", drawn, "step", "log10 of the value")
+        return [Figure(draw, "Gradients and displacements at each step, powers of ten.", alone=True)]
+    if study.kind == "frequencies":
+        found = zip(table["wavenumber"], table["ir_intensity"], strict=True)
+        lines = [(wavenumber, intensity) for wavenumber, intensity in found if wavenumber > 0]
+        draw = partial(sticks, "Infrared spectrum", lines, "wavenumber / cm^-1", "intensity / km/mol")
+        return [Figure(draw, "Harmonic infrared spectrum; imaginary modes are left out.", alone=True)]
+    return []
+
+
+def series_figure(names: Sequence[str], correlation: Sequence[float], hartree_fock: Sequence[float]) -> Figure:
+    """E(corr) and E(HF) along basis sets, the limit, where there is one, at the right end; Eh."""
+    drawn = [
+        Curve("E(corr)", list(enumerate(correlation))),
+        Curve("E(HF) - E(HF) at the right end", [(k, e - hartree_fock[-1]) for k, e in enumerate(hartree_fock)]),
+    ]
+    draw = partial(
+        curves, "Energies along the basis series", drawn, "orbital basis", "energy / Eh", list(enumerate(names))
+    )
+    return Figure(draw, "Correlation energy, and Hartree-Fock energy above the one at the right end.", alone=True)
+
+
+def _values(study: Study) -> Table:
+    """The numbers of a study; those that are one energy in several units are one row."""
+    values = study.values
+    ends = [end for end in CONVERTED if any(name.endswith(end) for name in values)]
+    rows = []
+    for name, item in values.items():
+        if not name.endswith(tuple(ends)):
+            others = (values.get(f"{name}{end}") for end in ends)
+            said = ("" if other is None else cell(other.value, other.units) for other in others)
+            unit = item.units.replace("hartree", "Eh")
+            rows.append((name.replace("_", " "), cell(item.value, item.units), unit, *said, item.description))
+    return Table("", ("quantity", "#value", "unit", *(f"#{CONVERTED[end]}" for end in ends), "~meaning"), rows)
+
+
+def _table(columns: Mapping[str, Column], *, folded: bool) -> Table:
+    """The table of a study."""
+    heads, cells = [], []
+    for name, column in columns.items():
+        sign = "" if all(isinstance(x, str) for x in column.values) else "#"
+        unit = f" / {column.units.replace('hartree', 'Eh')}" if column.units else ""
+        heads.append(f"{sign}{HEADINGS.get(name, name.replace('_', ' '))}{unit}")
+        cells.append([cell(x, column.units, name) for x in column.values])
+    rows = list(zip(*cells, strict=True))
+    return Table("Values" if folded else "", heads, rows, sortable=True, folded=folded)
+
+
+def cell(value: str | float, units: str, name: str = "") -> str:
+    """A value of a study, with the digits that its unit, or its name, has."""
+    if isinstance(value, str):
+        return value
+    form = ".1e" if 0 < abs(value) < 1e-6 else DIGITS.get(name, DIGITS.get(units, ".8g"))
+    return f"{value:{form}}" if math.isfinite(value) else ABSENT
