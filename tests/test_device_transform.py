@@ -26,8 +26,8 @@ from dfmp2.planning import memory, plan, rates
 from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.trainium.backend import NkiBackend
-from dfmp2.trainium.calls import program_of, programs, transform_calls
-from dfmp2.trainium.costs.prediction import predict_transform, transform_traffic
+from dfmp2.trainium.calls import program_of, programs, transform_calls, transform_traffic
+from dfmp2.trainium.costs.prediction import predict_transform
 from dfmp2.trainium.launch import executors
 from dfmp2.trainium.launch.cores import CoresBackend
 from dfmp2.trainium.launch.executors import InterpreterExecutor
@@ -162,9 +162,7 @@ def test_what_cannot_run_is_refused_before_the_scf():
     backend, work = NkiBackend("k", InterpreterExecutor()), Workload(100, 128, 128, (Spin(9, 9, 90),), "mixed", 100)
     with pytest.raises(UnsupportedByBackend, match="there is nothing to correlate; use an nki lane"):
         plan.require_device(backend, replace(work, spins=()), 10**12)
-    with pytest.raises(
-        UnsupportedByBackend, match=r"--transform device: ao_to_mo: .* bytes: .*use --transform host"
-    ):
+    with pytest.raises(UnsupportedByBackend, match=r"--transform device: ao_to_mo: .* bytes: .*use --transform host"):
         plan.require_device(backend, replace(work, nao=2000), 10**12)
 
 

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from dfmp2.backends.base import Prediction, Shape
 from dfmp2.errors import KernelError
 from dfmp2.trainium import layout
-from dfmp2.trainium.calls import Call, one_bucket, transform_calls
+from dfmp2.trainium.calls import one_bucket, transform_calls, transform_traffic
 from dfmp2.trainium.costs import catalogue
-from dfmp2.trainium.costs.catalogue import FLOAT32, Price, price
+from dfmp2.trainium.costs.catalogue import Price, price
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions, Chip, find_chip
 from dfmp2.trainium.layout import blocks_by_core, largest_share, pair_channels
 
@@ -191,13 +190,3 @@ def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Transforma
         neffs=done.neffs,
         up=up,
     )
-
-
-def transform_traffic(calls: Sequence[Call]) -> int:
-    """Bytes that go up: fitted integrals once for all spins, orbitals of each."""
-    firsts = [call for call in calls if call.kernel == "ao_to_mo"]
-    blocks = sum(call.count for call in firsts)
-    pieces = sum(call.count for call in calls) // blocks if blocks else 0
-    a, c_occ, c_vir = (prod(firsts[0].arguments[name].shape) for name in ("a", "c_occ", "c_vir"))
-    elements: int = pieces * a + blocks * c_occ + len(firsts) * c_vir
-    return FLOAT32 * elements
