@@ -16,7 +16,7 @@ what is there already, and what is pushed out behind are slices of padding.
   before  (edge*128, S, columns)   what the call before returned
   returns (edge*128, S, columns)   a block of B as pair_energy.py reads it, with `stored` = S slices
 Limits: NT <= 15, since a slice of A has 2 GiB beyond.
-Budget of a slice, medium (NT 4, edge 8): 2,048 + 32 products, 73 copies; 134 MB of A in runs of 8 kB, 0.53 ms (trn1),
+Budget of a slice, medium (NT 4, edge 8): 2,048 + 32 products, 72 copies; 134 MB of A in runs of 8 kB, 0.55 ms (trn1),
 which hide 0.21 ms of the Tensor Engine: 8 columns of C_occ cost as much as 64. A is read again for every block.
 Documented (pages of the AWS Neuron documentation): products into separate columns of a PSUM tile
 (nki/api/generated/nki.isa.nc_matmul), and reads of it with a stride (nki/deep-dives/nki-aps).
