@@ -225,6 +225,14 @@ def transform_calls(
     )
 
 
+def product_call(batches: int, contracted: int, rows: int, columns: int) -> Call:
+    """The call that multiplies (batches, contracted, rows) and (batches, contracted, columns), as it pads them."""
+    k, m, n = map(layout.tile_columns, (contracted, rows, columns))
+    tensors = {"a": Tensor((batches * k, m)), "b": Tensor((batches * k, n))}
+    given = {**tensors, "batches": batches} if batches > 1 else tensors
+    return _call("products", "gemm_batch" if batches > 1 else "gemm", given, 1)
+
+
 def predecessor_calls(nocc: int, nvir: int, naux: int) -> tuple[Call, ...]:
     """One call of each predecessor at the padded sizes of a shape, where it fits one call (nvir at most 512)."""
     n, slices = layout.padded_nvir(nvir), layout.padded_naux(naux) // P

@@ -17,13 +17,13 @@ Nothing here was measured on a device.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from dfmp2.backends.base import Prediction, Shape
 from dfmp2.errors import KernelError
 from dfmp2.trainium import layout
-from dfmp2.trainium.calls import Call, one_bucket, transform_calls
+from dfmp2.trainium.calls import Call, one_bucket, product_call, transform_calls
 from dfmp2.trainium.costs import catalogue
 from dfmp2.trainium.costs.catalogue import FLOAT32, Price, price
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions, Chip, find_chip
@@ -195,6 +195,20 @@ def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Transforma
         up=up,
         down=down,
     )
+
+
+def predict_product(sizes: tuple[int, int, int, int], chip: Chip) -> Prediction:
+    """One call for (batches, contracted, rows, columns): operands go up once, the result comes back."""
+    try:
+        call = product_call(*sizes)
+        done = price("plain", [call], prod(sizes), chip, Assumptions())
+    except KernelError as error:
+        return Prediction(chip.name, LANES[0], available=chip.hbm, obstacle=str(error))
+    sent, written = FLOAT32 * sum(prod(call.arguments[x].shape) for x in "ab"), done.parts[0].account.bytes_written
+    launched, memory = dispatch(LANES[0], [done], sent, sent, written), (sent + written, chip.hbm)
+    times = done.makespan / NS, launched.calls / MS, launched.link / MS
+    made = Prediction(chip.name, LANES[0], *times, 1, 1, *memory, uploaded=sent, queued=launched.queued / MS)
+    return replace(made, usual=done.at(catalogue.USUAL) / NS, slowest=done.at(catalogue.SLOWEST) / NS)
 
 
 def transform_traffic(calls: list[Call]) -> tuple[int, int]:
