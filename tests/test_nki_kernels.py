@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from scipy.linalg import solve_triangular
 
 from dfmp2.backends.untransformed import UntransformedTensor
 from dfmp2.trainium import calls, layout
@@ -271,6 +270,15 @@ def test_one_source_for_all_releases_and_chips(target, release):
     assert (deviations(found, oracle(s, 2, True))[0] < 3e-7).all()
 
 
+def energies_of(settings, t, some_occ, occ, vir):
+    """e_ij (i of some_occ, j) by `mp2_energy`; t (ic*nvir, nocc*nvir)."""
+    rows = layout.row_tile(vir.size)
+    neg = np.broadcast_to(-(some_occ[:, None] + occ).ravel(), (rows, some_occ.size * occ.size)).copy()
+    given = {"t": t, "eu": vir[:, None] + vir, "neg": neg, "identity": np.eye(rows)}
+    out = launch(settings, "pair_checks", "mp2_energy", **given, ic=some_occ.size, nocc=occ.size)
+    return out.sum(axis=0, dtype=np.float64)
+
+
 ARITHMETIC = pytest.mark.parametrize(
     ("settings", "tolerance"), [(Settings(), 2e-6), (ALGEBRA, 1e-12)], ids=["float32", "exact"]
 )
@@ -286,30 +294,6 @@ def assert_close(found, expected, tolerance):
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
-@ARITHMETIC
-def test_matrix_products(settings, tolerance):
-    rng = np.random.default_rng(1)
-    a, b = rng.standard_normal((256, 256)), rng.standard_normal((256, 1100))
-    assert_close(launch(settings, "products", "gemm", a=a, b=b), a.T @ b, tolerance)
-    assert_close(
-        launch(settings, "products", "gemm_batch", a=a, b=b, batches=2),
-        np.vstack([a[:128].T @ b[:128], a[128:].T @ b[128:]]),
-        tolerance,
-    )
-    assert_close(launch(settings, "products", "syrk", a=a, identity=np.eye(128)), a.T @ a, tolerance)
-
-
-@ARITHMETIC
-def test_blocked_triangular_solve(settings, tolerance):
-    rng = np.random.default_rng(2)
-    lower = np.tril(rng.standard_normal((384, 384))) * 0.02 + np.eye(384)
-    b = rng.standard_normal((384, 300))
-    tiles = [lower[k : k + 128, k : k + 128] for k in range(0, 384, 128)]
-    inverse = np.vstack([solve_triangular(tile, np.eye(128), lower=True).T for tile in tiles])
-    found = launch(settings, "products", "trsm", l_t=np.ascontiguousarray(lower.T), inverse_t=inverse, b=b)
-    assert_close(found, solve_triangular(lower, b, lower=True), tolerance)
-
-
 @pytest.mark.parametrize("nvir", [20, 129, 448])
 def test_three_kernels_give_one_pair_energy(nvir):
     s = space(2, nvir, 140)
@@ -323,11 +307,8 @@ def test_three_kernels_give_one_pair_energy(nvir):
     twin = pair_energy_twin(s.b[:1], s.b[1:], s.occ[:1], s.occ[1:], s.vir, s.vir, np.float64)
     np.testing.assert_allclose(fused, block, rtol=1e-12)
     np.testing.assert_allclose(fused, np.ravel(twin), rtol=1e-12)
-    rows = max(size for size in range(1, 129) if nvir % size == 0)
-    sums = s.vir[:, None] + s.vir[None, :]
-    given = {"t": s.b[0] @ s.b[1].T, "eu": sums, "neg": neg[:rows].copy(), "identity": np.eye(rows)}
-    energy = launch(ALGEBRA, "pair_checks", "mp2_energy", **given, ic=1, nocc=1).sum()
-    assert energy == pytest.approx(2 * fused[0] - fused[1], rel=1e-12)
+    (energies,) = energies_of(ALGEBRA, s.b[0] @ s.b[1].T, s.occ[:1], s.occ[1:], s.vir)
+    assert energies == pytest.approx(2 * fused[0] - fused[1], rel=1e-12)
 
 
 def fitted_problem(seed=4, naux=20, nao=150):
@@ -351,17 +332,25 @@ def test_transform_makes_the_blocks_that_the_host_packs(settings, tolerance):
         assert_close(found, block, tolerance)
 
 
-def test_transform_in_tensors_of_a_few_tiles(monkeypatch):
-    a, c_occ, c_vir = fitted_problem()  # two tiles of basis functions
-    monkeypatch.setattr(layout, "TENSOR", 4 * 128**3 * 2)
+@pytest.mark.parametrize("most", [1, 2])
+def test_transform_in_pieces_keeps_the_order_of_fitting_functions(monkeypatch, most):
+    """Three slices of fitting functions and one of padding, one or two to a call; two spins."""
+    rng = np.random.default_rng(5)
+    raw = rng.standard_normal((300, 30, 30))
+    a, c = raw + raw.transpose(0, 2, 1), rng.standard_normal((30, 30))
+    monkeypatch.setattr(layout, "PRODUCTS", most * 128)
     launched = []
     executor = InterpreterExecutor(ALGEBRA)
     monkeypatch.setattr(executor, "upload", lambda array: launched.append(array.shape) or array)
-    (blocks,) = transform([untransformed(a, c_occ, c_vir)], executor)
-    assert launched.count((128**2, 2, 128)) == 2
-    expected = list(layout.pack_b(transform_twin(a, c_occ, c_vir, np.float64), dtype=np.float64))
-    for found, block in zip(blocks, expected, strict=True):
-        assert_close(found, block, 1e-12)
+    spins = [(c[:, :9], c[:, 9:]), (c[:, :3], c[:, 3:])]
+    found = transform([untransformed(a, *spin) for spin in spins], executor)
+    assert [shape for shape in launched if len(shape) == 3 and shape[1] == 129] == [(most * 128, 129, 128)] * (
+        4 // most
+    )
+    for blocks, spin in zip(found, spins, strict=True):
+        expected = list(layout.pack_b(transform_twin(a, *spin, np.float64), dtype=np.float64))
+        for block, host in zip(blocks, expected, strict=True):
+            assert_close(block, host, 1e-12)
 
 
 @pytest.mark.parametrize(("nvir", "naux"), [(385, 400), (128, 8192), (600, 1024), (250, 1000)])

@@ -1,7 +1,7 @@
 """Plain twins of the kernels: the same results from whole matrices, in the working precision or in float64.
 
 pair_energy   T_ab = sum_P B_iaP B_jbP     R = 1 / (e_a + e_b - e_i - e_j)     J = sum T^2 R     K = sum T T^t R
-transform     B_iaP = sum_mu nu A_P(mu, nu) C_occ(mu, i) C_vir(nu, a), occupied index first (K1 and K2)
+transform     B_iaP = sum_mu nu A_P(mu, nu) C_occ(mu, i) C_vir(nu, a), occupied index first (K12)
 """
 
 from __future__ import annotations

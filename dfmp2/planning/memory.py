@@ -35,7 +35,8 @@ SOLVE_BYTES = 16 * 10**6  # of B a worker solves at a time (dfmp2.integrals.metr
 PIECE_BYTES = 10**6  # of raw integrals that a worker reads at a time from the disk
 CHECK_MODULES = 8 * 10**6  # of PySCF that only the check loads, and of HDF5
 CHECK_SHELL = 11  # functions of the largest fitting shell: h
-DEVICE_TILE = 128  # rows of a tile on a device, and fitting functions that go up together
+DEVICE_TILE = 128  # rows of a tile on a device, and fitting functions of a slice
+DEVICE_PIECE = 2**30  # bytes of fitted integrals that go up together, where that is one slice or more
 EXACT_BLOCK = 32 * 10**6  # of four-centre integrals (dfmp2.integrals.four_center)
 EXACT_WORK = 16 * 10**6  # of a worker that adds them up
 CERTIFICATE_LEFT = 24 * 10**6  # PySCF's modules of exact J, K and integrals, and what they leave (18 to 26 measured)
@@ -392,12 +393,12 @@ def without_pairs(found: MemoryPlan, work: Workload) -> MemoryPlan:
 
 def device_host_bytes(work: Workload) -> int:
     """Bytes the host holds where a device makes B of fitted integrals over basis functions: these, and beside them the
-    metric, a batch that goes up, or B of the certificate's sample."""
+    metric, a piece that goes up, or B of the certificate's sample."""
     tiles, groups = -(-work.nao // DEVICE_TILE), -(-work.naux // DEVICE_TILE)
     integrals = work.naux * work.pairs_of_functions * FLOAT64
     metric = 2 * work.naux**2 * FLOAT64 + work.block_functions * work.pairs_of_functions * FLOAT64
-    batch = DEVICE_TILE * FLOAT64 * (work.nao**2 + (tiles * DEVICE_TILE) ** 2 * 3 // 2)
-    halves = sum(groups * tiles * DEVICE_TILE**2 * (s.nocc + DEVICE_TILE) * FLOAT32 for s in work.spins)
+    packed = DEVICE_TILE * (tiles * DEVICE_TILE) ** 2 * FLOAT32  # of a slice of fitting functions
+    piece = DEVICE_TILE * work.nao**2 * FLOAT64 + max(packed, min(groups * packed, DEVICE_PIECE))
     b = work.elements * work.naux * FLOAT64
     frontier = 2 * work.frontier_elements * work.naux * FLOAT64
-    return integrals + max(metric + 2 * SOLVE_BYTES, batch + halves + b // 2, 2 * b, frontier)
+    return integrals + max(metric + 2 * SOLVE_BYTES, piece + b // 2, 2 * b, frontier)

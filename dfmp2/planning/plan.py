@@ -283,7 +283,7 @@ def _seconds(
     certificate: CertificatePlan | None,
     gradient: GradientMemory | None,
 ) -> Timings:
-    """Predicted times of a run; where the device makes B: more columns to fit, and K1 and K2 in place of products."""
+    """Predicted times of a run; where the device makes B: more columns to fit, and its program in place of products."""
     found = time.seconds(work, known, moved, disk or BUILT_IN, gradient)
     if certificate is not None:
         more = time.certificate_seconds(work, certificate.dense, certificate.rows, certificate.passes, known)

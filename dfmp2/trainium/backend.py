@@ -4,13 +4,14 @@ B is padded, packed and uploaded once, in blocks of 8 occupied orbitals; every b
 float32 partial sums are added in float64 on the host, in a fixed order. The kernels return J and K for
 D = e_a + e_b - e_i - e_j > 0, so direct = -J and exchange = -K. There is no float64 on the device.
 
-B may also be made on the device (K1 and K2), of fitted integrals that are rounded to float32 here:
+B may also be made on the device (K12), of fitted integrals that are rounded to float32 here:
 
     B_iaP = sum_mu nu A_P(mu, nu) C_occ(mu, i) C_vir(nu, a)        A_P fitted in float64
 
-A batch of 128 A_P goes up once for all spins, in tensors of at most 2 GiB. Between K1 and K2 the host puts the outputs
-of all batches below each other, orbital after orbital, for 8 occupied orbitals at a time. All spins have the columns of
-the one with most virtual orbitals, so that they share both programs, and the programs of the pair energies as well.
+The slices of 128 A_P go up piece by piece, once for all spins, the last first; a call takes a piece and 8 occupied
+orbitals, and puts its slices of B in front of those that the call before it returned, which never leave the device. All
+spins have the columns of the one with most virtual orbitals, so that they share the programs, and those of the pair
+energies as well.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from dfmp2.errors import UnsupportedByBackend
 from dfmp2.trainium import layout
 from dfmp2.trainium.calls import CHIP, KERNELS, PairForm, programs, variants
 from dfmp2.trainium.launch.executors import Executor
-from dfmp2.trainium.layout import BANK, EDGE, GROUP, Array, P
+from dfmp2.trainium.layout import BANK, EDGE, Array, P
 from dfmp2.trainium.tensors import NkiTensors
 
 SOURCE = f"{KERNELS}.transform"
@@ -43,36 +44,25 @@ def transform(tensors: Sequence[UntransformedTensor], executor: Executor) -> lis
     """
     a, nao = tensors[0].a, len(tensors[0].c_occ)
     tiles, slices = -(-nao // P), layout.padded_naux(len(a)) // P
-    rows = layout.tiles_at_once(tiles)
     columns = layout.tile_columns(layout.padded_nvir(max(t.shape[1] for t in tensors)))
-    groups = [[executor.upload(pack_orbitals(part, GROUP)) for part in _parts(t.c_occ, GROUP)] for t in tensors]
-    virtual = [executor.upload(pack_orbitals(t.c_vir, columns)) if columns else None for t in tensors]
-    halves: list[list[list[NDArray[Any]]]] = [[[] for _ in own] for own in groups]  # spin, group of orbitals, batch
-    for k in range(slices):
-        fitted = unpacked(a[k * P : (k + 1) * P], nao)
-        for first in range(0, tiles, rows):
-            batch = executor.upload(pack_fitted(fitted, tiles, first, rows))
-            for own, found in zip(groups, halves, strict=True):
-                for c_occ, half in zip(own, found, strict=True):
-                    x = executor.launch(SOURCE, "half_transform", {"a": batch, "c_occ": c_occ})
-                    half.append(x[: (tiles - first) * P].transpose(1, 0, 2))
-
-    def full(first: int, found: list[list[NDArray[Any]]], c_vir: Any) -> Any:
-        at, pieces = first % GROUP, -(-tiles // rows)
-        parts = [half[at : at + EDGE] for half in found[first // GROUP]]
-        x = np.concatenate([np.concatenate(parts[k : k + pieces], axis=1) for k in range(0, len(parts), pieces)])
-        given = {"x": executor.upload(x.reshape(-1, P)), "c_vir": c_vir, "edge": EDGE}
-        stored = layout.stored_slices(columns, slices * P)
-        return executor.keep(SOURCE, "full_transform", {**given, "stored": stored})
-
-    return [
-        tuple(full(first, found, c_vir) for first in range(0, tensor.shape[0], EDGE)) if columns else ()
-        for tensor, found, c_vir in zip(tensors, halves, virtual, strict=True)
+    if not columns:
+        return [()] * len(tensors)
+    once, stored = layout.slices_at_once(tiles, slices), layout.stored_slices(columns, slices * P)
+    virtual = [executor.upload(pack_orbitals(t.c_vir, columns)) for t in tensors]
+    occupied = [
+        [executor.upload(pack_orbitals(t.c_occ[:, i : i + EDGE], EDGE)) for i in range(0, t.shape[0], EDGE)]
+        for t in tensors
     ]
-
-
-def _parts(c: Array, size: int) -> list[Array]:
-    return [c[:, first : first + size] for first in range(0, c.shape[1], size)]
+    made: list[list[Any]] = [[None] * len(own) for own in occupied]
+    for first in reversed(range(0, slices, once)):
+        piece = executor.upload(pack_fitted(a, nao, first, once, executor.dtype))
+        for own, c_vir, blocks in zip(occupied, virtual, made, strict=True):
+            for number, c_occ in enumerate(own):
+                given, before = {"a": piece, "c_occ": c_occ, "c_vir": c_vir}, blocks[number]
+                kernel = "ao_to_mo" if before is None else "ao_to_mo_next"
+                given |= {"stored": stored} if before is None else {"before": before}
+                blocks[number] = executor.keep(SOURCE, kernel, given)
+    return [tuple(blocks) for blocks in made]
 
 
 def pack_orbitals(c: Array, columns: int) -> Array:
@@ -83,16 +73,21 @@ def pack_orbitals(c: Array, columns: int) -> Array:
     return np.ascontiguousarray(padded.reshape(tiles, P, columns).transpose(1, 0, 2))
 
 
-def pack_fitted(a: Array, tiles: int, first: int, rows: int) -> Array:
-    """Up to 128 A_P (n, nao, nao) as (rows*128*128, NT, 128): row (nu_tile*128 + P)*128 + mu, slice mu_tile, column nu.
+def pack_fitted(a: Array, nao: int, first: int, slices: int, dtype: type[np.floating[Any]] = np.float32) -> Array:
+    """Slices of 128 A_P as K12 reads them, zero in the padding: `layout.fitted_shape`.
 
-    first, rows : tiles of nu; zero beyond the last
+    a : (naux, nao (nao + 1) / 2), packed triangles; first : slice
     """
-    packed = np.zeros((rows, P, P, tiles, P))  # nu_tile, P, mu, mu_tile, nu
-    for nu, mu in np.ndindex(rows, tiles):
-        part = a[:, mu * P : (mu + 1) * P, (first + nu) * P : (first + nu + 1) * P]
-        packed[nu, : part.shape[0], : part.shape[1], mu, : part.shape[2]] = part
-    return packed.reshape(rows * P * P, tiles, P)
+    tiles = -(-nao // P)
+    shape = layout.fitted_shape(tiles, slices)
+    packed = np.zeros((slices, tiles, P, *shape[1:]), dtype)  # slice, nu_tile, mu, P and mu_tile, nu
+    for k in range(slices):
+        fitted = unpacked(a[(first + k) * P : (first + k + 1) * P], nao)
+        for nu, mu in np.ndindex(tiles, tiles):
+            part = fitted[:, mu * P : (mu + 1) * P, nu * P : (nu + 1) * P]
+            places = slice(mu, len(part) * tiles, tiles)
+            packed[k, nu, : part.shape[1], places, : part.shape[2]] = part.transpose(1, 0, 2)
+    return packed.reshape(shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +189,7 @@ class NkiBackend(Backend):
         return prediction.offer(spins)
 
     def transform_seconds(self, spins: Sequence[Shape], nao: int) -> float:
-        """Predicted seconds of K1 and K2, of their dispatch and transfers.
+        """Predicted seconds of the transformation (K12), of its dispatch and transfers.
 
         Raises
         ------

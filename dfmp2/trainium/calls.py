@@ -30,6 +30,7 @@ SHAPES = {  # the synthetic shapes the public trn1 figures were measured with
 }
 KERNELS = "dfmp2.trainium.kernels"
 VARIANTS = ("plain", "packed")
+DEPTH = 4096  # most contracted rows of a product, and the largest order of a triangular solve
 KERNEL_FOLDER = Path(__file__).parent / "kernels"
 GENERATION = {"trn1": "gen2", "trn2": "gen3"}
 CHIP = {generation: chip for chip, generation in GENERATION.items()}
@@ -211,50 +212,89 @@ def cross_calls(
 def transform_calls(
     nao: int, nocc: int, nvir: int, naux: int, target: str = "gen2", edge: int = EDGE
 ) -> tuple[Call, ...]:
-    """Calls of K1 (128 fitting functions, 64 occupied orbitals each) and K2 (a block of them each) for one spin."""
+    """Calls that make the blocks of B of one spin: the first of each block, then those of its other pieces.
+
+    Raises
+    ------
+    KernelError : integrals over more basis functions than a call takes
+    """
     tiles, slices, blocks = -(-nao // P), layout.padded_naux(naux) // P, -(-nocc // edge)
-    rows = layout.tiles_at_once(tiles)
-    half = {"a": Tensor((rows * P * P, tiles, P)), "c_occ": Tensor((P, tiles, layout.GROUP))}
+    once = layout.slices_at_once(tiles, slices)
     columns = layout.tile_columns(layout.padded_nvir(nvir))
-    stored = layout.stored_slices(columns, slices * P)
-    tensors = {"x": Tensor((slices * edge * tiles * P, P)), "c_vir": Tensor((P, tiles, columns))}
-    full = {**tensors, "edge": edge, "stored": stored}
-    return (
-        _call("transform", "half_transform", half, slices * -(-tiles // rows) * -(-nocc // layout.GROUP)),
-        _call("transform", "full_transform", full, blocks),
-    )
+    block = _block(edge, slices * P, columns)
+    given = {"a": Tensor(layout.fitted_shape(tiles, once)), "c_occ": Tensor((P, tiles, edge))}
+    given["c_vir"] = Tensor((P, tiles, columns))
+    made = [_call("transform", "ao_to_mo", given | {"stored": block.shape[1]}, blocks)]
+    if once < slices:
+        more = blocks * (-(-slices // once) - 1)
+        made.append(_call("transform", "ao_to_mo_next", given | {"before": block}, more))
+    return tuple(made)
 
 
 def product_call(batches: int, contracted: int, rows: int, columns: int) -> Call:
-    """The call that multiplies (batches, contracted, rows) and (batches, contracted, columns), as it pads them."""
-    k, m, n = map(layout.tile_columns, (contracted, rows, columns))
-    tensors = {"a": Tensor((batches * k, m)), "b": Tensor((batches * k, n))}
-    given = {**tensors, "batches": batches} if batches > 1 else tensors
-    return _call("products", "gemm_batch" if batches > 1 else "gemm", given, 1)
+    """The call that multiplies (batches, contracted, rows) and (batches, contracted, columns).
+
+    Raises
+    ------
+    KernelError : more contracted rows than a call takes
+    """
+    if contracted > DEPTH:
+        raise KernelError(f"gemm: {contracted} contracted rows: a call takes {DEPTH}: add up products of parts of them")
+    a, b = (Tensor((batches * contracted, layout.stored_columns(size))) for size in (rows, columns))
+    if batches == 1:
+        return _call("products", "gemm", {"a": a, "b": b, "columns": rows}, 1)
+    return _call("products", "gemm_batch", {"a": a, "b": b, "batches": batches, "columns": rows}, 1)
 
 
-def predecessor_calls(nocc: int, nvir: int, naux: int) -> tuple[Call, ...]:
-    """One call of each predecessor at the padded sizes of a shape, where it fits one call (nvir at most 512)."""
-    n, slices = layout.padded_nvir(nvir), layout.padded_naux(naux) // P
-    columns = layout.tile_columns(n)
-    product = {"a": Tensor((P, columns)), "b": Tensor((P, n))}
-    batch = {"a": Tensor((4 * P, columns)), "b": Tensor((4 * P, n)), "batches": 4}
-    solve = {"l_t": Tensor((4 * P, 4 * P)), "inverse_t": Tensor((4 * P, P)), "b": Tensor((4 * P, P))}
-    calls = [
-        _call("products", "gemm", product, 1),
-        _call("products", "gemm_batch", batch, 1),
-        _call("products", "syrk", {"a": Tensor((P, columns)), "identity": Tensor((P, P))}, 1),
-        _call("products", "trsm", solve, 1),
-    ]
-    if n <= layout.BANK:
-        rows = max(size for size in range(1, min(nvir, P) + 1) if nvir % size == 0)
-        given = {"t": Tensor((nocc * nvir, nvir)), "eu": Tensor((nvir, nvir)), "neg": Tensor((rows, nocc))}
-        energy = {**given, "identity": Tensor((rows, rows)), "ic": 1, "nocc": nocc}
-        operand = Tensor((P, slices, columns))
-        fused = {"b_i": operand, "b_j": operand, "eu": Tensor((P, columns // P * n)), "neg": Tensor((P, 1)), "nvir": n}
-        calls.append(_call("pair_checks", "mp2_energy", energy, nocc))
-        calls.append(_call("pair_checks", "pair_fused", fused, nocc * (nocc + 1) // 2))
-    return tuple(calls)
+def syrk_call(contracted: int, columns: int) -> Call:
+    """The call that makes A^t A of A (contracted, columns)."""
+    given = product_call(1, contracted, columns, columns).arguments
+    return _call("products", "syrk", {"a": given["a"], "identity": Tensor((P, P)), "columns": columns}, 1)
+
+
+def trsm_call(size: int, columns: int) -> Call:
+    """The call that solves L (size, size) X = B (size, columns).
+
+    Raises
+    ------
+    KernelError : a larger L than a call takes
+    """
+    if size > DEPTH:
+        raise KernelError(f"trsm: {size} rows: a call takes {DEPTH}: solve for blocks of them, one after the other")
+    tiles = -(-size // P)
+    factor = Tensor((tiles * P, layout.stored_slices(P, tiles * P), P))
+    return _call("products", "trsm", {"factor": factor, "b": Tensor((size, layout.stored_columns(columns)))}, 1)
+
+
+def energy_call(nocc: int, nvir: int) -> Call:
+    """The calls of `mp2_energy`, one for each occupied orbital.
+
+    Raises
+    ------
+    KernelError : T of one pair is too large
+    """
+    rows = layout.row_tile(nvir)
+    if -(-nvir // P) * nvir > layout.PART:
+        raise KernelError(f"mp2_energy: {nvir} virtual orbitals: T of a pair takes 24 kB of a partition, at most 877")
+    given = {"t": Tensor((nvir, layout.stored_columns(nocc * nvir))), "eu": Tensor((nvir, nvir))}
+    given |= {"neg": Tensor((rows, nocc)), "identity": Tensor((rows, rows))}
+    return _call("pair_checks", "mp2_energy", given | {"ic": 1, "nocc": nocc}, nocc)
+
+
+def fused_call(nocc: int, nvir: int, naux: int) -> Call:
+    """The calls of `pair_fused`, one for each pair i <= j.
+
+    Raises
+    ------
+    KernelError : a row of T is wider than a bank
+    """
+    n, columns = layout.padded_nvir(nvir), layout.tile_columns(layout.padded_nvir(nvir))
+    if n > layout.BANK:
+        raise KernelError(f"pair_fused: {nvir} virtual orbitals: at most 512")
+    operand = Tensor((P, layout.padded_naux(naux) // P, columns))
+    tables = {"eu": Tensor((P, columns // P * n)), "neg": Tensor((P, 1))}
+    given = {"b_i": operand, "b_j": operand, **tables, "nvir": n}
+    return _call("pair_checks", "pair_fused", given, nocc * (nocc + 1) // 2)
 
 
 def _block(edge: int, naux: int, columns: int) -> Tensor:

@@ -8,7 +8,7 @@ such rows run at half their rate (aws-samples/sample-spectral-dns-on-aws-neuron,
 Sizes are padded to buckets so that compiled programs do not depend on the molecule's details: virtuals to 32,
 fitting functions to 256 (one slice of 128 below that), occupied orbitals to the block edge. B is zero in all padding.
 Padded virtuals lie at +1000 Eh and padded occupied orbitals at the lowest real one, so that every denominator is
-positive and padded terms are exactly zero. The half transform takes occupied orbitals in groups of 64.
+positive and padded terms are exactly zero.
 
 Several NeuronCores share the blocks of pairs so that each needs few blocks of B and all have the same work: blocks of
 pairs are put in Z-order, the order in which the bits of row and column alternate, and cut into runs of equal work, one
@@ -18,6 +18,7 @@ per core. A run is compact in both indices: of n blocks of B a core of p needs a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,13 +29,14 @@ from dfmp2.backends.base import Tile
 P = 128
 BANK = 512
 EDGE = 8
-GROUP = 64  # occupied orbitals of a half transform: fewer cost the Tensor Engine as much
 RUN = 256  # elements of a float32 row sum
 PART = 6144  # float32 numbers per partition of a part of B_j, which DMA writes
 STAGING = 2 * 1536 * 4  # bytes per partition of the staging tiles through which everything else comes that stays
 # Bytes per partition that choosing more residents may reach, plain and with leftover rows packed. Of 192 and 224 KiB
 # 180,224 and 212,992 are usable; the packed variant's own estimate of what it needs is closer.
 BUDGETS = {"gen2": (164_352, 178_688), "gen3": (204_800, 208_896)}
+PRODUCTS = 16_384  # of a program: the pair energies of the large shape have 15,300
+PIECE = 2**30  # bytes of fitted integrals that a call of the transformation takes, where that is one slice or more
 TENSOR = 2**31  # bytes of a tensor in device memory: the DMA engines' offsets have 32 bits, and 4 GiB abort
 STRIDE = 8192  # bytes: powers of two from here on are no length of a row
 FAR = 1.0e3  # Eh, of padded virtual orbitals
@@ -92,10 +94,37 @@ def sum_columns(total: int, run: int = RUN) -> list[tuple[int, int]]:
     return [(-(-2 * size // run), -(-size // run)) for size in sizes]
 
 
-def tiles_at_once(tiles: int) -> int:
-    """Tiles of 128 basis functions nu that a call of the half transform takes: all, or as many as a tensor holds."""
-    calls = -(-4 * P**3 * tiles**2 // TENSOR)
-    return -(-tiles // calls)
+def equal_parts(total: int, most: int) -> int:
+    """Size of equal parts of at most `most`."""
+    return -(-total // -(-total // most))
+
+
+def row_tile(size: int) -> int:
+    """Rows of the tiles that a matrix of that many rows is cut into: equal ones of at most 128."""
+    return equal_parts(size, P)
+
+
+def fitted_shape(tiles: int, slices: int) -> tuple[int, int, int]:
+    """Shape of slices of 128 A_P for the transformation; tiles : of 128 basis functions."""
+    return slices * tiles * P, stored_slices(P, tiles * P * P), P
+
+
+def slices_at_once(tiles: int, slices: int) -> int:
+    """Slices of 128 fitting functions of a call of the transformation, of equal calls."""
+    most = min(PRODUCTS // (tiles**2 * P), PIECE // (4 * prod(fitted_shape(tiles, 1))))
+    return equal_parts(slices, max(1, most))
+
+
+def pack_triangle(lower: Array) -> Array:
+    """L (n, n) as `trsm` reads it: (128 NT, NT, 128), row i*128+p, slice j < i: L_ij[:, p], slice i: L_ii^-1[:, p]."""
+    tiles = -(-len(lower) // P)
+    padded = np.eye(tiles * P)
+    padded[: len(lower), : len(lower)] = np.tril(lower)
+    packed = padded.reshape(tiles, P, tiles, P).transpose(0, 3, 2, 1).copy()
+    for i in range(tiles):
+        packed[i, :, i] = np.linalg.inv(packed[i, :, i])
+    stored = stored_slices(P, tiles * P)
+    return np.pad(packed.reshape(tiles * P, tiles, P), ((0, 0), (0, stored - tiles), (0, 0)))
 
 
 def parts(nvir: int, naux: int) -> int:

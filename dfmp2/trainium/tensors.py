@@ -1,15 +1,14 @@
-"""Products of arrays by the Trainium kernels: padded and folded here, cut when they come back, all in float32.
+"""Products of arrays by the Trainium kernels: folded and stored here as they read them, all in float32.
 
 An array that was sent goes up in each form that a kernel reads, once, when it is first asked for: folded to
-(batches, contracted, free) with the last two padded to 128; T in strips of one occupied orbital; B in blocks. What a
-kernel has made stays on the device until it is fetched, and can only be taken as it lies there.
+(batches contracted, free); T in strips of one occupied orbital; L with its inverted tiles; B in blocks. What a kernel
+has made stays on the device until it is fetched, and can only be taken as it lies there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,11 @@ from numpy.typing import NDArray
 from dfmp2.backends.base import Backend, Operand
 from dfmp2.backends.tensors import Energies, Folding, Tensors
 from dfmp2.backends.untransformed import UntransformedTensor
-from dfmp2.errors import InputError, KernelError, UnsupportedByBackend
-from dfmp2.trainium import layout
-from dfmp2.trainium.calls import KERNELS
+from dfmp2.errors import InputError, UnsupportedByBackend
+from dfmp2.trainium import calls, layout
 from dfmp2.trainium.launch.executors import Executor
 from dfmp2.trainium.launch.faults import launching
-from dfmp2.trainium.layout import P, tile_columns
+from dfmp2.trainium.layout import P
 
 
 @dataclass(slots=True, eq=False)
@@ -57,8 +55,8 @@ class NkiTensors(Tensors):
         """Padding is cut off."""
         if value.stack is not None:
             form, (batches, rows, columns) = value.stack
-            padded = self._fetched(form).reshape(batches, tile_columns(rows), -1)
-            return np.ascontiguousarray(padded[:, :rows, :columns]).reshape(value.shape)
+            whole = self._fetched(form).reshape(batches, rows, -1)
+            return np.ascontiguousarray(whole[:, :, :columns]).reshape(value.shape)
         if value.operand is not None and value.host is None:
             return layout.unpack_b(map(self._fetched, value.operand.b.blocks.values()), value.shape)
         return self._sent(value)
@@ -71,45 +69,37 @@ class NkiTensors(Tensors):
 
     def product(self, a: Held, b: Held, how: tuple[Folding, Folding]) -> Held:
         """One call of `gemm`, or of `gemm_batch`."""
-        (batches, _, rows), columns = how[0].sizes, how[1].sizes[2]
-        given = {"a": self._folded(a, how[0]), "b": self._folded(b, how[1])}
-        if batches > 1:
-            given["batches"] = batches
-        return self._made("gemm" if batches == 1 else "gemm_batch", given, (batches, rows, columns))
+        (batches, contracted, rows), columns = how[0].sizes, how[1].sizes[2]
+        call = calls.product_call(batches, contracted, rows, columns)
+        return self._made(call, (batches, rows, columns), a=self._folded(a, how[0]), b=self._folded(b, how[1]))
 
     def gram(self, a: Held, how: Folding) -> Held:
         """One call of `syrk`."""
-        arguments = {"a": self._folded(a, how), "identity": self._executor.upload(np.eye(P))}
-        return self._made("syrk", arguments, (1, how.sizes[2], how.sizes[2]))
+        _, contracted, size = how.sizes
+        call, identity = calls.syrk_call(contracted, size), self._executor.upload(np.eye(P))
+        return self._made(call, (1, size, size), a=self._folded(a, how), identity=identity)
 
     def solve(self, lower: Held, b: Held) -> Held:
-        """One call of `trsm`; the host inverts the diagonal tiles of L in float64, and sends them with L^t once."""
+        """One call of `trsm`; the host inverts the diagonal tiles of L in float64, and sends them with L once."""
         size, columns = b.shape
-
-        def whole() -> NDArray[np.float64]:
-            padded = np.eye(tile_columns(size))
-            padded[:size, :size] = np.tril(self._sent(lower))
-            return padded
-
-        given = {
-            "l_t": self._form(lower, "L", lambda: np.ascontiguousarray(whole().T)),
-            "inverse_t": self._form(lower, "L^-1", lambda: _inverses(whole())),
-            "b": self._folded(b, Folding((0, 1), (1, size, columns))),
-        }
-        return self._made("trsm", given, (1, size, columns))
+        call, sizes = calls.trsm_call(size, columns), (1, size, columns)
+        factor = self._form(lower, "L", lambda: layout.pack_triangle(np.tril(self._sent(lower).astype(np.float64))))
+        return self._made(call, sizes, factor=factor, b=self._folded(b, Folding((0, 1), sizes)))
 
     def energies(self, t: Held, eps_occ: Energies, eps_vir: Energies) -> Energies:
-        """One call of `mp2_energy` for each occupied orbital i, on its T (j, a, b)."""
+        """One call of `mp2_energy` for each occupied orbital i, one in all for T that was made on the device."""
         nocc, nvir = len(eps_occ), len(eps_vir)
-        rows = max(size for size in range(1, min(nvir, P) + 1) if nvir % size == 0)
+        call, rows = calls.energy_call(nocc, nvir), layout.row_tile(nvir)
         eu, identity = self._executor.upload(eps_vir[:, None] + eps_vir), self._executor.upload(np.eye(rows))
-        found = np.empty((nocc, nocc))
-        for i in range(nocc):
-            strip = self._form(t, i, lambda: self._sent(t)[i].transpose(1, 0, 2).reshape(-1, nvir))  # noqa: B023
-            neg = self._executor.upload(np.tile(-(eps_occ[i] + eps_occ), (rows, 1)))
-            given = {"t": strip, "eu": eu, "neg": neg, "identity": identity, "ic": 1, "nocc": nocc}
-            out = self._executor.launch(f"{KERNELS}.pair_checks", "mp2_energy", given)
-            found[i] = -out.sum(axis=(0, 1), dtype=np.float64)
+        found, at_once = np.empty((nocc, nocc)), 1 if t.stack is None else nocc
+        how = Folding((0, 1, 2), (1, nvir, nocc * nvir))
+        for i in range(0, nocc, at_once):
+            held = self._form(t, i, lambda: _stack(self._sent(t)[i], how)) if t.stack is None else t.stack[0]  # noqa: B023
+            sums = (eps_occ[i : i + at_once, None] + eps_occ).ravel()
+            tables = {"eu": eu, "neg": self._executor.upload(np.tile(-sums, (rows, 1))), "identity": identity}
+            given = {**call.arguments, **tables, "t": held, "ic": at_once}
+            out = self._executor.launch(call.source, call.kernel, given)
+            found[i : i + at_once] = -out.sum(axis=0, dtype=np.float64)
         return found
 
     def transform(self, a: Held, c_occ: Held, c_vir: Held) -> Held:
@@ -152,23 +142,14 @@ class NkiTensors(Tensors):
     def _refusal(self, why: str) -> UnsupportedByBackend:
         return UnsupportedByBackend(f"backend {self.backend.name}: {why}: take it to the host first (from_device)")
 
-    def _made(self, kernel: str, arguments: dict[str, Any], sizes: tuple[int, int, int]) -> Held:
-        return Held(sizes, stack=(self._executor.keep(f"{KERNELS}.products", kernel, arguments), sizes))
-
-
-def _inverses(lower: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Transposed inverses of the diagonal tiles, below each other."""
-    return np.concatenate([np.linalg.inv(lower[k : k + P, k : k + P]).T for k in range(0, len(lower), P)])
+    def _made(self, call: calls.Call, sizes: tuple[int, int, int], **tensors: Any) -> Held:
+        made = self._executor.keep(call.source, call.kernel, {**call.arguments, **tensors})
+        return Held(sizes, stack=(made, sizes))
 
 
 def _stack(array: NDArray[Any], how: Folding) -> NDArray[Any]:
-    """Matrices below each other, zero in the padding; KernelError for more bytes than the chips take."""
+    """Matrices below each other, a column more where rows would be a power of two of bytes."""
     batches, rows, columns = how.sizes
-    padded = batches, tile_columns(rows), tile_columns(columns)
-    if 4 * prod(padded) > layout.TENSOR:
-        raise KernelError(
-            f"an array of {how.sizes} has {4 * prod(padded)} bytes, of {layout.TENSOR} in a tensor: cut it"
-        )
-    stack = np.zeros(padded, np.float32)
-    stack[:, :rows, :columns] = array.transpose(how.axes).reshape(how.sizes)
-    return stack.reshape(-1, padded[2])
+    stack = np.zeros((batches * rows, layout.stored_columns(columns)), np.float32)
+    stack[:, :columns] = array.transpose(how.axes).reshape(-1, columns)
+    return stack

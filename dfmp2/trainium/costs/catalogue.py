@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from dfmp2.backends.base import Shape
-from dfmp2.errors import InputError, KernelError, UnsupportedByBackend
+from dfmp2.errors import InputError, KernelError
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.calls import Call
 from dfmp2.trainium.costs.chips import FLOAT32_PASSES, Assumptions, Chip
@@ -178,24 +178,6 @@ def b_bytes(shape: Shape) -> int:
     return occupied * layout.P * layout.stored_slices(columns, layout.padded_naux(shape.naux)) * columns * FLOAT32
 
 
-def _predecessor(
-    name: str, about: str, multiplications: Callable[[Shape], int], operands: Callable[[Shape], int] | None = None
-) -> Row:
-    def listed(shape: Shape, target: str, variant: str) -> tuple[Call, ...]:
-        found = tuple(call for call in calls.predecessor_calls(*shape) if call.kernel == name)
-        if not found:
-            raise UnsupportedByBackend(f"{name} has no call for {shape.nvir} virtual orbitals: at most 512")
-        return found
-
-    return Row(name, "", about, listed, multiplications, operands)
-
-
-def _product(shape: Shape) -> int:
-    """Multiplications of one product of padded virtual columns."""
-    nvir = layout.padded_nvir(shape.nvir)
-    return layout.P * layout.tile_columns(nvir) * nvir
-
-
 def _pairs(shape: Shape) -> int:
     return shape.pairs * shape.nvir**2 * shape.naux
 
@@ -220,16 +202,53 @@ KERNELS = (
     Row(
         "transform",
         "K12",
-        "AO to MO transformation of fitted integrals: half_transform (K1), full_transform (K2)",
+        "AO to MO transformation of fitted integrals in one program (ao_to_mo), in pieces where there are many",
         lambda shape, target, _: calls.transform_calls(shape.nao, *shape, target),
         lambda shape: shape.naux * shape.nocc * shape.nao * (shape.nao + shape.nvir),
     ),
-    _predecessor("gemm", "one matrix product", _product),
-    _predecessor("gemm_batch", "four matrix products in one call", lambda shape: 4 * _product(shape)),
-    _predecessor("syrk", "A^t A, one triangle computed", lambda shape: _product(shape) // 2),
-    _predecessor("trsm", "triangular solve in blocks of 128", lambda shape: 512 * 512 * 64),
-    _predecessor("mp2_energy", "elementwise energy terms of a given T", lambda shape: 0),
-    _predecessor("pair_fused", "contraction and energy terms of one pair per call", _pairs, b_bytes),
+    Row(
+        "gemm",
+        "",
+        "one matrix product; --shape M,N,K",
+        lambda shape, *_: (calls.product_call(1, shape.naux, shape.nocc, shape.nvir),),
+        prod,
+    ),
+    Row(
+        "gemm_batch",
+        "",
+        "sixteen matrix products in one call; --shape M,N,K",
+        lambda shape, *_: (calls.product_call(16, shape.naux, shape.nocc, shape.nvir),),
+        lambda shape: 16 * prod(shape),
+    ),
+    Row(
+        "syrk",
+        "",
+        "A^t A, one triangle computed; --shape 1,N,K",
+        lambda shape, *_: (calls.syrk_call(shape.naux, shape.nvir),),
+        lambda shape: shape.naux * shape.nvir * (shape.nvir + 1) // 2,
+    ),
+    Row(
+        "trsm",
+        "",
+        "triangular solve of order K for N columns; --shape 1,N,K",
+        lambda shape, *_: (calls.trsm_call(shape.naux, shape.nvir),),
+        lambda shape: shape.naux * (shape.naux + 1) // 2 * shape.nvir,
+    ),
+    Row(
+        "mp2_energy",
+        "",
+        "elementwise energy terms of a given T, all pairs",
+        lambda shape, *_: (calls.energy_call(shape.nocc, shape.nvir),),
+        lambda shape: 0,
+    ),
+    Row(
+        "pair_fused",
+        "",
+        "contraction and energy terms of one pair per call",
+        lambda shape, *_: (calls.fused_call(*shape),),
+        _pairs,
+        b_bytes,
+    ),
 )
 
 

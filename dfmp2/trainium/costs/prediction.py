@@ -7,9 +7,7 @@
 1.3 ms per round trip, 4.6 GB/s to and 5.6 GB/s from the device are figures published for trn1
 through torch-xla; for neff the link is assumed to be the same. One spin needs the pairs i <= j of its space, two spins
 both of these and all pairs between them. B comes from the host, to each of several cores the blocks that it needs; or
-it is made on the core from fitted integrals over basis functions, and stays there:
-
-    up     A_P once for all spins, X in blocks of occupied orbitals, orbitals        down   X
+it is made on the core from fitted integrals over basis functions, which go up once for all spins, and stays there.
 
 Nothing here was measured on a device.
 """
@@ -157,13 +155,13 @@ def _prices(chip: Chip, spins: Sequence[Shape], given: Assumptions) -> list[Pric
 
 @dataclass(frozen=True, slots=True)
 class Transformation:
-    """K1 and K2 for all spins on one core.
+    """The transformation of all spins on one core.
 
     Attributes
     ----------
     device : s of the core, at 85 % of the Tensor Engine's peak at best; dispatch : s if every call is waited for
     link : s of transfers
-    calls, neffs : kernel calls and compiled programs; up, down : bytes
+    calls, neffs : kernel calls and compiled programs; up : bytes
     """
 
     device: float
@@ -172,11 +170,10 @@ class Transformation:
     calls: int
     neffs: int
     up: int
-    down: int
 
 
 def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Transformation:
-    """K1 and K2 of one or two spins with `nao` basis functions.
+    """The transformation of one or two spins with `nao` basis functions.
 
     Raises
     ------
@@ -185,15 +182,14 @@ def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Transforma
     core = find_chip(chip)
     found = [call for shape in one_bucket(tuple(spins)) for call in transform_calls(nao, *shape, core.target)]
     done = price("plain", found, 0, core, Assumptions())
-    up, down = transform_traffic(found)
+    up = transform_traffic(found)
     return Transformation(
         device=done.at(catalogue.USUAL) / NS,
         dispatch=done.calls * ROUND_TRIP / MS,
-        link=(up / UPLOAD + down / DOWNLOAD) / MS,
+        link=up / UPLOAD / MS,
         calls=done.calls,
         neffs=done.neffs,
         up=up,
-        down=down,
     )
 
 
@@ -211,16 +207,11 @@ def predict_product(sizes: tuple[int, int, int, int], chip: Chip) -> Prediction:
     return replace(made, usual=done.at(catalogue.USUAL) / NS, slowest=done.at(catalogue.SLOWEST) / NS)
 
 
-def transform_traffic(calls: list[Call]) -> tuple[int, int]:
-    """Bytes up and down of these calls of K1 and K2, spin after spin."""
-    up = down = 0
-    for half, full in zip(calls[::2], calls[1::2], strict=True):
-        tiles = half.arguments["a"].shape[1]
-        slices = full.arguments["x"].shape[0] // (full.arguments["edge"] * tiles * layout.P)
-        pieces = -(-tiles // layout.tiles_at_once(tiles))
-        groups = half.count // (slices * pieces)
-        once = prod(half.arguments["a"].shape) * slices * pieces if half is calls[0] else 0  # all spins share it
-        orbitals = prod(half.arguments["c_occ"].shape) * groups + prod(full.arguments["c_vir"].shape)
-        up += FLOAT32 * (once + orbitals + full.count * prod(full.arguments["x"].shape))
-        down += FLOAT32 * half.count // pieces * tiles * layout.P * layout.GROUP * layout.P
-    return up, down
+def transform_traffic(calls: Sequence[Call]) -> int:
+    """Bytes that go up: fitted integrals once for all spins, orbitals of each."""
+    firsts = [call for call in calls if call.kernel == "ao_to_mo"]
+    blocks = sum(call.count for call in firsts)
+    pieces = sum(call.count for call in calls) // blocks if blocks else 0
+    a, c_occ, c_vir = (prod(firsts[0].arguments[name].shape) for name in ("a", "c_occ", "c_vir"))
+    elements: int = pieces * a + blocks * c_occ + len(firsts) * c_vir
+    return FLOAT32 * elements

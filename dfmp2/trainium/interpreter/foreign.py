@@ -22,6 +22,7 @@ import itertools
 import operator
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -160,13 +161,14 @@ class Tile(Arithmetic, Tensor):
         raise AttributeError(f"tensor attribute {name}")
 
 
-class Lazy(Arithmetic):
+class Lazy(Arithmetic, ABC):
     """What becomes a tile when it is used."""
 
     _core: Others
 
+    @abstractmethod
     def tile(self) -> Tile:
-        raise NotImplementedError
+        """The tile."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.tile(), name)

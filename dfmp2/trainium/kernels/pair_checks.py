@@ -3,15 +3,19 @@
     mp2_energy   e_ij = sum_ab T_ab (2 T_ab - T_ba) / D_ab     D_ab = e_a + e_b - e_i - e_j, from a given T
     pair_fused   J = sum_ab T_ab^2 / D_ab, K = sum_ab T_ab T_ba / D_ab of one pair, T and its transpose by two products
 
-mp2_energy, nvir <= 512; row tiles have p_tile rows, the largest divisor of nvir that is at most 128:
-  t (ic*nocc*nvir, nvir) rows (i, j, a);  eu (nvir, nvir) e_a + e_b;  neg (p_tile, ic*nocc) -(e_i + e_j)
-  identity (p_tile, p_tile);  returns (p_tile, ic, nocc) partial sums
+mp2_energy, nvir <= 877, so that T of a pair takes at most 24 kB of a partition; its NT = ceil(nvir/128) row tiles have
+R = ceil(nvir/NT) rows, the last as many as there are:
+  t (ic*nvir, nocc*nvir or more) row (i, a), column (j, b): B_i B_j^t of all j side by side
+  eu (nvir, nvir) e_a + e_b;  neg (R, ic*nocc) -(e_i + e_j);  identity (R, R);  returns (R, ic, nocc) partial sums
 pair_fused, n = nvir padded to 32, n <= 512; operands as in pair_energy.py, one orbital each:
   b_i, b_j (128, NK, 128 NT);  eu (128, NT*n) e_a + e_b, row tile after row tile;  neg (128, 1) -(e_i + e_j)
   returns (128, 2 NT) partial sums, J and K per row tile
-Budget of pair_fused at medium: 96 products per pair, twice those of K3, which transposes on the Tensor Engine instead.
+Budget of mp2_energy per pair at large (nvir 672): 36 transposes, 84 elementwise statements, 53 us of Vector Engine; of
+pair_fused at medium: 96 products per pair, twice those of K3, which transposes on the Tensor Engine instead.
+Documented: as of the instructions of pair_energy.py; partial tiles (nki.isa, operands of fewer than 128 partitions).
 
-    mp2_energy: per pair, per row tile:  Y = transposed column tile;  sum X (2 X - Y) / D, added up over row tiles
+    mp2_energy: per pair, per row tile, per part of at most 512 columns:
+        Y = transposed tiles of these columns;  sum X (2 X - Y) / D, added up
     pair_fused: per row tile:  X = B_i[A]^t B_j;  Y = B_j[A]^t B_i;  J = rowsum X^2 R;  K = rowsum X Y R
 Twins: tests/twins.py
 """
@@ -22,8 +26,10 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
+from dfmp2.trainium.kernels.products import equal_parts
 from dfmp2.trainium.kernels.tiles import (
     BANK,
+    PART,
     P,
     add_column,
     contract,
@@ -33,61 +39,79 @@ from dfmp2.trainium.kernels.tiles import (
     psum,
     row_sum,
     sbuf,
+    sbuf3,
     transposed,
 )
-
-
-def p_tile(nvir: int) -> int:
-    """Largest divisor of nvir that is at most 128."""
-    best = 1
-    for size in range(1, min(nvir, P) + 1):
-        if nvir % size == 0:
-            best = size
-    return best
 
 
 @nki.jit
 def mp2_energy(t: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray, identity: nl.ndarray, ic: int, nocc: int) -> nl.ndarray:
     """Partial sums of e_ij for ic rows i and all nocc j; shapes: see the module."""
-    nvir = t.shape[1]
-    rows = p_tile(nvir)
-    assert nvir <= BANK, "at most 512 virtual orbitals"
+    nvir = eu.shape[0]
+    tiles = (nvir + P - 1) // P
+    rows = (nvir + tiles - 1) // tiles
+    part = rows * equal_parts(tiles, BANK // rows)
+    assert tiles * nvir <= PART, "at most 877 virtual orbitals"
     out = nl.ndarray((rows, ic, nocc), dtype=nl.float32, buffer=nl.shared_hbm)
     neg_tile = nl.ndarray((rows, ic * nocc), dtype=nl.float32, buffer=nl.sbuf)
     load(neg_tile, neg)
     identity_tile = nl.ndarray((rows, rows), dtype=nl.float32, buffer=nl.sbuf)
     load(identity_tile, identity)
+    eu_tile = load_rows(eu, 0, rows, 0, nvir)
     sums = nl.ndarray((rows, ic, nocc), dtype=nl.float32, buffer=nl.sbuf)
     nisa.memset(dst=sums, value=0.0)
     for i in range(ic):
         for j in range(nocc):
             pair = i * nocc + j
-            for a in range(0, nvir, rows):
-                x = nl.ndarray((rows, nvir), dtype=nl.float32, buffer=nl.sbuf)
-                load(x, t[pair * nvir + a : pair * nvir + a + rows, 0:nvir])
-                table = nl.ndarray((rows, nvir), dtype=nl.float32, buffer=nl.sbuf)
-                load(table, eu[a : a + rows, 0:nvir])
-                y = nl.ndarray((rows, nvir), dtype=nl.float32, buffer=nl.psum)
-                for b in range(0, nvir, rows):
-                    block = nl.ndarray((rows, rows), dtype=nl.float32, buffer=nl.sbuf)
-                    load(block, t[pair * nvir + b : pair * nvir + b + rows, a : a + rows])
-                    transposed(y[:, b : b + rows], block, identity_tile, False)
-                d = nl.ndarray((rows, nvir), dtype=nl.float32, buffer=nl.sbuf)
-                add_column(d, table, neg_tile[:, pair : pair + 1])
-                r = nl.ndarray((rows, nvir), dtype=nl.float32, buffer=nl.psum)
-                nisa.reciprocal(dst=r, data=d)
-                z = nl.ndarray((rows, nvir), dtype=nl.float32, buffer=nl.sbuf)
-                nisa.scalar_tensor_tensor(dst=z, data=x, op0=nl.multiply, operand0=2.0, op1=nl.subtract, operand1=y)
-                w = nl.ndarray((rows, nvir), dtype=nl.float32, buffer=nl.sbuf)
-                nisa.tensor_tensor(dst=w, data1=x, data2=r, op=nl.multiply)
-                e = nl.ndarray((rows, nvir), dtype=nl.float32, buffer=nl.sbuf)
-                nisa.tensor_tensor(dst=e, data1=w, data2=z, op=nl.multiply)
-                part = nl.ndarray((rows, 1), dtype=nl.float32, buffer=nl.sbuf)
-                dump = nl.ndarray((rows, nvir), dtype=nl.float32, buffer=nl.sbuf)
-                row_sum(part, dump, e)
-                nisa.tensor_tensor(dst=sums[:, i, j : j + 1], data1=sums[:, i, j : j + 1], data2=part, op=nl.add)
+            x = load_rows(t, i * nvir, rows, j * nvir, nvir)
+            for a in range(tiles):
+                size = min(rows, nvir - a * rows)
+                column = neg_tile[0:size, pair : pair + 1]
+                for low in range(0, nvir, part):
+                    high = min(nvir, low + part)
+                    own = x[0:size, a, low:high]
+                    y = psum(high - low)
+                    for b in range(low, high, rows):
+                        count = min(rows, nvir - b)
+                        source = x[0:count, b // rows, a * rows : a * rows + size]
+                        transposed(y[0:size, b - low : b - low + count], source, identity_tile[0:count, 0:count], False)
+                    d = sbuf(high - low)
+                    add_column(d[0:size, 0 : high - low], eu_tile[0:size, a, low:high], column)
+                    r = psum(high - low)
+                    nisa.reciprocal(dst=r[0:size, 0 : high - low], data=d[0:size, 0 : high - low])
+                    z = sbuf(high - low)
+                    nisa.scalar_tensor_tensor(
+                        dst=z[0:size, 0 : high - low],
+                        data=own,
+                        op0=nl.multiply,
+                        operand0=2.0,
+                        op1=nl.subtract,
+                        operand1=y[0:size, 0 : high - low],
+                    )
+                    w = psum(high - low)
+                    quotient = w[0:size, 0 : high - low]
+                    nisa.tensor_tensor(dst=quotient, data1=own, data2=r[0:size, 0 : high - low], op=nl.multiply)
+                    e = sbuf(high - low)
+                    terms = e[0:size, 0 : high - low]
+                    nisa.tensor_tensor(dst=terms, data1=z[0:size, 0 : high - low], data2=quotient, op=nl.multiply)
+                    partial = sbuf(1)
+                    dump = sbuf(high - low)
+                    row_sum(partial[0:size, 0:1], dump[0:size, 0 : high - low], terms)
+                    total = sums[0:size, i, j : j + 1]
+                    nisa.tensor_tensor(dst=total, data1=total, data2=partial[0:size, 0:1], op=nl.add)
     load(out, sums)
     return out
+
+
+def load_rows(src: nl.ndarray, row: int, rows: int, low: int, size: int) -> nl.ndarray:
+    """A square of an HBM matrix from (row, low) on as (rows, row tiles, size)."""
+    tiles = (size + rows - 1) // rows
+    tile = sbuf3(tiles, size)
+    for a in range(tiles):
+        count = min(rows, size - a * rows)
+        start = row + a * rows
+        load(tile[0:count, a, 0:size], src[start : start + count, low : low + size])
+    return tile
 
 
 @nki.jit

@@ -1,17 +1,24 @@
-"""Matrix products: GEMM, batched GEMM, SYRK and a blocked triangular solve, on the shared tiles.
+"""Matrix products and a triangular solve of any size: operands need neither padding nor room in SBUF.
 
     gemm        C = A^t B                     a (K, M), b (K, N), C (M, N)
     gemm_batch  C_g = A_g^t B_g               a (G K, M), b (G K, N), C (G M, N), `batches` = G
     syrk        C = A^t A                     upper tiles by products, lower ones transposed on the Tensor Engine
-    trsm        L X = B, L lower triangular   X_i = D_i^-1 (B_i - sum_j<i L_ij X_j) in tiles of 128 rows
+    trsm        L X = B, L lower triangular   X_i = L_ii^-1 (B_i - sum_j<i L_ij X_j) in tiles of 128 rows
 
-K and M are multiples of 128 (zero padding adds nothing); N is free, at most 512 for trsm. A stationary tile serves up
-to four products in a row, one per PSUM bank. trsm takes L^t (n, n) and the transposed inverses of the diagonal tiles
-(n, 128), which the host makes in float64; all operands fit into SBUF at once.
-Budget: gemm (K/128)(M/128) ceil(N/512) products, (M/128) ceil(N/512) copies; the copies run beside the products.
+K and the order of L at most 4,096, M and N free; the last tile of rows or columns is as short as it is. A panel of A
+stays in SBUF, in groups of row tiles that the Scalar Engine copies out of staging tiles; B is streamed beside it in
+parts of at most 512 columns and 24 kB of a partition, one ahead. So A is read once and B once per panel of A (M 1,024
+at K 2,048). On trn1 rows that lie 8 kB, 16 kB, .. apart are read at half the rate, so that the host stores a column
+more of A and says how many count (`columns`, 0 for all); one more of B costs little: its parts are equally wide.
+trsm : factor (128 n, n or n + 1, 128) holds L in n tiles, row i*128+p, slice j < i: L_ij[:, p], slice i: L_ii^-1[:, p],
+which the host makes in float64; B is solved in two parts of columns at a time, which hide each other's dependencies.
+Budget: gemm (K/128)(M/128) products per part, a copy of each 128 x part of C; 2,048^3: 1,536 products, 0.75 ms (trn1).
+Documented: partial tiles, stationary (K, M <= 128) and moving (K, N <= 512), accumulation in PSUM
+(nki.isa.nc_matmul); transposes as products with an identity (the same page); HBM slices (nki.isa.dma_copy).
 
-    for row tile m: for groups of four banks: for k: for bank: bank += A[k, m]^t B[k, bank];  store the banks
-Twins: tests/twins.py
+    for panel of A: for part of B (loaded one ahead): for row tile m of the panel:
+        bank = sum_k A[k, m]^t B[k, part];  copy, store          (syrk: only right of the diagonal, and its transpose)
+Twins: NumPy and SciPy, in tests/test_nki_products.py
 """
 
 from __future__ import annotations
@@ -20,114 +27,197 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.tiles import BANK, STAGE, P, load, multiply, psum, sbuf, sbuf3, transpose_piece
+from dfmp2.trainium.kernels.tiles import BANK, PART, TOGETHER, P, load, multiply, psum, sbuf, sbuf3, transposed
 
-BANKS_AT_ONCE = 4
+PANEL = 24_576  # float32 numbers per partition of a panel of A, the next panel's first group included
+DEPTH = 4096  # most contracted rows, and the largest order of L
+SOLVED = 8192  # float32 numbers per partition of a part of X
 
 
-def load_slices(src: nl.ndarray, row: int, rows: int) -> nl.ndarray:
-    """Rows of an HBM matrix as (128, rows/128, columns), through staging tiles."""
-    tile = sbuf3(rows // P, src.shape[1])
-    for k in range(rows // P):
-        for low in range(0, src.shape[1], STAGE):
-            high = min(src.shape[1], low + STAGE)
-            staged = sbuf(high - low)
-            load(staged, src[row + k * P : row + (k + 1) * P, low:high])
-            nisa.activation(dst=tile[:, k, low:high], op=nl.copy, data=staged)
+def equal_parts(total: int, most: int) -> int:
+    """Width of equal parts of at most `most` columns."""
+    count = (total + most - 1) // most
+    return (total + count - 1) // count
+
+
+def load_columns(src: nl.ndarray, row: int, depth: int, low: int, high: int) -> nl.ndarray:
+    """Rows [row, row+depth) and columns [low, high) of an HBM matrix as (128, slices, columns), straight from HBM."""
+    slices = (depth + P - 1) // P
+    tile = sbuf3(slices, high - low)
+    for k in range(slices):
+        rows = min(P, depth - k * P)
+        load(tile[0:rows, k, 0 : high - low], src[row + k * P : row + k * P + rows, low:high])
     return tile
 
 
-def store_bank(out: nl.ndarray, row: int, low: int, high: int, bank: nl.ndarray) -> None:
-    """A bank of results to rows row.. and columns [low, high) of out."""
+def load_group(src: nl.ndarray, row: int, depth: int, low: int, high: int) -> nl.ndarray:
+    """The same in a tile that the Scalar Engine writes, through staging tiles."""
+    slices = (depth + P - 1) // P
+    tile = sbuf3(slices, high - low)
+    for k in range(slices):
+        rows = min(P, depth - k * P)
+        staged = sbuf(high - low)
+        load(staged[0:rows, 0 : high - low], src[row + k * P : row + k * P + rows, low:high])
+        nisa.activation(dst=tile[0:rows, k, 0 : high - low], op=nl.copy, data=staged[0:rows, 0 : high - low])
+    return tile
+
+
+def store_bank(out: nl.ndarray, row: int, rows: int, low: int, high: int, bank: nl.ndarray) -> nl.ndarray:
+    """A bank of results to `rows` rows and columns [low, high) of out; returned is the copy in SBUF."""
     tile = sbuf(high - low)
-    nisa.activation(dst=tile, op=nl.copy, data=bank)
-    load(out[row : row + P, low:high], tile)
+    nisa.activation(dst=tile[0:rows, 0 : high - low], op=nl.copy, data=bank)
+    load(out[row : row + rows, low:high], tile[0:rows, 0 : high - low])
+    return tile
 
 
-def product(out: nl.ndarray, out_row: int, left: nl.ndarray, right: nl.ndarray) -> None:
-    """out[out_row:, :] = sum_k left[:, k]^t right[:, k]."""
-    width = right.shape[2]
-    for row in range(left.shape[2] // P):
-        for start in range(0, width, BANKS_AT_ONCE * BANK):
-            banks = []
-            for low in range(start, min(width, start + BANKS_AT_ONCE * BANK), BANK):
-                banks.append(psum(min(BANK, width - low)))
-            for k in range(left.shape[1]):
-                for number in range(len(banks)):  # the same stationary tile for all
-                    low = start + number * BANK
-                    part = right[:, k, low : min(width, low + BANK)]
-                    multiply(banks[number], left[:, k, row * P : (row + 1) * P], part, k > 0)
-            for number in range(len(banks)):
-                low = start + number * BANK
-                store_bank(out, out_row + row * P, low, min(width, low + BANK), banks[number])
+def product(
+    out: nl.ndarray, a: nl.ndarray, b: nl.ndarray, batches: int, columns: int, triangle: bool, identity: nl.ndarray
+) -> None:
+    """out_g = a_g^t b_g.
 
-
-@nki.jit
-def gemm(a: nl.ndarray, b: nl.ndarray) -> nl.ndarray:
-    """C = A^t B."""
-    assert a.shape[0] % P == 0 and a.shape[1] % P == 0, "pad the rows and columns of A to 128"
-    out = nl.ndarray((a.shape[1], b.shape[1]), dtype=nl.float32, buffer=nl.shared_hbm)
-    product(out, 0, load_slices(a, 0, a.shape[0]), load_slices(b, 0, b.shape[0]))
-    return out
-
-
-@nki.jit
-def gemm_batch(a: nl.ndarray, b: nl.ndarray, batches: int) -> nl.ndarray:
-    """C_g = A_g^t B_g for all g."""
-    rows = a.shape[0] // batches
-    assert rows % P == 0 and a.shape[1] % P == 0, "pad the rows and columns of A to 128"
-    out = nl.ndarray((batches * a.shape[1], b.shape[1]), dtype=nl.float32, buffer=nl.shared_hbm)
+    columns : of a that count; triangle : b is a: only what is right of the diagonal, mirrored with the identity
+    """
+    depth = a.shape[0] // batches
+    slices = (depth + P - 1) // P
+    width = columns if triangle else b.shape[1]
+    assert depth <= DEPTH, "more than 4,096 contracted rows: add up products of parts of them"
+    part = equal_parts(width, min(BANK, PART // slices))
+    group = P * max(1, min(TOGETHER, PANEL // 3 // (slices * P)))
+    panel = group * max(1, PANEL // (group * slices) - 1)
+    steps = []  # (batch, first column of the panel, first column of the part)
     for g in range(batches):
-        product(out, g * a.shape[1], load_slices(a, g * rows, rows), load_slices(b, g * rows, rows))
+        for first in range(0, columns, panel):
+            for low in range(0, width, part):
+                if not triangle or low + part > first:
+                    steps.append((g, first, low))
+
+    low = steps[0][2]
+    coming = load_columns(b, 0, depth, low, min(width, low + part))
+    held = [load_group(a, 0, depth, 0, min(columns, group))]
+    for number in range(len(steps)):
+        g = steps[number][0]
+        first = steps[number][1]
+        low = steps[number][2]
+        high = min(width, low + part)
+        right = coming
+        ahead = held
+        if number + 1 < len(steps):
+            after = steps[number + 1]
+            coming = load_columns(b, after[0] * depth, depth, after[2], min(width, after[2] + part))
+            if after[1] != first or after[0] != g:
+                ahead = [load_group(a, after[0] * depth, depth, after[1], min(columns, after[1] + group))]
+        end = min(columns, first + panel)
+        for start in range(first, end, group):
+            following = start + group
+            if following < end and len(held) <= (following - first) // group:
+                held.append(load_group(a, g * depth, depth, following, min(end, following + group)))
+            for row in range(start, min(end, start + group), P):
+                rows = min(P, columns - row)
+                begin = max(low, row) if triangle else low
+                if begin < high:
+                    bank = psum(high - begin)
+                    for k in range(slices):
+                        used = min(P, depth - k * P)
+                        stationary = held[(start - first) // group][0:used, k, row - start : row - start + rows]
+                        moving = right[0:used, k, begin - low : high - low]
+                        multiply(bank[0:rows, 0 : high - begin], stationary, moving, k > 0)
+                    tile = store_bank(out, g * columns + row, rows, begin, high, bank[0:rows, 0 : high - begin])
+                    for left in range(max(begin, row + P), high if triangle else begin, P):
+                        count = min(P, high - left)
+                        y = psum(P)
+                        transposed(y[0:count, 0:rows], tile[:, left - begin : left - begin + count], identity, False)
+                        store_bank(out, left, count, row, row + rows, y[0:count, 0:rows])
+        held = ahead
+
+
+@nki.jit
+def gemm(a: nl.ndarray, b: nl.ndarray, columns: int = 0) -> nl.ndarray:
+    """C = A^t B."""
+    columns = columns if columns > 0 else a.shape[1]
+    out = nl.ndarray((columns, b.shape[1]), dtype=nl.float32, buffer=nl.shared_hbm)
+    product(out, a, b, 1, columns, False, a)
     return out
 
 
 @nki.jit
-def syrk(a: nl.ndarray, identity: nl.ndarray) -> nl.ndarray:
-    """C = A^t A."""
-    assert a.shape[0] % P == 0 and a.shape[1] % P == 0, "pad the rows and columns of A to 128"
-    size = a.shape[1]
-    out = nl.ndarray((size, size), dtype=nl.float32, buffer=nl.shared_hbm)
+def gemm_batch(a: nl.ndarray, b: nl.ndarray, batches: int, columns: int = 0) -> nl.ndarray:
+    """C_g = A_g^t B_g for all g."""
+    columns = columns if columns > 0 else a.shape[1]
+    out = nl.ndarray((batches * columns, b.shape[1]), dtype=nl.float32, buffer=nl.shared_hbm)
+    product(out, a, b, batches, columns, False, a)
+    return out
+
+
+@nki.jit
+def syrk(a: nl.ndarray, identity: nl.ndarray, columns: int = 0) -> nl.ndarray:
+    """C = A^t A; identity (128, 128)."""
+    columns = columns if columns > 0 else a.shape[1]
+    out = nl.ndarray((columns, columns), dtype=nl.float32, buffer=nl.shared_hbm)
     identity_tile = sbuf(P)
     load(identity_tile, identity)
-    operand = load_slices(a, 0, a.shape[0])
-    for row in range(size // P):
-        for column in range(row, size // P):
-            x = psum(P)
-            for k in range(operand.shape[1]):
-                multiply(x, operand[:, k, row * P : (row + 1) * P], operand[:, k, column * P : (column + 1) * P], k > 0)
-            tile = sbuf(P)
-            nisa.activation(dst=tile, op=nl.copy, data=x)
-            load(out[row * P : (row + 1) * P, column * P : (column + 1) * P], tile)
-            if column > row:
-                y = psum(P)
-                transpose_piece(y, 0, P, 0, P, tile, 0, identity_tile, False)
-                store_bank(out[column * P : (column + 1) * P, 0:size], 0, row * P, (row + 1) * P, y)
+    product(out, a, a, 1, columns, True, identity_tile)
     return out
 
 
 @nki.jit
-def trsm(l_t: nl.ndarray, inverse_t: nl.ndarray, b: nl.ndarray) -> nl.ndarray:
-    """X of L X = B."""
+def trsm(factor: nl.ndarray, b: nl.ndarray) -> nl.ndarray:
+    """X of L X = B; the factor as the module says."""
     size = b.shape[0]
     width = b.shape[1]
-    assert size % P == 0 and width <= BANK, "pad the rows of B to 128; at most 512 columns"
+    tiles = (size + P - 1) // P
+    assert size <= DEPTH, "an order above 4,096: solve it in blocks"
+    part = equal_parts(width, min(BANK, SOLVED // tiles))
     out = nl.ndarray((size, width), dtype=nl.float32, buffer=nl.shared_hbm)
-    lower = load_slices(l_t, 0, size)
-    inverse = load_slices(inverse_t, 0, size)
-    solved = sbuf3(size // P, width)
-    for i in range(size // P):
-        rest = sbuf(width)
-        load(rest, b[i * P : (i + 1) * P, 0:width])
-        if i > 0:
-            known = psum(width)
-            for j in range(i):
-                multiply(known, lower[:, j, i * P : (i + 1) * P], solved[:, j, 0:width], j > 0)
-            left = sbuf(width)
-            nisa.tensor_tensor(dst=left, data1=rest, data2=known, op=nl.subtract)
-            rest = left
-        x = psum(width)
-        multiply(x, inverse[:, i, 0:P], rest, False)
-        nisa.activation(dst=solved[:, i, 0:width], op=nl.copy, data=x)
-        load(out[i * P : (i + 1) * P, 0:width], solved[:, i, 0:width])
+    steps = []  # (first column, row tile): two parts of columns, one row tile after the other
+    for low in range(0, width, 2 * part):
+        for i in range(tiles):
+            steps.append((low, i))
+    coming = solve_operands(factor, b, steps[0][0], steps[0][1], part)
+    solved = []
+    for number in range(len(steps)):
+        i = steps[number][1]
+        rows = min(P, size - i * P)
+        given = coming
+        if number + 1 < len(steps):
+            coming = solve_operands(factor, b, steps[number + 1][0], steps[number + 1][1], part)
+        left = given[0]
+        if i == 0:
+            solved = []
+        for other in range(1, len(given)):
+            if i == 0:
+                solved.append(sbuf3(tiles, part))
+            low = steps[number][0] + (other - 1) * part
+            count = min(part, width - low)
+            rest = given[other]
+            if i > 0:
+                known = psum(part)
+                for j in range(i):
+                    multiply(known[0:rows, 0:count], left[:, j, 0:rows], solved[other - 1][:, j, 0:count], j > 0)
+                difference = sbuf(part)
+                nisa.tensor_tensor(
+                    dst=difference[0:rows, 0:count],
+                    data1=rest[0:rows, 0:count],
+                    data2=known[0:rows, 0:count],
+                    op=nl.subtract,
+                )
+                rest = difference
+            x = psum(part)
+            multiply(x[0:rows, 0:count], left[0:rows, i, 0:rows], rest[0:rows, 0:count], False)
+            found = solved[other - 1][0:rows, i, 0:count]
+            nisa.activation(dst=found, op=nl.copy, data=x[0:rows, 0:count])
+            load(out[i * P : i * P + rows, low : low + count], found)
     return out
+
+
+def solve_operands(factor: nl.ndarray, b: nl.ndarray, first: int, i: int, part: int) -> list[nl.ndarray]:
+    """Row tile i of L, and that of B in two parts of columns from `first` on, one where there is no second."""
+    rows = min(P, b.shape[0] - i * P)
+    left = sbuf3(i + 1, P)
+    load(left, factor[i * P : (i + 1) * P, 0 : i + 1, 0:P])
+    found = [left]
+    for low in range(first, min(b.shape[1], first + 2 * part), part):
+        high = min(b.shape[1], low + part)
+        rest = sbuf(part)
+        load(rest[0:rows, 0 : high - low], b[i * P : i * P + rows, low:high])
+        found.append(rest)
+    return found

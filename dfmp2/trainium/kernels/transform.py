@@ -1,24 +1,29 @@
-"""K1 and K2: B from integrals that were fitted in float64, in two contractions.
+"""K12: a block of B from integrals that were fitted in float64, both contractions in one program.
 
     X[nu, i, P] = sum_mu A_P[mu, nu] C_occ[mu, i]          B[i, a, P] = sum_nu X[nu, i, P] C_vir[nu, a]
 
-A_P(mu, nu) = sum_Q L^-1_PQ (mu nu|Q) is made in float64 on the host and rounded once. The other order, raw (mu nu|Q) in
-float32 and the metric afterwards, amplifies rounding by the metric's condition number and is not offered.
+X never leaves the core. A_P(mu, nu) = sum_Q L^-1_PQ (mu nu|Q) is made in float64 on the host and rounded once. The
+other order, raw (mu nu|Q) in float32 and the metric afterwards, amplifies rounding by the metric's condition number and
+is not offered.
 
-K1 half_transform, one call per 128 P and group of occupied orbitals; nao padded to 128 NT, nocc to groups of 64:
-  a      (n*128*128, NT, 128)    row (nu_tile*128 + P)*128 + mu, slice mu_tile, column nu; n tiles of nu, at most 2 GiB
-  c_occ  (128, NT, nocc)         row mu of a tile, slice mu_tile
-  returns (n*128, nocc, 128)     X[nu, i, P]
-K2 full_transform, one call per block of occupied orbitals:
-  x      (NK*edge*NT*128, 128)   row ((k*edge + i)*NT + nu_tile)*128 + nu: K1's outputs of all NK batches, these i
-  c_vir  (128, NT, columns)      zero beyond nvir
+A call takes a piece of n slices of 128 fitting functions and one block of occupied orbitals. Pieces come from the last
+to the first: ao_to_mo makes the slices of one and zeros behind them, ao_to_mo_next puts those of the next in front of
+what is there already, and what is pushed out behind are slices of padding.
+  a       (n*NT*128, S', 128)      row (k*NT + nu_tile)*128 + mu, slice P*NT + mu_tile, column nu; S' is 128 NT, or one
+                                   more where a row would be a power of two of bytes; at most 2 GiB
+  c_occ   (128, NT, edge)          row mu of a tile, slice mu_tile; nao padded to 128 NT
+  c_vir   (128, NT, columns)       zero beyond nvir
+  before  (edge*128, S, columns)   what the call before returned
   returns (edge*128, S, columns)   a block of B as pair_energy.py reads it, with `stored` = S slices
-Budget, medium (nao 512, nocc 64, nvir 448, NK 12): K1 2,048 products and 512 copies per call, K2 384 products and 96
-copies per call: 2.3 and 2.0 ms of Tensor Engine in all (trn1). SBUF below 100 kB.
+Limits: NT <= 15, since a slice of A has 2 GiB beyond.
+Budget of a slice, medium (NT 4, edge 8): 2,048 + 32 products, 73 copies; 134 MB of A in runs of 8 kB, 0.53 ms (trn1),
+which hide 0.21 ms of the Tensor Engine: 8 columns of C_occ cost as much as 64. A is read again for every block.
+Documented: a PSUM tile that products fill column by column (nki.isa.nc_matmul, accumulation), and that is read with a
+stride (access patterns of the architecture guide, up to four free dimensions).
 
-    K1: for nu_tile: for P: bank[P, i] = sum_mu_tile A_P^t C;  X[:, i, P] = bank;  store X
-    K2: for i: for k: load X_i (128 P);  B[P, a] = sum_nu_tile X_i^t C;  store as slice k of row i
-Twins: tests/twins.py
+    for slice k: for nu_tile: for 512/edge functions P: bank[P, i] = sum_mu_tile A_P^t C_occ;  X[nu_tile][i, P] = bank
+                 for columns a <= 512: for i: bank[P, a] = sum_nu_tile X[nu_tile][i]^t C_vir;  store in row i, slice k
+Twin: transform_twin in tests/twins.py
 """
 
 from __future__ import annotations
@@ -27,67 +32,92 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.tiles import BANK, P, fetch_slices, load, multiply, psum, sbuf, sbuf3
+from dfmp2.trainium.kernels.tiles import BANK, STAGE, P, fetch_slices, load, multiply, psum, sbuf, sbuf3
+
+RUN_TILES = 16  # tiles of A in a load: runs of 8 kB
+
+
+def half_transformed(a: nl.ndarray, k: int, c_tile: nl.ndarray) -> list[nl.ndarray]:
+    """X of slice k: a tile (128 nu, edge, 128 P) for each tile of nu."""
+    tiles = c_tile.shape[1]
+    edge = c_tile.shape[2]
+    shared = min(P, BANK // edge)  # fitting functions in one PSUM bank
+    depth = max(1, RUN_TILES // tiles)  # of them in a load
+    found = []
+    for nu in range(tiles):
+        x = sbuf3(edge, P)
+        row = (k * tiles + nu) * P
+        for first in range(0, P, shared):
+            bank = nl.ndarray((P, shared, edge), dtype=nl.float32, buffer=nl.psum)
+            for start in range(0, shared, depth):
+                count = min(depth, shared - start)
+                low = (first + start) * tiles
+                a_tile = sbuf3(count * tiles, P)
+                load(a_tile, a[row : row + P, low : low + count * tiles, 0:P])
+                for member in range(count):
+                    own = bank[:, start + member, 0:edge]
+                    for mu in range(tiles):
+                        multiply(own, a_tile[:, member * tiles + mu, 0:P], c_tile[:, mu, 0:edge], mu > 0)
+            for i in range(edge):
+                data = bank[:, 0:shared, i : i + 1]
+                if i % 2 == 0:
+                    nisa.activation(dst=x[:, i, first : first + shared], op=nl.copy, data=data)
+                else:
+                    nisa.tensor_copy(dst=x[:, i, first : first + shared], src=data)
+        found.append(x)
+    return found
+
+
+def make_slices(out: nl.ndarray, a: nl.ndarray, c_occ: nl.ndarray, c_vir: nl.ndarray, slices: int) -> None:
+    """Slices 0, 1, .. of out, as many as a has."""
+    tiles = c_vir.shape[1]
+    columns = c_vir.shape[2]
+    c_tile = fetch_slices(c_occ)
+    for k in range(slices):
+        x = half_transformed(a, k, c_tile)
+        for low in range(0, columns, BANK):
+            high = min(columns, low + BANK)
+            c_part = sbuf3(tiles, high - low)
+            load(c_part, c_vir[0:P, 0:tiles, low:high])
+            for i in range(c_occ.shape[2]):
+                bank = psum(high - low)
+                for nu in range(tiles):
+                    multiply(bank, x[nu][:, i, 0:P], c_part[:, nu, 0 : high - low], nu > 0)
+                b = sbuf(high - low)
+                nisa.activation(dst=b, op=nl.copy, data=bank)
+                load(out[i * P : (i + 1) * P, k, low:high], b)
 
 
 @nki.jit
-def half_transform(a: nl.ndarray, c_occ: nl.ndarray) -> nl.ndarray:
-    """X of 128 fitting functions; shapes and limits: see the module."""
-    tiles = c_occ.shape[1]
-    rows = a.shape[0] // (P * P)
-    nocc = c_occ.shape[2]
-    shared = BANK // nocc  # fitting functions in one PSUM bank
-    assert shared > 0, "at most 512 occupied orbitals"
-    out = nl.ndarray((rows * P, nocc, P), dtype=nl.float32, buffer=nl.shared_hbm)
-    c_tile = fetch_slices(c_occ)
-    for nu in range(rows):
-        x = sbuf3(nocc, P)
-        for first in range(0, P, shared):
-            count = min(shared, P - first)
-            bank = psum(count * nocc)
-            for member in range(count):
-                a_tile = sbuf3(tiles, P)
-                row = (nu * P + first + member) * P
-                load(a_tile, a[row : row + P, 0:tiles, 0:P])
-                for mu in range(tiles):
-                    own = bank[:, member * nocc : (member + 1) * nocc]
-                    multiply(own, a_tile[:, mu, 0:P], c_tile[:, mu, 0:nocc], mu > 0)
-            for member in range(count):
-                place = first + member
-                data = bank[:, member * nocc : (member + 1) * nocc]
-                if place % 2 == 0:
-                    nisa.activation(dst=x[:, 0:nocc, place : place + 1], op=nl.copy, data=data)
-                else:
-                    nisa.tensor_copy(dst=x[:, 0:nocc, place : place + 1], src=data)
-        load(out[nu * P : (nu + 1) * P, 0:nocc, 0:P], x)
+def ao_to_mo(a: nl.ndarray, c_occ: nl.ndarray, c_vir: nl.ndarray, stored: int) -> nl.ndarray:
+    """A block of B with the slices of the last piece, zero behind them; shapes and limits: see the module."""
+    edge = c_occ.shape[2]
+    columns = c_vir.shape[2]
+    out = nl.ndarray((edge * P, stored, columns), dtype=nl.float32, buffer=nl.shared_hbm)
+    made = a.shape[0] // (c_vir.shape[1] * P)
+    make_slices(out, a, c_occ, c_vir, made)
+    if made < stored:
+        zero = sbuf(columns)
+        nisa.memset(dst=zero, value=0.0)
+        for i in range(edge):
+            for k in range(made, stored):
+                load(out[i * P : (i + 1) * P, k, 0:columns], zero)
     return out
 
 
 @nki.jit
-def full_transform(x: nl.ndarray, c_vir: nl.ndarray, edge: int, stored: int) -> nl.ndarray:
-    """A block of B; shapes and limits: see the module."""
-    tiles = c_vir.shape[1]
-    columns = c_vir.shape[2]
-    slices = x.shape[0] // (edge * tiles * P)
-    out = nl.ndarray((edge * P, stored, columns), dtype=nl.float32, buffer=nl.shared_hbm)
-    c_tile = fetch_slices(c_vir)
-    if stored > slices:
-        zero = sbuf(columns)
-        nisa.memset(dst=zero, value=0.0)
-        for i in range(edge):
-            load(out[i * P : (i + 1) * P, slices, 0:columns], zero)
-    for i in range(edge):
-        for k in range(slices):
-            x_tile = sbuf3(tiles, P)
-            for nu in range(tiles):
-                row = ((k * edge + i) * tiles + nu) * P
-                load(x_tile[:, nu, 0:P], x[row : row + P, 0:P])
-            b = sbuf(columns)
-            for low in range(0, columns, BANK):
-                high = min(columns, low + BANK)
-                bank = psum(high - low)
-                for nu in range(tiles):
-                    multiply(bank, x_tile[:, nu, 0:P], c_tile[:, nu, low:high], nu > 0)
-                nisa.activation(dst=b[:, low:high], op=nl.copy, data=bank)
-            load(out[i * P : (i + 1) * P, k, 0:columns], b)
+def ao_to_mo_next(a: nl.ndarray, c_occ: nl.ndarray, c_vir: nl.ndarray, before: nl.ndarray) -> nl.ndarray:
+    """The same with the slices of another piece in front; shapes and limits: see the module."""
+    stored = before.shape[1]
+    columns = before.shape[2]
+    out = nl.ndarray((before.shape[0], stored, columns), dtype=nl.float32, buffer=nl.shared_hbm)
+    made = a.shape[0] // (c_vir.shape[1] * P)
+    make_slices(out, a, c_occ, c_vir, made)
+    depth = max(1, STAGE // columns)
+    for row in range(0, before.shape[0], P):
+        for low in range(made, stored, depth):
+            high = min(stored, low + depth)
+            kept = sbuf3(high - low, columns)
+            load(kept, before[row : row + P, low - made : high - made, 0:columns])
+            load(out[row : row + P, low:high, 0:columns], kept)
     return out

@@ -48,6 +48,7 @@ class Executor(ABC):
     ----------
     lane : how kernels are launched
     target : chip generation, "gen2" (trn1) or "gen3" (trn2)
+    dtype : of the tensors it takes
     compiles : whether programs are compiled before they are launched (`prepare`)
     proof : counts
     """
@@ -55,6 +56,7 @@ class Executor(ABC):
     lane: str
     target: str
     compiles = False
+    dtype: type[np.floating[Any]] = np.float32
     proof: Proof
 
     @property
@@ -122,11 +124,12 @@ class InterpreterExecutor(Executor):
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self.target: str = self.settings.target
+        self.dtype = np.float64 if self.settings.storage == "float64" else np.float32
         self.proof = Proof()
 
     def upload(self, array: NDArray[Any]) -> NDArray[Any]:
         """The array in the storage that the settings ask for."""
-        return array.astype(np.float64 if self.settings.storage == "float64" else np.float32, copy=False)
+        return array.astype(self.dtype, copy=False)
 
     def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> NDArray[Any]:
         (out,), _ = run_kernel(program.source, program.kernel, dict(arguments), self.settings)

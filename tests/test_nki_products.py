@@ -1,0 +1,185 @@
+"""Products, the triangular solve and energies of a given T, of sizes that need no padding and operands above SBUF."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.linalg import solve_triangular
+
+from dfmp2.errors import KernelError
+from dfmp2.trainium import calls, layout
+from dfmp2.trainium.costs.chips import CHIPS, Assumptions
+from dfmp2.trainium.costs.schedule import schedule_call
+from dfmp2.trainium.interpreter.rules import RELEASES, Violation
+from dfmp2.trainium.interpreter.run import Settings, run_kernel
+from tests.test_nki_kernels import ALGEBRA, ARITHMETIC, assert_close, energies_of, launch
+
+TRN1, GIVEN = CHIPS["trn1"], Assumptions()
+SIZES = [(1, 1, 1), (5, 3, 127), (127, 129, 130), (128, 512, 128), (300, 700, 257), (130, 1100, 900)]
+
+
+def operand(rng, *shape):
+    """A matrix, stored with another column where its rows would be a power of two of bytes."""
+    whole = rng.standard_normal((*shape[:-1], layout.stored_columns(shape[-1])))
+    return whole, whole[..., : shape[-1]]
+
+
+@ARITHMETIC
+@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+def test_products_of_any_size(settings, tolerance, m, n, k):
+    rng = np.random.default_rng([m, n, k])
+    a, b = rng.standard_normal((k, m + 1)), rng.standard_normal((k, n))
+    used = a[:, :m]
+    assert_close(launch(settings, "products", "gemm", a=a, b=b, columns=m), used.T @ b, tolerance)
+    found = launch(settings, "products", "syrk", a=a, identity=np.eye(128), columns=m)
+    assert_close(found, used.T @ used, tolerance)
+    assert (found == found.T).all()
+
+
+@ARITHMETIC
+def test_products_of_many_pairs_in_one_call(settings, tolerance):
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((3, 200, 150)), rng.standard_normal((3, 200, 600))
+    given = {"a": a.reshape(600, 150), "b": b.reshape(600, 600)}
+    found = launch(settings, "products", "gemm_batch", **given, batches=3)
+    assert_close(found.reshape(3, 150, 600), a.transpose(0, 2, 1) @ b, tolerance)
+
+
+def triangle(rng, size):
+    return np.tril(rng.standard_normal((size, size))) * 0.02 + np.eye(size)
+
+
+@ARITHMETIC
+@pytest.mark.parametrize(("size", "width"), [(1, 1), (100, 5), (128, 512), (300, 1300), (384, 300)])
+def test_triangular_solve_with_any_number_of_columns(settings, tolerance, size, width):
+    rng = np.random.default_rng([size, width])
+    lower, b = triangle(rng, size), rng.standard_normal((size, width))
+    found = launch(settings, "products", "trsm", factor=layout.pack_triangle(lower), b=b)
+    assert_close(found, solve_triangular(lower, b, lower=True), tolerance)
+
+
+def energy_problem(nvir, nocc, ic):
+    """B that falls with the virtual energies, its T for ic rows i, and e_ij in float64."""
+    rng = np.random.default_rng([nvir, nocc])
+    occ, vir = -rng.uniform(0.4, 20, nocc), np.sort(rng.uniform(0.1, 23, nvir))
+    b = (rng.standard_normal((1, nvir, 50)) + 0.7 * rng.standard_normal((nocc, nvir, 50))) / (1 + vir[:, None]) / 35
+    t = np.einsum("iap,jbp->iajb", b[:ic], b)
+    gaps = vir[:, None] + vir - (occ[:ic, None] + occ)[:, :, None, None]
+    pairs = t.swapaxes(1, 2)
+    exact = (pairs * (2 * pairs - pairs.swapaxes(2, 3)) / gaps).sum((2, 3))
+    return t.reshape(ic * nvir, nocc * nvir), occ, vir, exact
+
+
+@pytest.mark.parametrize(("nvir", "nocc", "ic"), [(8, 3, 2), (112, 2, 1), (129, 2, 2), (672, 2, 1), (677, 1, 1)])
+@pytest.mark.parametrize(("settings", "tolerance"), [(Settings(), 5e-7), (ALGEBRA, 1e-12)], ids=["float32", "exact"])
+def test_energies_of_a_given_t(settings, tolerance, nvir, nocc, ic):
+    t, occ, vir, exact = energy_problem(nvir, nocc, ic)
+    np.testing.assert_allclose(energies_of(settings, t, occ[:ic], occ, vir), exact, rtol=tolerance)
+
+
+@pytest.mark.parametrize("target", ["gen2", "gen3"])
+@pytest.mark.parametrize("release", RELEASES)
+def test_one_source_for_all_releases_and_chips(target, release):
+    rng = np.random.default_rng(7)
+    settings = Settings(target=target, release=release, fuzz=3)
+    a, b, lower = rng.standard_normal((200, 140)), rng.standard_normal((200, 70)), triangle(rng, 200)
+    assert_close(launch(settings, "products", "gemm", a=a, b=b), a.T @ b, 2e-6)
+    assert_close(launch(settings, "products", "syrk", a=a, identity=np.eye(128)), a.T @ a, 2e-6)
+    solved = launch(settings, "products", "trsm", factor=layout.pack_triangle(lower), b=b)
+    assert_close(solved, solve_triangular(lower, b, lower=True), 2e-6)
+    t, occ, vir, exact = energy_problem(150, 2, 1)
+    np.testing.assert_allclose(energies_of(settings, t, occ[:1], occ, vir), exact, rtol=5e-7)
+
+
+LARGE = [pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((1024,) * 3, (2048,) * 3, (1000, 3000, 4096))]
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(512, 512, 512), *LARGE])
+def test_products_of_the_published_sizes(m, n, k):
+    rng = np.random.default_rng(8)
+    (a, used), (b, full) = operand(rng, k, m), operand(rng, k, n)
+    found = launch(Settings(), "products", "gemm", a=a, b=b, columns=m)
+    assert_close(found[:, :n], used.T @ full, 2e-6)
+
+
+@pytest.mark.parametrize(("batches", "size"), [(16, 256), pytest.param(32, 1024, marks=pytest.mark.slow)])
+def test_batches_of_the_published_sizes(batches, size):
+    rng = np.random.default_rng(9)
+    a, b = rng.standard_normal((2, batches, size, size), dtype=np.float32)
+    given = {"a": a.reshape(-1, size), "b": b.reshape(-1, size), "batches": batches}
+    found = launch(Settings(), "products", "gemm_batch", **given)
+    assert_close(found.reshape(batches, size, size), a.transpose(0, 2, 1) @ b.astype(float), 2e-6)
+
+
+@pytest.mark.slow
+def test_solve_and_energies_of_the_large_shape():
+    rng = np.random.default_rng(10)
+    lower, (b, used) = triangle(rng, 2304), operand(rng, 2304, 2048)
+    found = launch(Settings(), "products", "trsm", factor=layout.pack_triangle(lower * 0.3), b=b)
+    assert_close(found[:, :2048], solve_triangular(lower * 0.3, used, lower=True), 5e-6)
+    t, occ, vir, exact = energy_problem(672, 96, 1)
+    np.testing.assert_allclose(energies_of(Settings(), t, occ[:1], occ, vir), exact, rtol=5e-7)
+
+
+def account(call):
+    return schedule_call(call, TRN1, GIVEN)[1]
+
+
+def test_the_stationary_operand_is_read_once_and_the_other_once_per_panel():
+    found = account(calls.product_call(1, 2048, 2048, 2048))
+    assert found.bytes_read == 4 * 2048 * (2048 + 2 * 2049)  # two panels of 1,024 columns of A
+    assert found.bytes_written == 4 * 2048 * 2049
+    assert found.statements["nc_matmul"] == 16 * 16 * 6
+    assert found.busy["tensor"] * 2.8 == pytest.approx(16 * 16 * 4 * 2049)  # parts are equally wide: no 64-cycle floor
+    assert found.utilisation > 0.95
+    assert found.moved <= 48 * 1024 + 4096 and found.sbuf <= 160 * 1024
+
+
+def test_one_triangle_costs_half_and_its_transposes():
+    whole, half = account(calls.product_call(1, 1024, 2000, 2000)), account(calls.syrk_call(1024, 2000))
+    tiles = 16
+    assert half.busy["tensor"] < whole.busy["tensor"] * (tiles + 1) / (2 * tiles) * 1.03 + 120 * 512 / 2.8
+    assert half.statements["nc_matmul (hinted)"] >= tiles * (tiles - 1) // 2
+
+
+def test_batches_do_not_wait_for_each_other():
+    one, many = account(calls.product_call(1, 1024, 1024, 1024)), account(calls.product_call(8, 1024, 1024, 1024))
+    assert many.makespan < 8 * many.busy["tensor"] / 8 + (one.makespan - one.busy["tensor"])
+
+
+def test_dependencies_of_a_solve_are_hidden_by_another_part_of_its_columns():
+    found = account(calls.trsm_call(2048, 4096))
+    assert found.utilisation > 0.85
+    assert found.bytes_read < 4 * (2048 * 4097 + 136 * 128 * 128 * 6)  # L once for two parts of columns
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: calls.product_call(1, 4097, 10, 10), "gemm: 4097 contracted rows: a call takes 4096: add up"),
+        (lambda: calls.syrk_call(4097, 10), "4097 contracted rows: a call takes 4096"),
+        (lambda: calls.trsm_call(4097, 10), "trsm: 4097 rows: a call takes 4096: solve for blocks of them"),
+        (lambda: calls.energy_call(10, 878), "mp2_energy: 878 virtual orbitals: T of a pair takes 24 kB"),
+        (lambda: calls.fused_call(10, 513, 100), "pair_fused: 513 virtual orbitals: at most 512"),
+    ],
+)
+def test_what_a_call_does_not_take_is_refused_with_the_reason(make, message):
+    with pytest.raises(KernelError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("module", "kernel", "given"),
+    [
+        ("products", "gemm", {"a": np.ones((4097, 1)), "b": np.ones((4097, 1))}),
+        ("products", "trsm", {"factor": np.ones((128, 1, 128)), "b": np.ones((4097, 1))}),
+        ("pair_checks", "mp2_energy", {"t": np.ones((1, 1)), "eu": np.ones((878, 878)), "neg": np.ones((1, 1))}),
+    ],
+)
+def test_kernels_assert_their_limits(module, kernel, given):
+    given = {name: array.astype(np.float32) for name, array in given.items()}
+    if kernel == "mp2_energy":
+        given |= {"identity": np.eye(1, dtype=np.float32), "ic": 1, "nocc": 1}
+    with pytest.raises(Violation) as caught:
+        run_kernel(f"{calls.KERNELS}.{module}", kernel, given)
+    assert caught.value.rule == "kernel-assert"
