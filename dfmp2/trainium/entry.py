@@ -107,7 +107,7 @@ class ManyCores(CoresBackend):
 def named_lane(name: str, host: Host = HERE) -> tuple[str, str]:
     """The backend that a name stands for under the variables, and a note for the reason ("" if they change nothing).
 
-    DFMP2_REQUIRE_NKI allows nothing but these lanes, DFMP2_USE_SIMULATOR takes the simulator in place of nki.
+    DFMP2_REQUIRE_NKI allows nothing but these lanes, DFMP2_USE_SIMULATOR takes the simulator in place of nki and auto.
 
     Raises
     ------
@@ -126,9 +126,9 @@ def named_lane(name: str, host: Host = HERE) -> tuple[str, str]:
             f"DFMP2_REQUIRE_NKI=1 allows only the nki lanes, and --backend {name} was asked for: choose --backend nki, "
             "or unset the variable"
         )
-    if simulated and name == "nki":
+    if simulated and name in ("auto", "nki"):
+        notes.append(f"DFMP2_USE_SIMULATOR=1 takes the simulator in place of {name}")
         name = "nki-simulator"
-        notes.append("DFMP2_USE_SIMULATOR=1 takes the simulator in place of nki")
     return name, ", ".join(notes)
 
 

@@ -1,11 +1,11 @@
 """Predicted time and device memory of a calculation: what the host adds to kernel calls, pair energies, transformation.
 
-    neff    programs compiled once, loaded once, operands stay on the device
-    xla     the same through torch-xla
-    numpy   every call compiles, uploads its inputs and downloads its outputs
+    nki        programs compiled once, loaded once, operands stay on the device
+    nki-xla    the same through torch-xla
+    nki-call   every call compiles, uploads its inputs and downloads its outputs
 
 1.3 ms per round trip, 4.6 GB/s to and 5.6 GB/s from the device are figures published for trn1
-through torch-xla; for neff the link is assumed to be the same. One spin needs the pairs i <= j of its space, two spins
+through torch-xla; for nki the link is assumed to be the same. One spin needs the pairs i <= j of its space, two spins
 both of these and all pairs between them. B comes from the host, to each of several cores the blocks that it needs; or
 it is made on the core from fitted integrals over basis functions, which go up once for all spins, and stays there.
 
@@ -27,11 +27,11 @@ from dfmp2.trainium.costs.catalogue import FLOAT32, Price, price
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions, Chip, find_chip
 from dfmp2.trainium.layout import blocks_by_core, largest_share, pair_channels
 
-LANES = ("neff", "xla", "numpy")
+LANES = ("nki", "nki-xla", "nki-call")
 SUBMIT = 0.67  # ms of each further call of a queue
 ROUND_TRIP = 1.3  # ms of a call that is waited for, as the executors wait for each; newer runtimes need about 0.2
 UPLOAD, DOWNLOAD = 4.6e6, 5.6e6  # bytes per ms
-RECOMPILE = 10_000.0  # ms for each call of the numpy lane, unless the user knows better
+RECOMPILE = 10_000.0  # ms for each call of the lane nki-call, unless the user knows better
 MS, NS = 1e3, 1e9  # in a second
 
 
@@ -66,11 +66,11 @@ def dispatch(
     lane : one of LANES
     resident : bytes of all inputs together, uploaded once; per_call : the same with the inputs of each call anew
     output : bytes downloaded in all
-    recompile : ms per call, numpy lane only
+    recompile : ms per call, lane nki-call only
     """
     down, calls = output / DOWNLOAD, sum(price.calls for price in prices)
     waited = calls * ROUND_TRIP
-    if lane == "numpy":
+    if lane == "nki-call":
         flagged = "" if calls <= 1 else f"every one of the {calls} calls compiles and uploads again: for probes only"
         return Dispatch(lane, waited, waited, per_call / UPLOAD + down, calls * recompile, flagged)
     if lane not in LANES:

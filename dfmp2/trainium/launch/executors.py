@@ -1,6 +1,6 @@
 """Where kernels run: an executor launches one kernel by name and counts its launches. One class per lane:
 
-    interpreter            our own, on the CPU
+    nki-interpreter        our own, on the CPU
     nki-simulator          AWS's simulator: a kernel as Python on the CPU, slowly and with AWS's checks of arguments;
                            it models trn3 unless NEURON_PLATFORM_TARGET_OVERRIDE says otherwise, which is set here
     nki-call               plain calls with NumPy arrays, which compile anew each time by public evidence: for probes
@@ -119,7 +119,7 @@ class InterpreterExecutor(Executor):
     settings : chip, release and arithmetic to emulate
     """
 
-    lane = "interpreter"
+    lane = "nki-interpreter"
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
@@ -464,6 +464,8 @@ def executor(lane: str, core: int | None = None, host: Host = HERE) -> Executor:
             return HostExecutor(lane, "trn1", host)
         case "nki-call":
             return HostExecutor(lane, toolchain.device_target(host) or "trn1", host)
-        case "interpreter":
+        case "nki-interpreter":
             return InterpreterExecutor()
-    raise BackendUnavailable(f"lane {lane!r} is unknown: expected nki, nki-xla, nki-simulator, nki-call or interpreter")
+    raise BackendUnavailable(
+        f"lane {lane!r} is unknown: expected nki, nki-xla, nki-simulator, nki-call or nki-interpreter"
+    )
