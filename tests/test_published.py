@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 
 import pytest
@@ -57,12 +56,12 @@ def test_the_table_is_labelled_and_measures_when_it_is_told_to(call, monkeypatch
     monkeypatch.setattr(published, "load", lambda: (sources, short))
     told = succeed(call("kernels", "published", "--threads", "1")).out
     assert "measured by others on trn1" in told and "predicted, one trn1 core" in told and "source: trns" in told
-    rows = succeed(call("kernels", "published", "--threads", "1", "--json")).json
+    rows = succeed(call("kernels", "published", "--threads", "1", "--json")).json["figures"]
     assert [row["host"] for row in rows] == [None] * 4
-    rows = succeed(call("kernels", "published", "--measure", "--threads", "1", "--json")).json
+    rows = succeed(call("kernels", "published", "--measure", "--threads", "1", "--json")).json["figures"]
     times = {row["id"]: row["host"] for row in rows}
     assert 0 < times["pair"] < times["mp2-5"] < 1e3 and times["cached"] is times["h2o"] is None
-    assert rows == json.loads(json.dumps(rows)) and "trntensor" in rows[1]["source"]
+    assert "trntensor" in rows[1]["source"]
 
 
 def test_what_takes_long_is_measured_only_when_asked_for():

@@ -64,6 +64,12 @@ def test_einsum_is_that_of_numpy(lane, expression):
     check(dt.einsum(expression, a, b, backend=backend), np.einsum(expression, *wide(a, b)))
 
 
+def test_rows_of_2048_columns_are_stored_with_one_more_that_is_cut_off():
+    a, b = numbers("float32", 8, 16), numbers("float32", 16, 2048)
+    found = dt.gemm(a, b, backend="nki-interpreter")
+    check(found, wide(a)[0] @ b)
+
+
 def test_batches_symmetric_products_and_triangles(lane):
     backend, dtype = lane
     a, b, c = numbers(dtype, 3, 40, 50), numbers(dtype, 3, 50, 20), numbers(dtype, 3, 40, 20)

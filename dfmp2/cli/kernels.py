@@ -179,7 +179,8 @@ def show_published(target: str, measure: bool, slow: bool, threads: int | None, 
     from dfmp2.trainium import published
 
     rows = published.table(target, count, measure=measure or slow, slow=slow)
-    click.echo(json.dumps(rows, indent=2) if as_json else published.to_text(rows, target), nl=as_json)
+    found = {"target": target, "threads": count, "figures": rows}
+    click.echo(json.dumps(found, indent=2) if as_json else published.to_text(rows, target), nl=as_json)
 
 
 @command.command("timeline", short_help="Draw the first microseconds of a kernel call.")
