@@ -20,8 +20,9 @@ from dfmp2.backends.base import Backend, Shape
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import Dfmp2Error
 from dfmp2.mp2.pairs import pair_energies
+from dfmp2.trainium import calls
 from dfmp2.trainium.backend import NkiBackend
-from dfmp2.trainium.calls import KERNEL_FOLDER, SHAPES, Program, variants
+from dfmp2.trainium.calls import KERNEL_FOLDER, SHAPES, Call, Program, variants
 from dfmp2.trainium.costs import catalogue, prediction, schedule
 from dfmp2.trainium.costs.catalogue import Price
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions, Chip
@@ -46,6 +47,18 @@ MOLECULES = {  # name -> atoms / Angstrom, charge, unpaired electrons
     "O2": ("O 0 0 0; O 0 0 1.2075", 0, 2),
 }
 TIMED = (("medium", "trn1"), ("medium", "trn2"), ("large", "trn1"))
+K12 = catalogue.find("K12")
+SIZES: tuple[tuple[str, Callable[[str], tuple[Call, ...]], int], ...] = (  # what, calls on a chip, multiplications
+    *((f"gemm {n}^3", lambda _, n=n: (calls.product_call(1, n, n, n),), n**3) for n in (512, 1024, 2048)),
+    *(
+        (f"gemm_batch {g} x {n}^3", lambda _, g=g, n=n: (calls.product_call(g, n, n, n),), g * n**3)
+        for g, n in ((16, 256), (32, 1024))
+    ),
+    ("syrk 2048, K 2048", lambda _: (calls.syrk_call(2048, 2048),), 2048**2 * 2049 // 2),
+    ("trsm 2304, 4096 columns", lambda _: (calls.trsm_call(2304, 4096),), 2304 * 2305 // 2 * 4096),
+    *((f"mp2_energy {n}", lambda _, s=s: (calls.energy_call(s.nocc, s.nvir),), 0) for n, s in SHAPES.items()),
+    *((f"ao_to_mo {n}", lambda t, s=s: K12.calls(s, t, "plain"), K12.multiplications(s)) for n, s in SHAPES.items()),
+)
 HEADER = (
     "| shape, core | variant | calls, programs | TE / ms | VE / ms | ACT / ms | DMA / ms | schedule / ms | at 85 % "
     "/ ms | at 40 % / ms | with launches / ms | floor / ms | HBM / GB | SBUF / B |"
@@ -62,6 +75,8 @@ def main() -> None:
             for variant in row.variants(shape, chip.target):
                 price, _ = catalogue.best(row, shape, chip, given, variant)
                 print(_line(f"{name} {chip.name}", price), flush=True)
+    print()
+    _sizes(given)
     print()
     print(f"| written by DMA, bytes per partition of {MOVED_BYTES}, trn1 / trn2 | {' | '.join(MOVED)} |")
     print("|---|" + "---|" * len(MOVED))
@@ -90,6 +105,17 @@ def _line(name: str, price: Price) -> str:
         f"| {best:.1f} to {worst:.1f} | {price.floor / MS:.2f} "
         f"| {price.hbm_bytes / GB:.2f} | {price.sbuf} |"
     )
+
+
+def _sizes(given: Assumptions) -> None:
+    """The sizes that others published, and the transformation."""
+    print("| kernel, core | calls, programs | TE / ms | VE / ms | ACT / ms | DMA / ms | schedule / ms | at 85 % / ms "
+          "| at 40 % / ms | with launches / ms | floor / ms |")  # fmt: skip
+    print("|" + "---|" * 11)
+    for name, made, multiplications in SIZES:
+        for chip in CHIPS.values():
+            found = catalogue.price("", made(chip.target), multiplications, chip, given)
+            print("|".join(_line(f"{name} {chip.name}", found).split("|")[:-3]).replace("|  |", "|") + "|", flush=True)
 
 
 def _moved(chip: Chip) -> dict[str, list[str]]:

@@ -26,8 +26,8 @@ from dfmp2.planning import memory, plan, rates
 from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.trainium.backend import NkiBackend
-from dfmp2.trainium.calls import program_of, programs, transform_calls
-from dfmp2.trainium.costs.prediction import predict_transform, transform_traffic
+from dfmp2.trainium.calls import program_of, programs, transform_calls, transform_traffic
+from dfmp2.trainium.costs.prediction import predict_transform
 from dfmp2.trainium.launch import executors
 from dfmp2.trainium.launch.cores import CoresBackend
 from dfmp2.trainium.launch.executors import InterpreterExecutor

@@ -203,8 +203,8 @@ WRONG = {  # planted fault -> what replaces what
         "height, xu, P * row, identity, transpose)",
     ),
     "one buffer for a pair and the pair before it": (
-        "                xu = sbuf(total)\n",
-        "                xu = sbuf(total) if q == 0 else xu\n",
+        "                made = [sbuf(total), lower, short]\n",
+        "                made = [sbuf(total) if q == 0 else made[0], lower, short]\n",
     ),
     "diagonal blocks counted twice": ("doubled = max(0, min(hi, nvir) - lo)", "doubled = 0"),
 }

@@ -15,7 +15,7 @@ from dfmp2.trainium.interpreter.run import Settings, run_kernel
 from tests.test_nki_kernels import ALGEBRA, ARITHMETIC, assert_close, energies_of, launch
 
 TRN1, GIVEN = CHIPS["trn1"], Assumptions()
-SIZES = [(1, 1, 1), (5, 3, 127), (127, 129, 130), (128, 512, 128), (300, 700, 257), (130, 1100, 900)]
+SIZES = [(1, 1, 1), (5, 3, 127), (127, 129, 130), (128, 512, 128), (300, 700, 257), (130, 1100, 900), (800, 100, 2500)]
 
 
 def operand(rng, *shape):

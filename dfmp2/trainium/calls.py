@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -229,6 +229,16 @@ def transform_calls(
         more = blocks * (-(-slices // once) - 1)
         made.append(_call("transform", "ao_to_mo_next", given | {"before": block}, more))
     return tuple(made)
+
+
+def transform_traffic(calls: Sequence[Call]) -> int:
+    """Bytes that go up: fitted integrals once for all spins, orbitals of each."""
+    firsts = [call for call in calls if call.kernel == "ao_to_mo"]
+    blocks = sum(call.count for call in firsts)
+    pieces = sum(call.count for call in calls) // blocks if blocks else 0
+    a, c_occ, c_vir = (prod(firsts[0].arguments[name].shape) for name in ("a", "c_occ", "c_vir"))
+    elements: int = pieces * a + blocks * c_occ + len(firsts) * c_vir
+    return 4 * elements
 
 
 def product_call(batches: int, contracted: int, rows: int, columns: int) -> Call:

@@ -38,6 +38,7 @@ class Row:
     calls : shape, target, variant -> calls that cover the shape
     multiplications : shape -> float32 multiplications that cannot be avoided, of the floor
     operands : shape -> bytes uploaded once, None for the inputs of every call
+    sizes : what the three numbers of a shape are
     """
 
     name: str
@@ -46,6 +47,7 @@ class Row:
     calls: Callable[[Shape, str, str], tuple[Call, ...]]
     multiplications: Callable[[Shape], int]
     operands: Callable[[Shape], int] | None = None
+    sizes: tuple[str, str, str] = ("nocc", "nvir", "naux")
 
     def variants(self, shape: Shape, target: str = "gen2") -> tuple[str, ...]:
         """Forms of the kernel at a shape."""
@@ -182,6 +184,7 @@ def _pairs(shape: Shape) -> int:
     return shape.pairs * shape.nvir**2 * shape.naux
 
 
+MATRICES = ("M", "N", "K")  # A (K, M), B (K, N)
 KERNELS = (
     Row(
         "pair_energy",
@@ -205,6 +208,7 @@ KERNELS = (
         "AO to MO transformation of fitted integrals in one program (ao_to_mo), in pieces where there are many",
         lambda shape, target, _: calls.transform_calls(shape.nao, *shape, target),
         lambda shape: shape.naux * shape.nocc * shape.nao * (shape.nao + shape.nvir),
+        lambda shape: calls.transform_traffic(calls.transform_calls(shape.nao, *shape)),
     ),
     Row(
         "gemm",
@@ -212,6 +216,7 @@ KERNELS = (
         "one matrix product; --shape M,N,K",
         lambda shape, *_: (calls.product_call(1, shape.naux, shape.nocc, shape.nvir),),
         prod,
+        sizes=MATRICES,
     ),
     Row(
         "gemm_batch",
@@ -219,6 +224,7 @@ KERNELS = (
         "sixteen matrix products in one call; --shape M,N,K",
         lambda shape, *_: (calls.product_call(16, shape.naux, shape.nocc, shape.nvir),),
         lambda shape: 16 * prod(shape),
+        sizes=MATRICES,
     ),
     Row(
         "syrk",
@@ -226,6 +232,7 @@ KERNELS = (
         "A^t A, one triangle computed; --shape 1,N,K",
         lambda shape, *_: (calls.syrk_call(shape.naux, shape.nvir),),
         lambda shape: shape.naux * shape.nvir * (shape.nvir + 1) // 2,
+        sizes=MATRICES,
     ),
     Row(
         "trsm",
@@ -233,6 +240,7 @@ KERNELS = (
         "triangular solve of order K for N columns; --shape 1,N,K",
         lambda shape, *_: (calls.trsm_call(shape.naux, shape.nvir),),
         lambda shape: shape.naux * (shape.naux + 1) // 2 * shape.nvir,
+        sizes=MATRICES,
     ),
     Row(
         "mp2_energy",

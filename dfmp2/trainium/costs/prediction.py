@@ -21,7 +21,7 @@ from math import prod
 from dfmp2.backends.base import Prediction, Shape
 from dfmp2.errors import KernelError
 from dfmp2.trainium import layout
-from dfmp2.trainium.calls import Call, one_bucket, product_call, transform_calls
+from dfmp2.trainium.calls import one_bucket, product_call, transform_calls, transform_traffic
 from dfmp2.trainium.costs import catalogue
 from dfmp2.trainium.costs.catalogue import FLOAT32, Price, price
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions, Chip, find_chip
@@ -205,13 +205,3 @@ def predict_product(sizes: tuple[int, int, int, int], chip: Chip) -> Prediction:
     times = done.makespan / NS, launched.calls / MS, launched.link / MS
     made = Prediction(chip.name, LANES[0], *times, 1, 1, *memory, uploaded=sent, queued=launched.queued / MS)
     return replace(made, usual=done.at(catalogue.USUAL) / NS, slowest=done.at(catalogue.SLOWEST) / NS)
-
-
-def transform_traffic(calls: Sequence[Call]) -> int:
-    """Bytes that go up: fitted integrals once for all spins, orbitals of each."""
-    firsts = [call for call in calls if call.kernel == "ao_to_mo"]
-    blocks = sum(call.count for call in firsts)
-    pieces = sum(call.count for call in calls) // blocks if blocks else 0
-    a, c_occ, c_vir = (prod(firsts[0].arguments[name].shape) for name in ("a", "c_occ", "c_vir"))
-    elements: int = pieces * a + blocks * c_occ + len(firsts) * c_vir
-    return FLOAT32 * elements

@@ -13,7 +13,7 @@ from typing import Any
 
 from dfmp2.backends.base import Shape
 from dfmp2.trainium.calls import Call
-from dfmp2.trainium.costs.catalogue import KERNELS, SLOWEST, USUAL, Price, Program, b_bytes
+from dfmp2.trainium.costs.catalogue import KERNELS, SLOWEST, USUAL, Price, Program, b_bytes, find
 from dfmp2.trainium.costs.chips import Assumptions, Chip
 from dfmp2.trainium.costs.prediction import Dispatch
 from dfmp2.trainium.costs.schedule import ENGINES, INSTRUCTION, PORT, Schedule
@@ -70,9 +70,9 @@ def price_dict(price: Price, launched: Dispatch) -> dict[str, Any]:
 
 def price_text(kernel: str, shape: Shape, chip: Chip, price: Price, launched: Dispatch, others: Sequence[str]) -> str:
     """The engine table of a shape, for reading."""
+    sizes = ", ".join(f"{name} {size}" for name, size in zip(find(kernel).sizes, shape, strict=True))
     lines = [
-        f"{kernel}, nocc {shape.nocc}, nvir {shape.nvir}, naux {shape.naux}, one {chip.name} core, float32: predicted, "
-        "not measured",
+        f"{kernel}, {sizes}, one {chip.name} core, float32: predicted, not measured",
         f"variant {price.variant}: {price.calls} calls of {price.neffs} compiled programs",
         "",
         f"{'predicted':<20}{'busy / ms':>12}{'without overhead':>18}",

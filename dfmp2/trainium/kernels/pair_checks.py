@@ -35,6 +35,7 @@ from dfmp2.trainium.kernels.tiles import (
     contract,
     fetch,
     fetch_slices,
+    inverse,
     load,
     psum,
     row_sum,
@@ -53,9 +54,9 @@ def mp2_energy(t: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray, identity: nl.ndar
     part = rows * equal_parts(tiles, BANK // rows)
     assert tiles * nvir <= PART, "at most 877 virtual orbitals"
     out = nl.ndarray((rows, ic, nocc), dtype=nl.float32, buffer=nl.shared_hbm)
-    neg_tile = nl.ndarray((rows, ic * nocc), dtype=nl.float32, buffer=nl.sbuf)
+    neg_tile = sbuf(ic * nocc, rows)
     load(neg_tile, neg)
-    identity_tile = nl.ndarray((rows, rows), dtype=nl.float32, buffer=nl.sbuf)
+    identity_tile = sbuf(rows, rows)
     load(identity_tile, identity)
     eu_tile = load_rows(eu, 0, rows, 0, nvir)
     sums = nl.ndarray((rows, ic, nocc), dtype=nl.float32, buffer=nl.sbuf)
@@ -69,36 +70,28 @@ def mp2_energy(t: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray, identity: nl.ndar
                 column = neg_tile[0:size, pair : pair + 1]
                 for low in range(0, nvir, part):
                     high = min(nvir, low + part)
+                    width = high - low
                     own = x[0:size, a, low:high]
-                    y = psum(high - low)
+                    y = psum(width, size)
                     for b in range(low, high, rows):
                         count = min(rows, nvir - b)
                         source = x[0:count, b // rows, a * rows : a * rows + size]
-                        transposed(y[0:size, b - low : b - low + count], source, identity_tile[0:count, 0:count], False)
-                    d = sbuf(high - low)
-                    add_column(d[0:size, 0 : high - low], eu_tile[0:size, a, low:high], column)
-                    r = psum(high - low)
-                    nisa.reciprocal(dst=r[0:size, 0 : high - low], data=d[0:size, 0 : high - low])
-                    z = sbuf(high - low)
+                        transposed(y[:, b - low : b - low + count], source, identity_tile[0:count, 0:count], False)
+                    d = sbuf(width, size)
+                    add_column(d, eu_tile[0:size, a, low:high], column)
+                    r = inverse(d)
+                    z = sbuf(width, size)
                     nisa.scalar_tensor_tensor(
-                        dst=z[0:size, 0 : high - low],
-                        data=own,
-                        op0=nl.multiply,
-                        operand0=2.0,
-                        op1=nl.subtract,
-                        operand1=y[0:size, 0 : high - low],
+                        dst=z, data=own, op0=nl.multiply, operand0=2.0, op1=nl.subtract, operand1=y
                     )
-                    w = psum(high - low)
-                    quotient = w[0:size, 0 : high - low]
-                    nisa.tensor_tensor(dst=quotient, data1=own, data2=r[0:size, 0 : high - low], op=nl.multiply)
-                    e = sbuf(high - low)
-                    terms = e[0:size, 0 : high - low]
-                    nisa.tensor_tensor(dst=terms, data1=z[0:size, 0 : high - low], data2=quotient, op=nl.multiply)
-                    partial = sbuf(1)
-                    dump = sbuf(high - low)
-                    row_sum(partial[0:size, 0:1], dump[0:size, 0 : high - low], terms)
+                    w = psum(width, size)
+                    nisa.tensor_tensor(dst=w, data1=own, data2=r, op=nl.multiply)
+                    e = sbuf(width, size)
+                    nisa.tensor_tensor(dst=e, data1=z, data2=w, op=nl.multiply)
+                    partial = sbuf(1, size)
+                    row_sum(partial, sbuf(width, size), e)
                     total = sums[0:size, i, j : j + 1]
-                    nisa.tensor_tensor(dst=total, data1=total, data2=partial[0:size, 0:1], op=nl.add)
+                    nisa.tensor_tensor(dst=total, data1=total, data2=partial, op=nl.add)
     load(out, sums)
     return out
 
@@ -135,8 +128,7 @@ def pair_fused(b_i: nl.ndarray, b_j: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray
         contract(y, right, row * P, left, nvir)
         d = sbuf(nvir)
         add_column(d, eu_tile[:, row * nvir : (row + 1) * nvir], neg_tile)
-        r = psum(nvir)
-        nisa.reciprocal(dst=r, data=d)
+        r = inverse(d)
         w = sbuf(nvir)
         nisa.tensor_tensor(dst=w, data1=x, data2=r, op=nl.multiply)
         jj = sbuf(nvir)

@@ -66,10 +66,12 @@ from dfmp2.trainium.kernels.tiles import (
 )
 
 
-def store_row_tile(
-    x: nl.ndarray, lo: int, hi: int, row: int, nvir: int, xu: nl.ndarray, tl: nl.ndarray, ld: nl.ndarray
-) -> None:
-    """Copy columns [lo, hi) of row tile `row` of T out of PSUM: upper blocks to xu, lower to tl, a short last to ld."""
+def store_row_tile(x: nl.ndarray, lo: int, hi: int, row: int, nvir: int, made: list[nl.ndarray]) -> None:
+    """Copy columns [lo, hi) of row tile `row` of T out of PSUM to the tiles of its pair.
+
+    made : upper blocks, lower blocks, a short last diagonal block
+    """
+    xu = made[0]
     left = P * row
     height = min(P, nvir - left)
     copy_columns(xu, left, x, lo, hi, left, left + height)
@@ -77,24 +79,19 @@ def store_row_tile(
     stop = min(left + height, hi)
     if height < P and start < stop:
         nisa.activation(
-            dst=ld[0:height, start - left : stop - left], op=nl.copy, data=x[0:height, start - lo : stop - lo]
+            dst=made[2][0:height, start - left : stop - left], op=nl.copy, data=x[0:height, start - lo : stop - lo]
         )
     copy_columns(xu, run_start(nvir, row), x, lo, hi, left + P, nvir)
-    copy_columns(tl, lower_start(row), x, lo, hi, 0, left)
+    copy_columns(made[1], lower_start(row), x, lo, hi, 0, left)
 
 
 def transposes(
-    y: nl.ndarray,
-    lo: int,
-    hi: int,
-    nvir: int,
-    xu: nl.ndarray,
-    tl: nl.ndarray,
-    ld: nl.ndarray,
-    identity: nl.ndarray,
-    transpose: bool,
+    y: nl.ndarray, lo: int, hi: int, nvir: int, made: list[nl.ndarray], identity: nl.ndarray, transpose: bool
 ) -> None:
     """y = packed columns [lo, hi) of the transposed lower triangle of T."""
+    xu = made[0]
+    tl = made[1]
+    ld = made[2]
     tiles = (nvir + P - 1) // P
     for row in range(tiles):
         height = min(P, nvir - P * row)
@@ -110,15 +107,11 @@ def transposes(
 
 
 def emit_chunk(
-    xu: nl.ndarray,
-    tl: nl.ndarray,
-    ld: nl.ndarray,
-    eu: nl.ndarray,
+    made: list[nl.ndarray],
+    tables: list[nl.ndarray],
     eu_at: int,
-    neg: nl.ndarray,
     single: int,
     double: int,
-    identity: nl.ndarray,
     sums: nl.ndarray,
     at: int,
     nvir: int,
@@ -128,15 +121,19 @@ def emit_chunk(
 ) -> None:
     """J and K parts of 512 packed columns of one pair into sums, from column at + chunk * sum_columns(512) on.
 
-    eu_at : first column of the table in eu; single, double : columns of neg with -(e_i+e_j) and twice that
+    made : as of `store_row_tile`; tables : eu, neg, identity; eu_at : first column of the table in eu; single, double :
+    columns of neg with -(e_i+e_j) and twice that
     """
+    xu = made[0]
+    eu = tables[0]
+    neg = tables[1]
     lo = BANK * chunk
     hi = min(upper_columns(nvir), lo + BANK)
     size = hi - lo
     doubled = max(0, min(hi, nvir) - lo)
     at += chunk * sum_columns(BANK, run)
     y = psum(size)
-    transposes(y, lo, hi, nvir, xu, tl, ld, identity, transpose)
+    transposes(y, lo, hi, nvir, made, tables[2], transpose)
     d = sbuf(size)
     if doubled > 0:
         add_column(d[:, 0:doubled], eu[:, eu_at + lo : eu_at + lo + doubled], neg[:, double : double + 1])
@@ -216,15 +213,12 @@ def pair_energy_block(
     coming = load_part(b_j, slices, steps[0][1], steps[0][2], nvir)
     held, staged, done = advance(b_i, slices, together, [], [], 0, 1, residents * groups)
     # The pair being made, and the pair before it, whose elementwise work is emitted between its products.
+    tables = [eu_tile, neg_tile, identity_tile]
     q = 0
     base = 0
-    xu = identity_tile
-    tl = identity_tile
-    ld = identity_tile
+    made = []
     sums = identity_tile
-    before_xu = identity_tile
-    before_tl = identity_tile
-    before_ld = identity_tile
+    before = []
     before_sums = identity_tile
     before_base = 0
     for step in range(len(steps)):
@@ -250,17 +244,15 @@ def pair_energy_block(
         present = pairs_of(first, j, residents, diagonal)
         for member in range(present):
             if starts:
-                xu = sbuf(total)
-                if tiles > 1:
-                    tl = sbuf(lower_start(tiles))
-                if nvir % P != 0:
-                    ld = last_blocks[q % 2]
+                lower = sbuf(lower_start(tiles)) if tiles > 1 else identity_tile
+                short = last_blocks[q % 2] if nvir % P != 0 else identity_tile
+                made = [sbuf(total), lower, short]
             seen = parts - 1 - steps[step][2] if backwards else steps[step][2]
             for row in range(tiles):
                 x = psum(high - low)
                 tile = held[(first + member) * groups + row // together]
                 contract(x, tile, P * (row % together), part, high - low)
-                store_row_tile(x, low, high, row, nvir, xu, tl, ld)
+                store_row_tile(x, low, high, row, nvir, made)
                 following = steps[step + 1][0] if more else first
                 needed, allowed = window(
                     first, member, row, tiles, together, residents, present, parts, turning, following
@@ -268,29 +260,12 @@ def pair_energy_block(
                 held, staged, done = advance(b_i, slices, together, held, staged, done, needed, allowed)
                 for c in range(chunks if q > 0 else 0):
                     if -(-(c + 1) * units // chunks) - 1 == seen * tiles + row:
-                        emit_chunk(
-                            before_xu,
-                            before_tl,
-                            before_ld,
-                            eu_tile,
-                            0,
-                            neg_tile,
-                            q - 1,
-                            npair + q - 1,
-                            identity_tile,
-                            before_sums,
-                            columns * (q - 1 - before_base),
-                            nvir,
-                            c,
-                            run,
-                            transpose,
-                        )
+                        at = columns * (q - 1 - before_base)
+                        emit_chunk(before, tables, 0, q - 1, npair + q - 1, before_sums, at, nvir, c, run, transpose)
             if ends:
                 if q > 0 and base == q:
                     load(out[:, columns * before_base : columns * q], before_sums)
-                before_xu = xu
-                before_tl = tl
-                before_ld = ld
+                before = made
                 before_sums = sums
                 before_base = base
                 q += 1
@@ -300,22 +275,7 @@ def pair_energy_block(
             else:
                 coming = part
     for c in range(chunks):
-        emit_chunk(
-            before_xu,
-            before_tl,
-            before_ld,
-            eu_tile,
-            0,
-            neg_tile,
-            q - 1,
-            npair + q - 1,
-            identity_tile,
-            before_sums,
-            columns * (q - 1 - before_base),
-            nvir,
-            c,
-            run,
-            transpose,
-        )
+        at = columns * (q - 1 - before_base)
+        emit_chunk(before, tables, 0, q - 1, npair + q - 1, before_sums, at, nvir, c, run, transpose)
     load(out[:, columns * before_base : columns * q], before_sums)
     return out

@@ -78,19 +78,23 @@ def terms(x: nl.ndarray, y: nl.ndarray, d: nl.ndarray, size: int) -> tuple[nl.nd
 
 
 def emit_shared(
-    xs: nl.ndarray,
-    tlp: nl.ndarray,
-    eu: nl.ndarray,
+    shared: list[nl.ndarray],
+    tables: list[nl.ndarray],
     eu_at: int,
-    neg: nl.ndarray,
     single: int,
-    identity: nl.ndarray,
     sums: nl.ndarray,
     at: int,
     height: int,
     full: int,
 ) -> None:
-    """J and K parts of the blocks (A, L) of the pairs of a group: two columns of sums per pair, from `at` on."""
+    """J and K parts of the blocks (A, L) of the pairs of a group: two columns of sums per pair, from `at` on.
+
+    shared : columns (A, L) of all pairs, pair after pair; columns [0, 128 L) of the packed rows, and the rest
+    """
+    tlp = shared[1]
+    eu = tables[0]
+    neg = tables[1]
+    identity = tables[2]
     span = full * height
     d = sbuf(full * P)
     y = psum(full * P)
@@ -100,7 +104,7 @@ def emit_shared(
             at_row = m * span + row * height
             own = identity[:, m * height : (m + 1) * height]
             transposed(y[:, at_row : at_row + height], tlp[:, row * P : (row + 1) * P], own, False)
-    jj, kp = terms(xs, y, d, full * P)
+    jj, kp = terms(shared[0], y, d, full * P)
     for m in range(P // height):
         dump = sbuf3(2, span)
         row_sum(sums[:, at + 2 * m : at + 2 * m + 1], dump, jj[:, :, m * span : (m + 1) * span])
@@ -110,20 +114,18 @@ def emit_shared(
 def emit_last(
     xlp: nl.ndarray,
     bd: nl.ndarray,
-    eu: nl.ndarray,
+    tables: list[nl.ndarray],
     eu_at: int,
-    neg: nl.ndarray,
     double: int,
-    identity: nl.ndarray,
     sums: nl.ndarray,
     at: int,
     height: int,
 ) -> None:
     """J and K parts of the blocks (L, L) of a group, rows m*height.. for pair m, into two columns of sums."""
     d = sbuf(height)
-    add_column(d, eu[:, eu_at : eu_at + height], neg[:, double : double + 1])
+    add_column(d, tables[0][:, eu_at : eu_at + height], tables[1][:, double : double + 1])
     y = psum(height)
-    transposed(y, bd, identity[:, P : P + height], False)
+    transposed(y, bd, tables[2][:, P : P + height], False)
     jj, kp = terms(xlp, y, d, height)
     dump = sbuf3(2, height)
     row_sum(sums[:, at : at + 1], dump, jj)
@@ -204,9 +206,8 @@ def pair_energy_packed(
     before_column = 0
     before_base = 0
     before_ends = False
-    before_xu = []
-    before_tl = []
-    before_short = identity_tile
+    tables = [eu_tile, neg_tile, identity_tile]
+    before = []
     before_shared = []
     before_sums = identity_tile
     base = 0
@@ -243,37 +244,30 @@ def pair_energy_packed(
             if more and not turning:
                 coming = load_part(b_j, slices, steps[step + 1][1], 0, nvir)
 
-        xu = []
-        tl = []
+        made = []  # of each pair upper blocks, lower blocks, the short last diagonal block
         shared = []
-        short = identity_tile
         units = 1
         if kind == 1:
             units = tiles
-            xu.append(sbuf(total))
-            tl.append(sbuf(lower_start(tiles)))
-            short = short_blocks[2 + q % 2]
+            made.append([sbuf(total), sbuf(lower_start(tiles)), short_blocks[2 + q % 2]])
         if kind > 1:
             units = group * full + 1
             for _ in range(group):
-                xu.append(sbuf(own))
-                tl.append(sbuf(lower_start(full)) if full > 1 else identity_tile)
-            short = short_blocks[groups % 2]
-            shared.append(sbuf(full * P))  # columns (A, L) of all pairs, pair after pair
-            shared.append(sbuf(full * P))  # the packed rows: columns [0, 128 L)
-            shared.append(sbuf(height))  # and the rest
+                lower = sbuf(lower_start(full)) if full > 1 else identity_tile
+                made.append([sbuf(own), lower, short_blocks[groups % 2]])
+            shared = [sbuf(full * P), sbuf(full * P), sbuf(height)]
         due = 0 if before_kind == 0 else chunks if before_kind == 1 else group * own_chunks + 2
         for unit in range(units):
             if kind == 1:
                 x = psum(nvir)
                 contract(x, held[first + member], P * unit, part, nvir)
-                store_row_tile(x, 0, nvir, unit, nvir, xu[0], tl[0], short)
+                store_row_tile(x, 0, nvir, unit, nvir, made[0])
             if kind > 1 and unit < group * full:
                 m = unit // full
                 row = unit % full
                 x = psum(nvir)
                 contract(x, held[first + member + m], P * row, part, nvir)
-                store_row_tile(x, 0, full * P, row, full * P, xu[m], tl[m], short)
+                store_row_tile(x, 0, full * P, row, full * P, made[m])
                 copy_columns(shared[0], (m * full + row) * height, x, 0, nvir, full * P, nvir)
             if kind > 1 and unit == group * full:
                 if len(packed) == member // group:
@@ -287,7 +281,7 @@ def pair_energy_packed(
                 for m in range(group):
                     low = m * height
                     nisa.activation(
-                        dst=short[low : low + height, low : low + height],
+                        dst=made[m][2][low : low + height, low : low + height],
                         op=nl.copy,
                         data=x[low : low + height, full * P : nvir],
                     )
@@ -307,69 +301,25 @@ def pair_energy_packed(
                 if -(-(c + 1) * units // due) - 1 == unit:
                     at = before_column - before_base
                     if before_kind == 1:
+                        double = npair + before_q
                         emit_chunk(
-                            before_xu[0],
-                            before_tl[0],
-                            before_short,
-                            eu_tile,
-                            plain_at,
-                            neg_tile,
-                            before_q,
-                            npair + before_q,
-                            identity_tile,
-                            before_sums,
-                            at,
-                            nvir,
-                            c,
-                            run,
-                            transpose,
+                            before[0], tables, plain_at, before_q, double, before_sums, at, nvir, c, run, transpose
                         )
                     elif c < group * own_chunks:
                         m = c // own_chunks
+                        pair = before_q + m
+                        at += own_columns * m
+                        number = c % own_chunks
                         emit_chunk(
-                            before_xu[m],
-                            before_tl[m],
-                            before_short,
-                            eu_tile,
-                            0,
-                            neg_tile,
-                            before_q + m,
-                            npair + before_q + m,
-                            identity_tile,
-                            before_sums,
-                            at + own_columns * m,
-                            full * P,
-                            c % own_chunks,
-                            run,
-                            transpose,
+                            before[m], tables, 0, pair, npair + pair, before_sums, at, full * P, number, run, transpose
                         )
                     elif c == group * own_chunks:
-                        emit_shared(
-                            before_shared[0],
-                            before_shared[1],
-                            eu_tile,
-                            shared_at,
-                            neg_tile,
-                            before_q,
-                            identity_tile,
-                            before_sums,
-                            at + own_columns * group,
-                            height,
-                            full,
-                        )
+                        at += own_columns * group
+                        emit_shared(before_shared, tables, shared_at, before_q, before_sums, at, height, full)
                     else:
-                        emit_last(
-                            before_shared[2],
-                            before_short,
-                            eu_tile,
-                            last_at,
-                            neg_tile,
-                            2 * npair + before_group,
-                            identity_tile,
-                            before_sums,
-                            at + columns - 2,
-                            height,
-                        )
+                        double = 2 * npair + before_group
+                        at += columns - 2
+                        emit_last(before_shared[2], before[0][2], tables, last_at, double, before_sums, at, height)
         if before_ends:
             load(out[:, before_base:column], before_sums)
         before_kind = kind
@@ -378,9 +328,7 @@ def pair_energy_packed(
         before_column = column
         before_base = base
         before_ends = ends
-        before_xu = xu
-        before_tl = tl
-        before_short = short
+        before = made
         before_shared = shared
         before_sums = sums
         q += kind

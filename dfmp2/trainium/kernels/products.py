@@ -56,17 +56,17 @@ def load_group(src: nl.ndarray, row: int, depth: int, low: int, high: int) -> nl
     tile = sbuf3(slices, high - low)
     for k in range(slices):
         rows = min(P, depth - k * P)
-        staged = sbuf(high - low)
-        load(staged[0:rows, 0 : high - low], src[row + k * P : row + k * P + rows, low:high])
-        nisa.activation(dst=tile[0:rows, k, 0 : high - low], op=nl.copy, data=staged[0:rows, 0 : high - low])
+        staged = sbuf(high - low, rows)
+        load(staged, src[row + k * P : row + k * P + rows, low:high])
+        nisa.activation(dst=tile[0:rows, k, 0 : high - low], op=nl.copy, data=staged)
     return tile
 
 
-def store_bank(out: nl.ndarray, row: int, rows: int, low: int, high: int, bank: nl.ndarray) -> nl.ndarray:
-    """A bank of results to `rows` rows and columns [low, high) of out; returned is the copy in SBUF."""
-    tile = sbuf(high - low)
-    nisa.activation(dst=tile[0:rows, 0 : high - low], op=nl.copy, data=bank)
-    load(out[row : row + rows, low:high], tile[0:rows, 0 : high - low])
+def store_bank(out: nl.ndarray, row: int, column: int, bank: nl.ndarray) -> nl.ndarray:
+    """A bank of results to out, from (row, column) on; returned is the copy in SBUF."""
+    tile = sbuf(bank.shape[1], bank.shape[0])
+    nisa.activation(dst=tile, op=nl.copy, data=bank)
+    load(out[row : row + bank.shape[0], column : column + bank.shape[1]], tile)
     return tile
 
 
@@ -115,18 +115,18 @@ def product(
                 rows = min(P, columns - row)
                 begin = max(low, row) if triangle else low
                 if begin < high:
-                    bank = psum(high - begin)
+                    bank = psum(high - begin, rows)
                     for k in range(slices):
                         used = min(P, depth - k * P)
                         stationary = held[(start - first) // group][0:used, k, row - start : row - start + rows]
                         moving = right[0:used, k, begin - low : high - low]
-                        multiply(bank[0:rows, 0 : high - begin], stationary, moving, k > 0)
-                    tile = store_bank(out, g * columns + row, rows, begin, high, bank[0:rows, 0 : high - begin])
+                        multiply(bank, stationary, moving, k > 0)
+                    tile = store_bank(out, g * columns + row, begin, bank)
                     for left in range(max(begin, row + P), high if triangle else begin, P):
                         count = min(P, high - left)
-                        y = psum(P)
-                        transposed(y[0:count, 0:rows], tile[:, left - begin : left - begin + count], identity, False)
-                        store_bank(out, left, count, row, row + rows, y[0:count, 0:rows])
+                        y = psum(P, count)
+                        transposed(y, tile[:, left - begin : left - begin + count], identity, False)
+                        store_bank(out, left, row, y)
         held = ahead
 
 
@@ -190,21 +190,16 @@ def trsm(factor: nl.ndarray, b: nl.ndarray) -> nl.ndarray:
             count = min(part, width - low)
             rest = given[other]
             if i > 0:
-                known = psum(part)
+                known = psum(count, rows)
                 for j in range(i):
-                    multiply(known[0:rows, 0:count], left[:, j, 0:rows], solved[other - 1][:, j, 0:count], j > 0)
-                difference = sbuf(part)
-                nisa.tensor_tensor(
-                    dst=difference[0:rows, 0:count],
-                    data1=rest[0:rows, 0:count],
-                    data2=known[0:rows, 0:count],
-                    op=nl.subtract,
-                )
+                    multiply(known, left[:, j, 0:rows], solved[other - 1][:, j, 0:count], j > 0)
+                difference = sbuf(count, rows)
+                nisa.tensor_tensor(dst=difference, data1=rest, data2=known, op=nl.subtract)
                 rest = difference
-            x = psum(part)
-            multiply(x[0:rows, 0:count], left[0:rows, i, 0:rows], rest[0:rows, 0:count], False)
+            x = psum(count, rows)
+            multiply(x, left[0:rows, i, 0:rows], rest, False)
             found = solved[other - 1][0:rows, i, 0:count]
-            nisa.activation(dst=found, op=nl.copy, data=x[0:rows, 0:count])
+            nisa.activation(dst=found, op=nl.copy, data=x)
             load(out[i * P : i * P + rows, low : low + count], found)
     return out
 
@@ -217,7 +212,7 @@ def solve_operands(factor: nl.ndarray, b: nl.ndarray, first: int, i: int, part: 
     found = [left]
     for low in range(first, min(b.shape[1], first + 2 * part), part):
         high = min(b.shape[1], low + part)
-        rest = sbuf(part)
-        load(rest[0:rows, 0 : high - low], b[i * P : i * P + rows, low:high])
+        rest = sbuf(high - low, rows)
+        load(rest, b[i * P : i * P + rows, low:high])
         found.append(rest)
     return found

@@ -22,9 +22,9 @@ DGE = (
 )  # all addresses are static, on either chip; on gen2 others may use GpSimd, which then blocks SBUF
 
 
-def sbuf(columns: int) -> nl.ndarray:
-    """A fresh (128, columns) tile."""
-    return nl.ndarray((P, columns), dtype=nl.float32, buffer=nl.sbuf)
+def sbuf(columns: int, rows: int = P) -> nl.ndarray:
+    """A fresh (rows, columns) tile."""
+    return nl.ndarray((rows, columns), dtype=nl.float32, buffer=nl.sbuf)
 
 
 def sbuf3(slices: int, columns: int) -> nl.ndarray:
@@ -32,9 +32,9 @@ def sbuf3(slices: int, columns: int) -> nl.ndarray:
     return nl.ndarray((P, slices, columns), dtype=nl.float32, buffer=nl.sbuf)
 
 
-def psum(columns: int) -> nl.ndarray:
-    """A fresh bank of (128, columns)."""
-    return nl.ndarray((P, columns), dtype=nl.float32, buffer=nl.psum)
+def psum(columns: int, rows: int = P) -> nl.ndarray:
+    """A fresh bank of (rows, columns)."""
+    return nl.ndarray((rows, columns), dtype=nl.float32, buffer=nl.psum)
 
 
 def load(dst: nl.ndarray, src: nl.ndarray) -> None:
@@ -61,15 +61,15 @@ def add_column(dst: nl.ndarray, table: nl.ndarray, column: nl.ndarray) -> None:
 
 
 def inverse(d: nl.ndarray) -> nl.ndarray:
-    """1 / d in PSUM for d (128, columns) in SBUF."""
-    r = psum(d.shape[1])
+    """1 / d in PSUM for d (rows, columns) in SBUF."""
+    r = psum(d.shape[1], d.shape[0])
     nisa.reciprocal(dst=r, data=d)
     if NEWTON:  # r (2 - d r): squares the relative error
-        product = sbuf(d.shape[1])
+        product = sbuf(d.shape[1], d.shape[0])
         nisa.tensor_tensor(dst=product, data1=d, data2=r, op=nl.multiply)
-        rest = sbuf(d.shape[1])
+        rest = sbuf(d.shape[1], d.shape[0])
         nisa.tensor_scalar(dst=rest, data=product, op0=nl.multiply, operand0=-1.0, op1=nl.add, operand1=2.0)
-        better = psum(d.shape[1])
+        better = psum(d.shape[1], d.shape[0])
         nisa.tensor_tensor(dst=better, data1=rest, data2=r, op=nl.multiply)
         r = better
     return r
