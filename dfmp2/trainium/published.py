@@ -145,12 +145,12 @@ def to_text(rows: Sequence[dict[str, Any]], chip: str) -> str:
     """The table for reading, each column with what it is."""
     lines = [
         f"published: measured by others on trn1, NKI and PyTorch on its CPU; model: predicted, one {chip} core;",
-        "host: measured now. A dash: no such figure; of energies see dfmp2 validate --table trnsci",
+        "host: measured here with --measure. A dash: no such figure; energies: dfmp2 validate --table trnsci",
         "",
         f"{'':<38}{'':>4}{'published':>11}{'PyTorch':>9}{'model':>18}{'host':>9}",
     ]
     for row in rows:
         shown = "-" if row["model"] is None else " to ".join(dict.fromkeys(f"{x:.3g}" for x in row["model"]))
-        torch, host = ("-" if row[name] is None else f"{row[name]:.3g}" for name in ("torch", "host"))
+        torch, host = ("-" if row[name] is None else f"{row[name]:.4g}" for name in ("torch", "host"))
         lines.append(f"{row['what']:<38}{row['unit']:>4}{row['published']:>11.4g}{torch:>9}{shown:>18}{host:>9}")
     return "\n".join([*lines, "", *(f"source: {one}" for one in dict.fromkeys(row["source"] for row in rows))]) + "\n"
