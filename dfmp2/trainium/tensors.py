@@ -83,7 +83,7 @@ class NkiTensors(Tensors):
         """One call of `trsm`; the host inverts the diagonal tiles of L in float64, and sends them with L once."""
         size, columns = b.shape
         call, sizes = calls.trsm_call(size, columns), (1, size, columns)
-        factor = self._form(lower, "L", lambda: layout.pack_triangle(np.tril(self._sent(lower).astype(np.float64))))
+        factor = self._form(lower, "L", lambda: layout.pack_triangle(self._sent(lower).astype(np.float64)))
         return self._made(call, sizes, factor=factor, b=self._folded(b, Folding((0, 1), sizes)))
 
     def energies(self, t: Held, eps_occ: Energies, eps_vir: Energies) -> Energies:
