@@ -31,6 +31,7 @@ SHAPES = {  # the synthetic shapes the public trn1 figures were measured with
 KERNELS = "dfmp2.trainium.kernels"
 VARIANTS = ("plain", "packed")
 DEPTH = 4096  # most contracted rows of a product, and the largest order of a triangular solve
+MOST = 80_000  # products of a program: nobody has reported how larger ones compile (trnblas: 88,000 statements in 27 s)
 KERNEL_FOLDER = Path(__file__).parent / "kernels"
 GENERATION = {"trn1": "gen2", "trn2": "gen3"}
 CHIP = {generation: chip for chip, generation in GENERATION.items()}
@@ -246,14 +247,22 @@ def product_call(batches: int, contracted: int, rows: int, columns: int) -> Call
 
     Raises
     ------
-    KernelError : more contracted rows than a call takes
+    KernelError : more contracted rows than a call takes, or more products than a program
     """
     if contracted > DEPTH:
         raise KernelError(f"gemm: {contracted} contracted rows: a call takes {DEPTH}: add up products of parts of them")
+    slices = max(1, -(-contracted // P))
+    parts = -(-columns // min(layout.BANK, layout.PART // slices))
+    _require_program("gemm", batches * -(-rows // P) * slices * parts)
     a, b = (Tensor((batches * contracted, layout.stored_columns(size))) for size in (rows, columns))
     if batches == 1:
         return _call("products", "gemm", {"a": a, "b": b, "columns": rows}, 1)
     return _call("products", "gemm_batch", {"a": a, "b": b, "batches": batches, "columns": rows}, 1)
+
+
+def _require_program(kernel: str, products: int) -> None:
+    if products > MOST:
+        raise KernelError(f"{kernel}: {products} products of tiles: a program has at most {MOST}: take fewer columns")
 
 
 def syrk_call(contracted: int, columns: int) -> Call:
@@ -267,11 +276,12 @@ def trsm_call(size: int, columns: int) -> Call:
 
     Raises
     ------
-    KernelError : a larger L than a call takes
+    KernelError : a larger L than a call takes, or more products than a program
     """
     if size > DEPTH:
         raise KernelError(f"trsm: {size} rows: a call takes {DEPTH}: solve for blocks of them, one after the other")
     tiles = -(-size // P)
+    _require_program("trsm", tiles * (tiles + 1) // 2 * -(-columns // min(layout.BANK, 8192 // tiles)))
     factor = Tensor((tiles * P, layout.stored_slices(P, tiles * P), P))
     return _call("products", "trsm", {"factor": factor, "b": Tensor((size, layout.stored_columns(columns)))}, 1)
 

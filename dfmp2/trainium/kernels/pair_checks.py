@@ -12,7 +12,7 @@ pair_fused, n = nvir padded to 32, n <= 512; operands as in pair_energy.py, one 
   returns (128, 2 NT) partial sums, J and K per row tile
 Budget of mp2_energy per pair at large (nvir 672): 36 transposes, 84 elementwise statements, 53 us of Vector Engine; of
 pair_fused at medium: 96 products per pair, twice those of K3, which transposes on the Tensor Engine instead.
-Documented: as of the instructions of pair_energy.py; partial tiles (nki.isa, operands of fewer than 128 partitions).
+Documented (AWS Neuron documentation): tiles of at most 128 rows, or fewer (nki/about/tiling-overview).
 
     mp2_energy: per pair, per row tile, per part of at most 512 columns:
         Y = transposed tiles of these columns;  sum X (2 X - Y) / D, added up

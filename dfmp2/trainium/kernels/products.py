@@ -13,8 +13,8 @@ more of A and says how many count (`columns`, 0 for all); one more of B costs li
 trsm : factor (128 n, n or n + 1, 128) holds L in n tiles, row i*128+p, slice j < i: L_ij[:, p], slice i: L_ii^-1[:, p],
 which the host makes in float64; B is solved in two parts of columns at a time, which hide each other's dependencies.
 Budget: gemm (K/128)(M/128) products per part, a copy of each 128 x part of C; 2,048^3: 1,536 products, 0.75 ms (trn1).
-Documented: partial tiles, stationary (K, M <= 128) and moving (K, N <= 512), accumulation in PSUM
-(nki.isa.nc_matmul); transposes as products with an identity (the same page); HBM slices (nki.isa.dma_copy).
+Documented (pages of the AWS Neuron documentation): tiles of fewer rows and columns than 128 and 512, accumulation in
+PSUM (nki/api/generated/nki.isa.nc_matmul); slices of HBM and of free dimensions (nki/about/indexing-overview).
 
     for panel of A: for part of B (loaded one ahead): for row tile m of the panel:
         bank = sum_k A[k, m]^t B[k, part];  copy, store          (syrk: only right of the diagonal, and its transpose)

@@ -16,10 +16,10 @@ what is there already, and what is pushed out behind are slices of padding.
   before  (edge*128, S, columns)   what the call before returned
   returns (edge*128, S, columns)   a block of B as pair_energy.py reads it, with `stored` = S slices
 Limits: NT <= 15, since a slice of A has 2 GiB beyond.
-Budget of a slice, medium (NT 4, edge 8): 2,048 + 32 products, 73 copies; 134 MB of A in runs of 8 kB, 0.53 ms (trn1),
+Budget of a slice, medium (NT 4, edge 8): 2,048 + 32 products, 72 copies; 134 MB of A in runs of 8 kB, 0.55 ms (trn1),
 which hide 0.21 ms of the Tensor Engine: 8 columns of C_occ cost as much as 64. A is read again for every block.
-Documented: a PSUM tile that products fill column by column (nki.isa.nc_matmul, accumulation), and that is read with a
-stride (access patterns of the architecture guide, up to four free dimensions).
+Documented (pages of the AWS Neuron documentation): products into separate columns of a PSUM tile
+(nki/api/generated/nki.isa.nc_matmul), and reads of it with a stride (nki/deep-dives/nki-aps).
 
     for slice k: for nu_tile: for 512/edge functions P: bank[P, i] = sum_mu_tile A_P^t C_occ;  X[nu_tile][i, P] = bank
                  for columns a <= 512: for i: bank[P, a] = sum_nu_tile X[nu_tile][i]^t C_vir;  store in row i, slice k
