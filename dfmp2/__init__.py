@@ -9,12 +9,14 @@ Names are loaded on first use: importing the package loads neither PySCF nor tor
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 
 # Nothing but what the interpreter has loaded already: with -m the working directory is still on the path here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dfmp2.errors import Dfmp2Error
+    from dfmp2.interop import tensor
     from dfmp2.interop.python import energy, frequencies, from_mean_field, gradient, optimize, prepare, read, run, write
     from dfmp2.molecule.molecule import Molecule
     from dfmp2.mp2.derive import derive
@@ -53,8 +55,23 @@ __all__ = [
     "prepare",
     "read",
     "run",
+    "tensor",
     "write",
 ]
+
+
+class _Later(type(sys)):  # type: ignore[misc]
+    """A module in whose place `import` finds this one; it is loaded when a name of it is asked for."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(import_module("dfmp2.interop.tensor"), name)
+
+    def __dir__(self) -> list[str]:
+        return dir(import_module("dfmp2.interop.tensor"))
+
+
+if not TYPE_CHECKING:
+    sys.modules["dfmp2.tensor"] = tensor = _Later("dfmp2.tensor")
 
 
 def __getattr__(name: str) -> object:

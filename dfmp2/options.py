@@ -27,6 +27,7 @@ WHOLE_RUN = ("properties", "polarizability")
 NEEDS_WHOLE_RUN = "needs the integrals of the SCF again, which no prepared file holds: use dfmp2 run"
 
 
+BACKEND_WORDS = {"pytorch": "torch"}  # other words for backends
 KAPPA = 1.1  # 1/Eh, of Shee et al.
 
 
@@ -249,6 +250,7 @@ class Options:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "frozen_core", str(self.frozen_core).strip().lower())
+        object.__setattr__(self, "backend", BACKEND_WORDS.get(self.backend, self.backend))
         if isinstance(self.memory, str):
             object.__setattr__(self, "memory", parse_bytes(self.memory))
         if self.scratch is not None:

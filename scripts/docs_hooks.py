@@ -1,10 +1,13 @@
-"""What MkDocs needs beside the pages: those made of the commands and of the methods, and docstrings of our style."""
+"""What MkDocs needs beside the pages: those made of commands, methods and the audit, and docstrings of our style."""
 
 from __future__ import annotations
 
 import html
 import inspect
+from collections import Counter
 from collections.abc import Iterator
+from csv import DictReader
+from pathlib import Path
 from typing import Any
 
 import click
@@ -27,13 +30,42 @@ references unless the column of costs says otherwise. [How to choose one](../how
 | `--method` | called | correlation energy | cost | what for | source |
 |---|---|---|---|---|---|
 """
+AUDIT = Path(__file__).parent.parent / "docs/trainium/audit.tsv"
+PAGES = ("NKI backend of trnblas", "its kernels", "simulator of trnfft", "trntensor", "overview")  # of the column page
+VERDICTS = {
+    "better": "and more",
+    "works": "here",
+    "different": "here in another way, on purpose",
+    "not here": "not needed, or left out on purpose",
+    "device": "here, and measured or settled only by a device",
+}
+AUDIT_HEAD = """# Every published idea
+
+Made of `docs/trainium/audit.tsv` when these pages are built: the ideas of five pages that trnblas, trnfft and trntensor
+have published, what is here, and a test that shows it. [Names](coming-from.md); [figures](published.md).
+
+"""
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages of all commands and methods."""
+    """Add the pages of all commands and methods, and of the audit."""
     files.append(File.generated(config, "reference/cli.md", content=HEAD + "".join(sections())))
     files.append(File.generated(config, "reference/methods.md", content=METHODS_HEAD + "".join(methods())))
+    files.append(File.generated(config, "trainium/audit.md", content=AUDIT_HEAD + "".join(audit())))
     return files
+
+
+def audit() -> Iterator[str]:
+    """How many there are of each verdict, and a row for each idea."""
+    with AUDIT.open(encoding="utf-8", newline="") as file:
+        rows = list(DictReader(file, delimiter="\t"))
+    counts = Counter(row["verdict"] for row in rows)
+    yield "| verdict | ideas | meaning |\n|---|---|---|\n"
+    yield from (f"| {name} | {counts[name]} | {meaning} |\n" for name, meaning in VERDICTS.items())
+    yield "\n| idea | page | here | verdict | test |\n|---|---|---|---|---|\n"
+    for row in rows:
+        tests = ", ".join(f"`{name}`" for name in row["evidence"].split())
+        yield f"| {row['idea']} | {PAGES[int(row['page'])]} | {row['ours']} | {row['verdict']} | {tests} |\n"
 
 
 def methods() -> Iterator[str]:

@@ -97,7 +97,7 @@ def main() -> None:
 
 def _line(name: str, price: Price) -> str:
     busy = " | ".join(f"{price.busy(engine) / MS:.2f}" for engine in ("tensor", "vector", "scalar", "dma"))
-    launched = prediction.dispatch("neff", [price], 0, 0, 0)
+    launched = prediction.dispatch("nki", [price], 0, 0, 0)
     best, worst = price.makespan / MS + launched.queued, price.at(catalogue.SLOWEST) / MS + launched.calls
     return (
         f"| {name} | {price.variant} | {price.calls}, {price.neffs} | {busy} | {price.makespan / MS:.2f} "
@@ -203,7 +203,7 @@ def _faults(given: Assumptions) -> None:
             print(f"| {what} | {' | '.join(f'{price.makespan / MS:.1f}' for price in found)} |")
         found = [_priced(shape, chip, given, None) for shape, chip in TIMED]
         waited = [price.makespan / MS + price.calls * prediction.ROUND_TRIP for price in found]
-        queued = [price.makespan / MS + prediction.dispatch("neff", [price], 0, 0, 0).queued for price in found]
+        queued = [price.makespan / MS + prediction.dispatch("nki", [price], 0, 0, 0).queued for price in found]
         print(f"| every launch 1.3 ms, waited for | {' | '.join(f'{time:.1f}' for time in waited)} |")
         print(f"| the same, queued | {' | '.join(f'{time:.1f}' for time in queued)} |")
 

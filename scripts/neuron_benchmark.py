@@ -101,7 +101,7 @@ def predict(problem: shapes.Problem) -> Found:
     chip = CHIPS[toolchain.device_target() or "trn1"]
     row = catalogue.find("pair_energy")
     price, _ = catalogue.best(row, shape, chip, Assumptions())
-    launched = prediction.dispatch("neff", [price], *catalogue.host_bytes(row, shape, price))
+    launched = prediction.dispatch("nki", [price], *catalogue.host_bytes(row, shape, price))
     return {
         "chip": chip.name,
         "device": price.makespan / 1e9,
@@ -169,7 +169,7 @@ def phase(lane: str, name: str, repeats: int) -> Found:
     """
     problem = shapes.problem(name)
     begin = time.perf_counter()
-    backend = entry.make(lane, 1) if lane != REHEARSAL else NkiBackend(lane, executor("interpreter"))
+    backend = entry.make(lane, 1) if lane != REHEARSAL else NkiBackend(lane, executor("nki-interpreter"))
     opened = time.perf_counter() - begin
     ramp = time.perf_counter() + (RAMP if lane != REHEARSAL else 0.0)
     with threads.limited(usable_cores()):

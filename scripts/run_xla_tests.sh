@@ -3,7 +3,7 @@
 #
 #   scripts/run_xla_tests.sh [--folder DIR] [--python PYTHON] [--dry-run] [-- PYTEST ARGUMENTS]
 #
-# Makes a virtual environment with torch 2.9.0 and torch-xla 2.9.0 (7.5 GB, about two minutes) in DIR, or in a
+# Makes a virtual environment with the extra `xla`, torch 2.9.0 and torch-xla 2.9.0 (7.5 GB, about two minutes) in DIR, or in a
 # temporary folder that is removed at the end, and runs the tests marked `xla` in it. A DIR is kept and used again.
 # The plain K3 kernel is replaced by a stand-in traced by XLA (lane xla-cpu-twin): this tests residency, graphs,
 # transfers and processes of the lane, and says nothing about Trainium.
@@ -19,7 +19,6 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/neuron_host.sh
 source scripts/neuron_host.sh
 
-TORCH=2.9.0
 NEEDED_KB=9000000
 folder=""
 python="${PYTHON:-python3}"
@@ -56,10 +55,9 @@ if [[ ! -x "$environment/bin/python" || ! -f "$folder/ready" ]]; then
       fail 7 "$folder has $((room / 1000)) MB free and $((NEEDED_KB / 1000)) MB are needed: name another --folder"
   fi
   run "$python" -m venv --clear "$environment"
-  run "$environment/bin/python" -m pip install --quiet --no-cache-dir "torch==$TORCH" "torch-xla==$TORCH"
-  run "$environment/bin/python" -m pip install --quiet --no-cache-dir --editable . pytest hypothesis
+  run "$environment/bin/python" -m pip install --quiet --no-cache-dir --editable '.[xla]' pytest hypothesis
   run touch "$folder/ready"
 fi
 export PJRT_DEVICE=CPU
-say "torch-xla $TORCH on this host's CPU, a stand-in in place of the kernel: this is no Trainium run"
+say "torch-xla on this host's CPU, a stand-in in place of the kernel: this is no Trainium run"
 run "$environment/bin/python" -m pytest -m xla --require xla tests/test_nki_xla.py "$@"

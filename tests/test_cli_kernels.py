@@ -16,6 +16,7 @@ from dfmp2.trainium.calls import Call
 from dfmp2.trainium.costs import prediction
 from dfmp2.trainium.costs.catalogue import Part, Price
 from dfmp2.trainium.costs.schedule import Account
+from dfmp2.validation import bench
 
 from .conftest import succeed
 
@@ -40,7 +41,7 @@ def test_cost_prints_one_object_with_the_documented_keys(call):
 
 
 def test_cost_table_is_labelled_and_names_the_lane(call):
-    text = succeed(call("kernels", "cost", "--kernel", "pair_energy", "--shape", "20,30,90", "--lane", "numpy")).out
+    text = succeed(call("kernels", "cost", "--kernel", "pair_energy", "--shape", "20,30,90", "--lane", "nki-call")).out
     assert "predicted, not measured" in text.splitlines()[0]
     assert "nocc 20, nvir 30, naux 90, one trn1 core" in text
     assert "warning: every one of the 6 calls compiles" in text
@@ -48,11 +49,24 @@ def test_cost_table_is_labelled_and_names_the_lane(call):
     assert "one trn2 core" in quick and "PSUM port" not in quick and "warning" not in quick
 
 
+def test_shapes_are_written_with_commas_or_slashes_and_lanes_as_backends_are_called(call):
+    one, other = (
+        succeed(call("kernels", "cost", "--kernel", "K3", "--shape", shape, "--lane", lane)).out
+        for shape, lane in (("20,30,90", "numpy"), ("20/30/90", "nki-call"))
+    )
+    assert one == other and "dispatch, nki-call" in one
+    listed = [
+        succeed(call("kernels", "list", "--shape", "20/30/90", "--beta", beta)).out for beta in ("18,32", "18/32")
+    ]
+    assert listed[0] == listed[1]
+    assert bench.problem("15,51,420").kernel == bench.problem("15/51/420").kernel
+
+
 def test_numpy_lane_pays_for_every_call():
     account = Account({}, {}, 0.5e6, 0.0, 0.0, 0, 0, 0, {}, 0, 0, 0)  # calls that last 0.5 ms, submitted in 0.67
     price = Price("plain", (Part(Call("", "", {}, 36, ""), account),), 0.0)
-    once = prediction.dispatch("neff", [price], 201 * 10**6, 1_800 * 10**6, 10**6)
-    anew = prediction.dispatch("numpy", [price], 201 * 10**6, 1_800 * 10**6, 10**6, recompile=1500.0)
+    once = prediction.dispatch("nki", [price], 201 * 10**6, 1_800 * 10**6, 10**6)
+    anew = prediction.dispatch("nki-call", [price], 201 * 10**6, 1_800 * 10**6, 10**6, recompile=1500.0)
     assert once.calls == pytest.approx(36 * 1.3) and anew.queued == anew.calls
     assert once.queued == pytest.approx(1.3 + 36 * 0.17)
     assert once.link == pytest.approx(201 / 4.6 + 1 / 5.6)
@@ -178,7 +192,7 @@ def test_plan_predicts_time_and_memory_with_the_dispatch_apart(call, monkeypatch
     facts = succeed(call(*arguments, "--json")).json["trainium"]
     assert "predicted, not measured" in facts["label"]
     trn1 = facts["trn1"]
-    assert trn1["lane"] == "neff" and trn1["obstacle"] == ""
+    assert trn1["lane"] == "nki" and trn1["obstacle"] == ""
     assert trn1["calls"] == 3 and trn1["neffs"] == 2  # alpha and beta share a program, alpha-beta has its own
     assert trn1["dispatch"] == pytest.approx(3 * 1.3e-3)
     assert trn1["available"] == 16 * 2**30 and facts["trn2"]["available"] == 12 * 2**30
@@ -187,5 +201,5 @@ def test_plan_predicts_time_and_memory_with_the_dispatch_apart(call, monkeypatch
     assert 0.0 < trn1["device"] <= trn1["slowest"] < trn1["queued"] < trn1["dispatch"]
     assert [facts[place]["cores"] for place in ("trn1", "trn1, 2 cores", "trn2", "trn2, 8 cores")] == [1, 2, 1, 8]
     text = succeed(call(*arguments)).out
-    assert "pair energies, predicted" in text and "trn2, 8 cores, lane neff" in text
-    assert "trn1, lane neff, 3 calls, 2 NEFFs" in text
+    assert "pair energies, predicted" in text and "trn2, 8 cores, lane nki" in text
+    assert "trn1, lane nki, 3 calls, 2 NEFFs" in text

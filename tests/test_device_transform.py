@@ -235,7 +235,7 @@ def test_a_run_on_the_compiled_lane(tmp_path, monkeypatch):
 def test_several_cores_take_b_from_the_host():
     single = NkiBackend("nki-interpreter", InterpreterExecutor())
     assert single.limits.transforms
-    backend = CoresBackend("nki-interpreter", "interpreter", (0,), single.limits)
+    backend = CoresBackend("nki-interpreter", "nki-interpreter", (0,), single.limits)
     try:
         assert not backend.limits.transforms
     finally:

@@ -43,7 +43,9 @@ BLOCK = re.compile(
     r"^(?P<indent>[ ]*)```(?P<language>\w+)(?P<info>[^\n]*)\n(?P<text>.*?)^[ ]*```$",
     re.MULTILINE | re.DOTALL,
 )
-MADE = [ROOT / f"docs/reference/{name}.md" for name in ("cli", "methods")]  # by scripts/docs_hooks.py at build time
+MADE = [  # by scripts/docs_hooks.py at build time
+    ROOT / f"docs/{name}.md" for name in ("reference/cli", "reference/methods", "trainium/audit")
+]
 EXECUTED = ("console", "python")
 CLOSE = 2e-8  # Eh; mixed precision rounds differently on other processors
 # Small molecules do not gain from threads, which wait for each other where other tests run beside them.

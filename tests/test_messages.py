@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import dfmp2
 from dfmp2.errors import Dfmp2Error, InputError
 from dfmp2.molecule.elements import unit_doubt
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.options import Options
 from tests.conftest import MOLECULES, listing, succeed
 
 STO3G = ("--basis", "sto-3g", "--threads", "1")
@@ -160,4 +162,20 @@ def test_a_plan_speaks_of_trainium_where_there_is_one(call, folder):
     assert not [word for word in ("trn", "NEFF", ".py", "device /", "made on") if word in here]
     assert succeed(call("plan", "far.xyz", *STO3G, "--json")).json["trainium"] is None
     there = succeed(call("plan", "far.xyz", *STO3G, "--backend", "nki-interpreter")).out
-    assert "trn1, lane neff" in there and "B is made on the host" in there
+    assert "trn1, lane nki" in there and "B is made on the host" in there
+    absent = call("plan", "far.xyz", *STO3G, "--backend", "nki", "--json")
+    facts = succeed(absent).json
+    assert facts["backend"] == "nki" and facts["reason"].startswith("not on this host: predicted below (")
+    assert "nki is not installed" in facts["reason"] and facts["trainium"]["trn1"]["lane"] == "nki"
+    refused = call("plan", "far.xyz", *STO3G, "--backend", "nki", "--precision", "fp64")
+    assert refused.code == 6 and "--backend nki cannot do --precision fp64: it offers mixed" in refused.message
+    assert call("plan", "far.xyz", *STO3G, "--backend", "cuda").code == 6
+
+
+def test_pytorch_is_a_word_for_torch_wherever_a_backend_is_named(call, folder):
+    (folder / "far.xyz").write_text(MOLECULES["h2"])
+    for arguments in (("--backend", "pytorch"), ()):
+        assert succeed(call("run", "far.xyz", *STO3G, *arguments, "--json", "--overwrite")).json["backend"] == "torch"
+        os.environ["DFMP2_BACKEND"] = "pytorch"  # `call` puts it back
+    assert Options("sto-3g", backend="pytorch").backend == "torch"
+    assert "12 of 12 blocks agree" in succeed(call("kernels", "check", "--lane", "pytorch", "--threads", "1")).out

@@ -317,7 +317,7 @@ def test_the_benchmark_times_three_phases_and_proves_what_ran(tmp_path, capsys):
     assert found["rehearsal"] is True
     for kind in ("cold", "fresh"):
         assert one[kind]["process"] > one[kind]["first"] > 0.0 and len(one[kind]["warm"]) == 1
-        assert one[kind]["proof"]["lane"] == "interpreter"
+        assert one[kind]["proof"]["lane"] == "nki-interpreter"
         assert one[kind]["proof"]["kernel launches"] == "2"
         assert abs(one[kind]["difference"]) < 1e-6
     assert one["predicted"]["calls"] == 1

@@ -15,6 +15,7 @@ import pytest
 
 from dfmp2.backends import registry
 from dfmp2.backends.base import Shape, Tile
+from dfmp2.backends.tensors import Folding
 from dfmp2.cli.main import main
 from dfmp2.errors import (
     BackendUnavailable,
@@ -102,6 +103,23 @@ def test_a_lane_gives_the_energy_and_the_proof(machine, lane):
         assert told["compiled through"] == "standalone, neuronx-cc 2.27.5334.0, nki 0.6.0"
     if lane == "nki-xla":
         assert told["device type"] == "NEURON" and told["graphs"].startswith("2 compiled")
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_products_stay_on_a_lane_until_they_are_fetched(machine, lane):
+    machine.sound()
+    backend = registry.select(lane, "auto", 1)[0]
+    device = backend.tensors()
+    a, b = (np.random.default_rng(seed).standard_normal((100, 30)).astype(np.float32) for seed in (1, 2))
+    how = Folding((0, 1), (1, 100, 30))
+    made = device.product(device.send(a), device.send(b), (how, how))
+    again = device.product(made, made, (Folding((0, 1, 2), (1, 30, 30)),) * 2)
+    expected = a.T.astype(np.float64) @ b
+    np.testing.assert_allclose(device.fetch(made)[0], expected, rtol=0, atol=3e-6 * np.abs(expected).max())
+    np.testing.assert_allclose(device.fetch(again)[0], expected.T @ expected, rtol=0, atol=3e-3)
+    assert backend.describe()["kernel launches"] == "2"
+    if lane != "nki-simulator":
+        assert backend.describe()["transfers"].startswith("2 uploads")
 
 
 def test_programs_are_compiled_once_for_all_sizes_of_a_bucket_and_run_where_there_is_no_compiler(machine):

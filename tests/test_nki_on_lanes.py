@@ -26,12 +26,12 @@ from tests.test_nki_kernels import oracle, space, untransformed
 from tests.twins import transform_twin
 
 MARKS = {
-    "interpreter": (),
+    "nki-interpreter": (),
     "nki-simulator": (pytest.mark.nki_simulator,),
     "nki": (pytest.mark.neuron, pytest.mark.nki),
     "nki-xla": (pytest.mark.neuron, pytest.mark.nki_xla),
 }
-ROWS = {"interpreter": "nki-interpreter"} | {lane: lane for lane in ("nki-simulator", "nki", "nki-xla")}
+
 QUICK = 3  # contract cases that the interpreter runs by default; `dfmp2 kernels check` has its own tests
 _OPEN = {}
 
@@ -45,7 +45,7 @@ def cases():
     found = []
     for name, marks in MARKS.items():
         for number, case in enumerate(contract.CASES):
-            slow = (pytest.mark.slow,) if name == "interpreter" and number >= QUICK else ()
+            slow = (pytest.mark.slow,) if name == "nki-interpreter" and number >= QUICK else ()
             names = f"{name}-{case.kind}-{case.nvir}-{case.right}"
             found.append(pytest.param(name, case, marks=(*marks, *slow), id=names))
     return found
@@ -53,7 +53,7 @@ def cases():
 
 def require(lane):
     """Skip where a lane is not there."""
-    missing = None if lane == "interpreter" else refusal(lane)
+    missing = None if lane == "nki-interpreter" else refusal(lane)
     if missing is not None:
         pytest.skip(f"lane {lane}: {missing}")
 
@@ -91,7 +91,7 @@ def test_contract(lane, case):
     assert found.passed, found
 
 
-@pytest.mark.parametrize("lane", [pytest.param("interpreter", marks=pytest.mark.slow), *lanes(*list(MARKS)[1:])])
+@pytest.mark.parametrize("lane", [pytest.param("nki-interpreter", marks=pytest.mark.slow), *lanes(*list(MARKS)[1:])])
 @pytest.mark.parametrize("variant", ["plain", "packed"])
 def test_both_variants_where_the_last_row_tile_is_short(lane, variant):
     direct, exchange, exact = _pairs(lane, variant)
@@ -154,7 +154,7 @@ def test_pair_terms_of_what_was_transformed(lane):
 def test_a_molecule_equals_pyscf(tmp_path, lane, molecule):
     require(lane)
     (tmp_path / "m.xyz").write_text(MOLECULES[molecule])
-    result = python.run(tmp_path / "m.xyz", "cc-pvdz", backend=ROWS[lane], check=True, threads=1, listener=Quiet())
+    result = python.run(tmp_path / "m.xyz", "cc-pvdz", backend=lane, check=True, threads=1, listener=Quiet())
     assert abs(result.check.same_spin_difference) < 1e-7
     assert abs(result.check.opposite_spin_difference) < 1e-7
     details = dict(detail.split(": ", 1) for detail in result.provenance.backend_details)

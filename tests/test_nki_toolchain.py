@@ -107,6 +107,7 @@ def test_a_sound_installation_has_no_problem_and_says_what_it_found(machine):
         ({"DFMP2_REQUIRE_NKI": "1"}, ("--backend", "cpu"), ("allows only the nki lanes", "--backend cpu", "unset")),
         ({"DFMP2_BACKEND": "nki"}, (), ("--backend nki ", "no Neuron device")),
         ({"DFMP2_USE_SIMULATOR": "1"}, ("--backend", "nki"), ("--backend nki-simulator", "nki is not installed")),
+        ({"DFMP2_USE_SIMULATOR": "1"}, (), ("simulator in place of auto", "nki is not installed")),
         ({"DFMP2_BACKEND": "cpu", "DFMP2_REQUIRE_NKI": "1"}, (), ("allows only the nki lanes",)),
     ],
 )

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+
+from dfmp2.trainium.launch.toolchain import NEWEST, OLDEST, PLACEHOLDERS
 
 
 def ended(code: str, **options) -> subprocess.CompletedProcess:
@@ -56,3 +60,19 @@ def test_the_interpreter_is_not_taken_apart():
     assert usual.stdout == "taken apart\n"
     done = ended(f"{held}{PROGRAM}\nheld = Held(); p.main = lambda **_: 0; sys.exit(p.program())")
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_extras_of_trainium_name_what_they_bring():
+    """torch-xla with its own PyTorch; of AWS's packages the releases that the kernels follow, never a placeholder."""
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    extras = {name: list(map(Requirement, found)) for name, found in project["optional-dependencies"].items()}
+    torch, xla = extras["xla"]
+    assert (torch.name, xla.name) == ("torch", "torch-xla") and torch.specifier == xla.specifier
+    assert str(xla.specifier).startswith("==2.9.")  # what the lane is written for
+    for one in extras["neuron"]:
+        assert not one.specifier.contains(PLACEHOLDERS[one.name])
+    nki = next(one for one in extras["neuron"] if one.name == "nki").specifier
+    for release in (OLDEST, NEWEST):
+        assert nki.contains("{}.{}.0".format(*release))
+    assert not nki.contains(f"{NEWEST[0]}.{NEWEST[1] + 1}.0")
+    assert not any("torch" in one for one in project["dependencies"])

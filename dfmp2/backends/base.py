@@ -15,12 +15,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import UnsupportedByBackend
+
+if TYPE_CHECKING:
+    from dfmp2.backends.tensors import Tensors
 
 
 class Shape(NamedTuple):
@@ -238,6 +241,10 @@ class Backend(ABC):
         """Predicted pair energies on the accelerator that this backend is for; None where it is for none."""
         return None
 
+    def tensors(self) -> Tensors:
+        """Products of arrays on this device."""
+        raise UnsupportedByBackend(f"--backend {self.name} has no products of arrays on several cores: give it one")
+
 
 class Accelerator(Protocol):
     """What a kind of accelerator answers before a backend is made: a module that the registry names."""
@@ -260,6 +267,10 @@ class Accelerator(Protocol):
 
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
         """Predicted pair energies on one core and on all of each chip; none where there is nothing to correlate."""
+        ...
+
+    def price(self, sizes: tuple[int, int, int, int]) -> tuple[Prediction, ...]:
+        """Predicted product of these (batches, contracted, rows, columns) on one core of each chip."""
         ...
 
     def bucket(self, spins: Sequence[Shape]) -> tuple[tuple[int, int], ...]:

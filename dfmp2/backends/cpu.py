@@ -107,6 +107,12 @@ class CpuBackend(Backend):
         made.kappa = kappa
         return made
 
+    def tensors(self) -> Any:
+        """Products with NumPy."""
+        from dfmp2.backends.tensors import Tensors
+
+        return Tensors(self)
+
     def describe(self) -> dict[str, str]:
         """Processor and NumPy version."""
         return {"device": platform.processor() or platform.machine(), "numpy": np.__version__}

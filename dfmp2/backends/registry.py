@@ -16,6 +16,7 @@ from typing import Protocol, cast
 
 from dfmp2.backends.base import Accelerator, Backend, Prediction, Shape
 from dfmp2.errors import BackendUnavailable, UnsupportedByBackend
+from dfmp2.options import BACKEND_WORDS as WORDS
 
 TRAINIUM = "dfmp2.trainium.entry"
 NEURON_DEVICES = "/dev/neuron[0-9]*"
@@ -64,6 +65,17 @@ def names() -> list[str]:
     return ["auto", *(row.name for row in BACKENDS)]
 
 
+def known(name: str) -> str:
+    """The name of a backend, of `auto`, or of a word for one.
+
+    Raises
+    ------
+    BackendUnavailable : there is no such backend
+    """
+    name = WORDS.get(name, name)
+    return name if name == "auto" else _row(name).name
+
+
 def select(name: str, precision: str, threads: int) -> tuple[Backend, str]:
     """The backend to use for a whole run, and the reason.
 
@@ -73,7 +85,8 @@ def select(name: str, precision: str, threads: int) -> tuple[Backend, str]:
     UnsupportedByBackend : it cannot do the precision
     InputError : an environment variable has no value that is understood
     """
-    asked, note = name, ""
+    asked, note = known(name), ""
+    name = asked
     if any(os.environ.get(variable) for variable in VARIABLES):
         name, note = accelerator().named_lane(name)
     if name == "auto":
@@ -86,10 +99,30 @@ def select(name: str, precision: str, threads: int) -> tuple[Backend, str]:
             because = f" ({note})" if note else ""
             raise BackendUnavailable(f"--backend {name} ({row.description}) cannot be used{because}: {refusal}")
     backend = row.make(threads)
-    wanted = "mixed" if precision == "auto" else precision
-    if wanted not in backend.limits.precisions:
+    _require(backend, precision)
+    return backend, reason
+
+
+def _require(backend: Backend, precision: str) -> None:
+    if ("mixed" if precision == "auto" else precision) not in backend.limits.precisions:
         offered = ", ".join(backend.limits.precisions)
-        raise UnsupportedByBackend(f"--backend {name} cannot do --precision {precision}: it offers {offered}")
+        raise UnsupportedByBackend(f"--backend {backend.name} cannot do --precision {precision}: it offers {offered}")
+
+
+def foreseen(name: str, precision: str, threads: int) -> tuple[Backend, str]:
+    """As `select`, for a plan: a Trainium lane that is not on this host has the limits of the interpreter.
+
+    `Backend.name` is that of the lane, and the reason says why it is not here.
+    """
+    try:
+        return select(name, precision, threads)
+    except BackendUnavailable as error:
+        row = next((one for one in BACKENDS if one.name == name and one.module == TRAINIUM), None)
+        if row is None:
+            raise
+        backend, reason = _row("nki-interpreter").make(threads), f"not on this host: predicted below ({error})"
+    backend.name = row.name
+    _require(backend, precision)
     return backend, reason
 
 

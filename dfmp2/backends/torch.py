@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile, decays
+from dfmp2.backends.tensors import TorchTensors
 from dfmp2.errors import ResourceError
 
 CUDA_RESERVE = 0.85  # fraction of the free device memory used; the rest is for the allocator and cuBLAS
@@ -124,6 +125,10 @@ class TorchBackend(Backend):
         made = copy(self)
         made.kappa = kappa
         return made
+
+    def tensors(self) -> TorchTensors:
+        """Products with PyTorch on this device."""
+        return TorchTensors(self, self._torch, self.device)
 
     def describe(self) -> dict[str, str]:
         """Device name and PyTorch version."""

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from dfmp2.cli.options import BACKENDS, with_options
+from dfmp2.cli.options import BACKENDS, Words, with_options
 from dfmp2.errors import InputError, ResourceError
 from dfmp2.molecule.text import printable
+from dfmp2.options import BACKEND_WORDS
 
 if TYPE_CHECKING:
     from dfmp2.execution.manifest import Batch
@@ -57,7 +58,9 @@ def _number(name: str, kind: click.ParamType[Any], default: float, text: str) ->
 
 
 OPTIONS = (
-    click.option("--backend", type=click.Choice(BACKENDS), help="Slurm: of the pair energies of a prepared file."),
+    click.option(
+        "--backend", type=Words(BACKENDS, BACKEND_WORDS), help="Slurm: of the pair energies of a prepared file."
+    ),
     click.option("--partition", metavar="NAME", help="Slurm: partition."),
     click.option("--account", metavar="NAME", help="Slurm: account."),
     click.option("--qos", metavar="NAME", help="Slurm: quality of service."),

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from dfmp2.cli.console import Console
-from dfmp2.cli.options import AS_JSON, BACKENDS, Command, options_of, prepare_libraries, with_options
+from dfmp2.cli.options import AS_JSON, BACKENDS, Command, Words, options_of, prepare_libraries, with_options
 from dfmp2.errors import BackendUnavailable, ComparisonFailed, InputError, KernelError
-from dfmp2.options import Options
+from dfmp2.options import BACKEND_WORDS, Options
 
 if TYPE_CHECKING:
     from dfmp2.backends.contract import Finding
     from dfmp2.trainium.public_kernels import Finding as Foreign
 
-LANES = ("neff", "xla", "numpy")
+LANES = ("nki", "nki-xla", "nki-call")
+FORMER = {"neff": "nki", "xla": "nki-xla", "numpy": "nki-call"}  # what these lanes were called
 
 
 @click.group("kernels")
@@ -35,14 +36,14 @@ def command() -> None:
 PROBLEM = (
     click.argument("molecule", required=False),
     click.option("--basis", metavar="NAME", help="Orbital basis of MOLECULE, e.g. cc-pvdz."),
-    click.option("--shape", metavar="SHAPE", help="Instead of MOLECULE: small, medium, large or NOCC,NVIR,NAUX."),
+    click.option("--shape", metavar="SHAPE", help="Instead of MOLECULE: small, medium, large or NOCC/NVIR/NAUX."),
     click.option(
-        "--beta", metavar="NOCC,NVIR", help="With --shape: correlated orbitals of the second spin of an open shell."
+        "--beta", metavar="NOCC/NVIR", help="With --shape: correlated orbitals of the second spin of an open shell."
     ),
 )
 MODEL = (
     click.option("--kernel", required=True, metavar="K", help="Name from dfmp2 kernels list."),
-    click.option("--shape", required=True, metavar="SHAPE", help="small, medium, large or NOCC,NVIR,NAUX."),
+    click.option("--shape", required=True, metavar="SHAPE", help="small, medium, large or NOCC/NVIR/NAUX."),
     click.option("--target", default="trn1", show_default=True, metavar="trn1|trn2", help="One physical core."),
     click.option("--variant", metavar="NAME", help="Form of the kernel.  [default: the fastest that fits]"),
     click.option("--one-zero-hint", is_flag=True, help="Credit 2x for products flagged one/zero."),
@@ -139,14 +140,14 @@ def list_kernels(spins: tuple[Any, ...], nao: int, target: str, cores: int, as_j
 
 @command.command("cost", short_help="Predict what a kernel costs at a shape.")
 @_model
-@click.option("--lane", type=click.Choice(LANES), default="neff", show_default=True, help="How calls are launched.")
+@click.option("--lane", type=Words(LANES, FORMER), default="nki", show_default=True, help="How calls are launched.")
 @click.option(
     "--recompile",
     type=click.FloatRange(min=0.0),
     default=10.0,
     show_default=True,
     metavar="S",
-    help="Per call of the numpy lane.",
+    help="Per call of the lane nki-call.",
 )
 @AS_JSON
 def cost(priced: _Priced, lane: str, recompile: float, as_json: bool) -> None:
@@ -164,6 +165,22 @@ def cost(priced: _Priced, lane: str, recompile: float, as_json: bool) -> None:
         return
     click.echo(text.price_text(row.name, shape, chip, price, launched, refused), nl=False)
     click.echo(text.assumptions_text(given), nl=False)
+
+
+@command.command("published", short_help="Published trn1 figures beside the model's and this host's.")
+@click.option("--target", type=click.Choice(["trn1", "trn2"]), default="trn1", show_default=True, help="Of the model.")
+@click.option("--measure", is_flag=True, help="Also time the same on this host, in float32.")
+@click.option("--slow", is_flag=True, help="With --measure: also what has more than 1e11 operations.")
+@options_of("threads")
+@AS_JSON
+def show_published(target: str, measure: bool, slow: bool, threads: int | None, as_json: bool) -> None:
+    """Show what trnblas and trntensor measured on trn1, what our model predicts, and what this host takes."""
+    count = prepare_libraries(threads)
+    from dfmp2.trainium import published
+
+    rows = published.table(target, count, measure=measure or slow, slow=slow)
+    found = {"target": target, "threads": count, "figures": rows}
+    click.echo(json.dumps(found, indent=2) if as_json else published.to_text(rows, target), nl=as_json)
 
 
 @command.command("timeline", short_help="Draw the first microseconds of a kernel call.")
@@ -192,7 +209,7 @@ def show_timeline(priced: _Priced, number: int, begin: float, length: float) -> 
 @command.command("check", short_help="Check that a backend keeps the pair-term contract.")
 @click.option(
     "--lane",
-    type=click.Choice(BACKENDS[1:]),
+    type=Words(BACKENDS[1:], BACKEND_WORDS),
     default="nki-interpreter",
     show_default=True,
     help="Backend to check, see dfmp2 backends.",

@@ -18,7 +18,7 @@ from dfmp2.errors import InputError
 from dfmp2.host.deferred import defer_numpy_extras
 from dfmp2.host.resources import usable_cores
 from dfmp2.host.threads import set_environment
-from dfmp2.options import WHOLE_RUN, Options
+from dfmp2.options import BACKEND_WORDS, WHOLE_RUN, Options
 
 if TYPE_CHECKING:
     from dfmp2.cli.console import Console
@@ -43,6 +43,18 @@ OF_THE_MOLECULE = {
 }
 
 
+class Words(click.Choice):  # type: ignore[type-arg]
+    """A choice that also takes other words for what it offers."""
+
+    def __init__(self, choices: Iterable[str], words: dict[str, str]) -> None:
+        super().__init__(choices)
+        self.words = words
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The choice that the word stands for."""
+        return super().convert(self.words.get(value, value), param, ctx)
+
+
 def _made(field: Field[Any]) -> click.Option:
     """The command line option of a field of `Options`."""
     says, kind = field.metadata, str(field.type)
@@ -51,7 +63,7 @@ def _made(field: Field[Any]) -> click.Option:
     if kind == "bool":
         rest |= {"is_flag": True}
     elif field.name == "backend":
-        rest |= {"type": click.Choice(BACKENDS), "envvar": "DFMP2_BACKEND"}
+        rest |= {"type": Words(BACKENDS, BACKEND_WORDS), "envvar": "DFMP2_BACKEND"}
     elif says["choices"]:
         rest |= {"type": click.Choice(says["choices"])}
     else:

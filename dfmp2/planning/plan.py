@@ -10,7 +10,7 @@ import numpy as np
 
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Backend, Limits, Prediction, Shape
-from dfmp2.backends.registry import predictions, weigh_trainium
+from dfmp2.backends.registry import foreseen, predictions, select, weigh_trainium
 from dfmp2.errors import KernelError, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources, threads
 from dfmp2.integrals import three_center
@@ -322,28 +322,30 @@ def foresee(
     Dfmp2Error : the run itself would be refused, for any reason but memory
     """
     options = options.settled(molecule.multiplicity)
-    setup = prepare(options, "dfmp2 plan")
+    setup = prepare(options, "dfmp2 plan", lambda count: foreseen(options.backend, options.precision, count))
+    absent = setup.backend_reason.startswith("not on this host")
+    timed = select("cpu", "auto", setup.threads)[0] if absent else setup.backend
     with threads.limited(setup.threads):
         system = resolve(molecule, setup, listener)
         kind = reference_kind(options, molecule.multiplicity)
         core = frozen_core(system, options, listener)
         setup = settle_backend(setup, system, core, kind)
         plan = make_plan(system, setup, core, kind, task=task)  # before measuring, which leaves memory behind
-        known, disk = plan.rates, plan.disk
+        known, disk = rates.load(timed.name, setup.threads) or plan.rates, plan.disk
         if calibrate or not known.date:
             listener.stage("measuring the rates of this host, once")
-            known = rates.measure(setup.backend, setup.threads)
+            known = rates.measure(timed, setup.threads)
         elif known.disturbed:
             listener.stage("measuring the rates of this host again: others used it when they were measured")
-            known = rates.refreshed(setup.backend, setup.threads, known)
+            known = rates.refreshed(timed, setup.threads, known)
         if calibrate or (plan.scratch and disk is None):
             disk = _measured_disk(setup, listener)
-        foreseen = predictions(setup.backend, trainium_shapes(plan.work))
+        predicted = predictions(setup.backend, trainium_shapes(plan.work))
         timings = _seconds(setup, plan.work, known, plan.traffic, disk, plan.certificate, plan.gradient)
         plan = replace(plan, timings=timings, rates=known, disk=disk)
         # Neither a frozen core nor fewer virtuals lower what the SCF and one tile need: only memory does.
         change = "" if plan.fits else f"--memory {-(-plan.least // 10**6)}MB"
-        return Outlook(system, setup, core, plan, change, foreseen)
+        return Outlook(system, setup, core, plan, change, predicted)
 
 
 def sizes(molecule: Molecule, options: Options, listener: Listener, *, scf: bool = False) -> Workload:

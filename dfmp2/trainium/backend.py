@@ -30,6 +30,7 @@ from dfmp2.trainium import layout
 from dfmp2.trainium.calls import CHIP, KERNELS, PairForm, programs, variants
 from dfmp2.trainium.launch.executors import Executor
 from dfmp2.trainium.layout import BANK, EDGE, Array, P
+from dfmp2.trainium.tensors import NkiTensors
 
 SOURCE = f"{KERNELS}.transform"
 
@@ -198,6 +199,10 @@ class NkiBackend(Backend):
 
         found = prediction.predict_transform(spins, nao, CHIP[self._executor.target])
         return found.device + found.dispatch + found.link
+
+    def tensors(self) -> NkiTensors:
+        """Products by the kernels."""
+        return NkiTensors(self, self._executor)
 
     def pair_terms(self, left: Operand, right: Operand, tile: Tile) -> PairTerms:
         """Direct and exchange terms of a tile of occupied pairs, float64, Eh; whole blocks are evaluated."""

@@ -46,8 +46,8 @@ def parse_shape(text: str) -> Shape:
     """
     if text in SHAPES:
         return SHAPES[text]
-    parts = text.split(",")
-    expected = f"{', '.join(SHAPES)} or three numbers NOCC,NVIR,NAUX such as 16,112,384"
+    parts = text.replace("/", ",").split(",")
+    expected = f"{', '.join(SHAPES)} or three numbers NOCC/NVIR/NAUX such as 16/112/384"
     if len(parts) != 3 or not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
         raise InputError(f"--shape {text}: not understood: expected {expected}")
     shape = Shape(*(int(part) for part in parts))
@@ -57,7 +57,7 @@ def parse_shape(text: str) -> Shape:
 
 
 def spin_shapes(text: str, beta: str | None) -> tuple[Shape, ...]:
-    """Shapes of one spin, or of two where `beta` ("NOCC,NVIR") is given.
+    """Shapes of one spin, or of two where `beta` ("NOCC/NVIR") is given.
 
     Raises
     ------
@@ -66,12 +66,12 @@ def spin_shapes(text: str, beta: str | None) -> tuple[Shape, ...]:
     alpha = parse_shape(text)
     if beta is None:
         return (alpha,)
-    if beta.count(",") != 1:
-        raise InputError(f"--beta {beta}: expected two numbers NOCC,NVIR such as 15,113")
+    if len(beta.replace("/", ",").split(",")) != 2:
+        raise InputError(f"--beta {beta}: expected two numbers NOCC/NVIR such as 15/113")
     try:
         return alpha, parse_shape(f"{beta},{alpha.naux}")
     except InputError as error:
-        raise InputError(f"--beta {beta}: expected two numbers from 1 to {LARGEST}, such as 15,113") from error
+        raise InputError(f"--beta {beta}: expected two numbers from 1 to {LARGEST}, such as 15/113") from error
 
 
 @dataclass(frozen=True, slots=True)

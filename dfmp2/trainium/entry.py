@@ -21,6 +21,7 @@ from dfmp2.errors import BackendUnavailable, InputError
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import CHIP, programs
 from dfmp2.trainium.costs import prediction
+from dfmp2.trainium.costs.chips import CHIPS
 from dfmp2.trainium.interpreter.rules import Settings
 from dfmp2.trainium.launch import compiler, environment, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
@@ -31,7 +32,7 @@ from dfmp2.trainium.launch.guard import GuardedBackend
 from dfmp2.trainium.launch.proof import Proof
 from dfmp2.trainium.layout import padded_naux, padded_nvir
 
-__all__ = ["bucket", "cache_folder", "make", "named_lane", "predict", "refusal", "weigh"]
+__all__ = ["bucket", "cache_folder", "make", "named_lane", "predict", "price", "refusal", "weigh"]
 
 TARGETS: dict[str, Literal["gen2", "gen3"]] = {
     "trn1": "gen2",
@@ -106,7 +107,7 @@ class ManyCores(CoresBackend):
 def named_lane(name: str, host: Host = HERE) -> tuple[str, str]:
     """The backend that a name stands for under the variables, and a note for the reason ("" if they change nothing).
 
-    DFMP2_REQUIRE_NKI allows nothing but these lanes, DFMP2_USE_SIMULATOR takes the simulator in place of nki.
+    DFMP2_REQUIRE_NKI allows nothing but these lanes, DFMP2_USE_SIMULATOR takes the simulator in place of nki and auto.
 
     Raises
     ------
@@ -125,9 +126,9 @@ def named_lane(name: str, host: Host = HERE) -> tuple[str, str]:
             f"DFMP2_REQUIRE_NKI=1 allows only the nki lanes, and --backend {name} was asked for: choose --backend nki, "
             "or unset the variable"
         )
-    if simulated and name == "nki":
+    if simulated and name in ("auto", "nki"):
+        notes.append(f"DFMP2_USE_SIMULATOR=1 takes the simulator in place of {name}")
         name = "nki-simulator"
-        notes.append("DFMP2_USE_SIMULATOR=1 takes the simulator in place of nki")
     return name, ", ".join(notes)
 
 
@@ -141,6 +142,11 @@ def _flag(name: str, host: Host) -> bool:
 def predict(spins: Sequence[Shape]) -> tuple[Prediction, ...]:
     """Predicted pair energies on one core and on all cores of each chip; none where there is nothing to correlate."""
     return prediction.offer(spins)
+
+
+def price(sizes: tuple[int, int, int, int]) -> tuple[Prediction, ...]:
+    """Predicted product of these (batches, contracted, rows, columns) on one core of each chip."""
+    return tuple(prediction.predict_product(sizes, chip) for chip in CHIPS.values())
 
 
 def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool, host: Host = HERE) -> tuple[str | None, str]:

@@ -17,7 +17,7 @@ per core. A run is compact in both indices: of n blocks of B a core of p needs a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -169,6 +169,13 @@ def pack_b(b: Array, edge: int = EDGE, dtype: type[np.floating[Any]] = np.float3
         block[: min(edge, nocc - first), :naux, :nvir] = b[first : first + edge].transpose(0, 2, 1)
         folded = block.reshape(edge, slices, P, columns).transpose(0, 2, 1, 3)
         yield np.ascontiguousarray(folded).reshape(edge * P, slices, columns)
+
+
+def unpack_b(blocks: Iterable[NDArray[Any]], shape: tuple[int, ...]) -> NDArray[Any]:
+    """B (nocc, nvir, naux) of its blocks."""
+    folded = np.concatenate(list(blocks))
+    rows = folded.reshape(-1, P, *folded.shape[1:]).transpose(0, 3, 2, 1)
+    return rows.reshape(*rows.shape[:2], -1)[: shape[0], : shape[1], : shape[2]]
 
 
 def pad_virtuals(eps_vir: Array) -> Array:

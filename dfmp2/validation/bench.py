@@ -17,6 +17,7 @@ from dfmp2.host import threads
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.certificate import certify
 from dfmp2.mp2.pairs import pair_energies
+from dfmp2.options import BACKEND_WORDS
 from dfmp2.progress import Listener
 from dfmp2.units import format_bytes
 from dfmp2.validation import entries, synthetic
@@ -39,7 +40,7 @@ FROM_TABLE = {  # shape -> entry of `dfmp2 validate`, which has its arrays and i
 W60 = Kernel("closed-form", 240, 1140, 5040)  # jkwack/GAMESS_RI-MP2_MiniApp, source/rimp2_energy_whole_KERN.f90
 GPU_ONLY = ("w60",)
 ROUNDING = 1e-11  # of an energy in float64
-_OWN = re.compile(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", re.ASCII)  # nocc/nvir/naux
+_OWN = re.compile(r"([1-9][0-9]{0,5})[/,]([1-9][0-9]{0,5})[/,]([1-9][0-9]{0,5})", re.ASCII)  # nocc/nvir/naux
 NAMES = (*FROM_TABLE, *GPU_ONLY)
 
 
@@ -257,6 +258,7 @@ def _measure(
 
 def _backends(task: Problem, names: list[str], count: int) -> tuple[list[Backend], dict[str, str]]:
     """Backends to time, and why the others are not."""
+    names = [BACKEND_WORDS.get(name, name) for name in names]
     for name in names:
         if name not in TIMED:
             raise InputError(f"--backend {name}: expected {', '.join(TIMED)}; {EMULATED}")

@@ -1,11 +1,11 @@
 """Predicted time and device memory of a calculation: what the host adds to kernel calls, pair energies, transformation.
 
-    neff    programs compiled once, loaded once, operands stay on the device
-    xla     the same through torch-xla
-    numpy   every call compiles, uploads its inputs and downloads its outputs
+    nki        programs compiled once, loaded once, operands stay on the device
+    nki-xla    the same through torch-xla
+    nki-call   every call compiles, uploads its inputs and downloads its outputs
 
 1.3 ms per round trip, 4.6 GB/s to and 5.6 GB/s from the device are figures published for trn1
-through torch-xla; for neff the link is assumed to be the same. One spin needs the pairs i <= j of its space, two spins
+through torch-xla; for nki the link is assumed to be the same. One spin needs the pairs i <= j of its space, two spins
 both of these and all pairs between them. B comes from the host, to each of several cores the blocks that it needs; or
 it is made on the core from fitted integrals over basis functions, which go up once for all spins, and stays there.
 
@@ -15,22 +15,23 @@ Nothing here was measured on a device.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 from dfmp2.backends.base import Prediction, Shape
 from dfmp2.errors import KernelError
 from dfmp2.trainium import layout
-from dfmp2.trainium.calls import one_bucket, transform_calls, transform_traffic
+from dfmp2.trainium.calls import one_bucket, product_call, transform_calls, transform_traffic
 from dfmp2.trainium.costs import catalogue
-from dfmp2.trainium.costs.catalogue import Price, price
+from dfmp2.trainium.costs.catalogue import FLOAT32, Price, price
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions, Chip, find_chip
 from dfmp2.trainium.layout import blocks_by_core, largest_share, pair_channels
 
-LANES = ("neff", "xla", "numpy")
+LANES = ("nki", "nki-xla", "nki-call")
 SUBMIT = 0.67  # ms of each further call of a queue
 ROUND_TRIP = 1.3  # ms of a call that is waited for, as the executors wait for each; newer runtimes need about 0.2
 UPLOAD, DOWNLOAD = 4.6e6, 5.6e6  # bytes per ms
-RECOMPILE = 10_000.0  # ms for each call of the numpy lane, unless the user knows better
+RECOMPILE = 10_000.0  # ms for each call of the lane nki-call, unless the user knows better
 MS, NS = 1e3, 1e9  # in a second
 
 
@@ -65,11 +66,11 @@ def dispatch(
     lane : one of LANES
     resident : bytes of all inputs together, uploaded once; per_call : the same with the inputs of each call anew
     output : bytes downloaded in all
-    recompile : ms per call, numpy lane only
+    recompile : ms per call, lane nki-call only
     """
     down, calls = output / DOWNLOAD, sum(price.calls for price in prices)
     waited = calls * ROUND_TRIP
-    if lane == "numpy":
+    if lane == "nki-call":
         flagged = "" if calls <= 1 else f"every one of the {calls} calls compiles and uploads again: for probes only"
         return Dispatch(lane, waited, waited, per_call / UPLOAD + down, calls * recompile, flagged)
     if lane not in LANES:
@@ -190,3 +191,17 @@ def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Transforma
         neffs=done.neffs,
         up=up,
     )
+
+
+def predict_product(sizes: tuple[int, int, int, int], chip: Chip) -> Prediction:
+    """One call for (batches, contracted, rows, columns): operands go up once, the result comes back."""
+    try:
+        call = product_call(*sizes)
+        done = price("plain", [call], prod(sizes), chip, Assumptions())
+    except KernelError as error:
+        return Prediction(chip.name, LANES[0], available=chip.hbm, obstacle=str(error))
+    sent, written = FLOAT32 * sum(prod(call.arguments[x].shape) for x in "ab"), done.parts[0].account.bytes_written
+    launched, memory = dispatch(LANES[0], [done], sent, sent, written), (sent + written, chip.hbm)
+    times = done.makespan / NS, launched.calls / MS, launched.link / MS
+    made = Prediction(chip.name, LANES[0], *times, 1, 1, *memory, uploaded=sent, queued=launched.queued / MS)
+    return replace(made, usual=done.at(catalogue.USUAL) / NS, slowest=done.at(catalogue.SLOWEST) / NS)

@@ -1,6 +1,6 @@
 """Where kernels run: an executor launches one kernel by name and counts its launches. One class per lane:
 
-    interpreter            our own, on the CPU
+    nki-interpreter        our own, on the CPU
     nki-simulator          AWS's simulator: a kernel as Python on the CPU, slowly and with AWS's checks of arguments;
                            it models trn3 unless NEURON_PLATFORM_TARGET_OVERRIDE says otherwise, which is set here
     nki-call               plain calls with NumPy arrays, which compile anew each time by public evidence: for probes
@@ -86,6 +86,10 @@ class Executor(ABC):
         with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
             return self._run(program, arguments, kept=True)
 
+    def fetch(self, kept: Any) -> NDArray[Any]:
+        """What `keep` left where it is, on the host."""
+        return np.asarray(kept)
+
     def _ready(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Program:
         """The program of a call, compiled and loaded where that is done ahead of a launch."""
         return program_of(source, kernel, arguments)
@@ -96,8 +100,7 @@ class Executor(ABC):
 
     def _fetched(self, program: Program, out: Any) -> NDArray[Any]:
         """The output on the host."""
-        array: NDArray[Any] = out
-        return array
+        return self.fetch(out)
 
     def prepare(self, program: Program) -> None:
         """Have a program compiled and loaded; nothing to do where `compiles` is False."""
@@ -116,7 +119,7 @@ class InterpreterExecutor(Executor):
     settings : chip, release and arithmetic to emulate
     """
 
-    lane = "interpreter"
+    lane = "nki-interpreter"
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
@@ -194,11 +197,15 @@ class DeviceExecutor(NativeExecutor):
         self.proof.uploaded(stored.nbytes)
         return DeviceTensor(value, stored.shape)
 
-    def launch(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> NDArray[Any]:
-        """Run a kernel and read it back; raises as every executor does."""
-        out = super().launch(source, kernel, arguments)
+    def fetch(self, kept: DeviceTensor) -> NDArray[np.float32]:
+        """What `keep` left on the device; counted."""
+        out = self._read(kept)
         self.proof.bytes_down += out.nbytes
         return out
+
+    @abstractmethod
+    def _read(self, kept: DeviceTensor) -> NDArray[np.float32]:
+        """The runtime's tensor as an array."""
 
     @abstractmethod
     def _sent(self, array: NDArray[np.float32]) -> Any:
@@ -283,11 +290,6 @@ class Loaded:
             self.model(inputs=inputs, outputs=self.outputs)
         return self.outputs[self.output]
 
-    def read(self, tensor: Any) -> NDArray[np.float32]:
-        """An output on the host."""
-        raw = np.ascontiguousarray(tensor.numpy())  # bytes where the type is not known; the kernels give float32 only
-        return raw.reshape(-1).view(np.float32).reshape(self.shape)
-
 
 def name_type(tensor: Any, known: Any) -> None:
     """Give a tensor the type that a program names for it, where one of both is void and they have the same size."""
@@ -355,8 +357,9 @@ class NeffExecutor(DeviceExecutor):
         inputs = {name: arguments[name].value for name, _ in program.tensors}
         return DeviceTensor(loaded.run(inputs, kept=kept), loaded.shape)
 
-    def _fetched(self, program: Program, out: DeviceTensor) -> NDArray[np.float32]:
-        return self._loaded[program].read(out.value)
+    def _read(self, kept: DeviceTensor) -> NDArray[np.float32]:
+        raw = np.ascontiguousarray(kept.value.numpy())  # bytes where the type is not known; the kernels give float32
+        return raw.reshape(-1).view(np.float32).reshape(kept.shape)
 
     def _prove_device(self) -> None:
         """Write to the device and read back: an occupied core or a broken driver shows before the SCF."""
@@ -426,7 +429,10 @@ class XlaExecutor(DeviceExecutor):
         return DeviceTensor(result, tuple(int(n) for n in result.shape))
 
     def _fetched(self, program: Program, out: DeviceTensor) -> NDArray[np.float32]:
-        return one_output(np.asarray(out.value.cpu().numpy()), program.kernel)
+        return one_output(self.fetch(out), program.kernel)
+
+    def _read(self, kept: DeviceTensor) -> NDArray[np.float32]:
+        return np.asarray(kept.value.cpu().numpy())
 
     def _graphs(self) -> tuple[int, float]:
         """Graphs compiled in this process so far, by torch-xla's own counter, and seconds of that."""
@@ -458,6 +464,8 @@ def executor(lane: str, core: int | None = None, host: Host = HERE) -> Executor:
             return HostExecutor(lane, "trn1", host)
         case "nki-call":
             return HostExecutor(lane, toolchain.device_target(host) or "trn1", host)
-        case "interpreter":
+        case "nki-interpreter":
             return InterpreterExecutor()
-    raise BackendUnavailable(f"lane {lane!r} is unknown: expected nki, nki-xla, nki-simulator, nki-call or interpreter")
+    raise BackendUnavailable(
+        f"lane {lane!r} is unknown: expected nki, nki-xla, nki-simulator, nki-call or nki-interpreter"
+    )

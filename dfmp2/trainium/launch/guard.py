@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.backends.base import Backend, Operand, PairTerms, Prediction, Shape, Tile
+from dfmp2.backends.tensors import Tensors
 from dfmp2.backends.untransformed import UntransformedTensor
 from dfmp2.errors import NumericalError
 
@@ -97,6 +98,10 @@ class GuardedBackend(Backend):
         if number % self._every == 0 and left.eps_vir.size and right.eps_vir.size:
             self._check(left, right, tile, terms, number // self._every)
         return terms
+
+    def tensors(self) -> Tensors:
+        """Those of the backend; nothing of them is recomputed."""
+        return self._inner.tensors()
 
     def describe(self) -> dict[str, str]:
         """What the backend says, and what was recomputed."""

@@ -25,7 +25,7 @@ from dfmp2.trainium.launch import environment
 from dfmp2.trainium.launch.environment import HARDWARE, HERE, LIBRARIES, Host, cache_folder
 
 PLACEHOLDERS = {"nki": "0.0.1", "neuronx-cc": "1.0.post1", "torch-neuronx": "1.0", "libneuronxla": "1.0"}
-INDEX = "install it from AWS's own package index, see the Neuron setup guide"
+INDEX = "install it from AWS's own package index (pip --extra-index-url https://pip.repos.neuron.amazonaws.com)"
 OLDEST, NEWEST = (0, 3), (0, 7)  # releases whose signatures the kernels are checked against
 # Modules of the runtime bindings and prefixes of their Model and Tensor, newest first; nki has its own since 0.3.
 BINDINGS = (("nrtpy", ("Nrtpy", "Spike")), ("spike", ("Spike",)), ("nki.runtime", ("Spike",)))

@@ -1,0 +1,113 @@
+"""Arrays on a device and the products of them: what `dfmp2.tensor` calls of a backend. Here the host's, and PyTorch's.
+
+An array is sent once and used for many products. For each it is folded: its axes are taken in some order and put
+together to (batches, contracted, free), which on the host is a view. All is computed in float32 or float64, the type
+of the arrays. What `send` and the products return belongs to the device; nobody else looks inside.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.backends.base import Backend, Operand
+
+Energies = NDArray[np.float64]
+PRECISION = {"float64": "fp64", "float32": "mixed"}
+
+
+class Folding(NamedTuple):
+    """How an array is taken in a product: the order of its axes, and (batches, contracted, free) sizes."""
+
+    axes: tuple[int, ...]
+    sizes: tuple[int, int, int]
+
+
+class Tensors:
+    """Products with NumPy; other devices follow this class.
+
+    Attributes
+    ----------
+    backend : which it is, for pair energies; dtypes : names of the types of arrays that it takes
+    """
+
+    dtypes: tuple[str, ...] = ("float32", "float64")
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+
+    def send(self, array: NDArray[Any]) -> Any:
+        """An array where the device wants it."""
+        return array
+
+    def fetch(self, value: Any) -> NDArray[Any]:
+        """A value on the host, in its own shape."""
+        return np.asarray(value)
+
+    def unfold(self, value: Any, shape: tuple[int, ...], axes: tuple[int, ...]) -> Any:
+        """What a product returned in `shape`, its axes then in another order; UnsupportedByBackend if it cannot."""
+        return self._ordered(value.reshape(shape), axes)
+
+    def product(self, a: Any, b: Any, how: tuple[Folding, Folding]) -> Any:
+        """C_g = A_g^t B_g: (batches, free of A, free of B)."""
+        left, right = (self._ordered(x, one.axes).reshape(one.sizes) for x, one in zip((a, b), how, strict=True))
+        return left.swapaxes(1, 2) @ right
+
+    def gram(self, a: Any, how: Folding) -> Any:
+        """C = A^t A, (1, free, free); NumPy sees that both sides are one array and calls SYRK."""
+        folded = self._ordered(a, how.axes).reshape(how.sizes)[0]
+        return (folded.T @ folded)[None]
+
+    def solve(self, lower: Any, b: Any) -> Any:
+        """X of L X = B, (n, columns); nothing above the diagonal of L is read."""
+        from scipy.linalg import solve_triangular
+
+        return solve_triangular(lower, b, lower=True, check_finite=False)
+
+    def energies(self, t: Any, eps_occ: Energies, eps_vir: Energies) -> Energies:
+        """e_ij = sum_ab T_iajb (2 T_iajb - T_ibja) / (e_i + e_j - e_a - e_b), Eh; row sums in the type of T."""
+        name, found = str(t.dtype).removeprefix("torch."), np.empty((len(eps_occ), len(eps_occ)))
+        for i, eps in enumerate(eps_occ):
+            part = self._ordered(t[i], (1, 0, 2))
+            gaps = (eps + eps_occ)[:, None, None] - eps_vir[:, None] - eps_vir
+            rows = (part * (2 * part - part.swapaxes(1, 2)) / self.send(gaps.astype(name))).sum(-1)
+            found[i] = self.fetch(rows).sum(-1, dtype=np.float64)
+        return found
+
+    def transform(self, a: Any, c_occ: Any, c_vir: Any) -> Any:
+        """B_iaP = sum_mu nu A_P(mu, nu) C_occ(mu, i) C_vir(nu, a), of A (naux, nao, nao) symmetric in mu and nu."""
+        b = self._ordered(c_occ.T @ a @ c_vir, (1, 2, 0))
+        return b.reshape(-1).reshape(b.shape)  # laid out as pair energies read it
+
+    def operand(self, b: Any, eps_occ: Energies, eps_vir: Energies) -> Operand:
+        """B (nocc, nvir, naux) as `pair_terms` of `backend` takes it."""
+        return Operand(b, eps_occ, eps_vir, PRECISION[str(b.dtype).removeprefix("torch.")])
+
+    def _ordered(self, value: Any, axes: tuple[int, ...]) -> Any:
+        return value.transpose(axes)
+
+
+class TorchTensors(Tensors):
+    """PyTorch on one device; `torch` : the imported module, `device` : its own."""
+
+    def __init__(self, backend: Backend, torch: ModuleType, device: Any) -> None:
+        super().__init__(backend)
+        self._torch, self._device = torch, device
+
+    def send(self, array: NDArray[Any]) -> Any:
+        """A tensor on the device."""
+        return self._torch.from_numpy(np.require(array, requirements=["C", "W"])).to(self._device)
+
+    def fetch(self, value: Any) -> NDArray[Any]:
+        """As NumPy."""
+        return np.asarray(value.cpu().numpy())
+
+    def solve(self, lower: Any, b: Any) -> Any:
+        """PyTorch's triangular solve."""
+        return self._torch.linalg.solve_triangular(lower, b, upper=False)
+
+    def _ordered(self, value: Any, axes: tuple[int, ...]) -> Any:
+        return value.permute(axes)

@@ -1,0 +1,336 @@
+"""`dfmp2.tensor`: products of arrays, and the steps of DF-MP2, one by one on any backend of `dfmp2 backends`.
+
+    import dfmp2.tensor as dt
+    b = dt.ao_to_mo(dt.to_device(a, backend="torch"), c_occ, c_vir)      # (nocc, nvir, naux), stays on the device
+    energy = dt.mp2_energy(b, eps_occ, eps_vir)                          # Eh
+    print(dt.plan("ij,jk->ik", (2048, 2048), (2048, 2048), backend="nki"))
+
+Arrays are NumPy arrays or PyTorch tensors of float32 or float64, all of one type; what comes back is of their kind and
+type. Where one of them is on a device (`to_device`), so is the result, until `from_device`. For transposes give a.T, or
+use `einsum`. Padding is added and cut off here. The Trainium lanes take float32 alone. Nothing is computed elsewhere
+than asked for; what cannot be is an error: InputError (shapes, types, arrays that are apart), BackendUnavailable,
+UnsupportedByBackend, KernelError (a kernel cannot run at that size). `dfmp2 run` does not use this module.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.backends import registry
+from dfmp2.backends.base import Prediction
+from dfmp2.backends.tensors import PRECISION, Folding, Tensors
+from dfmp2.errors import BackendUnavailable, InputError, UnsupportedByBackend
+from dfmp2.host import threads
+from dfmp2.host.resources import usable_cores
+from dfmp2.mp2.pairs import pair_energies
+from dfmp2.planning import rates
+from dfmp2.units import format_bytes
+
+__all__ = ["DeviceArray", "Plan", "ao_to_mo", "einsum", "from_device", "gemm", "gemm_batch", "mp2_energy", "plan"]
+__all__ += ["syrk", "to_device", "trsm"]
+
+A = TypeVar("A")
+Sizes = tuple[int, ...]
+_DEVICES: dict[tuple[str | None, ...], Tensors] = {}  # made once in a process, since they hold what was sent to them
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceArray:
+    """An array of a shape and dtype ("float32", "float64") on a device, for many calls, until `from_device`."""
+
+    shape: Sizes
+    dtype: str
+    backend: str
+    device: Tensors = field(repr=False)
+    value: Any = field(repr=False)
+    like: Any = field(repr=False)
+
+
+def to_device(array: Any, *, backend: str = "auto") -> DeviceArray:
+    """An array for many calls; auto is a CUDA device if there is one, else the host.
+
+    A Trainium lane sends each form that a kernel reads once, at its first use.
+    """
+    job = _job("to_device", backend, array=array)
+    return job.there(job.values[0], _shape("array", array))
+
+
+def from_device(array: DeviceArray) -> Any:
+    """A copy on the host, of the kind that was sent."""
+    if not isinstance(array, DeviceArray):
+        raise InputError(f"from_device: a {type(array).__name__} was given: expected what to_device or a call returned")
+    host = np.array(array.device.fetch(array.value))
+    return host if array.like is None else array.like.new_tensor(host)
+
+
+def einsum(expression: str, a: A, b: A, *, backend: str = "auto") -> A:
+    """Contraction of two arrays, such as "iap,jbp->iajb", as one matrix product or a stack of them.
+
+    Every letter stands for one axis. Letters of both arrays and the result are batches, those of both arrays alone are
+    summed over. Without "->" the result has the letters that stand once, sorted.
+    """
+    return _contract("einsum", expression, backend, a, b)  # type: ignore[no-any-return]
+
+
+def gemm(a: A, b: A, *, alpha: float = 1.0, beta: float = 0.0, c: A | None = None, backend: str = "auto") -> A:
+    """alpha A B + beta C; A (m, k), B (k, n), C (m, n)."""
+    return _contract("gemm", "mk,kn->mn", backend, a, b, alpha, beta, c)  # type: ignore[no-any-return]
+
+
+def gemm_batch(a: A, b: A, *, alpha: float = 1.0, beta: float = 0.0, c: A | None = None, backend: str = "auto") -> A:
+    """alpha A_g B_g + beta C_g for all g; A (g, m, k), B (g, k, n), C (g, m, n)."""
+    return _contract("gemm_batch", "gmk,gkn->gmn", backend, a, b, alpha, beta, c)  # type: ignore[no-any-return]
+
+
+def syrk(a: A, *, alpha: float = 1.0, beta: float = 0.0, c: A | None = None, backend: str = "auto") -> A:
+    """alpha A A^t + beta C; A (n, k), all of C (n, n)."""
+    if len(shape := _shape("a", a)) != 2:
+        raise InputError(f"syrk: a has shape {shape}: expected a matrix")
+    square = shape[0], shape[0]
+    _check_added("syrk", beta, c, square)
+    job = _job("syrk", backend, a=a, c=c)
+    found = job.device.gram(job.values[0], Folding((1, 0), (1, shape[1], shape[0])))
+    return job.give(found, square, (0, 1), alpha, beta)  # type: ignore[no-any-return]
+
+
+def trsm(triangle: A, b: A, *, alpha: float = 1.0, lower: bool = True, backend: str = "auto") -> A:
+    """X of L X = alpha B; L (n, n) lower triangular or upper, of which the other half is not read; B (n, m)."""
+    shape, columns = _shape("triangle", triangle), _shape("b", b)
+    if len(columns) != 2 or shape != (columns[0], columns[0]):
+        raise InputError(f"trsm: triangle {shape} and b {columns}: expected (n, n) and (n, m)")
+    if not isinstance(triangle, DeviceArray) and not np.diagonal(_host("triangle", triangle)).all():
+        raise InputError("trsm: the triangle has a 0 on its diagonal: there is no solution")
+    if not lower:  # an upper triangle read backwards is a lower one
+        found = trsm(_reversed(triangle, 0, 1), _reversed(b, 0), alpha=alpha, backend=backend)
+        return _reversed(found, 0)  # type: ignore[no-any-return]
+    job = _job("trsm", backend, triangle=triangle, b=b)
+    return job.give(job.device.solve(*job.values), columns, (0, 1), alpha)  # type: ignore[no-any-return]
+
+
+def ao_to_mo(a: A, c_occ: A, c_vir: A, *, backend: str = "auto") -> A:
+    """B_iaP = sum_mu nu A_P(mu, nu) C_occ(mu, i) C_vir(nu, a), (nocc, nvir, naux), Eh^1/2.
+
+    Parameters
+    ----------
+    a : (naux, nao, nao) integrals with the metric's L^-1 applied, symmetric in mu and nu, Eh^1/2
+    c_occ, c_vir : (nao, nocc), (nao, nvir)
+    """
+    shapes = given, occ, vir = _shape("a", a), _shape("c_occ", c_occ), _shape("c_vir", c_vir)
+    if tuple(map(len, shapes)) != (3, 2, 2) or len({*given[1:], occ[0], vir[0]}) != 1:
+        raise InputError(f"ao_to_mo: {shapes}: expected a (naux, nao, nao), c_occ (nao, nocc), c_vir (nao, nvir)")
+    job = _job("ao_to_mo", backend, a=a, c_occ=c_occ, c_vir=c_vir)
+    made = job.device.transform(*job.values)
+    return job.give(made, (occ[1], vir[1], given[0]), (0, 1, 2))  # type: ignore[no-any-return]
+
+
+def mp2_energy(
+    integrals: Any, eps_occ: Any, eps_vir: Any, *, pairs: bool = False, backend: str = "auto"
+) -> float | NDArray[np.float64]:
+    """MP2 correlation energy of a closed shell, Eh, or with `pairs` e_ij (nocc, nocc), float64, whose sum it is.
+
+    e_ij = sum_ab (ia|jb) (2 (ia|jb) - (ib|ja)) / (e_i + e_j - e_a - e_b)
+
+    Parameters
+    ----------
+    integrals : B (nocc, nvir, naux), Eh^1/2; or (ia|jb) as (nocc, nvir, nocc, nvir) or (nocc nvir, nocc nvir), Eh
+    eps_occ, eps_vir : (nocc,), (nvir,) orbital energies on the host, Eh
+    """
+    occ, vir = (np.asarray(_host(name, x), np.float64) for name, x in (("eps_occ", eps_occ), ("eps_vir", eps_vir)))
+    shape, whole = _shape("integrals", integrals), (occ.size, vir.size) * 2
+    from_b = len(shape) == 3 and shape[:2] == whole[:2]
+    if occ.ndim != 1 or vir.ndim != 1 or not (from_b or shape in (whole, (occ.size * vir.size,) * 2)):
+        raise InputError(
+            f"mp2_energy: integrals {shape}, eps_occ {occ.shape}, eps_vir {vir.shape}: expected B (nocc, nvir, naux), "
+            "or (ia|jb) as (nocc, nvir, nocc, nvir) or (nocc nvir, nocc nvir), with (nocc,) and (nvir,)"
+        )
+    if not np.isfinite([*occ, *vir]).all() or not occ.max(initial=-np.inf) < vir.min(initial=np.inf):
+        raise InputError("mp2_energy: expected every occupied orbital energy below every virtual one, and all finite")
+    job = _job("mp2_energy", backend, integrals=integrals)
+    if from_b:
+        with threads.limited(usable_cores()):
+            found = pair_energies([job.device.operand(job.values[0], occ, vir)], job.device.backend)
+        energies = found.opposite_spin + found.same_spin[0]
+    else:
+        energies = job.device.energies(job.device.unfold(job.values[0], whole, (0, 1, 2, 3)), occ, vir)
+    return energies if pairs else float(energies.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What `einsum` would do, where, and how long it is predicted to take; `print` shows it.
+
+    Of the call: what it is, sizes (batches, contracted, rows, columns), operations, bytes of operands and result. Of
+    Trainium: tiles of 128 x 128 that stay in the array, passes of up to 512 columns through each, and what is predicted
+    for one core of each chip. `host` : s here, predicted from `rates`; `reason` : why this backend, or why not here.
+    """
+
+    call: str
+    kind: str
+    sizes: tuple[int, int, int, int]
+    backend: str
+    reason: str
+    operations: int
+    bytes: int
+    tiles: tuple[int, int]
+    host: float
+    rates: str
+    devices: tuple[Prediction, ...]
+
+    def __str__(self) -> str:
+        """All of it, a line each."""
+        sizes = "/".join(map(str, self.sizes))
+        lines = [f"{self.call}: {self.kind} {sizes}, {self.operations:.3g} operations, {format_bytes(self.bytes)}"]
+        lines += [f"backend {self.backend}: {self.reason}", f"this host: {self.host:.2e} s, predicted, {self.rates}"]
+        tiles = "{} tiles of 128 x 128, {} passes each".format(*self.tiles)
+        for one in self.devices:
+            times = f"{one.device:.2e} to {one.slowest:.2e} s, launch {one.dispatch:.2e} s, link {one.link:.2e} s"
+            lines.append(f"{one.chip}, one core: {one.obstacle or f'{times}, predicted; {one.calls} call, {tiles}'}")
+        return "\n".join(lines)
+
+
+def plan(expression: str, *shapes: Sizes, dtype: str = "float32", backend: str = "auto") -> Plan:
+    """What `einsum` would do with arrays of two shapes; answers for backends that are not on this host too."""
+    (how, *_), count, name = _contraction("plan", expression, *shapes), usable_cores(), registry.known(backend)
+    if dtype not in PRECISION:
+        raise InputError(f"plan: dtype {dtype!r}: expected {' or '.join(PRECISION)}")
+    try:
+        chosen, reason = registry.select(name, PRECISION[dtype], count)
+        name = chosen.name
+    except BackendUnavailable as error:
+        reason = f"not on this host: {error}"
+    (g, k, m), n = how[0].sizes, how[1].sizes[2]
+    measured, operations = rates.load("cpu", count), 2 * g * k * m * n
+    return Plan(
+        f"{expression} {' '.join(map(str, shapes))} {dtype}",
+        *("gemm" if g == 1 else "gemm_batch", (g, k, m, n), name, reason, operations),
+        bytes=g * (k * m + k * n + m * n) * np.dtype(dtype).itemsize,
+        tiles=(g * -(-k // 128) * -(-m // 128), -(-n // 512)),
+        host=operations / getattr(measured or rates.Rates(), f"pairs_{PRECISION[dtype]}"),
+        rates=f"rates measured {measured.date[:10]}" if measured else "built-in rates",
+        devices=registry.accelerator().price((g, k, m, n)),
+    )
+
+
+class _Job(NamedTuple):
+    """The operands of a call on their device; `stays` : whether the result does; `like` : a tensor of its kind."""
+
+    device: Tensors
+    values: list[Any]
+    dtype: str
+    stays: bool
+    like: Any
+
+    def there(self, value: Any, shape: Sizes) -> DeviceArray:
+        """A value that stays."""
+        return DeviceArray(shape, self.dtype, self.device.backend.name, self.device, value, self.like)
+
+    def give(self, value: Any, made: Sizes, axes: Sizes, alpha: float = 1.0, beta: float = 0.0) -> Any:
+        """What the user gets of a value of shape `made`: its axes in this order, scaled, the last operand added."""
+        if self.stays:
+            if alpha != 1.0 or beta:
+                raise UnsupportedByBackend("alpha and beta are applied on the host, and the result stays on the device")
+            value = self.device.unfold(value, made, axes)
+            return self.there(value, tuple(made[k] for k in axes))
+        array = self.device.fetch(value).reshape(made).transpose(axes)
+        if alpha != 1.0 or beta:
+            array = alpha * array + (beta * self.device.fetch(self.values[-1]) if beta else 0.0)
+        return array if self.like is None else self.like.new_tensor(array)
+
+
+def _job(function: str, backend: str, **operands: Any) -> _Job:
+    """The device of a call with its operands there, those that are None left out."""
+    given = {name: x for name, x in operands.items() if x is not None}
+    there = {name: x.device for name, x in given.items() if isinstance(x, DeviceArray)}
+    name = registry.known(backend)
+    key = (name, *map(os.environ.get, (*registry.VARIABLES, "NEURON_PLATFORM_TARGET_OVERRIDE")))
+    if not there and key not in _DEVICES:
+        _DEVICES[key] = registry.select(name, "auto", usable_cores())[0].tensors()
+    device = next(iter(there.values())) if there else _DEVICES[key]
+    if any(one is not device or name not in ("auto", one.backend.name) for one in there.values()):
+        where = ", ".join(f"{x} is on {one.backend.name}" for x, one in there.items())
+        raise InputError(f"{function}: backend {name}, but {where}: bring them together by from_device and to_device")
+    types = {x: y.dtype if isinstance(y, DeviceArray) else str(_host(x, y).dtype) for x, y in given.items()}
+    dtype, told = next(iter(types.values())), ", ".join(f"{x} is {y}" for x, y in types.items())
+    if set(types.values()) != {dtype} or dtype not in PRECISION:
+        raise InputError(f"{function}: {told}: expected float32 or float64, the same for all")
+    if dtype not in device.dtypes:
+        on = f"{device.backend.name}, which computes in {' and '.join(device.dtypes)}"
+        raise UnsupportedByBackend(f"{function}: {told} on backend {on}: convert it, or take another backend")
+    values = [x.value if isinstance(x, DeviceArray) else device.send(_host(name, x)) for name, x in given.items()]
+    likes = [x.like if isinstance(x, DeviceArray) else x[:0] if _is_torch(x) else None for x in given.values()]
+    return _Job(device, values, dtype, bool(there), likes[0])
+
+
+def _contraction(function: str, expression: str, *shapes: Sizes) -> tuple[tuple[Folding, Folding], Sizes, Sizes]:
+    """A product of two arrays: how they are folded, the sizes of its axes, and their order in the result."""
+    inputs, arrow, out = expression.replace(" ", "").partition("->")
+    terms, call = inputs.split(","), f"{function}: {expression!r} with {', '.join(map(str, shapes))}"
+    if len(terms) != 2 or len(shapes) != 2:
+        raise InputError(f"{call}: expected two arrays, such as 'ik,kj->ij'; of more, contract two at a time")
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, shapes, strict=True):
+        if not term.isalpha() or len(set(term)) != len(term) or len(term) != len(shape):
+            raise InputError(f"{call}: {term!r} for {shape}: expected one letter for each axis, each once")
+        for letter, size in zip(term, shape, strict=True):
+            if sizes.setdefault(letter, size) != size:
+                raise InputError(f"{call}: {letter} is {sizes[letter]} and {size}")
+    a, b = terms
+    out = out if arrow else "".join(sorted(set(a) ^ set(b)))
+    if len(set(out)) != len(out) or not set(a) ^ set(b) <= set(out) <= set(sizes):
+        raise InputError(
+            f"{call}: expected in the result letters of the arrays, each once, all that stand once among them"
+        )
+    batches, summed = [x for x in out if x in a and x in b], [x for x in a if x in b and x not in out]
+    left, right = ([x for x in out if x not in other] for other in (b, a))
+
+    def folded(term: str, free: list[str]) -> Folding:
+        groups = batches, summed, free
+        g, k, m = (prod(sizes[x] for x in group) for group in groups)
+        return Folding(tuple(term.index(x) for group in groups for x in group), (g, k, m))
+
+    made, how = batches + left + right, (folded(a, left), folded(b, right))
+    return how, tuple(sizes[x] for x in made), tuple(made.index(x) for x in out)
+
+
+def _contract(
+    function: str, expression: str, backend: str, a: Any, b: Any, alpha: float = 1.0, beta: float = 0.0, c: Any = None
+) -> Any:
+    how, made, axes = _contraction(function, expression, _shape("a", a), _shape("b", b))
+    _check_added(function, beta, c, tuple(made[axis] for axis in axes))
+    job = _job(function, backend, a=a, b=b, c=c)
+    return job.give(job.device.product(job.values[0], job.values[1], how), made, axes, alpha, beta)
+
+
+def _check_added(function: str, beta: float, c: Any, shape: Sizes) -> None:
+    if (c is not None or beta) and (c is None or _shape("c", c) != shape):
+        raise InputError(f"{function}: beta {beta:g} and c {c if c is None else _shape('c', c)}: expected c {shape}")
+
+
+def _is_torch(x: Any) -> bool:
+    return type(x).__module__.partition(".")[0] == "torch"
+
+
+def _host(name: str, x: Any) -> NDArray[Any]:
+    """An array of the user as NumPy sees it."""
+    if _is_torch(x) and not x.requires_grad:
+        return np.asarray(x.cpu().numpy())
+    if not isinstance(x, np.ndarray):
+        what = "tensor that requires gradients" if _is_torch(x) else type(x).__name__
+        raise InputError(f"{name} is a {what}: expected a NumPy array or a PyTorch tensor without gradients")
+    return x
+
+
+def _shape(name: str, x: Any) -> Sizes:
+    return x.shape if isinstance(x, DeviceArray) else _host(name, x).shape
+
+
+def _reversed(x: Any, *axes: int) -> Any:
+    if isinstance(x, DeviceArray):
+        raise InputError("trsm: on a device expected a lower triangle: turn both arrays round before to_device")
+    return x.flip(axes) if _is_torch(x) else np.flip(x, axes)

@@ -1,0 +1,155 @@
+"""Products of arrays by the Trainium kernels: folded and stored here as they read them, all in float32.
+
+An array that was sent goes up in each form that a kernel reads, once, when it is first asked for: folded to
+(batches contracted, free); T in strips of one occupied orbital; L with its inverted tiles; B in blocks. What a kernel
+has made stays on the device until it is fetched, and can only be taken as it lies there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dfmp2.backends.base import Backend, Operand
+from dfmp2.backends.tensors import Energies, Folding, Tensors
+from dfmp2.backends.untransformed import UntransformedTensor
+from dfmp2.errors import InputError, UnsupportedByBackend
+from dfmp2.trainium import calls, layout
+from dfmp2.trainium.launch.executors import Executor
+from dfmp2.trainium.launch.faults import launching
+from dfmp2.trainium.layout import P
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """An array on the device: as it was sent, None for what a kernel has made; its forms there, by name.
+
+    stack : of a product, its form and (batches, rows, columns) in it, not padded; operand : B for the pair energies
+    """
+
+    shape: tuple[int, ...]
+    host: NDArray[Any] | None = None
+    forms: dict[object, Any] = field(default_factory=dict)
+    stack: tuple[Any, tuple[int, int, int]] | None = None
+    operand: Operand | None = None
+
+
+class NkiTensors(Tensors):
+    """The kernels on an executor; pair energies are those of `backend`."""
+
+    dtypes = ("float32",)
+
+    def __init__(self, backend: Backend, executor: Executor) -> None:
+        super().__init__(backend)
+        self._executor = executor
+
+    def send(self, array: NDArray[Any]) -> Held:
+        """An array whose forms go up as they are asked for."""
+        return Held(array.shape, array)
+
+    def fetch(self, value: Held) -> NDArray[Any]:
+        """Padding is cut off."""
+        if value.stack is not None:
+            form, (batches, rows, columns) = value.stack
+            whole = self._fetched(form).reshape(batches, rows, -1)
+            return np.ascontiguousarray(whole[:, :, :columns]).reshape(value.shape)
+        if value.operand is not None and value.host is None:
+            return layout.unpack_b(map(self._fetched, value.operand.b.blocks.values()), value.shape)
+        return self._sent(value)
+
+    def unfold(self, value: Held, shape: tuple[int, ...], axes: tuple[int, ...]) -> Held:
+        """The same with another shape."""
+        if axes != tuple(range(len(axes))):
+            raise self._refusal("what stays on the device keeps the order of its axes: batches, first, second array")
+        return replace(value, shape=shape)
+
+    def product(self, a: Held, b: Held, how: tuple[Folding, Folding]) -> Held:
+        """One call of `gemm`, or of `gemm_batch`."""
+        (batches, contracted, rows), columns = how[0].sizes, how[1].sizes[2]
+        call = calls.product_call(batches, contracted, rows, columns)
+        return self._made(call, (batches, rows, columns), a=self._folded(a, how[0]), b=self._folded(b, how[1]))
+
+    def gram(self, a: Held, how: Folding) -> Held:
+        """One call of `syrk`."""
+        _, contracted, size = how.sizes
+        call, identity = calls.syrk_call(contracted, size), self._executor.upload(np.eye(P))
+        return self._made(call, (1, size, size), a=self._folded(a, how), identity=identity)
+
+    def solve(self, lower: Held, b: Held) -> Held:
+        """One call of `trsm`; the host inverts the diagonal tiles of L in float64, and sends them with L once."""
+        size, columns = b.shape
+        call, sizes = calls.trsm_call(size, columns), (1, size, columns)
+        factor = self._form(lower, "L", lambda: layout.pack_triangle(self._sent(lower).astype(np.float64)))
+        return self._made(call, sizes, factor=factor, b=self._folded(b, Folding((0, 1), sizes)))
+
+    def energies(self, t: Held, eps_occ: Energies, eps_vir: Energies) -> Energies:
+        """One call of `mp2_energy` for each occupied orbital i, one in all for T that was made on the device."""
+        nocc, nvir = len(eps_occ), len(eps_vir)
+        call, rows = calls.energy_call(nocc, nvir), layout.row_tile(nvir)
+        eu, identity = self._executor.upload(eps_vir[:, None] + eps_vir), self._executor.upload(np.eye(rows))
+        found, at_once = np.empty((nocc, nocc)), 1 if t.stack is None else nocc
+        how = Folding((0, 1, 2), (1, nvir, nocc * nvir))
+        for i in range(0, nocc, at_once):
+            held = self._form(t, i, lambda: _stack(self._sent(t)[i], how)) if t.stack is None else t.stack[0]  # noqa: B023
+            sums = (eps_occ[i : i + at_once, None] + eps_occ).ravel()
+            tables = {"eu": eu, "neg": self._executor.upload(np.tile(-sums, (rows, 1))), "identity": identity}
+            given = {**call.arguments, **tables, "t": held, "ic": at_once}
+            out = self._executor.launch(call.source, call.kernel, given)
+            found[i : i + at_once] = -out.sum(axis=0, dtype=np.float64)
+        return found
+
+    def transform(self, a: Held, c_occ: Held, c_vir: Held) -> Held:
+        """B made on the device, where it stays; the fitted integrals go up with each call."""
+        fitted, occupied, virtual = (self._sent(x).astype(np.float64) for x in (a, c_occ, c_vir))
+        if not np.allclose(fitted, fitted.swapaxes(1, 2), atol=1e-6 * np.abs(fitted).max(initial=0.0)):
+            raise InputError(
+                "ao_to_mo: a (naux, nao, nao) is not symmetric in its basis functions, and half of it is sent"
+            )
+        tensor = UntransformedTensor(fitted[:, *np.tril_indices(len(occupied))], occupied, virtual)
+        (operand,) = self.backend.put_untransformed([tensor], [(np.zeros(tensor.shape[0]), np.zeros(tensor.shape[1]))])
+        return Held(tensor.shape, operand=operand)
+
+    def operand(self, b: Held, eps_occ: Energies, eps_vir: Energies) -> Operand:
+        """B in blocks, sent once, with these energies."""
+        if b.operand is None:
+            b.operand = self.backend.put(self._sent(b).astype(np.float64), eps_occ, eps_vir, "mixed")
+        resident = replace(b.operand.b, eps_vir=eps_vir, kept={})
+        return replace(b.operand, b=resident, eps_occ=eps_occ, eps_vir=eps_vir)
+
+    def _folded(self, value: Held, how: Folding) -> Any:
+        if value.stack is not None and (how.axes, how.sizes) == (tuple(range(len(how.axes))), value.stack[1]):
+            return value.stack[0]
+        return self._form(value, how, lambda: _stack(self._sent(value), how))
+
+    def _form(self, value: Held, name: object, make: Callable[[], NDArray[Any]]) -> Any:
+        if name not in value.forms:
+            value.forms[name] = self._executor.upload(make())
+        return value.forms[name]
+
+    def _fetched(self, form: Any) -> NDArray[Any]:
+        with launching("download"):
+            return self._executor.fetch(form)
+
+    def _sent(self, value: Held) -> NDArray[Any]:
+        if value.host is None:
+            raise self._refusal("what the device has made does not lie there as this kernel reads it")
+        return value.host.reshape(value.shape)
+
+    def _refusal(self, why: str) -> UnsupportedByBackend:
+        return UnsupportedByBackend(f"backend {self.backend.name}: {why}: take it to the host first (from_device)")
+
+    def _made(self, call: calls.Call, sizes: tuple[int, int, int], **tensors: Any) -> Held:
+        made = self._executor.keep(call.source, call.kernel, {**call.arguments, **tensors})
+        return Held(sizes, stack=(made, sizes))
+
+
+def _stack(array: NDArray[Any], how: Folding) -> NDArray[Any]:
+    """Matrices below each other, a column more where rows would be a power of two of bytes."""
+    batches, rows, columns = how.sizes
+    stack = np.zeros((batches * rows, layout.stored_columns(columns)), np.float32)
+    stack[:, :columns] = array.transpose(how.axes).reshape(-1, columns)
+    return stack

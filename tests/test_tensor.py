@@ -1,0 +1,267 @@
+"""`dfmp2.tensor`: every primitive on every backend that is here, against NumPy and PySCF."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from pyscf import gto, scf
+from pyscf.df import addons, incore
+from pyscf.mp.dfmp2_native import DFRMP2
+
+import dfmp2
+import dfmp2.tensor as dt
+from dfmp2.backends import registry
+from dfmp2.errors import BackendUnavailable, InputError, UnsupportedByBackend
+from dfmp2.trainium.launch.executors import InterpreterExecutor
+
+LANES = [("cpu", "float64"), ("cpu", "float32"), ("torch", "float64"), ("torch", "float32")]
+LANES += [(row.name, "float32") for row in registry.BACKENDS if row.name.startswith("nki") and row.probe() is None]
+TOLERANCE = {"float64": 1e-12, "float32": 3e-6}
+
+
+@pytest.fixture(params=LANES, ids="-".join)
+def lane(request):
+    """A backend and a type that it takes."""
+    return request.param
+
+
+def numbers(dtype, *shape, seed=0):
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
+
+
+def check(found, expected):
+    """The same kind and type, and right to rounding."""
+    assert isinstance(found, np.ndarray) and str(found.dtype) in TOLERANCE and found.shape == expected.shape
+    wide = np.asarray(expected, np.float64)
+    assert np.abs(found - wide).max() <= TOLERANCE[str(found.dtype)] * np.abs(wide).max()
+
+
+def wide(*arrays):
+    return [array.astype(np.float64) for array in arrays]
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 1), (100, 70, 200), (128, 129, 127)])
+def test_gemm_of_any_shape_with_alpha_and_beta(lane, m, k, n):
+    backend, dtype = lane
+    a, b, c = numbers(dtype, m, k), numbers(dtype, n, k).T, numbers(dtype, m, n, seed=1)
+    x, y, z = wide(a, b, c)
+    check(dt.gemm(a, b, backend=backend), x @ y)
+    check(dt.gemm(a, b, alpha=2.0, beta=-1.5, c=c, backend=backend), 2 * x @ y - 1.5 * z)
+
+
+@pytest.mark.parametrize(
+    "expression", ["ij,jk->ik", "ap,bp", "mi,mnP->inP", "bij,bkj->kbi", "i,j->ji", "iap,jbp->iajb", "ijk,kji->i"]
+)
+def test_einsum_is_that_of_numpy(lane, expression):
+    backend, dtype = lane
+    terms = expression.split("->")[0].split(",")
+    sizes = {letter: 3 + 5 * place for place, letter in enumerate(sorted(set("".join(terms))))}
+    a, b = (numbers(dtype, *(sizes[x] for x in term), seed=k) for k, term in enumerate(terms))
+    check(dt.einsum(expression, a, b, backend=backend), np.einsum(expression, *wide(a, b)))
+
+
+def test_rows_of_2048_columns_are_stored_with_one_more_that_is_cut_off():
+    a, b = numbers("float32", 8, 16), numbers("float32", 16, 2048)
+    found = dt.gemm(a, b, backend="nki-interpreter")
+    check(found, wide(a)[0] @ b)
+
+
+def test_batches_symmetric_products_and_triangles(lane):
+    backend, dtype = lane
+    a, b, c = numbers(dtype, 3, 40, 50), numbers(dtype, 3, 50, 20), numbers(dtype, 3, 40, 20)
+    check(dt.gemm_batch(a, b, alpha=0.5, beta=2.0, c=c, backend=backend), 0.5 * wide(a)[0] @ b + 2.0 * c)
+    one, added = a[0], numbers(dtype, 40, 40)
+    check(dt.syrk(one, alpha=3.0, beta=1.0, c=added, backend=backend), 3 * wide(one)[0] @ one.T + added)
+    check(dt.syrk(one.T, backend=backend), wide(one)[0].T @ one)
+    whole = (0.05 * numbers(dtype, 140, 140) + np.eye(140)).astype(dtype)  # its other half must not be read
+    right = numbers(dtype, 140, 33)
+    for lower, triangle in ((True, np.tril(whole)), (False, np.triu(whole))):
+        expected = np.linalg.solve(*wide(triangle, 2 * right))
+        check(dt.trsm(whole, right, alpha=2.0, lower=lower, backend=backend), expected)
+
+
+def test_tensors_of_pytorch_come_back_as_such(lane):
+    backend, dtype = lane
+    a, b = torch.from_numpy(numbers(dtype, 30, 20)), torch.from_numpy(numbers(dtype, 20, 10))
+    there = dt.gemm(dt.to_device(a, backend=backend), b)
+    for found in (
+        dt.gemm(a, b, backend=backend),
+        dt.from_device(there),
+        dt.einsum("ij,jk->ki", a, b, backend=backend).T,
+    ):
+        assert isinstance(found, torch.Tensor) and found.dtype == a.dtype
+        check(found.numpy(), wide(a.numpy())[0] @ b.numpy())
+    triangle = torch.from_numpy(np.triu(numbers(dtype, 20, 20)) + 9 * np.eye(20, dtype=dtype))
+    found = dt.trsm(triangle, b, lower=False, backend=backend)
+    check(found.numpy(), np.linalg.solve(*wide(triangle.numpy(), b.numpy())))
+
+
+def problem(dtype, nocc=5, nvir=25, naux=40, nao=30):
+    """Fitted integrals, orbitals, energies, and e_ij in float64."""
+    a = numbers(dtype, naux, nao, nao)
+    a = (a + a.transpose(0, 2, 1)) * dtype_of(dtype, 0.1)
+    c_occ, c_vir = dtype_of(dtype, 0.1) * numbers(dtype, nao, nocc), dtype_of(dtype, 0.1) * numbers(dtype, nao, nvir)
+    occ, vir = -np.linspace(2.0, 0.5, nocc), np.linspace(0.1, 3.0, nvir)
+    b = np.einsum("pmn,mi,na->iap", *wide(a, c_occ, c_vir))
+    t = np.einsum("iap,jbp->iajb", b, b)
+    gaps = occ[:, None, None, None] + occ[:, None] - vir[:, None, None] - vir
+    return a, c_occ, c_vir, occ, vir, b, t, (t * (2 * t - t.transpose(0, 3, 2, 1)) / gaps).sum((1, 3))
+
+
+def dtype_of(dtype, number):
+    return np.dtype(dtype).type(number)
+
+
+def test_energies_from_b_and_from_t_and_from_what_stays_on_the_device(lane):
+    backend, dtype = lane
+    a, c_occ, c_vir, occ, vir, b, t, expected = problem(dtype)
+    check(dt.ao_to_mo(a, c_occ, c_vir, backend=backend), b)
+    made = dt.ao_to_mo(dt.to_device(a, backend=backend), c_occ, c_vir)
+    check(dt.from_device(made), b)
+    b, t = b.astype(dtype), t.astype(dtype)
+    flat = t.reshape(125, 125)
+    sent = [dt.to_device(x, backend=backend) for x in (b, t, flat)]
+    for integrals in (b, t, flat, *sent, made, dt.einsum("iap,jbp->iajb", sent[0], sent[0])):
+        pairs = dt.mp2_energy(integrals, occ, vir, pairs=True, backend=backend)
+        assert np.abs(pairs - expected).max() <= TOLERANCE[dtype] * np.abs(expected).max(), integrals
+        assert dt.mp2_energy(integrals, occ, vir, backend=backend) == pytest.approx(pairs.sum(), rel=1e-14)
+    shifted = dt.mp2_energy(made, occ - 1, vir)  # the same B with other energies
+    assert shifted == pytest.approx(dt.mp2_energy(b, occ - 1, vir, backend=backend), rel=TOLERANCE[dtype])
+    assert abs(shifted / expected.sum() - 1) > 0.1
+
+
+def test_an_array_is_sent_once_and_a_result_stays(monkeypatch):
+    sent = []
+    upload = InterpreterExecutor.upload
+    monkeypatch.setattr(InterpreterExecutor, "upload", lambda self, x: sent.append(x.shape) or upload(self, x))
+    a, b, c = (numbers("float32", 100, 100, seed=k) for k in range(3))
+    x, y = dt.to_device(a, backend="nki-interpreter"), dt.to_device(b, backend="nki-interpreter")
+    assert (x.shape, x.dtype, x.backend) == ((100, 100), "float32", "nki-interpreter")
+    first = dt.einsum("km,kn->mn", x, y)
+    assert len(sent) == 2
+    second = dt.einsum("km,kn->mn", x, y)
+    assert len(sent) == 2
+    third = dt.einsum("mk,mn->kn", first, dt.to_device(c, backend="nki-interpreter"))  # taken as it lies there
+    assert len(sent) == 3
+    check(dt.from_device(second), wide(a)[0].T @ b)
+    check(dt.from_device(third), (wide(a)[0].T @ b).T @ c)
+    with pytest.raises(UnsupportedByBackend, match=r"nki-interpreter: what the device has made .*from_device"):
+        dt.gemm(first, c)
+    with pytest.raises(UnsupportedByBackend, match="keeps the order of its axes"):
+        dt.einsum("km,kn->nm", x, y)
+
+
+def test_the_energy_of_pyscf_by_primitives_alone(lane):
+    backend, dtype = lane
+    mole = gto.M(atom="O 0 0 0; H 0 0.757 0.587; H 0 -0.757 0.587", basis="cc-pvdz", verbose=0)
+    field = scf.RHF(mole).density_fit(auxbasis="cc-pvdz-jkfit").run(conv_tol=1e-11)
+    auxmole = addons.make_auxmol(mole, "cc-pvdz-ri")
+    raw = incore.aux_e2(mole, auxmole, "int3c2e").transpose(2, 0, 1)  # (P|mu nu)
+    lower = np.linalg.cholesky(auxmole.intor("int2c2e"))
+    naux, nao = len(lower), mole.nao
+    a = dt.trsm(lower, raw.reshape(naux, nao * nao)).reshape(naux, nao, nao)  # fitted in float64
+    nocc = mole.nelectron // 2
+    arrays = a, field.mo_coeff[:, :nocc], field.mo_coeff[:, nocc:]
+    a, c_occ, c_vir = (dt.to_device(x.astype(dtype), backend=backend) for x in arrays)
+    b = dt.ao_to_mo(a, c_occ, c_vir)
+    energy = dt.mp2_energy(b, field.mo_energy[:nocc], field.mo_energy[nocc:])
+    expected = DFRMP2(field, auxbasis="cc-pvdz-ri").run().e_corr
+    assert abs(energy - expected) < (1e-8 if dtype == "float64" else 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda a: dt.gemm(a, a[:3]), InputError, r"k is 4 and 3"),
+        (lambda a: dt.gemm(a, a, beta=1.0), InputError, r"gemm: beta 1 and c None: expected c \(4, 4\)"),
+        (lambda a: dt.gemm(a, a, beta=1.0, c=a[:2]), InputError, r"c \(2, 4\): expected c \(4, 4\)"),
+        (lambda a: dt.gemm(a, a.astype(np.float32)), InputError, "a is float64, b is float32: expected float32 or"),
+        (lambda a: dt.gemm(a.astype(int), a.astype(int)), InputError, "a is int64, b is int64: expected float32"),
+        (lambda a: dt.gemm([[1.0]], a), InputError, "a is a list: expected a NumPy array or a PyTorch tensor"),
+        (lambda a: dt.gemm(torch.ones(2, 2, requires_grad=True), a), InputError, "tensor that requires gradients"),
+        (lambda a: dt.gemm(a, a, backend="abacus"), BackendUnavailable, "'abacus' is unknown: expected one of auto"),
+        (lambda a: dt.gemm(a, a, backend="nki"), BackendUnavailable, "nki .* cannot be used: .*nki is not installed"),
+        (
+            lambda a: dt.gemm(a, a, backend="nki-interpreter"),
+            UnsupportedByBackend,
+            "a is float64.* computes in",
+        ),
+        (
+            lambda a: dt.gemm(dt.to_device(a, backend="cpu"), dt.to_device(a, backend="torch")),
+            InputError,
+            "a is on cpu, b is on torch: bring them together",
+        ),
+        (lambda a: dt.gemm(dt.to_device(a, backend="cpu"), a, backend="torch"), InputError, "torch, but a is on cpu"),
+        (lambda a: dt.gemm(dt.to_device(a), a, alpha=2.0), UnsupportedByBackend, "alpha and beta are applied on the"),
+        (lambda a: dt.from_device(a), InputError, "from_device: a ndarray was given"),
+        (lambda a: dt.einsum("ij,jk,kl->il", a, a), InputError, "expected two arrays"),
+        (lambda a: dt.einsum("ii,ij->j", a, a), InputError, "'ii' for .* expected one letter for each axis, each once"),
+        (lambda a: dt.einsum("ij,jk->i", a, a), InputError, "all that stand once among them"),
+        (lambda a: dt.einsum("ij,jk->ikl", a, a), InputError, "letters of the arrays"),
+        (lambda a: dt.syrk(a[0]), InputError, r"syrk: a has shape \(4,\): expected a matrix"),
+        (lambda a: dt.trsm(a, a[:2]), InputError, r"trsm: triangle \(4, 4\) and b \(2, 4\): expected \(n, n\)"),
+        (lambda a: dt.trsm(np.triu(a, 1), a), InputError, "0 on its diagonal"),
+        (lambda a: dt.trsm(dt.to_device(a), a, lower=False), InputError, "turn both arrays round"),
+        (lambda a: dt.ao_to_mo(a[None], a[:3], a), InputError, r"expected a \(naux, nao, nao\)"),
+        (
+            lambda a: dt.mp2_energy(a[None], -(a[0] ** 2), a[0] ** 2),
+            InputError,
+            r"integrals \(1, 4, 4\), eps_occ \(4,\)",
+        ),
+        (lambda a: dt.mp2_energy(a, np.ones(2), np.zeros(2)), InputError, "below every virtual one"),
+        (
+            lambda a: dt.plan("ij,jk", (2, 3), (4, 5)),
+            InputError,
+            r"'ij,jk' with \(2, 3\), \(4, 5\): j is 3 and 4",
+        ),
+        (lambda a: dt.plan("ij,jk", (2, 3), (3, 5), dtype="int8"), InputError, "dtype 'int8': expected float64 or"),
+    ],
+)
+def test_what_does_not_fit_is_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call(numbers("float64", 4, 4))
+
+
+def test_the_device_transform_needs_symmetric_integrals():
+    a = numbers("float32", 3, 6, 6)
+    with pytest.raises(InputError, match="not symmetric in its basis functions"):
+        dt.ao_to_mo(a, a[0], a[0], backend="nki-interpreter")
+
+
+def test_plan_says_what_where_and_how_long():
+    found = dt.plan("iap,jbp->iajb", (5, 19, 72), (5, 19, 72), dtype="float64")
+    assert (found.kind, found.sizes, found.operations) == ("gemm", (1, 72, 95, 95), 2 * 72 * 95 * 95)
+    assert found.backend == "cpu" and found.reason.startswith("auto") and found.bytes == 8 * (2 * 72 * 95 + 95 * 95)
+    stack = dt.plan("gmk,gkn->gmn", (16, 256, 256), (16, 256, 200), backend="nki")
+    assert stack.kind == "gemm_batch" and stack.tiles == (16 * 4, 1)
+    assert stack.reason.startswith("not on this host: ") and "nki is not installed" in stack.reason
+    trn1, trn2 = stack.devices
+    assert (trn1.chip, trn2.chip, trn1.calls) == ("trn1", "trn2", 1)
+    assert trn1.uploaded == 4 * 16 * 256 * (256 + 200)
+    floor = 16 * 4 * 256 * 4 / 2.8e9  # four passes of 256 columns through each tile at 2.8 GHz
+    assert floor < trn1.device < 10 * floor and trn1.dispatch == pytest.approx(1.3e-3)
+    shown = str(stack)
+    assert (
+        "backend nki: not on this host" in shown and shown.count("predicted") == 3 and "64 tiles of 128 x 128" in shown
+    )
+    with pytest.raises(UnsupportedByBackend, match="fp64"):
+        dt.plan("ij,jk", (2, 3), (3, 4), dtype="float64", backend="nki-interpreter")
+
+
+def test_both_ways_to_import_give_one_module_and_load_it_late():
+    script = (
+        "import sys, dfmp2, dfmp2.tensor; assert 'numpy' not in sys.modules; from dfmp2.tensor import gemm; "
+        "assert gemm is dfmp2.tensor.gemm; import dfmp2.interop.tensor as t; assert t.gemm is gemm; "
+        "assert set(t.__all__) <= set(dir(dfmp2.tensor)) and 'torch' not in sys.modules and 'tensor' in dir(dfmp2)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+    assert dfmp2.tensor.gemm is dt.gemm
+
+
+def test_pytorch_is_a_word_for_torch():
+    x = dt.to_device(numbers("float32", 2, 2), backend="pytorch")
+    assert x.backend == "torch" and dt.plan("ij,jk", (2, 2), (2, 2), backend="pytorch").backend == "torch"
