@@ -47,7 +47,6 @@ class SpaceKeywords(TypedDict, total=False):
     """Orbitals and functions that pairs are made of."""
 
     stability: Literal["auto", "full", "follow", "off"] | None
-    auxbasis: str | None
     allow_poor_fit: bool
     frozen_core: int | Literal["none", "auto", "psi4", "orca", "pyscf"]
     frozen_virtual: int
@@ -83,8 +82,10 @@ class WholeRunKeywords(TypedDict, total=False):
     polarizability: bool
 
 
-class PreparedKeywords(ScfKeywords, SpaceKeywords, MachineKeywords):
+class PreparedKeywords(ScfKeywords, SpaceKeywords, MachineKeywords, total=False):
     """Everything up to B, `dfmp2 prepare`."""
+
+    auxbasis: str | None
 
 
 class EnergyKeywords(PairKeywords, MachineKeywords):
@@ -95,16 +96,16 @@ class MeanFieldKeywords(SpaceKeywords, PairKeywords, MachineKeywords, WholeRunKe
     """What is left to choose on a mean field, but its fitting set."""
 
 
-class Keywords(PreparedKeywords, PairKeywords, WholeRunKeywords):
+class Keywords(PreparedKeywords, PairKeywords, WholeRunKeywords, total=False):
     """All options but the basis, which is no keyword."""
 
     transform: Literal["auto", "host", "device"]
 
 
 # Which part of a run an option concerns: everything up to B (dfmp2 prepare), the pair energies (dfmp2 energy), or both.
-BEFORE_PAIRS = ("basis", *ScfKeywords.__annotations__, *SpaceKeywords.__annotations__)
-PAIRS = tuple(PairKeywords.__annotations__)
 BOTH_PARTS = tuple(MachineKeywords.__annotations__)
+BEFORE_PAIRS = ("basis", *(name for name in PreparedKeywords.__annotations__ if name not in BOTH_PARTS))
+PAIRS = tuple(PairKeywords.__annotations__)
 WHOLE_RUN = tuple(WholeRunKeywords.__annotations__)
 NEEDS_WHOLE_RUN = "needs the integrals of the SCF again, which no prepared file holds: use dfmp2 run"
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dfmp2.errors import InputError
-from dfmp2.interop.python import gradient_options, run_options
+from dfmp2.interop.python import Told, gradient_options, python_words, run_options
 from dfmp2.interop.qcschema import read_field, read_keywords
 from dfmp2.molecule.foreign import from_ase
 from dfmp2.mp2.result import MP2Result
@@ -93,6 +93,7 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         super().reset()
         self.result = None
 
+    @python_words()
     def calculate(
         self, atoms: Any = None, properties: Sequence[str] = ("energy",), system_changes: Sequence[str] = all_changes
     ) -> None:
@@ -107,7 +108,7 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         molecule = from_ase(self.atoms, self.parameters["charge"], self.parameters["multiplicity"])
         molecule = molecule.in_field(read_field({name: self.parameters[name] for name in FIELD}))
         numerical = self.parameters["displacement"] is not None
-        told: dict[str, Any] = {"listener": self._listener, "command": f"{__name__}.DFMP2"}
+        told: dict[str, Any] = {"listener": Told(self._listener), "command": f"{__name__}.DFMP2"}
         analytic = "forces" in properties and not numerical
         options = replace(options, properties=options.properties or "dipole" in properties)
         if analytic:
@@ -132,6 +133,7 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         return calculate_numerical_forces(displaced, eps=self.parameters["displacement"])
 
 
+@python_words()
 def _understood(parameters: Mapping[str, Any]) -> Options:
     keywords = {name: value for name, value in parameters.items() if name not in OWN}
     options = read_keywords(parameters.get("basis"), parameters["method"], keywords, {})

@@ -1,78 +1,148 @@
-"""The Python interface: what `import dfmp2` offers."""
+"""The Python interface: what `import dfmp2` offers.
+
+Every function says what is wrong in the words of Python, `frozen_core=` where the command line has `--frozen-core`, and
+which keyword may have been meant by one that there is not.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
-from dfmp2.errors import InputError, ResultExists
+from dfmp2.backends.registry import BACKENDS
+from dfmp2.errors import Dfmp2Error, InputError, ResultExists
+from dfmp2.molecule.foreign import Atoms, Mole
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import import_pyscf
-from dfmp2.molecule.xyz import read_point_charges, read_xyz
+from dfmp2.molecule.xyz import read_frames, read_point_charges, read_xyz
+from dfmp2.mp2 import derive as derivation
 from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, begun, limited
 from dfmp2.mp2.energy import build_b, correlate, mp2_energy
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, NEEDS_WHOLE_RUN, WHOLE_RUN, Options, default_backend, make_options
+from dfmp2.options import (
+    BEFORE_PAIRS,
+    BOTH_PARTS,
+    NEEDS_WHOLE_RUN,
+    WHOLE_RUN,
+    EnergyKeywords,
+    Keywords,
+    MeanFieldKeywords,
+    MoleculeKeywords,
+    Options,
+    PreparedKeywords,
+    ScfKeywords,
+    default_backend,
+    in_python,
+    make_options,
+    require_known,
+)
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import checkpointing
-from dfmp2.output.hdf5 import read
-from dfmp2.planning.plan import settle
+from dfmp2.planning.plan import Outlook, foresee, settle
 from dfmp2.planning.system import assemble
 from dfmp2.planning.system import prepare as set_up
-from dfmp2.progress import Collector, Listener, Stopwatch
+from dfmp2.progress import Collector, Listener, Relay, Stopwatch
 from dfmp2.scf.adopt import adopt, require_repeatable
 from dfmp2.scf.fitting_sets import with_errors
 from dfmp2.scf.stability import full_stability
 
 if TYPE_CHECKING:
+    from dfmp2.execution.batch import BatchResult
     from dfmp2.gradients.gradient import GradientResult
     from dfmp2.output.prepared import Prepared
     from dfmp2.output.study import Study
     from dfmp2.scf.reference import Reference
 
-__all__ = [
-    "energy",
-    "frequencies",
-    "from_mean_field",
-    "gradient",
-    "gradient_options",
-    "optimize",
-    "prepare",
-    "read",
-    "run",
-    "run_options",
-    "write",
-]
-
-# Options that a mean field that has converged leaves no choice about.
-OF_THE_SCF = frozenset(
-    ("basis", "reference", "relativity", "scf", "scf_auxbasis", "scf_max_cycles", "guess", "scf_from", "scf_starts")
-)
+P = ParamSpec("P")
+R = TypeVar("R")
+MoleculeLike = Molecule | str | os.PathLike[str] | Atoms | Mole  # what a molecule may be given as
+OF_THE_SCF = {"basis", *ScfKeywords.__annotations__}  # what a mean field leaves no choice about
 
 
+class NoKeywords(TypedDict):
+    """Of a function that has parameters alone."""
+
+
+class RunKeywords(MoleculeKeywords, Keywords):
+    """Of a calculation: its molecule, and its options."""
+
+
+class PrepareKeywords(MoleculeKeywords, PreparedKeywords):
+    """Of the first part of a calculation."""
+
+
+class StudyKeywords(MoleculeKeywords, Keywords, total=False):
+    """Of several calculations that go into one file."""
+
+    output: str | os.PathLike[str] | None
+    overwrite: bool
+    resume: bool
+    listener: Listener | None
+
+
+def offered(keywords: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a function one of Python's: unknown keywords and errors are spoken of in its words.
+
+    Parameters
+    ----------
+    keywords : the TypedDict of what it takes beside its parameters
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        known = {*inspect.signature(function).parameters, *keywords.__annotations__}
+
+        @functools.wraps(function)
+        def called(*arguments: P.args, **given: P.kwargs) -> R:
+            with python_words():
+                require_known(given, known)
+                return function(*arguments, **given)
+
+        return called
+
+    return decorate
+
+
+@contextmanager
+def python_words() -> Iterator[None]:
+    """Errors of the block, or of the function that is decorated with it, speak of keywords."""
+    try:
+        yield
+    except Dfmp2Error as error:
+        error.args = (in_python(str(error)),)
+        raise
+
+
+class Told(Relay):
+    """Passes events on, warnings in the words of Python."""
+
+    def __init__(self, listener: Listener | None) -> None:
+        super().__init__(listener or Listener())
+
+    def warning(self, text: str) -> None:
+        super().warning(in_python(text))
+
+
+@offered(RunKeywords)
 def run(
-    molecule: Molecule | str | Path,
+    molecule: MoleculeLike,
     basis: str,
     *,
-    charge: int | None = None,
-    multiplicity: int | None = None,
-    units: str | None = None,
-    point_charges: Any = None,
-    point_charge_units: str = "angstrom",
     listener: Listener | None = None,
-    checkpoint: str | Path | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
-    **options: Any,
+    **options: Unpack[RunKeywords],
 ) -> MP2Result:
     """DF-MP2 energy of a molecule.
 
     Parameters
     ----------
-    molecule : path of an xyz file, or a Molecule
+    molecule : path of an xyz file, a Molecule, ASE's Atoms or PySCF's Mole, of which nothing but the molecule is taken
     basis : orbital basis name
     charge, multiplicity : win over the file; for a Molecule its own values are the default
     units : unit of the coordinates in the file, "angstrom" (None too) or "bohr"; a Molecule is in bohr
@@ -97,17 +167,16 @@ def run(
     >>> dfmp2.run("inputs/h2o.xyz", basis="cc-pvdz").mp2_correlation_energy    # doctest: +SKIP
     -0.2039736135...
     """
-    chosen = make_options(basis=basis, **options)
-    molecule = _molecule(molecule, units, charge, multiplicity, point_charges, point_charge_units)
+    told, (found, chosen) = Told(listener), _question(molecule, basis, options)
     return _checkpointed(
-        checkpoint, resume, listener, lambda kept: run_options(molecule, chosen, listener=listener, checkpoint=kept)
+        checkpoint, resume, told, lambda kept: run_options(found, chosen, listener=told, checkpoint=kept)
     )
 
 
 def _checkpointed(
-    checkpoint: str | Path | None,
+    checkpoint: str | os.PathLike[str] | None,
     resume: bool,
-    listener: Listener | None,
+    told: Listener,
     compute: Callable[[Checkpoint], MP2Result],
 ) -> MP2Result:
     """The result, with a checkpoint beside CHECKPOINT while it is computed where one is wanted."""
@@ -115,37 +184,49 @@ def _checkpointed(
         if resume:
             raise InputError("resume=True needs checkpoint=FILE: the result file whose checkpoint is to be used")
         return compute(NOTHING)
-    told = listener or Listener()
-    with checkpointing(checkpoint, resume=resume, note=told.stage, warn=told.warning) as kept:
+    with checkpointing(Path(checkpoint), resume=resume, note=told.stage, warn=told.warning) as kept:
         result = compute(kept)
         kept.complete()
         return result
 
 
-def _molecule(
-    given: Molecule | str | Path,
-    units: str | None,
-    charge: int | None,
-    multiplicity: int | None,
-    point_charges: Any,
-    point_charge_units: str,
-) -> Molecule:
-    """The molecule that is meant, as of `run`."""
-    field = read_point_charges(point_charges, point_charge_units)
-    if isinstance(given, str | Path):
-        read = read_xyz(given, units=units or "angstrom", charge=charge, multiplicity=multiplicity)
-        return read.molecule.in_field(field)
-    if isinstance(given, Molecule):
-        if units is not None:
+def _question(molecule: MoleculeLike, basis: str, given: Mapping[str, Any]) -> tuple[Molecule, Options]:
+    """What is to be computed and how, from the keywords of a calculation."""
+    chosen = make_options(**_options(given), basis=basis)
+    return _molecule(molecule, given), chosen
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name in Options.__slots__}
+
+
+def _molecule(given: Any, said: Mapping[str, Any]) -> Molecule:
+    """The molecule that is meant, and what is `said` of it by the keywords of MoleculeKeywords, as of `run`."""
+    field = read_point_charges(said.get("point_charges"), said.get("point_charge_units", "angstrom"))
+    units, state = said.get("units"), {name: said.get(name) for name in ("charge", "multiplicity")}
+    if isinstance(given, str | os.PathLike):
+        if isinstance(given, str) and ("\\n" in given or ";" in given):
             raise InputError(
-                f"units={units!r} belongs to a file: a dfmp2.Molecule has its coordinates in bohr; leave it out, and "
-                "multiply coordinates in angstrom by dfmp2.units.BOHR_PER_ANGSTROM"
+                "molecule is a text: expected the path of an xyz file; dfmp2.Molecule.from_string reads it"
             )
-        stated = given.with_state(
-            given.charge if charge is None else charge, given.multiplicity if multiplicity is None else multiplicity
+        return read_xyz(Path(given), units=units or "angstrom", **state).molecule.in_field(field)
+    if units is not None:
+        raise InputError(
+            f"units={units!r} belongs to a file: a dfmp2.Molecule has its coordinates in bohr; leave it out, and "
+            "multiply coordinates in angstrom by dfmp2.units.BOHR_PER_ANGSTROM"
         )
-        return stated if field is None else stated.in_field(field)
-    raise InputError(f"molecule is a {type(given).__name__}: expected the path of an xyz file or a dfmp2.Molecule")
+    if hasattr(given, "get_chemical_symbols"):
+        given = Molecule.from_ase(given, **state)
+    elif hasattr(given, "atom_pure_symbol"):
+        given = Molecule.from_pyscf(given)
+    elif not isinstance(given, Molecule):
+        raise InputError(
+            f"molecule is a {type(given).__name__}: expected the path of an xyz file, a dfmp2.Molecule, ASE's Atoms or "
+            "PySCF's Mole"
+        )
+    charge, multiplicity = (getattr(given, name) if state[name] is None else state[name] for name in state)
+    stated: Molecule = given.with_state(charge, multiplicity)
+    return stated if field is None else stated.in_field(field)
 
 
 def run_options(
@@ -165,19 +246,15 @@ def run_options(
     return mp2_energy(molecule, options, start=start, listener=listener, command=command, checkpoint=checkpoint)
 
 
+@offered(RunKeywords)
 def gradient(
-    molecule: Molecule | str | Path,
+    molecule: MoleculeLike,
     basis: str,
     *,
-    charge: int | None = None,
-    multiplicity: int | None = None,
-    units: str | None = None,
-    point_charges: Any = None,
-    point_charge_units: str = "angstrom",
     listener: Listener | None = None,
-    checkpoint: str | Path | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
-    **options: Any,
+    **options: Unpack[RunKeywords],
 ) -> GradientResult:
     """Energy, gradient, relaxed densities and dipole moments of a molecule; what is not listed is as of `run`.
 
@@ -201,13 +278,12 @@ def gradient(
     """
     from dfmp2.gradients.gradient import GradientResult
 
-    chosen = make_options(basis=basis, **options)
-    molecule = _molecule(molecule, units, charge, multiplicity, point_charges, point_charge_units)
+    told, (found, chosen) = Told(listener), _question(molecule, basis, options)
 
     def compute(kept: Checkpoint) -> MP2Result:
-        return gradient_options(molecule, chosen, listener=listener, checkpoint=kept).result
+        return gradient_options(found, chosen, listener=told, checkpoint=kept).result
 
-    return GradientResult(_checkpointed(checkpoint, resume, listener, compute))
+    return GradientResult(_checkpointed(checkpoint, resume, told, compute))
 
 
 def gradient_options(
@@ -225,8 +301,9 @@ def gradient_options(
     return mp2_gradient(molecule, options, start=start, listener=listener, command=command, checkpoint=checkpoint)
 
 
+@offered(StudyKeywords)
 def optimize(
-    molecule: Molecule | str | Path,
+    molecule: MoleculeLike,
     basis: str,
     *,
     freeze: Sequence[tuple[str, str]] = (),
@@ -235,16 +312,7 @@ def optimize(
     convergence: str = "GAU",
     max_steps: int = 100,
     transition_state: bool = False,
-    output: str | Path | None = None,
-    overwrite: bool = False,
-    resume: bool = False,
-    charge: int | None = None,
-    multiplicity: int | None = None,
-    units: str | None = None,
-    point_charges: Any = None,
-    point_charge_units: str = "angstrom",
-    listener: Listener | None = None,
-    **options: Any,
+    **options: Unpack[StudyKeywords],
 ) -> Study:
     """The geometry of a minimum or a transition state; what is not listed is as of `run`.
 
@@ -266,7 +334,7 @@ def optimize(
     Raises
     ------
     dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do; not converged is
-        `dfmp2.studies.runs.Unfinished`, whose `study` holds the steps
+        `dfmp2.Unfinished`, whose `study` holds the steps
 
     Examples
     --------
@@ -275,17 +343,17 @@ def optimize(
     """
     from dfmp2.studies.optimize import Constraints, Search, optimize_geometry
 
-    read = _molecule(molecule, units, charge, multiplicity, point_charges, point_charge_units)
     values = [(kind, atoms, str(value)) for kind, atoms, value in fixed]
-    kept = Constraints(tuple(freeze), values, constraints, units or "angstrom")
-    return _studied(
-        *(optimize_geometry, read, basis, options, Search(kept, convergence, max_steps, transition_state)),
-        *(output, overwrite, resume, listener, "dfmp2.optimize"),
-    )
+    kept = Constraints(tuple(freeze), values, constraints, options.get("units") or "angstrom")
+    search = Search(kept, convergence, max_steps, transition_state)
+    found, chosen = _question(molecule, basis, options)
+    start = hdf5.start_of(chosen)
+    return optimize_geometry(found, chosen, search, start=start, **_kept(options, "dfmp2.optimize"))
 
 
+@offered(StudyKeywords)
 def frequencies(
-    molecule: Molecule | str | Path,
+    molecule: MoleculeLike,
     basis: str,
     *,
     temperature: float = 298.15,
@@ -293,16 +361,7 @@ def frequencies(
     symmetry_number: int | None = None,
     displacement: float = 0.005,
     allow_gradient: bool = False,
-    output: str | Path | None = None,
-    overwrite: bool = False,
-    resume: bool = False,
-    charge: int | None = None,
-    multiplicity: int | None = None,
-    units: str | None = None,
-    point_charges: Any = None,
-    point_charge_units: str = "angstrom",
-    listener: Listener | None = None,
-    **options: Any,
+    **options: Unpack[StudyKeywords],
 ) -> Study:
     """Harmonic frequencies, infrared intensities and thermochemistry; what is not listed is as of `run`.
 
@@ -329,38 +388,292 @@ def frequencies(
     """
     from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
 
-    read = _molecule(molecule, units, charge, multiplicity, point_charges, point_charge_units)
     conditions = Conditions(temperature, pressure, symmetry_number, displacement, allow_gradient)
-    return _studied(
-        *(harmonic_frequencies, read, basis, options, conditions),
-        *(output, overwrite, resume, listener, "dfmp2.frequencies"),
-    )
+    found, chosen = _question(molecule, basis, options)
+    start = hdf5.start_of(chosen)
+    return harmonic_frequencies(found, chosen, conditions, start=start, **_kept(options, "dfmp2.frequencies"))
 
 
-def _studied(
-    study: Callable[..., Study],
-    molecule: Molecule,
+@offered(StudyKeywords)
+def interaction(
+    molecule: MoleculeLike,
     basis: str,
-    options: dict[str, Any],
-    how: Any,
-    output: str | Path | None,
-    overwrite: bool,
-    resume: bool,
-    listener: Listener | None,
-    command: str,
+    fragments: str | Sequence[Sequence[int]],
+    *,
+    charges: Sequence[int] | str | None = None,
+    multiplicities: Sequence[int] | str | None = None,
+    **options: Unpack[StudyKeywords],
 ) -> Study:
-    """A study of one molecule, into a file where one is named."""
+    """Interaction energy of fragments, counterpoise-corrected and not; what is not listed is as of `run`.
+
+    Parameters
+    ----------
+    fragments : atoms of each, from 1: "1-5,6-10", or [[1, 2, 3], [4, 5, 6]]
+    charges, multiplicities : of each fragment; None for 0 and 1
+    output, overwrite, resume : as of `optimize`
+
+    Returns
+    -------
+    Study; its values are listed at `dfmp2.studies.interaction.interaction_energy`
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do
+
+    Examples
+    --------
+    >>> study = dfmp2.interaction("inputs/formic-acid-dimer.xyz", "cc-pvdz", "1-5,6-10")   # doctest: +SKIP
+    >>> study.values["cp_corrected_interaction_energy"].value                              # doctest: +SKIP
+    """
+    from dfmp2.studies.interaction import interaction_energy
+
+    found, chosen = _question(molecule, basis, options)
+    parts = fragments if isinstance(fragments, str) else ",".join("+".join(map(str, part)) for part in fragments)
+    states: dict[str, Any] = {"charges": _listed(charges), "multiplicities": _listed(multiplicities)}
+    return interaction_energy(found, parts, chosen, **states, **_kept(options, "dfmp2.interaction"))
+
+
+def _listed(given: Sequence[int] | str | None) -> str | None:
+    return given if given is None or isinstance(given, str) else ",".join(map(str, given))
+
+
+@offered(StudyKeywords)
+def cbs(
+    molecule: MoleculeLike,
+    basis: str,
+    *,
+    scf_formula: str = "largest",
+    correlation_formula: str | None = None,
+    **options: Unpack[StudyKeywords],
+) -> Study:
+    """Energy at the basis set limit, from runs in two basis sets; what is not listed is as of `run`.
+
+    Parameters
+    ----------
+    basis : a pair of neighbours in brackets, such as "cc-pv[tq]z"
+    scf_formula, correlation_formula : names of formulas, see `dfmp2.mp2.extrapolation`; None is X^-3, for def2 its own
+        exponent
+    output, overwrite, resume : as of `optimize`
+
+    Returns
+    -------
+    Study; its values are listed at `dfmp2.studies.cbs.basis_set_limit`
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do
+
+    Examples
+    --------
+    >>> dfmp2.cbs("inputs/h2o.xyz", "cc-pv[tq]z").values["cbs_total_energy"].value          # doctest: +SKIP
+    """
+    from dfmp2.studies.cbs import basis_set_limit
+
+    found, chosen = _question(molecule, basis, options)
+    formulas: dict[str, Any] = {"scf": scf_formula, "correlation": correlation_formula}
+    return basis_set_limit(found, chosen, **formulas, **_kept(options, "dfmp2.cbs"))
+
+
+@offered(StudyKeywords)
+def scan(
+    molecule: MoleculeLike | Sequence[MoleculeLike],
+    basis: str,
+    coordinate: tuple[str, str, str | Sequence[float]] | None = None,
+    *,
+    moving: str | None = None,
+    chained: bool = True,
+    **options: Unpack[StudyKeywords],
+) -> Study:
+    """Energies along a coordinate, or of several geometries of one molecule; what is not listed is as of `run`.
+
+    Parameters
+    ----------
+    molecule : without a coordinate the path of an xyz file of several frames, or a list of molecules
+    coordinate : as ("bond", "1,2", "0.8:1.2:9") or ("angle", "2,1,3", [95, 100, 105]): kind (bond, angle or dihedral),
+        atoms from 1, values in angstrom (or in `units`) or degrees, FROM:TO:POINTS or a list
+    moving : atoms that move, such as "4-6+8"; None for the side of the last atom
+    chained : start every SCF from the orbitals of the point before
+    output, overwrite, resume : as of `optimize`
+
+    Returns
+    -------
+    Study; its table has a row for each point, NaN and the exit code of its error for one that failed, which is also a
+    warning; its values hold the minimum
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : the calculation would be refused for the first point already
+
+    Examples
+    --------
+    >>> study = dfmp2.scan("inputs/h2o.xyz", "cc-pvdz", ("bond", "1,2", "0.90:1.02:7"))     # doctest: +SKIP
+    >>> study.to_dataframe()                                                                # doctest: +SKIP
+    """
+    from dfmp2.studies.coordinate import make_coordinate
+    from dfmp2.studies.scan import along, over_frames, scan_energies
+
+    chosen, units = make_options(**_options(options), basis=basis), options.get("units") or "angstrom"
+    if coordinate is None:
+        if moving is not None:
+            raise InputError("moving belongs to a coordinate: name one, as in coordinate=('bond', '1,2', '0.8:1.2:9')")
+        asked = over_frames(_frames(molecule, options), chosen, chained=chained)
+    else:
+        whole = _molecule(molecule, options)
+        found = make_coordinate(*coordinate, whole, units=units, moving=moving)
+        asked = along(whole, found, chosen, chained=chained)
+    rest = _kept(options, "dfmp2.scan")
+    study = scan_energies(asked, start=hdf5.start_of(chosen), **rest)
+    if study.settings["failed"]:
+        rest["listener"].warning(f"{study.settings['failed']} of {len(asked.values)} points failed: see study.notes")
+    return study
+
+
+def _frames(given: Any, said: Mapping[str, Any]) -> list[Molecule]:
+    """The geometries of a scan without a coordinate."""
+    if not isinstance(given, str | os.PathLike):
+        many = isinstance(given, Sequence)
+        return [_molecule(one, said) for one in (given if many else [given])]
+    field = read_point_charges(said.get("point_charges"), said.get("point_charge_units", "angstrom"))
+    state = {name: said.get(name) for name in ("charge", "multiplicity")}
+    frames = read_frames(Path(given), units=said.get("units") or "angstrom", **state)
+    return [frame.in_field(field) for frame in frames]
+
+
+def _kept(given: Mapping[str, Any], command: str) -> dict[str, Any]:
+    """Keeper, listener and command of a study, from the keywords that all studies take."""
     from dfmp2.studies.runs import Keeper
 
+    output, resume = given.get("output"), given.get("resume", False)
     if output is None and resume:
         raise InputError("resume=True needs output=FILE: the file of the study that is to go on")
-    chosen = make_options(basis=basis, **options)
-    start = hdf5.start_of(chosen)
-    keeper = Keeper(None if output is None else Path(output), overwrite=overwrite, resume=resume)
-    return study(molecule, chosen, how, start=start, keeper=keeper, listener=listener, command=command)
+    keeper = Keeper(None if output is None else Path(output), overwrite=given.get("overwrite", False), resume=resume)
+    return {"keeper": keeper, "listener": Told(given.get("listener")), "command": command}
 
 
-def write(result: MP2Result, path: str | Path, *, overwrite: bool = False) -> None:
+@offered(RunKeywords)
+def plan(
+    molecule: MoleculeLike,
+    basis: str,
+    *,
+    gradient: bool = False,
+    calibrate: bool = False,
+    listener: Listener | None = None,
+    **options: Unpack[RunKeywords],
+) -> Outlook:
+    """What a run would need: memory, scratch space and time; what is not listed is as of `run`.
+
+    Parameters
+    ----------
+    gradient : of `dfmp2.gradient`
+    calibrate : measure the rates of this host and of the scratch folder again; they are measured at the first use
+
+    Returns
+    -------
+    Outlook; `print` shows it, `to_dict` has bytes, operations and seconds, `change` what would make it fit
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : the run itself would be refused, for any reason but memory
+
+    Examples
+    --------
+    >>> print(dfmp2.plan("inputs/h2o.xyz", basis="cc-pvtz"))                    # doctest: +SKIP
+    """
+    found, chosen = _question(molecule, basis, options)
+    task = "gradient" if gradient else "properties" if chosen.properties else "energy"
+    return foresee(found, chosen, Told(listener), calibrate=calibrate, task=task)
+
+
+def available_backends() -> list[str]:
+    """Names of the backends that can be used here; `dfmp2 backends` says why others cannot.
+
+    Examples
+    --------
+    >>> dfmp2.available_backends()                                              # doctest: +SKIP
+    ['cpu', 'torch']
+    """
+    return [row.name for row in BACKENDS if row.probe() is None]
+
+
+@offered(Keywords)
+def batch(
+    molecules: str | os.PathLike[str] | Sequence[MoleculeLike] | Mapping[str, MoleculeLike],
+    basis: str | None = None,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    workers: int = 1,
+    chained: bool = False,
+    listener: Listener | None = None,
+    **options: Unpack[Keywords],
+) -> BatchResult:
+    """Many molecules in processes of this host, isolated from each other; what is complete is not computed again.
+
+    Parameters
+    ----------
+    molecules : a manifest (.toml), or molecules as of `run`: a list, or by the names of their results. Those that are
+        no files are written to OUTPUT/molecules
+    basis, options : of all of them; a manifest has its own, and takes memory, threads and scratch alone
+    output : folder of the results, None for that of a manifest
+    workers : processes; `memory` is shared by all of them, `threads` are those of each
+    chained : start each SCF from the orbitals of the item before, where it has the same atoms
+    listener : hears of each item, of one that failed as a warning
+
+    Returns
+    -------
+    BatchResult: `result["NAME"]` reads a result, `to_dataframe` has a row for each item, `failed` those that failed
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : before anything is computed; the failure of an item is in its row
+
+    Examples
+    --------
+    >>> found = dfmp2.batch(["a.xyz", "b.xyz"], "cc-pvdz", "results", workers=2)            # doctest: +SKIP
+    >>> found["a"].mp2_total_energy                                                         # doctest: +SKIP
+    """
+    from dfmp2.execution.batch import compute_batch
+    from dfmp2.execution.manifest import make_batch, read_manifest
+
+    given: dict[str, Any] = {**options} if basis is None else {**options, "basis": basis}
+    if isinstance(molecules, str | os.PathLike):
+        foreign = sorted(set(given) - {"memory", "threads", "scratch"})
+        if foreign:
+            raise InputError(f"{foreign[0]} beside a manifest: write it into {os.fspath(molecules)}")
+        found = read_manifest(Path(molecules), output=None if output is None else Path(output))
+    else:
+        if output is None:
+            raise InputError("output was not given: name the folder of the results")
+        make_options(**given)  # before a file is written
+        files = _files(molecules, Path(output) / "molecules")
+        found = make_batch(files, given, Path(output))
+    machine = {name: given[name] for name in ("memory", "threads", "scratch") if given.get(name) is not None}
+    return compute_batch(found, workers, Options("-", **machine), Told(listener), chained=chained)
+
+
+def _files(molecules: Any, folder: Path) -> list[str]:
+    """The xyz file of each molecule, written where it has none."""
+    from dfmp2.execution.manifest import slug
+    from dfmp2.host.files import write_atomically
+    from dfmp2.molecule.xyz import write_xyz
+
+    names = list(molecules) if isinstance(molecules, Mapping) else [None] * len(molecules)
+    files: list[str] = []
+    for name, given in zip(names, molecules.values() if isinstance(molecules, Mapping) else molecules, strict=True):
+        if name is None and isinstance(given, str | os.PathLike):
+            files.append(os.fspath(given))
+            continue
+        molecule = _molecule(given, {})
+        if molecule.point_charges is not None:
+            raise InputError(f"{molecule!r}: an xyz file holds no point charges: name them in a manifest")
+        path = folder / f"{slug(name or f'{molecule.name}-{len(files) + 1}')}.xyz"
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, write_xyz(molecule).encode(), overwrite=True)
+        files.append(str(path))
+    return files
+
+
+@offered(NoKeywords)
+def write(result: MP2Result, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
     """Write a result, all or nothing.
 
     Parameters
@@ -374,23 +687,43 @@ def write(result: MP2Result, path: str | Path, *, overwrite: bool = False) -> No
     """
     if os.path.lexists(path) and not overwrite:
         raise ResultExists(f"{path} already exists: overwrite=True replaces it, another name keeps it")
-    hdf5.write(result, path, overwrite=overwrite)
+    hdf5.write(result, Path(path), overwrite=overwrite)
 
 
+class DeriveKeywords(Keywords, total=False):
+    """Of a result: what another one is derived for."""
+
+    basis: str
+
+
+derive = offered(DeriveKeywords)(derivation.derive)
+read = offered(NoKeywords)(hdf5.read)
+
+
+@offered(NoKeywords)
+def read_study(path: str | os.PathLike[str]) -> Study:
+    """A stored study with all its runs.
+
+    Raises
+    ------
+    InputError : no such file
+    ResultFileError : not a study, damaged, or of an unknown version
+    """
+    from dfmp2.output.study import read_study as stored
+
+    return stored(Path(path))
+
+
+@offered(RunKeywords)
 def prepare(
-    molecule: Molecule | str | Path,
+    molecule: MoleculeLike,
     basis: str,
-    output: str | Path,
+    output: str | os.PathLike[str],
     *,
-    charge: int | None = None,
-    multiplicity: int | None = None,
-    units: str | None = None,
-    point_charges: Any = None,
-    point_charge_units: str = "angstrom",
     listener: Listener | None = None,
     overwrite: bool = False,
     resume: bool = False,
-    **options: Any,
+    **options: Unpack[PrepareKeywords],
 ) -> Prepared:
     """SCF, integrals and B of a molecule into a file, for `energy` to go on from, here or on another machine.
 
@@ -423,24 +756,24 @@ def prepare(
     foreign = sorted(set(Options.__slots__) & set(options) - {*BEFORE_PAIRS, *BOTH_PARTS})
     if foreign:
         raise InputError(f"{foreign[0]} belongs to the pair energies, which dfmp2.energy computes: leave it out here")
-    chosen = make_options(**{"backend": "auto", **options}, basis=basis)
-    molecule = _molecule(molecule, units, charge, multiplicity, point_charges, point_charge_units)
-    told = listener or Listener()
+    chosen = make_options(**{"backend": "auto", **_options(options)}, basis=basis)
+    whole_molecule, told = _molecule(molecule, options), Told(listener)
     file = two_parts.PreparedFile(Path(output), overwrite=overwrite)
-    with checkpointing(output, resume=resume, note=told.stage, warn=told.warning) as kept, file:
-        found = two_parts.prepare(molecule, chosen, file, listener=listener, checkpoint=kept)
+    with checkpointing(Path(output), resume=resume, note=told.stage, warn=told.warning) as kept, file:
+        found = two_parts.prepare(whole_molecule, chosen, file, listener=told, checkpoint=kept)
         file.publish()
         kept.complete()
         return found
 
 
+@offered(Keywords)
 def energy(
-    prepared: str | Path,
+    prepared: str | os.PathLike[str],
     *,
     listener: Listener | None = None,
-    checkpoint: str | Path | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
-    **options: Any,
+    **options: Unpack[EnergyKeywords],
 ) -> MP2Result:
     """DF-MP2 energy from a file of `prepare`: the pair energies alone.
 
@@ -456,17 +789,21 @@ def energy(
     """
     from dfmp2.output import prepared as two_parts
 
-    given = {"backend": default_backend(), **options}
-    with two_parts.opened(prepared) as source:
+    given, told = {"backend": default_backend(), **options}, Told(listener)
+    with two_parts.opened(Path(prepared)) as source:
         chosen = two_parts.options_for(source.prepared, given)
         return _checkpointed(
-            *(checkpoint, resume, listener),
-            lambda kept: two_parts.energy(source, chosen, listener=listener, checkpoint=kept),
+            *(checkpoint, resume, told), lambda kept: two_parts.energy(source, chosen, listener=told, checkpoint=kept)
         )
 
 
+@offered(Keywords)
 def from_mean_field(
-    mean_field: Any, auxbasis: str | None = None, *, listener: Listener | None = None, **options: Any
+    mean_field: Any,
+    auxbasis: str | None = None,
+    *,
+    listener: Listener | None = None,
+    **options: Unpack[MeanFieldKeywords],
 ) -> MP2Result:
     """DF-MP2 energy on a converged PySCF RHF or UHF, density-fitted or not.
 
@@ -495,8 +832,13 @@ def from_mean_field(
         return on_reference(calculation, reference, [])
 
 
+@offered(Keywords)
 def gradient_from_mean_field(
-    mean_field: Any, auxbasis: str | None = None, *, listener: Listener | None = None, **options: Any
+    mean_field: Any,
+    auxbasis: str | None = None,
+    *,
+    listener: Listener | None = None,
+    **options: Unpack[MeanFieldKeywords],
 ) -> GradientResult:
     """DF-MP2 gradient and relaxed densities on a converged PySCF RHF or UHF; parameters as of `from_mean_field`.
 
@@ -517,11 +859,11 @@ def gradient_from_mean_field(
 
 @contextmanager
 def _on_mean_field(
-    mean_field: Any, auxbasis: str | None, listener: Listener | None, options: dict[str, Any], task: str
+    mean_field: Any, auxbasis: str | None, listener: Listener | None, options: Mapping[str, Any], task: str
 ) -> Iterator[tuple[Calculation, Reference]]:
     """A calculation begun with the orbitals of a mean field; `task` as of `dfmp2.planning.plan.make_plan`."""
     import_pyscf()
-    listener, clock = Collector(listener or Listener()), Stopwatch()
+    listener, clock = Collector(Told(listener)), Stopwatch()
     found = adopt(mean_field)
     fixed = OF_THE_SCF & set(options)
     if fixed:

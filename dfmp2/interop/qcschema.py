@@ -22,7 +22,7 @@ from dfmp2.errors import (
     NumericalError,
     ResourceError,
 )
-from dfmp2.interop.python import gradient_options, run_options
+from dfmp2.interop.python import Told, gradient_options, python_words, run_options
 from dfmp2.molecule.foreign import from_qcschema, read_fields
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
@@ -35,6 +35,7 @@ from dfmp2.progress import Listener
 LOOSER: dict[str, Any] = {"frozen_core": str | int, "memory": str | int | None}  # what Options converts itself
 
 
+@python_words()
 def read_keywords(basis: object, method: object, keywords: Mapping[str, Any], refused: Mapping[str, str]) -> Options:
     """Options of a basis set, a method and keywords.
 
@@ -193,6 +194,7 @@ def schema_version(document: Any) -> int:
     return int(version)
 
 
+@python_words()
 def read_request(document: Any) -> Request:
     """Understand an AtomicInput completely, before anything is computed.
 
@@ -227,6 +229,7 @@ def read_request(document: Any) -> Request:
     return Request(document, version, molecule, options, kept, driver)
 
 
+@python_words()
 def run(
     request: Request,
     *,
@@ -245,7 +248,7 @@ def run(
     ------
     Dfmp2Error : see `dfmp2.errors`; with the keyword `check`, also when PySCF's energy differs
     """
-    options = request.options
+    options, listener = request.options, Told(listener)
     for name, value, keyword in (("memory", memory, options.memory), ("threads", threads, options.threads)):
         if value is not None and keyword is not None:
             raise InputError(f"keywords.{name} was given, and {name} from outside as well: leave the keyword out")

@@ -154,7 +154,10 @@ def _kind(mf: Any, scf: Any) -> str:
             return "uhf"
         if isinstance(mf, scf.hf.RHF):
             return "rhf"
-    raise InputError(f"the mean field is a {type(mf).__name__}: expected a PySCF RHF or UHF (not ROHF, not Kohn-Sham)")
+    name = type(mf).__name__
+    if type(mf).__module__.startswith("gpu4pyscf."):
+        raise InputError(f"the mean field is a {name} of GPU4PySCF: pass mf.to_cpu(), an RHF or UHF of PySCF")
+    raise InputError(f"the mean field is a {name}: expected a PySCF RHF or UHF (not ROHF, not Kohn-Sham)")
 
 
 def _beyond(name: str, what: str) -> InputError:
