@@ -10,7 +10,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dfmp2.backends.registry import accelerator
@@ -33,7 +32,7 @@ from dfmp2.execution.worker import PREVIOUS, Task, compute_item, failed
 from dfmp2.host.files import require_writable
 from dfmp2.host.locks import discard
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import Options
+from dfmp2.options import Options, in_python
 from dfmp2.output.hdf5 import read
 from dfmp2.output.table import UNITS, frame
 from dfmp2.planning.plan import trainium_shapes
@@ -299,7 +298,7 @@ class BatchResult(Mapping[str, MP2Result]):
     @property
     def failed(self) -> dict[str, str]:
         """Message of each item that failed, by name."""
-        return {row.name: row.error or "" for row in self.rows if row.status == "failed"}
+        return {row.name: in_python(row.error or "") for row in self.rows if row.status == "failed"}
 
     def to_dataframe(self) -> Any:
         """A row for each item as a pandas DataFrame, whose index is its name; units are in `attrs["units"]`.
@@ -313,7 +312,11 @@ class BatchResult(Mapping[str, MP2Result]):
         return frame(columns, UNITS, [row.name for row in self.rows])
 
     def __getitem__(self, name: str) -> MP2Result:
-        return read(next(Path(row.output) for row in self.rows if row.name == name and row.output))
+        row = next((row for row in self.rows if row.name == name), None)
+        if row is None or row.output is None:
+            why = "there is no such item" if row is None else self.failed.get(name, row.status)
+            raise KeyError(f"{name}: {why}")
+        return read(row.output)
 
     def __iter__(self) -> Iterator[str]:
         return (row.name for row in self.rows if row.status == "complete")
@@ -326,11 +329,11 @@ class BatchResult(Mapping[str, MP2Result]):
         return f"BatchResult({len(self)} of {len(self.rows)} items complete{failed} -> {self.output})"
 
     def __str__(self) -> str:
-        lines = [f"{'item':<24}{'status':<10}{'E(total) / Eh':>18}"]
+        lines = [f"{'item':<24}{'status':<10}{'E(MP2, total) / Eh':>18}"]
         for row in self.rows:
             energy = row.numbers.get("mp2_total_energy")
-            said = "" if energy is None else f"{energy:18.10f}"
-            lines.append(f"{row.name:<24}{row.status:<10}{said}{(row.error or '')[:100]}")
+            said = f"{energy:18.10f}" if energy is not None else self.failed.get(row.name, "")
+            lines.append(f"{row.name:<24}{row.status:<10}{said}")
         return "\n".join([*lines, repr(self)])
 
 

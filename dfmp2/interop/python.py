@@ -77,6 +77,12 @@ class PrepareKeywords(MoleculeKeywords, PreparedKeywords):
     """Of the first part of a calculation."""
 
 
+class OptionKeywords(Keywords, total=False):
+    """All options, also of what has its basis already and says why it takes no other."""
+
+    basis: str
+
+
 class StudyKeywords(MoleculeKeywords, Keywords, total=False):
     """Of several calculations that go into one file."""
 
@@ -516,16 +522,15 @@ def scan(
     if coordinate is None:
         if moving is not None:
             raise InputError("moving belongs to a coordinate: name one, as in coordinate=('bond', '1,2', '0.8:1.2:9')")
-        asked = over_frames(_frames(molecule, options), chosen, chained=chained)
+        frames = _frames(molecule, options)
+        if len(frames) < 2:
+            raise InputError("one geometry: name a coordinate, as in ('bond', '1,2', '0.8:1.2:9'), or give several")
+        asked = over_frames(frames, chosen, chained=chained)
     else:
         whole = _molecule(molecule, options)
         found = make_coordinate(*coordinate, whole, units=units, moving=moving)
         asked = along(whole, found, chosen, chained=chained)
-    rest = _kept(options, "dfmp2.scan")
-    study = scan_energies(asked, start=hdf5.start_of(chosen), **rest)
-    if study.settings["failed"]:
-        rest["listener"].warning(f"{study.settings['failed']} of {len(asked.values)} points failed: see study.notes")
-    return study
+    return scan_energies(asked, start=hdf5.start_of(chosen), **_kept(options, "dfmp2.scan"))
 
 
 def _frames(given: Any, said: Mapping[str, Any]) -> list[Molecule]:
@@ -690,13 +695,7 @@ def write(result: MP2Result, path: str | os.PathLike[str], *, overwrite: bool = 
     hdf5.write(result, Path(path), overwrite=overwrite)
 
 
-class DeriveKeywords(Keywords, total=False):
-    """Of a result: what another one is derived for."""
-
-    basis: str
-
-
-derive = offered(DeriveKeywords)(derivation.derive)
+derive = offered(OptionKeywords)(derivation.derive)
 read = offered(NoKeywords)(hdf5.read)
 
 
@@ -766,7 +765,7 @@ def prepare(
         return found
 
 
-@offered(Keywords)
+@offered(OptionKeywords)
 def energy(
     prepared: str | os.PathLike[str],
     *,
@@ -797,7 +796,7 @@ def energy(
         )
 
 
-@offered(Keywords)
+@offered(OptionKeywords)
 def from_mean_field(
     mean_field: Any,
     auxbasis: str | None = None,
@@ -832,7 +831,7 @@ def from_mean_field(
         return on_reference(calculation, reference, [])
 
 
-@offered(Keywords)
+@offered(OptionKeywords)
 def gradient_from_mean_field(
     mean_field: Any,
     auxbasis: str | None = None,
