@@ -277,7 +277,7 @@ def test_foreign_files_are_named(radical_file: Path, water: Stored, tmp_path: Pa
             dfmp2.energy(path, listener=Heard())
     with pytest.raises(InputError, match="no such file"):
         dfmp2.energy(tmp_path / "nothing.h5", listener=Heard())
-    with pytest.raises(ResultFileError, match="without energies yet: dfmp2.energy prepared="):
+    with pytest.raises(ResultFileError, match=r"without energies yet: dfmp2.energy prepared="):
         dfmp2.read(radical_file)
     assert is_prepared(radical_file) and not is_prepared(water.path)
 
@@ -380,7 +380,7 @@ def test_every_option_of_a_run_belongs_somewhere() -> None:
 
 
 def test_python_refuses_options_of_the_other_part(radical_file: Path) -> None:
-    with pytest.raises(InputError, match="basis= belongs to what dfmp2.prepare has already done"):
+    with pytest.raises(InputError, match=r"basis= belongs to what dfmp2.prepare has already done"):
         dfmp2.energy(radical_file, basis="cc-pvdz")
     with pytest.raises(InputError, match="unknown option 'colour'"):
         dfmp2.energy(radical_file, colour=1)
