@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -291,6 +292,13 @@ def test_a_scan_takes_a_range_a_list_or_geometries(tmp_path: Path) -> None:
     assert read.table["mp2_total_energy"].values == given.table["mp2_total_energy"].values
 
 
+def test_a_scan_of_a_file_in_bohr_is_in_bohr(tmp_path: Path) -> None:
+    (tmp_path / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 1.4\n")
+    study = dfmp2.scan(tmp_path / "h2.xyz", "sto-3g", ("bond", "1,2", [1.4, 1.5]), units="bohr", **SMALL)
+    assert study.table["bond_1_2"].units == "bohr"
+    assert study.runs["point-002"].molecule.coordinates[1, 2] == pytest.approx(1.5)
+
+
 def test_a_failed_point_of_a_scan_is_a_warning() -> None:
     h2 = dfmp2.Molecule.from_string(MOLECULES["h2"])
     with pytest.warns(UserWarning, match="bond_1_2 = 40 angstrom: failed with code 5.*allow_small_gap=True") as caught:
@@ -352,6 +360,8 @@ def test_results_are_one_line_and_print_as_their_reports(result: dfmp2.MP2Result
     for one in (result, gradient, study, outlook, batch, result.molecule):
         assert "\n" not in repr(one) and len(repr(one)) < 200
         assert repr(one).startswith(type(one).__name__ + "(")
+    scaled = dfmp2.derive(result, method="sos-mp2")
+    assert f"E(SOS-MP2, total) = {scaled.total_energy:.10f} Eh" in repr(scaled)
     assert f"{result.total_energy:.10f} Eh" in repr(result) and f"{gradient.result.gradient.norm:.8f}" in repr(gradient)
     assert str(result) == report(result).rstrip("\n") and str(study) == study_report(study).rstrip("\n")
     assert str(gradient) == str(gradient.result)
@@ -376,6 +386,15 @@ def test_results_become_tables_of_pandas(result: dfmp2.MP2Result, tmp_path: Path
     batch = dfmp2.batch({"w": _water()}, "sto-3g", tmp_path / "out", **SMALL)
     assert batch.to_dataframe().loc["w", "mp2_total_energy"] == batch["w"].mp2_total_energy
     assert len(pandas.concat([frame, frame])) == 2
+
+
+def test_units_of_tables(result: dfmp2.MP2Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pandas is given, also where it is not installed."""
+    made = SimpleNamespace(attrs={})
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda data, index: made))
+    units = result.to_dataframe().attrs["units"]
+    assert (units["mp2_total_energy"], units["charge"]) == ("hartree", "elementary charge")
+    assert not {"formula", "nao"} & set(units)
 
 
 def test_without_pandas_it_is_named(result: dfmp2.MP2Result, monkeypatch: pytest.MonkeyPatch) -> None:
