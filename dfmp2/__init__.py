@@ -35,23 +35,17 @@ if TYPE_CHECKING:
     )
     from dfmp2.interop.python import (
         available_backends,
-        batch,
-        cbs,
         derive,
         energy,
-        frequencies,
         from_mean_field,
         gradient,
-        interaction,
-        optimize,
         plan,
         prepare,
         read,
-        read_study,
         run,
-        scan,
         write,
     )
+    from dfmp2.interop.studies import batch, cbs, frequencies, interaction, optimize, read_study, scan
     from dfmp2.molecule.molecule import Molecule
     from dfmp2.mp2.result import MP2Result
     from dfmp2.options import Options
@@ -61,9 +55,10 @@ if TYPE_CHECKING:
 
 _OFFERED = {  # module -> names
     "dfmp2.interop.python": (
-        *("run", "gradient", "optimize", "frequencies", "interaction", "cbs", "scan", "batch", "plan", "prepare"),
-        *("energy", "from_mean_field", "derive", "read", "read_study", "write", "available_backends"),
+        *("run", "gradient", "plan", "prepare", "energy", "from_mean_field", "derive", "read", "write"),
+        "available_backends",
     ),
+    "dfmp2.interop.studies": ("optimize", "frequencies", "interaction", "cbs", "scan", "read_study", "batch"),
     "dfmp2.molecule.molecule": ("Molecule",),
     "dfmp2.options": ("Options",),
     "dfmp2.mp2.result": ("MP2Result",),

@@ -20,7 +20,7 @@ from pyscf import gto
 
 import dfmp2
 from dfmp2.errors import InputError
-from dfmp2.interop.python import StudyKeywords
+from dfmp2.interop.studies import StudyKeywords
 from dfmp2.options import CUSTOM, METHODS, Keywords, MoleculeKeywords, Options, in_python
 from dfmp2.output.text import report, study_report
 from tests.conftest import MOLECULES

@@ -1,4 +1,4 @@
-"""The Python interface: what `import dfmp2` offers.
+"""The Python interface: what `import dfmp2` offers, but for studies and batches (`interop.studies`).
 
 Every function says what is wrong in the words of Python, `frozen_core=` where the command line has `--frozen-core`, and
 which keyword may have been meant by one that there is not.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from dfmp2.errors import Dfmp2Error, InputError, ResultExists
 from dfmp2.molecule.foreign import Atoms, Mole
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import import_pyscf
-from dfmp2.molecule.xyz import read_frames, read_point_charges, read_xyz
+from dfmp2.molecule.xyz import read_point_charges, read_xyz
 from dfmp2.mp2 import derive as derivation
 from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, begun, limited
 from dfmp2.mp2.energy import build_b, correlate, mp2_energy
@@ -53,10 +53,8 @@ from dfmp2.scf.fitting_sets import with_errors
 from dfmp2.scf.stability import full_stability
 
 if TYPE_CHECKING:
-    from dfmp2.execution.batch import BatchResult
     from dfmp2.gradients.gradient import GradientResult
     from dfmp2.output.prepared import Prepared
-    from dfmp2.output.study import Study
     from dfmp2.scf.reference import Reference
 
 P = ParamSpec("P")
@@ -81,15 +79,6 @@ class OptionKeywords(Keywords, total=False):
     """All options, also of what has its basis already and says why it takes no other."""
 
     basis: str
-
-
-class StudyKeywords(MoleculeKeywords, Keywords, total=False):
-    """Of several calculations that go into one file."""
-
-    output: str | os.PathLike[str] | None
-    overwrite: bool
-    resume: bool
-    listener: Listener | None
 
 
 def offered(keywords: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -173,7 +162,7 @@ def run(
     >>> dfmp2.run("inputs/h2o.xyz", basis="cc-pvdz").mp2_correlation_energy    # doctest: +SKIP
     -0.2039736135...
     """
-    told, (found, chosen) = Told(listener), _question(molecule, basis, options)
+    told, (found, chosen) = Told(listener), question(molecule, basis, options)
     return _checkpointed(
         checkpoint, resume, told, lambda kept: run_options(found, chosen, listener=told, checkpoint=kept)
     )
@@ -196,17 +185,18 @@ def _checkpointed(
         return result
 
 
-def _question(molecule: MoleculeLike, basis: str, given: Mapping[str, Any]) -> tuple[Molecule, Options]:
+def question(molecule: MoleculeLike, basis: str, given: Mapping[str, Any]) -> tuple[Molecule, Options]:
     """What is to be computed and how, from the keywords of a calculation."""
-    chosen = make_options(**_options(given), basis=basis)
-    return _molecule(molecule, given), chosen
+    chosen = make_options(**options_among(given), basis=basis)
+    return read_molecule(molecule, given), chosen
 
 
-def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+def options_among(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a calculation among keywords."""
     return {name: value for name, value in given.items() if name in Options.__slots__}
 
 
-def _molecule(given: Any, said: Mapping[str, Any]) -> Molecule:
+def read_molecule(given: Any, said: Mapping[str, Any]) -> Molecule:
     """The molecule that is meant, and what is `said` of it by the keywords of MoleculeKeywords, as of `run`."""
     field = read_point_charges(said.get("point_charges"), said.get("point_charge_units", "angstrom"))
     units, state = said.get("units"), {name: said.get(name) for name in ("charge", "multiplicity")}
@@ -284,7 +274,7 @@ def gradient(
     """
     from dfmp2.gradients.gradient import GradientResult
 
-    told, (found, chosen) = Told(listener), _question(molecule, basis, options)
+    told, (found, chosen) = Told(listener), question(molecule, basis, options)
 
     def compute(kept: Checkpoint) -> MP2Result:
         return gradient_options(found, chosen, listener=told, checkpoint=kept).result
@@ -305,254 +295,6 @@ def gradient_options(
 
     start = hdf5.start_of(options)
     return mp2_gradient(molecule, options, start=start, listener=listener, command=command, checkpoint=checkpoint)
-
-
-@offered(StudyKeywords)
-def optimize(
-    molecule: MoleculeLike,
-    basis: str,
-    *,
-    freeze: Sequence[tuple[str, str]] = (),
-    fixed: Sequence[tuple[str, str, float]] = (),
-    constraints: str = "",
-    convergence: str = "GAU",
-    max_steps: int = 100,
-    transition_state: bool = False,
-    **options: Unpack[StudyKeywords],
-) -> Study:
-    """The geometry of a minimum or a transition state; what is not listed is as of `run`.
-
-    Parameters
-    ----------
-    freeze : what stays, as ("bond", "1,2"), ("xyz", "1-3"); atoms count from 1
-    fixed : what is brought to a value, as ("angle", "2,1,3", 90.0); degrees, lengths in angstrom or in `units`
-    constraints : text of a constraints file of geomeTRIC
-    convergence : one of `dfmp2.studies.optimize.PRESETS`
-    max_steps : after the first geometry
-    transition_state : look for a saddle point of first order
-    output : file that all steps go to, None for none
-    overwrite, resume : replace that file, or go on from it
-
-    Returns
-    -------
-    Study; `study.arrays["final_geometry"].value` is (natom, 3) in bohr, `study.runs` has a result per step
-
-    Raises
-    ------
-    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do; not converged is
-        `dfmp2.Unfinished`, whose `study` holds the steps
-
-    Examples
-    --------
-    >>> study = dfmp2.optimize("inputs/h2o.xyz", basis="cc-pvdz")               # doctest: +SKIP
-    >>> study.values["optimized_total_energy"].value                            # doctest: +SKIP
-    """
-    from dfmp2.studies.optimize import Constraints, Search, optimize_geometry
-
-    values = [(kind, atoms, str(value)) for kind, atoms, value in fixed]
-    kept = Constraints(tuple(freeze), values, constraints, options.get("units") or "angstrom")
-    search = Search(kept, convergence, max_steps, transition_state)
-    found, chosen = _question(molecule, basis, options)
-    start = hdf5.start_of(chosen)
-    return optimize_geometry(found, chosen, search, start=start, **_kept(options, "dfmp2.optimize"))
-
-
-@offered(StudyKeywords)
-def frequencies(
-    molecule: MoleculeLike,
-    basis: str,
-    *,
-    temperature: float = 298.15,
-    pressure: float = 101325.0,
-    symmetry_number: int | None = None,
-    displacement: float = 0.005,
-    allow_gradient: bool = False,
-    **options: Unpack[StudyKeywords],
-) -> Study:
-    """Harmonic frequencies, infrared intensities and thermochemistry; what is not listed is as of `run`.
-
-    Parameters
-    ----------
-    temperature, pressure : of the gas, K and Pa
-    symmetry_number : rotations that put the molecule onto itself, None to count them
-    displacement : of each coordinate, bohr
-    allow_gradient : go on at a geometry that is no stationary point
-    output, overwrite, resume : as of `optimize`
-
-    Returns
-    -------
-    Study; `study.table["wavenumber"].values` are in cm^-1, imaginary ones negative
-
-    Raises
-    ------
-    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do
-
-    Examples
-    --------
-    >>> geometry = dfmp2.optimize("inputs/h2o.xyz", basis="cc-pvdz").last       # doctest: +SKIP
-    >>> dfmp2.frequencies(geometry, basis="cc-pvdz").table["wavenumber"].values # doctest: +SKIP
-    """
-    from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
-
-    conditions = Conditions(temperature, pressure, symmetry_number, displacement, allow_gradient)
-    found, chosen = _question(molecule, basis, options)
-    start = hdf5.start_of(chosen)
-    return harmonic_frequencies(found, chosen, conditions, start=start, **_kept(options, "dfmp2.frequencies"))
-
-
-@offered(StudyKeywords)
-def interaction(
-    molecule: MoleculeLike,
-    basis: str,
-    fragments: str | Sequence[Sequence[int]],
-    *,
-    charges: Sequence[int] | str | None = None,
-    multiplicities: Sequence[int] | str | None = None,
-    **options: Unpack[StudyKeywords],
-) -> Study:
-    """Interaction energy of fragments, counterpoise-corrected and not; what is not listed is as of `run`.
-
-    Parameters
-    ----------
-    fragments : atoms of each, from 1: "1-5,6-10", or [[1, 2, 3], [4, 5, 6]]
-    charges, multiplicities : of each fragment; None for 0 and 1
-    output, overwrite, resume : as of `optimize`
-
-    Returns
-    -------
-    Study; its values are listed at `dfmp2.studies.interaction.interaction_energy`
-
-    Raises
-    ------
-    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do
-
-    Examples
-    --------
-    >>> study = dfmp2.interaction("inputs/formic-acid-dimer.xyz", "cc-pvdz", "1-5,6-10")   # doctest: +SKIP
-    >>> study.values["cp_corrected_interaction_energy"].value                              # doctest: +SKIP
-    """
-    from dfmp2.studies.interaction import interaction_energy
-
-    found, chosen = _question(molecule, basis, options)
-    parts = fragments if isinstance(fragments, str) else ",".join("+".join(map(str, part)) for part in fragments)
-    states: dict[str, Any] = {"charges": _listed(charges), "multiplicities": _listed(multiplicities)}
-    return interaction_energy(found, parts, chosen, **states, **_kept(options, "dfmp2.interaction"))
-
-
-def _listed(given: Sequence[int] | str | None) -> str | None:
-    return given if given is None or isinstance(given, str) else ",".join(map(str, given))
-
-
-@offered(StudyKeywords)
-def cbs(
-    molecule: MoleculeLike,
-    basis: str,
-    *,
-    scf_formula: str = "largest",
-    correlation_formula: str | None = None,
-    **options: Unpack[StudyKeywords],
-) -> Study:
-    """Energy at the basis set limit, from runs in two basis sets; what is not listed is as of `run`.
-
-    Parameters
-    ----------
-    basis : a pair of neighbours in brackets, such as "cc-pv[tq]z"
-    scf_formula, correlation_formula : names of formulas, see `dfmp2.mp2.extrapolation`; None is X^-3, for def2 its own
-        exponent
-    output, overwrite, resume : as of `optimize`
-
-    Returns
-    -------
-    Study; its values are listed at `dfmp2.studies.cbs.basis_set_limit`
-
-    Raises
-    ------
-    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do
-
-    Examples
-    --------
-    >>> dfmp2.cbs("inputs/h2o.xyz", "cc-pv[tq]z").values["cbs_total_energy"].value          # doctest: +SKIP
-    """
-    from dfmp2.studies.cbs import basis_set_limit
-
-    found, chosen = _question(molecule, basis, options)
-    formulas: dict[str, Any] = {"scf": scf_formula, "correlation": correlation_formula}
-    return basis_set_limit(found, chosen, **formulas, **_kept(options, "dfmp2.cbs"))
-
-
-@offered(StudyKeywords)
-def scan(
-    molecule: MoleculeLike | Sequence[MoleculeLike],
-    basis: str,
-    coordinate: tuple[str, str, str | Sequence[float]] | None = None,
-    *,
-    moving: str | None = None,
-    chained: bool = True,
-    **options: Unpack[StudyKeywords],
-) -> Study:
-    """Energies along a coordinate, or of several geometries of one molecule; what is not listed is as of `run`.
-
-    Parameters
-    ----------
-    molecule : without a coordinate the path of an xyz file of several frames, or a list of molecules
-    coordinate : as ("bond", "1,2", "0.8:1.2:9") or ("angle", "2,1,3", [95, 100, 105]): kind (bond, angle or dihedral),
-        atoms from 1, values in angstrom (or in `units`) or degrees, FROM:TO:POINTS or a list
-    moving : atoms that move, such as "4-6+8"; None for the side of the last atom
-    chained : start every SCF from the orbitals of the point before
-    output, overwrite, resume : as of `optimize`
-
-    Returns
-    -------
-    Study; its table has a row for each point, NaN and the exit code of its error for one that failed, which is also a
-    warning; its values hold the minimum
-
-    Raises
-    ------
-    dfmp2.Dfmp2Error : the calculation would be refused for the first point already
-
-    Examples
-    --------
-    >>> study = dfmp2.scan("inputs/h2o.xyz", "cc-pvdz", ("bond", "1,2", "0.90:1.02:7"))     # doctest: +SKIP
-    >>> study.to_dataframe()                                                                # doctest: +SKIP
-    """
-    from dfmp2.studies.coordinate import make_coordinate
-    from dfmp2.studies.scan import along, over_frames, scan_energies
-
-    chosen, units = make_options(**_options(options), basis=basis), options.get("units") or "angstrom"
-    if coordinate is None:
-        if moving is not None:
-            raise InputError("moving belongs to a coordinate: name one, as in coordinate=('bond', '1,2', '0.8:1.2:9')")
-        frames = _frames(molecule, options)
-        if len(frames) < 2:
-            raise InputError("one geometry: name a coordinate, as in ('bond', '1,2', '0.8:1.2:9'), or give several")
-        asked = over_frames(frames, chosen, chained=chained)
-    else:
-        whole = _molecule(molecule, options)
-        found = make_coordinate(*coordinate, whole, units=units, moving=moving)
-        asked = along(whole, found, chosen, chained=chained)
-    return scan_energies(asked, start=hdf5.start_of(chosen), **_kept(options, "dfmp2.scan"))
-
-
-def _frames(given: Any, said: Mapping[str, Any]) -> list[Molecule]:
-    """The geometries of a scan without a coordinate."""
-    if not isinstance(given, str | os.PathLike):
-        many = isinstance(given, Sequence)
-        return [_molecule(one, said) for one in (given if many else [given])]
-    field = read_point_charges(said.get("point_charges"), said.get("point_charge_units", "angstrom"))
-    state = {name: said.get(name) for name in ("charge", "multiplicity")}
-    frames = read_frames(Path(given), units=said.get("units") or "angstrom", **state)
-    return [frame.in_field(field) for frame in frames]
-
-
-def _kept(given: Mapping[str, Any], command: str) -> dict[str, Any]:
-    """Keeper, listener and command of a study, from the keywords that all studies take."""
-    from dfmp2.studies.runs import Keeper
-
-    output, resume = given.get("output"), given.get("resume", False)
-    if output is None and resume:
-        raise InputError("resume=True needs output=FILE: the file of the study that is to go on")
-    keeper = Keeper(None if output is None else Path(output), overwrite=given.get("overwrite", False), resume=resume)
-    return {"keeper": keeper, "listener": Told(given.get("listener")), "command": command}
 
 
 @offered(RunKeywords)
@@ -584,7 +326,7 @@ def plan(
     --------
     >>> print(dfmp2.plan("inputs/h2o.xyz", basis="cc-pvtz"))                    # doctest: +SKIP
     """
-    found, chosen = _question(molecule, basis, options)
+    found, chosen = question(molecule, basis, options)
     task = "gradient" if gradient else "properties" if chosen.properties else "energy"
     return foresee(found, chosen, Told(listener), calibrate=calibrate, task=task)
 
@@ -598,83 +340,6 @@ def available_backends() -> list[str]:
     ['cpu', 'torch']
     """
     return [row.name for row in BACKENDS if row.probe() is None]
-
-
-@offered(Keywords)
-def batch(
-    molecules: str | os.PathLike[str] | Sequence[MoleculeLike] | Mapping[str, MoleculeLike],
-    basis: str | None = None,
-    output: str | os.PathLike[str] | None = None,
-    *,
-    workers: int = 1,
-    chained: bool = False,
-    listener: Listener | None = None,
-    **options: Unpack[Keywords],
-) -> BatchResult:
-    """Many molecules in processes of this host, isolated from each other; what is complete is not computed again.
-
-    Parameters
-    ----------
-    molecules : a manifest (.toml), or molecules as of `run`: a list, or by the names of their results. Those that are
-        no files are written to OUTPUT/molecules
-    basis, options : of all of them; a manifest has its own, and takes memory, threads and scratch alone
-    output : folder of the results, None for that of a manifest
-    workers : processes; `memory` is shared by all of them, `threads` are those of each
-    chained : start each SCF from the orbitals of the item before, where it has the same atoms
-    listener : hears of each item, of one that failed as a warning
-
-    Returns
-    -------
-    BatchResult: `result["NAME"]` reads a result, `to_dataframe` has a row for each item, `failed` those that failed
-
-    Raises
-    ------
-    dfmp2.Dfmp2Error : before anything is computed; the failure of an item is in its row
-
-    Examples
-    --------
-    >>> found = dfmp2.batch(["a.xyz", "b.xyz"], "cc-pvdz", "results", workers=2)            # doctest: +SKIP
-    >>> found["a"].mp2_total_energy                                                         # doctest: +SKIP
-    """
-    from dfmp2.execution.batch import compute_batch
-    from dfmp2.execution.manifest import make_batch, read_manifest
-
-    given: dict[str, Any] = {**options} if basis is None else {**options, "basis": basis}
-    if isinstance(molecules, str | os.PathLike):
-        foreign = sorted(set(given) - {"memory", "threads", "scratch"})
-        if foreign:
-            raise InputError(f"{foreign[0]} beside a manifest: write it into {os.fspath(molecules)}")
-        found = read_manifest(Path(molecules), output=None if output is None else Path(output))
-    else:
-        if output is None:
-            raise InputError("output was not given: name the folder of the results")
-        make_options(**given)  # before a file is written
-        files = _files(molecules, Path(output) / "molecules")
-        found = make_batch(files, given, Path(output))
-    machine = {name: given[name] for name in ("memory", "threads", "scratch") if given.get(name) is not None}
-    return compute_batch(found, workers, Options("-", **machine), Told(listener), chained=chained)
-
-
-def _files(molecules: Any, folder: Path) -> list[str]:
-    """The xyz file of each molecule, written where it has none."""
-    from dfmp2.execution.manifest import slug
-    from dfmp2.host.files import write_atomically
-    from dfmp2.molecule.xyz import write_xyz
-
-    names = list(molecules) if isinstance(molecules, Mapping) else [None] * len(molecules)
-    files: list[str] = []
-    for name, given in zip(names, molecules.values() if isinstance(molecules, Mapping) else molecules, strict=True):
-        if name is None and isinstance(given, str | os.PathLike):
-            files.append(os.fspath(given))
-            continue
-        molecule = _molecule(given, {})
-        if molecule.point_charges is not None:
-            raise InputError(f"{molecule!r}: an xyz file holds no point charges: name them in a manifest")
-        path = folder / f"{slug(name or f'{molecule.name}-{len(files) + 1}')}.xyz"
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, write_xyz(molecule).encode(), overwrite=True)
-        files.append(str(path))
-    return files
 
 
 @offered(NoKeywords)
@@ -697,20 +362,6 @@ def write(result: MP2Result, path: str | os.PathLike[str], *, overwrite: bool = 
 
 derive = offered(OptionKeywords)(derivation.derive)
 read = offered(NoKeywords)(hdf5.read)
-
-
-@offered(NoKeywords)
-def read_study(path: str | os.PathLike[str]) -> Study:
-    """A stored study with all its runs.
-
-    Raises
-    ------
-    InputError : no such file
-    ResultFileError : not a study, damaged, or of an unknown version
-    """
-    from dfmp2.output.study import read_study as stored
-
-    return stored(Path(path))
 
 
 @offered(RunKeywords)
@@ -755,8 +406,8 @@ def prepare(
     foreign = sorted(set(Options.__slots__) & set(options) - {*BEFORE_PAIRS, *BOTH_PARTS})
     if foreign:
         raise InputError(f"{foreign[0]} belongs to the pair energies, which dfmp2.energy computes: leave it out here")
-    chosen = make_options(**{"backend": "auto", **_options(options)}, basis=basis)
-    whole_molecule, told = _molecule(molecule, options), Told(listener)
+    chosen = make_options(**{"backend": "auto", **options_among(options)}, basis=basis)
+    whole_molecule, told = read_molecule(molecule, options), Told(listener)
     file = two_parts.PreparedFile(Path(output), overwrite=overwrite)
     with checkpointing(Path(output), resume=resume, note=told.stage, warn=told.warning) as kept, file:
         found = two_parts.prepare(whole_molecule, chosen, file, listener=told, checkpoint=kept)
