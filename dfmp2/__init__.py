@@ -15,46 +15,114 @@ from importlib import import_module
 # Nothing but what the interpreter has loaded already: with -m the working directory is still on the path here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dfmp2.errors import Dfmp2Error
+    from dfmp2.errors import (
+        BackendError,
+        BackendUnavailable,
+        ComparisonFailed,
+        ConvergenceError,
+        DeviceFault,
+        Dfmp2Error,
+        ForeignCheckpoint,
+        InputError,
+        Interrupted,
+        KernelError,
+        KernelFailed,
+        NumericalError,
+        ResourceError,
+        ResultExists,
+        ResultFileError,
+        SomeFailed,
+        UnsupportedByBackend,
+    )
     from dfmp2.interop import tensor
-    from dfmp2.interop.python import energy, frequencies, from_mean_field, gradient, optimize, prepare, read, run, write
+    from dfmp2.interop.python import (
+        available_backends,
+        derive,
+        energy,
+        from_mean_field,
+        gradient,
+        plan,
+        prepare,
+        read,
+        run,
+        write,
+    )
+    from dfmp2.interop.studies import batch, cbs, frequencies, interaction, optimize, read_study, scan
     from dfmp2.molecule.molecule import Molecule
-    from dfmp2.mp2.derive import derive
     from dfmp2.mp2.result import MP2Result
     from dfmp2.options import Options
+    from dfmp2.output.study import Study
+    from dfmp2.progress import Listener
+    from dfmp2.studies.runs import Unfinished
 
-_HOMES = {
-    "run": "dfmp2.interop.python",
-    "optimize": "dfmp2.interop.python",
-    "frequencies": "dfmp2.interop.python",
-    "prepare": "dfmp2.interop.python",
-    "energy": "dfmp2.interop.python",
-    "from_mean_field": "dfmp2.interop.python",
-    "read": "dfmp2.interop.python",
-    "write": "dfmp2.interop.python",
-    "gradient": "dfmp2.interop.python",
-    "derive": "dfmp2.mp2.derive",
-    "Molecule": "dfmp2.molecule.molecule",
-    "Options": "dfmp2.options",
-    "MP2Result": "dfmp2.mp2.result",
-    "Dfmp2Error": "dfmp2.errors",
-    "__version__": "dfmp2.host.provenance",
+_OFFERED = {  # module -> names
+    "dfmp2.interop.python": (
+        *("run", "gradient", "plan", "prepare", "energy", "from_mean_field", "derive", "read", "write"),
+        "available_backends",
+    ),
+    "dfmp2.interop.studies": ("optimize", "frequencies", "interaction", "cbs", "scan", "read_study", "batch"),
+    "dfmp2.molecule.molecule": ("Molecule",),
+    "dfmp2.options": ("Options",),
+    "dfmp2.mp2.result": ("MP2Result",),
+    "dfmp2.output.study": ("Study",),
+    "dfmp2.progress": ("Listener",),
+    "dfmp2.errors": (
+        *("Dfmp2Error", "InputError", "ForeignCheckpoint", "ResultFileError", "ResultExists", "ConvergenceError"),
+        *(
+            "NumericalError",
+            "BackendError",
+            "BackendUnavailable",
+            "UnsupportedByBackend",
+            "KernelError",
+            "KernelFailed",
+        ),
+        *("ResourceError", "DeviceFault", "ComparisonFailed", "SomeFailed", "Interrupted"),
+    ),
+    "dfmp2.studies.runs": ("Unfinished",),
+    "dfmp2.host.provenance": ("__version__",),
 }
+_HOMES = {name: module for module, names in _OFFERED.items() for name in names}
 
 __all__ = [
+    "BackendError",
+    "BackendUnavailable",
+    "ComparisonFailed",
+    "ConvergenceError",
+    "DeviceFault",
     "Dfmp2Error",
+    "ForeignCheckpoint",
+    "InputError",
+    "Interrupted",
+    "KernelError",
+    "KernelFailed",
+    "Listener",
     "MP2Result",
     "Molecule",
+    "NumericalError",
     "Options",
+    "ResourceError",
+    "ResultExists",
+    "ResultFileError",
+    "SomeFailed",
+    "Study",
+    "Unfinished",
+    "UnsupportedByBackend",
+    "available_backends",
+    "batch",
+    "cbs",
     "derive",
     "energy",
     "frequencies",
     "from_mean_field",
     "gradient",
+    "interaction",
     "optimize",
+    "plan",
     "prepare",
     "read",
+    "read_study",
     "run",
+    "scan",
     "tensor",
     "write",
 ]
@@ -76,10 +144,10 @@ if not TYPE_CHECKING:
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
-        raise AttributeError(f"module 'dfmp2' has no attribute {name!r}")
+        raise AttributeError(f"module 'dfmp2' has no attribute {name!r}", name=name, obj=import_module(__name__))
     home = import_module(_HOMES[name])
     return home.version() if name == "__version__" else getattr(home, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted(_HOMES)

@@ -1,29 +1,112 @@
 """What the user may choose, checked when it is built.
 
 Every field is declared once, here: it is a command line option of the same name (`--scf-conv-tol` is
-`scf_conv_tol`), a key of a manifest, and a keyword argument of the Python interface.
+`scf_conv_tol`), a key of a manifest, and a keyword argument of the Python interface. The types of the keywords are
+below, in parts, since not every function takes all of them; `tests/test_python.py` holds them against the fields.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
 from dfmp2.errors import InputError
 
+
+class MoleculeKeywords(TypedDict, total=False):
+    """What may be said of a molecule beside its atoms; no options of a calculation."""
+
+    charge: int | None
+    multiplicity: int | None
+    units: Literal["angstrom", "bohr"] | None
+    point_charges: Any
+    point_charge_units: Literal["angstrom", "bohr"]
+
+
+class ScfKeywords(TypedDict, total=False):
+    """What a mean field that has converged leaves no choice about."""
+
+    reference: Literal["auto", "rhf", "uhf", "rohf"]
+    relativity: Literal["none", "x2c"]
+    scf: Literal["df", "conventional"]
+    scf_auxbasis: str | None
+    scf_conv_tol: float
+    scf_max_cycles: int
+    guess: Literal["atoms", "mix", "core"]
+    scf_from: str | os.PathLike[str] | None
+    scf_starts: int
+
+
+class SpaceKeywords(TypedDict, total=False):
+    """Orbitals and functions that pairs are made of."""
+
+    stability: Literal["auto", "full", "follow", "off"] | None
+    allow_poor_fit: bool
+    frozen_core: int | Literal["none", "auto", "psi4", "orca", "pyscf"]
+    frozen_virtual: int
+    allow_small_gap: bool
+
+
+class PairKeywords(TypedDict, total=False):
+    """The pair energies, `dfmp2 energy`."""
+
+    method: Literal["mp2", "scs-mp2", "sos-mp2", "scs-vdw-mp2", "scsn-mp2", "kappa-mp2", "sos-laplace", "drpa"]
+    kappa: float | None
+    os_scale: float | None
+    ss_scale: float | None
+    backend: Literal["auto", "cpu", "torch", "cuda", "nki", "nki-xla", "nki-simulator", "nki-interpreter"]
+    tolerance: float
+    check: bool
+    certify_fit: bool
+
+
+class MachineKeywords(TypedDict, total=False):
+    """Both parts of a run."""
+
+    precision: Literal["auto", "fp64", "mixed"]
+    memory: int | str | None
+    scratch: str | os.PathLike[str] | None
+    threads: int | None
+
+
+class WholeRunKeywords(TypedDict, total=False):
+    """What needs both parts in one run."""
+
+    properties: bool
+    polarizability: bool
+
+
+class PreparedKeywords(ScfKeywords, SpaceKeywords, MachineKeywords, total=False):
+    """Everything up to B, `dfmp2 prepare`."""
+
+    auxbasis: str | None
+
+
+class EnergyKeywords(PairKeywords, MachineKeywords):
+    """What `dfmp2 energy` takes."""
+
+
+class MeanFieldKeywords(SpaceKeywords, PairKeywords, MachineKeywords, WholeRunKeywords):
+    """What is left to choose on a mean field, but its fitting set."""
+
+
+class Keywords(PreparedKeywords, PairKeywords, WholeRunKeywords, total=False):
+    """All options but the basis, which is no keyword."""
+
+    transform: Literal["auto", "host", "device"]
+
+
 # Which part of a run an option concerns: everything up to B (dfmp2 prepare), the pair energies (dfmp2 energy), or both.
-BEFORE_PAIRS = (
-    *("basis", "reference", "relativity", "scf", "scf_auxbasis", "scf_conv_tol", "scf_max_cycles"),
-    *("guess", "scf_from", "scf_starts", "stability"),
-    *("auxbasis", "allow_poor_fit", "frozen_core", "frozen_virtual", "allow_small_gap"),
-)
-PAIRS = ("method", "kappa", "os_scale", "ss_scale", "backend", "tolerance", "check", "certify_fit")
-BOTH_PARTS = ("precision", "memory", "scratch", "threads")
-WHOLE_RUN = ("properties", "polarizability")
+BOTH_PARTS = tuple(MachineKeywords.__annotations__)
+BEFORE_PAIRS = ("basis", *(name for name in PreparedKeywords.__annotations__ if name not in BOTH_PARTS))
+PAIRS = tuple(PairKeywords.__annotations__)
+WHOLE_RUN = tuple(WholeRunKeywords.__annotations__)
 NEEDS_WHOLE_RUN = "needs the integrals of the SCF again, which no prepared file holds: use dfmp2 run"
 
 
@@ -346,13 +429,26 @@ Options.__doc__ = f"{Options.__doc__}\n\nAttributes\n----------\n" + "\n".join(
 
 def make_options(**given: Any) -> Options:
     """Options from keyword arguments, with an error naming an unknown one; $DFMP2_BACKEND where no backend is given."""
-    known = {field.name for field in fields(Options)}
-    unknown = sorted(set(given) - known)
-    if unknown:
-        raise InputError(f"unknown option {unknown[0]!r}: the options are {', '.join(sorted(known))}")
+    require_known(given, Options.__slots__)
     if "basis" not in given:
         raise InputError("no basis was given: name an orbital basis, e.g. basis='cc-pvdz'")
     return Options(**{"backend": default_backend(), **given})
+
+
+def require_known(given: Iterable[str], known: Iterable[str], shown: Iterable[str] | None = None) -> None:
+    """Refuse a keyword that there is not, and say which one may be meant.
+
+    Parameters
+    ----------
+    known : names that are accepted
+    shown : those that are listed where none of them is close; None for all
+    """
+    names = set(known)
+    for name in given:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            advice = f"did you mean {close[0]}?" if close else f"the options are {', '.join(sorted(shown or names))}"
+            raise InputError(f"unknown option {name!r}: {advice}")
 
 
 def default_backend() -> str:
@@ -384,6 +480,44 @@ def _require_allowed(flag: str, value: Any, option: Field[Any]) -> None:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+# Messages name options as the command line has them. What is called otherwise in Python, and what is a flag.
+RENAMED = {"set": "fixed", "from": "prepared", "chain": "chained"}
+RENAMED |= dict.fromkeys(("bond", "angle", "dihedral"), "coordinate")
+SWITCHES = {"resume", "overwrite", "transition-state", "allow-gradient"}
+COMMANDS = "run|gradient|optimize|frequencies|interaction|cbs|scan|batch|plan|prepare|energy|derive"
+_WORDS = re.compile(rf"(?<![\w-])--([a-z]+(?:-[a-z]+)*)(?: ('[^']*'|[^\s;:()]*[^\s,;:().]))?|\bdfmp2 ({COMMANDS})\b")
+_VALUE = re.compile(r"'[^']*'|[A-Z]+|.*[-0-9./].*")  # a word behind an option that is no word of the sentence
+
+
+def in_python(text: str) -> str:
+    """A message in the words of Python: `--frozen-core 1` is `frozen_core=1`, `--check` is `check=True`."""
+    hints = get_type_hints(Keywords) | get_type_hints(MoleculeKeywords)
+
+    def said(match: re.Match[str]) -> str:
+        if match[3]:
+            return f"dfmp2.{match[3]}"
+        name, value = RENAMED.get(match[1], match[1].replace("-", "_")), match[2] or ""
+        hint = hints.get(name)
+        rest = f" {value}" if value else ""
+        if hint is bool or match[1] in SWITCHES:
+            return f"{name}=True{rest}"
+        words = {word for part in (hint, *get_args(hint)) for word in get_args(part)}
+        if value not in words and not _VALUE.fullmatch(value):
+            return f"{name}={rest}"
+        plain = (value.isalpha() and value.isupper()) or value.startswith("'") or _number(value)
+        return f"{name}={value}" if plain else f'{name}="{value}"'
+
+    return _WORDS.sub(said, text)
+
+
+def _number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 _PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}

@@ -6,6 +6,7 @@ stderr, a notebook or a service can pass its own.
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 Block = TypeVar("Block")
+NOT_THE_CALLER = {"dfmp2", "contextlib", "ase"}  # packages that a warning passes on its way to who called them
 
 
 class Listener:
@@ -35,7 +37,10 @@ class Listener:
 
     def warning(self, text: str) -> None:
         """Something the user should know before trusting the number."""
-        warnings.warn(text, stacklevel=3)
+        level, frame = 1, sys._getframe()
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in NOT_THE_CALLER:
+            level, frame = level + 1, frame.f_back
+        warnings.warn(text, stacklevel=level)
 
 
 class Silent(Listener):

@@ -19,8 +19,8 @@ FLOORS = (
     {"planning"},
     {"mp2"},
     {"output", "gradients"},
-    {"studies", "validation"},
-    {"interop", "execution"},
+    {"studies", "validation", "execution"},
+    {"interop"},
     {"cli"},
     {"__init__", "__main__"},
 )
@@ -46,6 +46,7 @@ FOREIGN = {
     "jinja2": {"output", "execution"},
     "trexio": {"output"},
     "ase": {"interop"},
+    "pandas": {"output"},
     "qcelemental": {"interop"},
     "qcengine": {"interop"},
     "geometric": {"studies"},

@@ -125,7 +125,7 @@ def test_rows_of_b_are_those_that_the_host_fits():
 
 
 def test_an_estimate_above_the_tolerance_is_refused(tmp_path):
-    with pytest.raises(NumericalError, match="nki-interpreter has no float64: use --transform host, --backend cpu"):
+    with pytest.raises(NumericalError, match='has no float64: use transform="host", backend="cpu"'):
         python.run(molecule(tmp_path, "h2o"), "sto-3g", tolerance=1e-15, **ON_DEVICE)
 
 
@@ -149,7 +149,7 @@ def test_backends_that_take_b_from_the_host_refuse(call, backend):
 
 def test_little_memory_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "device_host_bytes", lambda work: 10**13)
-    with pytest.raises(ResourceError, match=r"--transform device holds 10\.00 TB of fitted integrals on the host"):
+    with pytest.raises(ResourceError, match=r'transform="device" holds 10\.00 TB of fitted integrals on the host'):
         python.run(molecule(tmp_path, "h2o"), "sto-3g", **ON_DEVICE)
 
 
@@ -170,7 +170,7 @@ def test_what_cannot_run_is_refused_before_the_scf():
 def test_what_float32_loses_with_diffuse_functions_is_found_and_refused(tmp_path):
     """Benzene in aug-cc-pVDZ: 2e-7 Eh are lost in K12, which `auto` would have left to the host."""
     (tmp_path / "benzene.xyz").write_text(GEOMETRIES["benzene"])
-    with pytest.raises(NumericalError, match=r"exceeds the tolerance 1\.0e-07 Eh, .*use --transform host"):
+    with pytest.raises(NumericalError, match=r'exceeds the tolerance 1\.0e-07 Eh, .*use transform="host"'):
         python.run(tmp_path / "benzene.xyz", "aug-cc-pvdz", **ON_DEVICE)
     wider = python.run(tmp_path / "benzene.xyz", "aug-cc-pvdz", tolerance=1e-6, check=True, **ON_DEVICE)
     assert 1e-8 < abs(wider.check.correlation_difference) < wider.certificate.correlation_error < 1e-6

@@ -5,6 +5,7 @@
     ```toml title="batch.toml"   any language: written to that file
     <!-- slow -->                on the line before a block: minutes, run by scripts/check --all, as are most pages
     <!-- needs: slurm -->        not run here; every page that has one is listed in NOT_EXECUTED
+    <!-- with: pandas -->        run where that package is installed, else the page's test says that it is not
 
 The blocks of a page run in one folder, one after the other, with `inputs/` of the repository in it.
 """
@@ -18,6 +19,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -39,7 +41,7 @@ NOT_EXECUTED = {  # page: what its tagged blocks need
     "docs/trainium/run.md": {"trainium"},
 }
 BLOCK = re.compile(
-    r"(?:^[ ]*<!-- (?P<tag>slow|needs: \w+) -->\n)?"
+    r"(?:^[ ]*<!-- (?P<tag>slow|(?:needs|with): \w+) -->\n)?"
     r"^(?P<indent>[ ]*)```(?P<language>\w+)(?P<info>[^\n]*)\n(?P<text>.*?)^[ ]*```$",
     re.MULTILINE | re.DOTALL,
 )
@@ -155,15 +157,24 @@ def run_python(block: Block, folder: Path) -> None:
 def run_page(page: Path, folder: Path, *, slow: bool) -> None:
     """Execute a page from top to bottom."""
     shutil.copytree(ROOT / "inputs", folder / "inputs")
+    absent = []
     for block in blocks_of(page):
-        if block.title:
+        package = block.tag.removeprefix("with: ") if block.tag.startswith("with: ") else ""
+        if package and find_spec(package) is None:
+            absent.append(package)
+        elif block.title:
             (folder / block.title).write_text(block.text)
-        elif block.language in EXECUTED and (not block.tag or (slow and block.tag == "slow")):
+        elif block.language in EXECUTED and (not block.tag or package or (slow and block.tag == "slow")):
             (run_console if block.language == "console" else run_python)(block, folder)
+    if absent:
+        pytest.skip(f"all but the blocks that need {', '.join(absent)}, which is not installed")
 
 
 # What a reader tries first, and what is written for programs; the other pages are executed by scripts/check --all.
-OFTEN = ("README.md", "docs/index.md", "docs/start/", "docs/reference/", "docs/howto/python.md")
+OFTEN = (
+    *("README.md", "docs/index.md", "docs/start/", "docs/reference/"),
+    *("docs/howto/python.md", "docs/howto/ase.md", "docs/howto/qcschema.md"),
+)
 
 
 def name(page: Path) -> str:

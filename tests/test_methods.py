@@ -198,15 +198,15 @@ def test_studies_have_the_energies_of_the_method() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"method": "mp3"}, "--method 'mp3': expected one of mp2, scs-mp2"),
-        ({"kappa": 1.1}, "--kappa 1.1 belongs to --method kappa-mp2, not to mp2"),
-        ({"method": "kappa-mp2", "kappa": -1.0}, "--kappa -1.0: expected a number above zero"),
+        ({"method": "mp3"}, "method='mp3': expected one of mp2, scs-mp2"),
+        ({"kappa": 1.1}, 'kappa=1.1 belongs to method="kappa-mp2", not to mp2'),
+        ({"method": "kappa-mp2", "kappa": -1.0}, "kappa=-1.0: expected a number above zero"),
         ({"method": "sos-mp2", "os_scale": 1.2}, "has factors of its own, 1.3 E(OS) and 0 E(SS)"),
-        ({"method": "kappa-mp2", "check": True}, "--check is of plain MP2"),
-        ({"method": "kappa-mp2", "certify_fit": True}, "--certify-fit is of plain MP2"),
-        ({"reference": "rohf"}, "--reference rohf is for open shells"),
-        ({"reference": "rohf", "stability": "full"}, "--stability full is not there for --reference rohf"),
-        ({"reference": "rohf", "certify_fit": True}, "--certify-fit is not there for --reference rohf"),
+        ({"method": "kappa-mp2", "check": True}, "check=True is of plain MP2"),
+        ({"method": "kappa-mp2", "certify_fit": True}, "certify_fit=True is of plain MP2"),
+        ({"reference": "rohf"}, 'reference="rohf" is for open shells'),
+        ({"reference": "rohf", "stability": "full"}, 'stability="full" is not there for reference="rohf"'),
+        ({"reference": "rohf", "certify_fit": True}, 'certify_fit=True is not there for reference="rohf"'),
     ],
     ids=str,
 )
@@ -217,9 +217,9 @@ def test_what_cannot_be_is_refused_before_the_scf(options: dict[str, Any], said:
 
 
 def test_no_gradient_of_kappa_and_rohf_and_no_kappa_on_a_device_without_it() -> None:
-    with pytest.raises(InputError, match="kappa-mp2 has no gradient"):
+    with pytest.raises(InputError, match='method="kappa-mp2" has no gradient'):
         dfmp2.gradient(WATER, basis="sto-3g", method="kappa-mp2")
-    with pytest.raises(InputError, match="rohf has no gradient"):
+    with pytest.raises(InputError, match='reference="rohf" has no gradient'):
         dfmp2.gradient(RADICAL, basis="sto-3g", reference="rohf")
     with pytest.raises(UnsupportedByBackend, match="has no kappa-mp2"):
         dfmp2.run(WATER, basis="sto-3g", method="kappa-mp2", backend="nki-interpreter", precision="mixed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from pyscf.scf import addons
 
 import dfmp2
 from dfmp2.errors import ConvergenceError, InputError
-from dfmp2.interop.pyscf import DFMP2
+from dfmp2.interop.pyscf import ABSENT, DFMP2
 from dfmp2.progress import Listener
 from dfmp2.validation.compare import recompute
 
@@ -246,6 +247,45 @@ def test_settings_by_pyscfs_ways(closed: Any) -> None:
     assert all_electrons < fewer == mp.e_corr
     assert mp.set(frozen="auto").run().result.sizes.frozen_core == 1
     assert mp.run(auxbasis="cc-pvtz-ri").result.mp2_fitting.name == "cc-pvtz-ri"
+
+
+def test_names_that_pyscf_and_gpu4pyscf_share(closed: Any) -> None:
+    """`kernel` returns E(corr); the SCS energies are those of PySCF's class, whatever the method; an SCF is run."""
+    mp = DFMP2(scf.RHF(closed.mol), **EXACT | PLAIN).set_frozen().set(os_scale=1.3, ss_scale=0.0)
+    assert (mp.emp2, mp.emp2_scs, mp.e_tot_scs) == (None, None, None)
+    assert mp.kernel() == mp.e_corr == mp.emp2
+    assert mp.e_tot == pytest.approx(closed.e_tot + mp.e_corr, abs=1e-9)
+    theirs = pyscf_dfmp2.DFMP2(closed).set_frozen()
+    theirs.with_df.auxbasis = "def2-svp-ri"
+    theirs.kernel(with_t2=False)
+    assert mp.e_corr == pytest.approx(1.3 * theirs.e_corr_os, abs=1e-8)
+    assert (mp.emp2_scs, mp.e_tot_scs) == pytest.approx((theirs.emp2_scs, theirs.e_tot_scs), abs=1e-8)
+    np.testing.assert_array_equal(mp.mo_occ, mp._scf.mo_occ)
+
+
+@pytest.mark.parametrize("name", ["t2", "make_rdm2", "with_df", "fp_type", "to_gpu", "max_cycle", "ao2mo", "pt"])
+def test_what_is_not_there_says_why(closed: Any, name: str) -> None:
+    mp = DFMP2(closed, **PLAIN)
+    with pytest.raises(AttributeError, match=f"dfmp2's DFMP2 has no {name}: {re.escape(ABSENT[name])}"):
+        getattr(mp, name)
+    with pytest.raises(AttributeError, match=f"has no {name}"):  # where PySCF's class would take it
+        setattr(mp, name, 1)
+    assert not hasattr(mp, name) and not hasattr(mp, "nothing") and mp.copy().frozen is None
+
+
+def test_max_memory_is_a_limit_where_it_was_changed(closed: Any) -> None:
+    mp = DFMP2(closed, **PLAIN)
+    mp.max_memory = 10  # MB
+    with pytest.raises(dfmp2.ResourceError, match=r'10.00 MB may be used: allow at least memory="'):
+        mp.kernel()
+    mp.max_memory = closed.max_memory
+    assert mp.kernel() < 0
+
+
+def test_a_mean_field_of_gpu4pyscf_is_named() -> None:
+    other = type("RHF", (), {"__module__": "gpu4pyscf.df.df_jk", "mol": water()})
+    with pytest.raises(InputError, match=r"the mean field is a RHF of GPU4PySCF: pass mf\.to_cpu\(\)"):
+        dfmp2.from_mean_field(other(), **PLAIN)
 
 
 @pytest.mark.parametrize("spin", [0, 1], ids=["rhf", "uhf"])

@@ -134,7 +134,7 @@ def test_b_on_disk_gives_the_same_energy(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(response, "GROUP_BYTES", 10**6)
         with pytest.raises(ResourceError) as refusal:
             dfmp2.run(far, method=method, **settings, memory=1)
-        least = re.search(r"at least --memory (\d+)MB", str(refusal.value))
+        least = re.search(r'at least memory="(\d+)MB"', str(refusal.value))
         assert least is not None
         outside = dfmp2.run(far, method=method, **settings, memory=(int(least[1]) + 3) * 10**6)
         monkeypatch.undo()
@@ -183,7 +183,7 @@ def test_what_one_electron_has() -> None:
 
 def test_more_refusals() -> None:
     for method in ("sos-laplace", "drpa"):
-        with pytest.raises(InputError, match=f"{method} has no gradient"):
+        with pytest.raises(InputError, match=f'method="{method}" has no gradient'):
             dfmp2.gradient(WATER, basis="sto-3g", method=method)
     with pytest.raises(InputError, match="--reference rohf is not there"):
         make_options(basis="sto-3g", method="drpa", reference="rohf")

@@ -115,7 +115,7 @@ def test_rhf_is_followed_to_a_lower_rhf() -> None:
     assert found.energy == pytest.approx((higher, mf.e_tot), abs=1e-7) and higher - mf.e_tot > 0.015
     assert found.kind == ("RHF to RHF", "RHF to UHF")  # the first was followed, the second cannot be
     (text,) = [text for text in said.warnings if "unstable" in text]
-    assert "unstable (RHF to UHF)" in text and "--reference uhf finds it" in text and "did not end" not in text
+    assert "unstable (RHF to UHF)" in text and 'reference="uhf" finds it' in text and "did not end" not in text
 
 
 # --- several starts -----------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_the_onset_is_the_coulson_fischer_point(distance: float, unstable: bool,
     assert found is not None and found.verdict == ("unstable (RHF to UHF)" if unstable else "stable")
     assert abs(found.lowest_eigenvalue) < 0.04
     text = " ".join(said.warnings)
-    assert ("unstable (RHF to UHF)" in text and "--reference uhf finds it" in text) == unstable
+    assert ("unstable (RHF to UHF)" in text and 'reference="uhf" finds it' in text) == unstable
     assert "meaningless" not in text
 
 

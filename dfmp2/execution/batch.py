@@ -8,14 +8,14 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import Dfmp2Error, InputError, Interrupted, ResourceError
 from dfmp2.execution.manifest import COMPILED, Batch
-from dfmp2.execution.pool import Died, Pool
+from dfmp2.execution.pool import Died, Pool, local_pool
 from dfmp2.execution.shards import Work, arrange, memory_needed, shards, works
 from dfmp2.execution.state import (
     INDEX,
@@ -25,12 +25,18 @@ from dfmp2.execution.state import (
     look_at,
     read_inputs,
     remove_leftovers,
+    table,
     write_index,
 )
 from dfmp2.execution.worker import PREVIOUS, Task, compute_item, failed
 from dfmp2.host.files import require_writable
 from dfmp2.host.locks import discard
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import Options, in_python
+from dfmp2.output.hdf5 import read
+from dfmp2.output.table import UNITS, frame
 from dfmp2.planning.plan import trainium_shapes
+from dfmp2.progress import Listener
 
 if TYPE_CHECKING:
     from dfmp2.execution.aws import S3Copies
@@ -275,6 +281,102 @@ class BatchRun:
                 write_index(self.batch, self.rows)
             except ResourceError as error:
                 self._observer.note(f"batch.json could not be written ({error}); the results do not depend on it")
+
+
+class BatchResult(Mapping[str, MP2Result]):
+    """What became of a batch: the results of its complete items by name, each read when it is asked for.
+
+    Attributes
+    ----------
+    rows : all items, also those that failed (`dfmp2.execution.state.Row`)
+    output : folder of the results
+    """
+
+    def __init__(self, batch: Batch, rows: Sequence[Row]) -> None:
+        self.rows, self.output = tuple(rows), batch.output
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Message of each item that failed, by name."""
+        return {row.name: in_python(row.error or "") for row in self.rows if row.status == "failed"}
+
+    def to_dataframe(self) -> Any:
+        """A row for each item as a pandas DataFrame, whose index is its name; units are in `attrs["units"]`.
+
+        Raises
+        ------
+        InputError : pandas is not installed
+        """
+        rows = table(self.rows)
+        columns = {name: [row[name] for row in rows] for name in rows[0] if name != "name"}
+        return frame(columns, UNITS, [row.name for row in self.rows])
+
+    def __getitem__(self, name: str) -> MP2Result:
+        row = next((row for row in self.rows if row.name == name), None)
+        if row is None or row.output is None:
+            why = "there is no such item" if row is None else self.failed.get(name, row.status)
+            raise KeyError(f"{name}: {why}")
+        return read(row.output)
+
+    def __iter__(self) -> Iterator[str]:
+        return (row.name for row in self.rows if row.status == "complete")
+
+    def __len__(self) -> int:
+        return sum(row.status == "complete" for row in self.rows)
+
+    def __repr__(self) -> str:
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        return f"BatchResult({len(self)} of {len(self.rows)} items complete{failed} -> {self.output})"
+
+    def __str__(self) -> str:
+        lines = [f"{'item':<24}{'status':<10}{'E(MP2, total) / Eh':>18}"]
+        for row in self.rows:
+            energy = row.numbers.get("mp2_total_energy")
+            said = f"{energy:18.10f}" if energy is not None else self.failed.get(row.name, "")
+            lines.append(f"{row.name:<24}{row.status:<10}{said}")
+        return "\n".join([*lines, repr(self)])
+
+
+class _Heard:
+    """A listener that hears of the items of a batch, and never asks it to stop: KeyboardInterrupt does."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+
+    def note(self, text: str) -> None:
+        self._listener.stage(text)
+
+    def item(self, row: Row, done: int, total: int, left: float | None) -> None:
+        self._listener.time_left(left)
+        if row.status == "failed":
+            self._listener.warning(f"{row.name} failed with code {row.exit_code}: {row.error}")
+        self._listener.step(done, total, "items")
+
+    def stop_asked(self) -> int:
+        return 0
+
+
+def compute_batch(
+    batch: Batch, workers: int, machine: Options, listener: Listener, *, chained: bool = False
+) -> BatchResult:
+    """Compute what is not complete by processes of this host.
+
+    Parameters
+    ----------
+    machine : its memory, threads and scratch win over those of the batch
+
+    Raises
+    ------
+    Dfmp2Error : before anything is computed; the failure of an item is in its row
+    """
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise InputError(f"--workers {workers!r}: expected a whole number, 1 or more")
+    common = batch.items[0].options
+    threads, memory = machine.threads or common.threads, machine.memory or common.memory
+    scratch = machine.scratch or common.scratch
+    run = BatchRun(batch, _Heard(listener), chained=chained, scratch=scratch, command="dfmp2.batch")
+    run.compute(local_pool(batch.asks_for(*COMPILED, "cuda", "auto") or "cpu", workers, threads, memory), workers)
+    return BatchResult(batch, run.rows)
 
 
 def compile_programs(batch: Batch, copies: S3Copies | None, stop_asked: Callable[[], int]) -> int:

@@ -222,13 +222,17 @@ def write_index(batch: Batch, rows: Sequence[Row]) -> None:
         recorded["files"] = {"root": str(batch.root), "names": files, "options": batch.items[0].given}
     content = to_json({"dfmp2_batch_version": VERSION, **recorded, **value})
     write_atomically(batch.output / INDEX, content.encode(), overwrite=True)
-    table = [
+    write_atomically(batch.output / TABLE, to_csv(table(rows)), overwrite=True)
+
+
+def table(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The rows of batch.csv."""
+    return [
         {key: getattr(row, key) for key in ("name", "molecule", "status", "exit_code")}
         | {key: row.numbers.get(key) for key in NUMBERS}
         | {key: getattr(row, key) for key in ("seconds", "output", "error")}
         for row in rows
     ]
-    write_atomically(batch.output / TABLE, to_csv(table), overwrite=True)
 
 
 def _read_index(batch: Batch) -> dict[str, Row]:

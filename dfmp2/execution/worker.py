@@ -206,6 +206,7 @@ def _compute_and_write(task: Task, row: Row, notes: list[str]) -> Row:
     """
     from dfmp2.execution.manifest import TASKS
     from dfmp2.execution.state import INPUT, START, complete_row, error_file, fingerprint_of
+    from dfmp2.host.deferred import named
     from dfmp2.host.files import require_writable
     from dfmp2.output import hdf5
     from dfmp2.output.checkpoint import checkpointing
@@ -225,10 +226,10 @@ def _compute_and_write(task: Task, row: Row, notes: list[str]) -> Row:
     with checkpointing(
         target, resume=True, note=lambda _: None, warn=notes.append, replace_foreign=True, same_bits=True
     ) as stop.checkpoint:
-        origin, (module, _, name) = task.start or item.options.scf_from, TASKS[item.task].partition(":")
+        origin = task.start or item.options.scf_from
         begun = f"; {START}{given.start}" if given.start else ""
         asked = "" if item.task == "energy" else f"; {item.task}, {INPUT}{given.fingerprint}"
-        result = getattr(import_module(module), name)(
+        result = named(TASKS[item.task])(
             given.molecule,
             replace(item.options, **task.share),
             start=None if origin is None else hdf5.read_start_orbitals(str(origin)),

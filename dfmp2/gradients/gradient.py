@@ -39,6 +39,7 @@ from dfmp2.gradients.mean_field import mean_field_part
 from dfmp2.gradients.response import Orbitals, Relaxed, convergence_error, relax
 from dfmp2.gradients.tensor import Tensor
 from dfmp2.host import resources
+from dfmp2.host.deferred import named
 from dfmp2.host.scratch import Room
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.integrals.three_center import coulomb_metric
@@ -97,6 +98,24 @@ class GradientResult:
     def certificate(self) -> GradientCertificate:
         """What the parts of the gradient say about each other."""
         return self._stored(self.result.gradient_certificate)
+
+    def to_dataframe(self) -> Any:
+        """Atoms and their gradient, Eh/bohr, as a pandas DataFrame; units are in `attrs["units"]`.
+
+        Raises
+        ------
+        InputError : pandas is not installed
+        """
+        columns = {"symbol": self.result.molecule.labels, **dict(zip("xyz", self.gradient.T, strict=True))}
+        return named("dfmp2.output.table:frame")(columns, dict.fromkeys("xyz", "hartree/bohr"))
+
+    def __repr__(self) -> str:
+        found = self.result.gradient
+        norm = "no gradient" if found is None else f"|gradient| = {found.norm:.8f} Eh/bohr"
+        return f"GradientResult({norm}, {self.result!r})"
+
+    def __str__(self) -> str:
+        return str(self.result)
 
     def _stored(self, part: Part | None) -> Part:
         if part is None:

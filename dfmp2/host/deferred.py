@@ -45,6 +45,12 @@ def defer(name: str) -> None:
         setattr(sys.modules[parent], child, module)
 
 
+def named(path: str) -> Any:
+    """A function by the name "module:function", of a room above the one that asks; its module is loaded now."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
 def defer_unused() -> None:
     """Defer what a run on the host never uses; before PySCF is loaded."""
     for name in UNUSED:

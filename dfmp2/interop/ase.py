@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dfmp2.errors import InputError
-from dfmp2.interop.python import gradient_options, run_options
+from dfmp2.interop.python import Told, gradient_options, python_words, run_options
 from dfmp2.interop.qcschema import read_field, read_keywords
-from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.foreign import from_ase
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.progress import Listener
@@ -93,6 +93,7 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         super().reset()
         self.result = None
 
+    @python_words()
     def calculate(
         self, atoms: Any = None, properties: Sequence[str] = ("energy",), system_changes: Sequence[str] = all_changes
     ) -> None:
@@ -104,10 +105,10 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         """
         super().calculate(atoms, list(properties), list(system_changes))
         options = _understood(self.parameters)
-        molecule = _molecule(self.atoms, self.parameters["charge"], self.parameters["multiplicity"])
+        molecule = from_ase(self.atoms, self.parameters["charge"], self.parameters["multiplicity"])
         molecule = molecule.in_field(read_field({name: self.parameters[name] for name in FIELD}))
         numerical = self.parameters["displacement"] is not None
-        told: dict[str, Any] = {"listener": self._listener, "command": f"{__name__}.DFMP2"}
+        told: dict[str, Any] = {"listener": Told(self._listener), "command": f"{__name__}.DFMP2"}
         analytic = "forces" in properties and not numerical
         options = replace(options, properties=options.properties or "dipole" in properties)
         if analytic:
@@ -132,6 +133,7 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
         return calculate_numerical_forces(displaced, eps=self.parameters["displacement"])
 
 
+@python_words()
 def _understood(parameters: Mapping[str, Any]) -> Options:
     keywords = {name: value for name, value in parameters.items() if name not in OWN}
     options = read_keywords(parameters.get("basis"), parameters["method"], keywords, {})
@@ -144,27 +146,3 @@ def _understood(parameters: Mapping[str, Any]) -> Options:
     if step is not None and (isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step < 0.5):
         raise InputError(f"displacement {step!r}: expected angstrom, more than 0 and less than 0.5, such as 0.002")
     return options
-
-
-def _molecule(atoms: Any, charge: int | None, multiplicity: int | None) -> Molecule:
-    if atoms.pbc.any():
-        raise InputError("the atoms are periodic (pbc): only molecules are handled; set atoms.pbc = False")
-    if charge is None:
-        charge = _whole("charge", "initial charges", atoms.get_initial_charges())
-    if multiplicity is None:
-        multiplicity = 1 + abs(_whole("multiplicity", "initial magnetic moments", atoms.get_initial_magnetic_moments()))
-    return Molecule(
-        symbols=tuple(atoms.get_chemical_symbols()),
-        coordinates=atoms.get_positions() * BOHR_PER_ANGSTROM,
-        charge=charge,
-        multiplicity=multiplicity,
-        name=atoms.get_chemical_formula(),
-        source="ASE",
-    )
-
-
-def _whole(name: str, what: str, values: Any) -> int:
-    total = float(np.sum(values))
-    if not np.isfinite(total) or abs(total - round(total)) > 1e-6:
-        raise InputError(f"the {what} of the atoms add up to {total:g}: expected a whole number; pass {name}=...")
-    return round(total)

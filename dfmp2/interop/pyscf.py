@@ -7,12 +7,14 @@
     mp.e_corr, mp.e_corr_ss, mp.e_corr_os, mp.e_tot
     mp.nuc_grad_method().kernel(), mp.make_rdm1(relaxed=True)
 
-Importing this module changes nothing in PySCF.
+Names are those of `pyscf.mp.dfmp2_native` and of `gpu4pyscf.mp.dfmp2`; `kernel` returns E(corr), as theirs do. What
+these and `pyscf.mp.dfmp2` have besides is refused with the reason, also when it is set. Importing this module changes
+nothing in PySCF.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +22,10 @@ from numpy.typing import NDArray
 from dfmp2.errors import InputError
 from dfmp2.interop.python import OF_THE_SCF, from_mean_field, gradient_from_mean_field
 from dfmp2.interop.qcschema import read_keywords
+from dfmp2.molecule.mole import MEGABYTE
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2.result import MP2Result, Properties
+from dfmp2.options import MeanFieldKeywords
 from dfmp2.progress import Listener
 
 import_pyscf()
@@ -31,9 +35,23 @@ Array = NDArray[np.float64]
 
 SETTINGS = ("frozen", "auxbasis", "options")
 ELSEWHERE = {
-    **dict.fromkeys((*OF_THE_SCF, "scf_conv_tol"), "the SCF has already been done"),
+    **dict.fromkeys(OF_THE_SCF, "the SCF has already been done"),
     "auxbasis": "it is auxbasis=",
     "frozen_core": "it is frozen=",
+}
+ABSENT = {  # names of PySCF's and GPU4PySCF's classes, and why they are not here
+    **dict.fromkeys(("t2", "with_t2"), "amplitudes are not kept, pair energies are: mp.result.pairs"),
+    **dict.fromkeys(("make_rdm2", "make_fno", "init_amps", "update_amps"), "it takes amplitudes, which are not kept"),
+    **dict.fromkeys(("ao2mo", "eris"), "integrals over orbitals are not kept"),
+    **dict.fromkeys(("with_df", "auxmol"), "the MP2 fitting set is auxbasis=, the name of one"),
+    **dict.fromkeys(("conv_tol", "conv_tol_normt", "max_cycle", "level_shift"), "nothing is iterated"),
+    **dict.fromkeys(("cphf_tol", "cphf_max_cycle"), "the Z-vector equations are converged as the SCF is"),
+    "make_natorbs": "diagonalise make_rdm1(); occupations are in mp.result.properties after nuc_grad_method().kernel()",
+    "density_fit": "it is fitted already, by auxbasis=",
+    "fp_type": 'it is precision=, "fp64" or "mixed"',
+    "to_gpu": 'it is backend="cuda"',
+    "ps": "it is os_scale=",
+    "pt": "it is ss_scale=",
 }
 
 
@@ -56,9 +74,11 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
 
     Attributes
     ----------
-    e_corr : MP2 correlation energy, Eh, None before `kernel`
-    e_corr_ss, e_corr_os : its same-spin and opposite-spin parts, unscaled
+    e_corr, emp2 : correlation energy of the method, Eh, None before `kernel`
+    e_corr_ss, e_corr_os : its same-spin and opposite-spin parts
     e_hf, e_tot : of the mean field, and with e_corr
+    emp2_scs, e_tot_scs : of SCS-MP2, whatever the method is
+    max_memory : MB, as PySCF counts; where it is not that of the mean field it is the option `memory`
     result : the MP2Result, which `dfmp2.write` stores
 
     Raises
@@ -68,15 +88,30 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
 
     _keys: ClassVar[set[str]] = {*SETTINGS, "mol", "e_corr", "e_corr_ss", "e_corr_os", "e_hf", "result", "max_memory"}
 
-    def __init__(self, mf: Any, frozen: int | str | None = None, auxbasis: str | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        mf: Any,
+        frozen: int | str | None = None,
+        auxbasis: str | None = None,
+        **options: Unpack[MeanFieldKeywords],
+    ) -> None:
         if not hasattr(mf, "mol"):
             raise InputError(f"a {type(mf).__name__} is no mean field: expected a PySCF RHF or UHF")
         self._scf = mf
         self.mol = mf.mol
         self.verbose, self.stdout, self.max_memory = mf.verbose, mf.stdout, mf.max_memory
-        self.frozen, self.auxbasis, self.options = frozen, auxbasis, options
+        self.frozen, self.auxbasis, self.options = frozen, auxbasis, dict(options)
         self.result: MP2Result | None = None
-        _checked(frozen, auxbasis, options)
+        _checked(frozen, auxbasis, self.options)
+
+    def __getattr__(self, name: str) -> Any:
+        reason = f": {ABSENT[name]}" if name in ABSENT else ""
+        raise AttributeError(f"dfmp2's {type(self).__name__} has no {name}{reason}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ABSENT:
+            raise AttributeError(f"dfmp2's {type(self).__name__} has no {name}: {ABSENT[name]}")
+        super().__setattr__(name, value)
 
     @property
     def converged(self) -> bool:
@@ -92,6 +127,17 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
     e_corr_ss = _energy("same_spin_correlation_energy", "Its same-spin part, Eh.")
     e_corr_os = _energy("opposite_spin_correlation_energy", "Its opposite-spin part, Eh.")
     e_tot = _energy("total_energy", "E(HF) plus the correlation energy, Eh.")
+    emp2 = e_corr
+    emp2_scs = _energy("scs_mp2_correlation_energy", "SCS-MP2 correlation energy, Eh.")
+
+    @property
+    def e_tot_scs(self) -> float | None:
+        """E(HF) plus the SCS-MP2 correlation energy, Eh."""
+        return None if self.result is None else self.e_hf + self.result.scs_mp2_correlation_energy
+
+    def set_frozen(self) -> DFMP2:
+        """Freeze the chemical core, as PySCF's method of this name does."""
+        return self.set(frozen="pyscf")
 
     def set(self, **settings: Any) -> DFMP2:
         """Change `frozen`, `auxbasis`, `verbose`, `stdout`, or an option of the MP2 step; the result is discarded.
@@ -116,8 +162,7 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         ------
         dfmp2.Dfmp2Error : see `dfmp2.from_mean_field`
         """
-        options = _checked(self.frozen, self.auxbasis, self.options)
-        self.result = from_mean_field(self._scf, self.auxbasis, listener=_Logger(self), **options)
+        self.result = from_mean_field(self._mean_field(), self.auxbasis, listener=_Logger(self), **self._chosen())
         self._note()
         return self.result.correlation_energy
 
@@ -129,8 +174,8 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         dfmp2.Dfmp2Error : see `dfmp2.interop.python.gradient_from_mean_field`
         """
         if self.result is None or self.result.gradient is None:
-            options = _checked(self.frozen, self.auxbasis, self.options)
-            found = gradient_from_mean_field(self._scf, self.auxbasis, listener=_Logger(self), **options)
+            given: Any = {"listener": _Logger(self), **self._chosen()}
+            found = gradient_from_mean_field(self._mean_field(), self.auxbasis, **given)
             self.result = found.result
             self._note()
             for failure in found.certificate.failures:
@@ -172,10 +217,20 @@ class DFMP2(lib.StreamObject):  # type: ignore[misc] # PySCF's types are not fol
         self.result = None
         return self
 
-    @property
-    def mo_coeff(self) -> Any:
-        """Orbitals of the mean field."""
-        return self._scf.mo_coeff
+    mo_coeff = property(lambda mp: mp._scf.mo_coeff, doc="Orbitals of the mean field.")
+    mo_energy = property(lambda mp: mp._scf.mo_energy, doc="Their energies, Eh.")
+    mo_occ = property(lambda mp: mp._scf.mo_occ, doc="Their occupations.")
+
+    def _mean_field(self) -> Any:
+        """The mean field; run, as PySCF does, where nobody has yet."""
+        return self._scf.run() if self._scf.mo_coeff is None else self._scf
+
+    def _chosen(self) -> dict[str, Any]:
+        """Keywords of `from_mean_field`."""
+        options = _checked(self.frozen, self.auxbasis, self.options)
+        if self.max_memory != self._scf.max_memory:
+            options = {"memory": int(self.max_memory * MEGABYTE), **options}
+        return options
 
     def _represented(self, found: Properties, name: str, *, ao_repr: bool) -> Array:
         density: Array = getattr(found, name)

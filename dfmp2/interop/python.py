@@ -1,29 +1,53 @@
-"""The Python interface: what `import dfmp2` offers."""
+"""The Python interface: what `import dfmp2` offers, but for studies and batches (`interop.studies`).
+
+Every function says what is wrong in the words of Python, `frozen_core=` where the command line has `--frozen-core`, and
+which keyword may have been meant by one that there is not.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
-from dfmp2.errors import InputError, ResultExists
+from dfmp2.backends.registry import BACKENDS
+from dfmp2.errors import Dfmp2Error, InputError, ResultExists
+from dfmp2.molecule.foreign import Atoms, Mole
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.molecule.xyz import read_point_charges, read_xyz
+from dfmp2.mp2 import derive as derivation
 from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, begun, limited
 from dfmp2.mp2.energy import build_b, correlate, mp2_energy
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import BEFORE_PAIRS, BOTH_PARTS, NEEDS_WHOLE_RUN, WHOLE_RUN, Options, default_backend, make_options
+from dfmp2.options import (
+    BEFORE_PAIRS,
+    BOTH_PARTS,
+    NEEDS_WHOLE_RUN,
+    WHOLE_RUN,
+    EnergyKeywords,
+    Keywords,
+    MeanFieldKeywords,
+    MoleculeKeywords,
+    Options,
+    PreparedKeywords,
+    ScfKeywords,
+    default_backend,
+    in_python,
+    make_options,
+    require_known,
+)
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import checkpointing
-from dfmp2.output.hdf5 import read
-from dfmp2.planning.plan import settle
+from dfmp2.planning.plan import Outlook, foresee, settle
 from dfmp2.planning.system import assemble
 from dfmp2.planning.system import prepare as set_up
-from dfmp2.progress import Collector, Listener, Stopwatch
+from dfmp2.progress import Collector, Listener, Relay, Stopwatch
 from dfmp2.scf.adopt import adopt, require_repeatable
 from dfmp2.scf.fitting_sets import with_errors
 from dfmp2.scf.stability import full_stability
@@ -31,48 +55,89 @@ from dfmp2.scf.stability import full_stability
 if TYPE_CHECKING:
     from dfmp2.gradients.gradient import GradientResult
     from dfmp2.output.prepared import Prepared
-    from dfmp2.output.study import Study
     from dfmp2.scf.reference import Reference
 
-__all__ = [
-    "energy",
-    "frequencies",
-    "from_mean_field",
-    "gradient",
-    "gradient_options",
-    "optimize",
-    "prepare",
-    "read",
-    "run",
-    "run_options",
-    "write",
-]
-
-# Options that a mean field that has converged leaves no choice about.
-OF_THE_SCF = frozenset(
-    ("basis", "reference", "relativity", "scf", "scf_auxbasis", "scf_max_cycles", "guess", "scf_from", "scf_starts")
-)
+P = ParamSpec("P")
+R = TypeVar("R")
+MoleculeLike = Molecule | str | os.PathLike[str] | Atoms | Mole  # what a molecule may be given as
+OF_THE_SCF = {"basis", *ScfKeywords.__annotations__}  # what a mean field leaves no choice about
 
 
+class NoKeywords(TypedDict):
+    """Of a function that has parameters alone."""
+
+
+class RunKeywords(MoleculeKeywords, Keywords):
+    """Of a calculation: its molecule, and its options."""
+
+
+class PrepareKeywords(MoleculeKeywords, PreparedKeywords):
+    """Of the first part of a calculation."""
+
+
+class OptionKeywords(Keywords, total=False):
+    """All options, also of what has its basis already and says why it takes no other."""
+
+    basis: str
+
+
+def offered(keywords: type) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a function one of Python's: unknown keywords and errors are spoken of in its words.
+
+    Parameters
+    ----------
+    keywords : the TypedDict of what it takes beside its parameters
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        known = {*inspect.signature(function).parameters, *keywords.__annotations__}
+
+        @functools.wraps(function)
+        def called(*arguments: P.args, **given: P.kwargs) -> R:
+            with python_words():
+                require_known(given, known)
+                return function(*arguments, **given)
+
+        return called
+
+    return decorate
+
+
+@contextmanager
+def python_words() -> Iterator[None]:
+    """Errors of the block, or of the function that is decorated with it, speak of keywords."""
+    try:
+        yield
+    except Dfmp2Error as error:
+        error.args = (in_python(str(error)),)
+        raise
+
+
+class Told(Relay):
+    """Passes events on, warnings in the words of Python."""
+
+    def __init__(self, listener: Listener | None) -> None:
+        super().__init__(listener or Listener())
+
+    def warning(self, text: str) -> None:
+        super().warning(in_python(text))
+
+
+@offered(RunKeywords)
 def run(
-    molecule: Molecule | str | Path,
+    molecule: MoleculeLike,
     basis: str,
     *,
-    charge: int | None = None,
-    multiplicity: int | None = None,
-    units: str | None = None,
-    point_charges: Any = None,
-    point_charge_units: str = "angstrom",
     listener: Listener | None = None,
-    checkpoint: str | Path | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
-    **options: Any,
+    **options: Unpack[RunKeywords],
 ) -> MP2Result:
     """DF-MP2 energy of a molecule.
 
     Parameters
     ----------
-    molecule : path of an xyz file, or a Molecule
+    molecule : path of an xyz file, a Molecule, ASE's Atoms or PySCF's Mole, of which nothing but the molecule is taken
     basis : orbital basis name
     charge, multiplicity : win over the file; for a Molecule its own values are the default
     units : unit of the coordinates in the file, "angstrom" (None too) or "bohr"; a Molecule is in bohr
@@ -97,17 +162,16 @@ def run(
     >>> dfmp2.run("inputs/h2o.xyz", basis="cc-pvdz").mp2_correlation_energy    # doctest: +SKIP
     -0.2039736135...
     """
-    chosen = make_options(basis=basis, **options)
-    molecule = _molecule(molecule, units, charge, multiplicity, point_charges, point_charge_units)
+    told, (found, chosen) = Told(listener), question(molecule, basis, options)
     return _checkpointed(
-        checkpoint, resume, listener, lambda kept: run_options(molecule, chosen, listener=listener, checkpoint=kept)
+        checkpoint, resume, told, lambda kept: run_options(found, chosen, listener=told, checkpoint=kept)
     )
 
 
 def _checkpointed(
-    checkpoint: str | Path | None,
+    checkpoint: str | os.PathLike[str] | None,
     resume: bool,
-    listener: Listener | None,
+    told: Listener,
     compute: Callable[[Checkpoint], MP2Result],
 ) -> MP2Result:
     """The result, with a checkpoint beside CHECKPOINT while it is computed where one is wanted."""
@@ -115,37 +179,50 @@ def _checkpointed(
         if resume:
             raise InputError("resume=True needs checkpoint=FILE: the result file whose checkpoint is to be used")
         return compute(NOTHING)
-    told = listener or Listener()
-    with checkpointing(checkpoint, resume=resume, note=told.stage, warn=told.warning) as kept:
+    with checkpointing(Path(checkpoint), resume=resume, note=told.stage, warn=told.warning) as kept:
         result = compute(kept)
         kept.complete()
         return result
 
 
-def _molecule(
-    given: Molecule | str | Path,
-    units: str | None,
-    charge: int | None,
-    multiplicity: int | None,
-    point_charges: Any,
-    point_charge_units: str,
-) -> Molecule:
-    """The molecule that is meant, as of `run`."""
-    field = read_point_charges(point_charges, point_charge_units)
-    if isinstance(given, str | Path):
-        read = read_xyz(given, units=units or "angstrom", charge=charge, multiplicity=multiplicity)
-        return read.molecule.in_field(field)
-    if isinstance(given, Molecule):
-        if units is not None:
+def question(molecule: MoleculeLike, basis: str, given: Mapping[str, Any]) -> tuple[Molecule, Options]:
+    """What is to be computed and how, from the keywords of a calculation."""
+    chosen = make_options(**options_among(given), basis=basis)
+    return read_molecule(molecule, given), chosen
+
+
+def options_among(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a calculation among keywords."""
+    return {name: value for name, value in given.items() if name in Options.__slots__}
+
+
+def read_molecule(given: Any, said: Mapping[str, Any]) -> Molecule:
+    """The molecule that is meant, and what is `said` of it by the keywords of MoleculeKeywords, as of `run`."""
+    field = read_point_charges(said.get("point_charges"), said.get("point_charge_units", "angstrom"))
+    units, state = said.get("units"), {name: said.get(name) for name in ("charge", "multiplicity")}
+    if isinstance(given, str | os.PathLike):
+        if isinstance(given, str) and ("\\n" in given or ";" in given):
             raise InputError(
-                f"units={units!r} belongs to a file: a dfmp2.Molecule has its coordinates in bohr; leave it out, and "
-                "multiply coordinates in angstrom by dfmp2.units.BOHR_PER_ANGSTROM"
+                "molecule is a text: expected the path of an xyz file; dfmp2.Molecule.from_string reads it"
             )
-        stated = given.with_state(
-            given.charge if charge is None else charge, given.multiplicity if multiplicity is None else multiplicity
+        return read_xyz(Path(given), units=units or "angstrom", **state).molecule.in_field(field)
+    if units is not None:
+        raise InputError(
+            f"units={units!r} belongs to a file: a dfmp2.Molecule has its coordinates in bohr; leave it out, and "
+            "multiply coordinates in angstrom by dfmp2.units.BOHR_PER_ANGSTROM"
         )
-        return stated if field is None else stated.in_field(field)
-    raise InputError(f"molecule is a {type(given).__name__}: expected the path of an xyz file or a dfmp2.Molecule")
+    if hasattr(given, "get_chemical_symbols"):
+        given = Molecule.from_ase(given, **state)
+    elif hasattr(given, "atom_pure_symbol"):
+        given = Molecule.from_pyscf(given)
+    elif not isinstance(given, Molecule):
+        raise InputError(
+            f"molecule is a {type(given).__name__}: expected the path of an xyz file, a dfmp2.Molecule, ASE's Atoms or "
+            "PySCF's Mole"
+        )
+    charge, multiplicity = (getattr(given, name) if state[name] is None else state[name] for name in state)
+    stated: Molecule = given.with_state(charge, multiplicity)
+    return stated if field is None else stated.in_field(field)
 
 
 def run_options(
@@ -165,19 +242,15 @@ def run_options(
     return mp2_energy(molecule, options, start=start, listener=listener, command=command, checkpoint=checkpoint)
 
 
+@offered(RunKeywords)
 def gradient(
-    molecule: Molecule | str | Path,
+    molecule: MoleculeLike,
     basis: str,
     *,
-    charge: int | None = None,
-    multiplicity: int | None = None,
-    units: str | None = None,
-    point_charges: Any = None,
-    point_charge_units: str = "angstrom",
     listener: Listener | None = None,
-    checkpoint: str | Path | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
-    **options: Any,
+    **options: Unpack[RunKeywords],
 ) -> GradientResult:
     """Energy, gradient, relaxed densities and dipole moments of a molecule; what is not listed is as of `run`.
 
@@ -201,13 +274,12 @@ def gradient(
     """
     from dfmp2.gradients.gradient import GradientResult
 
-    chosen = make_options(basis=basis, **options)
-    molecule = _molecule(molecule, units, charge, multiplicity, point_charges, point_charge_units)
+    told, (found, chosen) = Told(listener), question(molecule, basis, options)
 
     def compute(kept: Checkpoint) -> MP2Result:
-        return gradient_options(molecule, chosen, listener=listener, checkpoint=kept).result
+        return gradient_options(found, chosen, listener=told, checkpoint=kept).result
 
-    return GradientResult(_checkpointed(checkpoint, resume, listener, compute))
+    return GradientResult(_checkpointed(checkpoint, resume, told, compute))
 
 
 def gradient_options(
@@ -225,142 +297,53 @@ def gradient_options(
     return mp2_gradient(molecule, options, start=start, listener=listener, command=command, checkpoint=checkpoint)
 
 
-def optimize(
-    molecule: Molecule | str | Path,
+@offered(RunKeywords)
+def plan(
+    molecule: MoleculeLike,
     basis: str,
     *,
-    freeze: Sequence[tuple[str, str]] = (),
-    fixed: Sequence[tuple[str, str, float]] = (),
-    constraints: str = "",
-    convergence: str = "GAU",
-    max_steps: int = 100,
-    transition_state: bool = False,
-    output: str | Path | None = None,
-    overwrite: bool = False,
-    resume: bool = False,
-    charge: int | None = None,
-    multiplicity: int | None = None,
-    units: str | None = None,
-    point_charges: Any = None,
-    point_charge_units: str = "angstrom",
+    gradient: bool = False,
+    calibrate: bool = False,
     listener: Listener | None = None,
-    **options: Any,
-) -> Study:
-    """The geometry of a minimum or a transition state; what is not listed is as of `run`.
+    **options: Unpack[RunKeywords],
+) -> Outlook:
+    """What a run would need: memory, scratch space and time; what is not listed is as of `run`.
 
     Parameters
     ----------
-    freeze : what stays, as ("bond", "1,2"), ("xyz", "1-3"); atoms count from 1
-    fixed : what is brought to a value, as ("angle", "2,1,3", 90.0); degrees, lengths in angstrom or in `units`
-    constraints : text of a constraints file of geomeTRIC
-    convergence : one of `dfmp2.studies.optimize.PRESETS`
-    max_steps : after the first geometry
-    transition_state : look for a saddle point of first order
-    output : file that all steps go to, None for none
-    overwrite, resume : replace that file, or go on from it
+    gradient : of `dfmp2.gradient`
+    calibrate : measure the rates of this host and of the scratch folder again; they are measured at the first use
 
     Returns
     -------
-    Study; `study.arrays["final_geometry"].value` is (natom, 3) in bohr, `study.runs` has a result per step
+    Outlook; `print` shows it, `to_dict` has bytes, operations and seconds, `change` what would make it fit
 
     Raises
     ------
-    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do; not converged is
-        `dfmp2.studies.runs.Unfinished`, whose `study` holds the steps
+    dfmp2.Dfmp2Error : the run itself would be refused, for any reason but memory
 
     Examples
     --------
-    >>> study = dfmp2.optimize("inputs/h2o.xyz", basis="cc-pvdz")               # doctest: +SKIP
-    >>> study.values["optimized_total_energy"].value                            # doctest: +SKIP
+    >>> print(dfmp2.plan("inputs/h2o.xyz", basis="cc-pvtz"))                    # doctest: +SKIP
     """
-    from dfmp2.studies.optimize import Constraints, Search, optimize_geometry
-
-    read = _molecule(molecule, units, charge, multiplicity, point_charges, point_charge_units)
-    values = [(kind, atoms, str(value)) for kind, atoms, value in fixed]
-    kept = Constraints(tuple(freeze), values, constraints, units or "angstrom")
-    return _studied(
-        *(optimize_geometry, read, basis, options, Search(kept, convergence, max_steps, transition_state)),
-        *(output, overwrite, resume, listener, "dfmp2.optimize"),
-    )
+    found, chosen = question(molecule, basis, options)
+    task = "gradient" if gradient else "properties" if chosen.properties else "energy"
+    return foresee(found, chosen, Told(listener), calibrate=calibrate, task=task)
 
 
-def frequencies(
-    molecule: Molecule | str | Path,
-    basis: str,
-    *,
-    temperature: float = 298.15,
-    pressure: float = 101325.0,
-    symmetry_number: int | None = None,
-    displacement: float = 0.005,
-    allow_gradient: bool = False,
-    output: str | Path | None = None,
-    overwrite: bool = False,
-    resume: bool = False,
-    charge: int | None = None,
-    multiplicity: int | None = None,
-    units: str | None = None,
-    point_charges: Any = None,
-    point_charge_units: str = "angstrom",
-    listener: Listener | None = None,
-    **options: Any,
-) -> Study:
-    """Harmonic frequencies, infrared intensities and thermochemistry; what is not listed is as of `run`.
-
-    Parameters
-    ----------
-    temperature, pressure : of the gas, K and Pa
-    symmetry_number : rotations that put the molecule onto itself, None to count them
-    displacement : of each coordinate, bohr
-    allow_gradient : go on at a geometry that is no stationary point
-    output, overwrite, resume : as of `optimize`
-
-    Returns
-    -------
-    Study; `study.table["wavenumber"].values` are in cm^-1, imaginary ones negative
-
-    Raises
-    ------
-    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do
+def available_backends() -> list[str]:
+    """Names of the backends that can be used here; `dfmp2 backends` says why others cannot.
 
     Examples
     --------
-    >>> geometry = dfmp2.optimize("inputs/h2o.xyz", basis="cc-pvdz").last       # doctest: +SKIP
-    >>> dfmp2.frequencies(geometry, basis="cc-pvdz").table["wavenumber"].values # doctest: +SKIP
+    >>> dfmp2.available_backends()                                              # doctest: +SKIP
+    ['cpu', 'torch']
     """
-    from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
-
-    read = _molecule(molecule, units, charge, multiplicity, point_charges, point_charge_units)
-    conditions = Conditions(temperature, pressure, symmetry_number, displacement, allow_gradient)
-    return _studied(
-        *(harmonic_frequencies, read, basis, options, conditions),
-        *(output, overwrite, resume, listener, "dfmp2.frequencies"),
-    )
+    return [row.name for row in BACKENDS if row.probe() is None]
 
 
-def _studied(
-    study: Callable[..., Study],
-    molecule: Molecule,
-    basis: str,
-    options: dict[str, Any],
-    how: Any,
-    output: str | Path | None,
-    overwrite: bool,
-    resume: bool,
-    listener: Listener | None,
-    command: str,
-) -> Study:
-    """A study of one molecule, into a file where one is named."""
-    from dfmp2.studies.runs import Keeper
-
-    if output is None and resume:
-        raise InputError("resume=True needs output=FILE: the file of the study that is to go on")
-    chosen = make_options(basis=basis, **options)
-    start = hdf5.start_of(chosen)
-    keeper = Keeper(None if output is None else Path(output), overwrite=overwrite, resume=resume)
-    return study(molecule, chosen, how, start=start, keeper=keeper, listener=listener, command=command)
-
-
-def write(result: MP2Result, path: str | Path, *, overwrite: bool = False) -> None:
+@offered(NoKeywords)
+def write(result: MP2Result, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
     """Write a result, all or nothing.
 
     Parameters
@@ -374,23 +357,23 @@ def write(result: MP2Result, path: str | Path, *, overwrite: bool = False) -> No
     """
     if os.path.lexists(path) and not overwrite:
         raise ResultExists(f"{path} already exists: overwrite=True replaces it, another name keeps it")
-    hdf5.write(result, path, overwrite=overwrite)
+    hdf5.write(result, Path(path), overwrite=overwrite)
 
 
+derive = offered(OptionKeywords)(derivation.derive)
+read = offered(NoKeywords)(hdf5.read)
+
+
+@offered(RunKeywords)
 def prepare(
-    molecule: Molecule | str | Path,
+    molecule: MoleculeLike,
     basis: str,
-    output: str | Path,
+    output: str | os.PathLike[str],
     *,
-    charge: int | None = None,
-    multiplicity: int | None = None,
-    units: str | None = None,
-    point_charges: Any = None,
-    point_charge_units: str = "angstrom",
     listener: Listener | None = None,
     overwrite: bool = False,
     resume: bool = False,
-    **options: Any,
+    **options: Unpack[PrepareKeywords],
 ) -> Prepared:
     """SCF, integrals and B of a molecule into a file, for `energy` to go on from, here or on another machine.
 
@@ -423,24 +406,24 @@ def prepare(
     foreign = sorted(set(Options.__slots__) & set(options) - {*BEFORE_PAIRS, *BOTH_PARTS})
     if foreign:
         raise InputError(f"{foreign[0]} belongs to the pair energies, which dfmp2.energy computes: leave it out here")
-    chosen = make_options(**{"backend": "auto", **options}, basis=basis)
-    molecule = _molecule(molecule, units, charge, multiplicity, point_charges, point_charge_units)
-    told = listener or Listener()
+    chosen = make_options(**{"backend": "auto", **options_among(options)}, basis=basis)
+    whole_molecule, told = read_molecule(molecule, options), Told(listener)
     file = two_parts.PreparedFile(Path(output), overwrite=overwrite)
-    with checkpointing(output, resume=resume, note=told.stage, warn=told.warning) as kept, file:
-        found = two_parts.prepare(molecule, chosen, file, listener=listener, checkpoint=kept)
+    with checkpointing(Path(output), resume=resume, note=told.stage, warn=told.warning) as kept, file:
+        found = two_parts.prepare(whole_molecule, chosen, file, listener=told, checkpoint=kept)
         file.publish()
         kept.complete()
         return found
 
 
+@offered(OptionKeywords)
 def energy(
-    prepared: str | Path,
+    prepared: str | os.PathLike[str],
     *,
     listener: Listener | None = None,
-    checkpoint: str | Path | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
-    **options: Any,
+    **options: Unpack[EnergyKeywords],
 ) -> MP2Result:
     """DF-MP2 energy from a file of `prepare`: the pair energies alone.
 
@@ -456,17 +439,21 @@ def energy(
     """
     from dfmp2.output import prepared as two_parts
 
-    given = {"backend": default_backend(), **options}
-    with two_parts.opened(prepared) as source:
+    given, told = {"backend": default_backend(), **options}, Told(listener)
+    with two_parts.opened(Path(prepared)) as source:
         chosen = two_parts.options_for(source.prepared, given)
         return _checkpointed(
-            *(checkpoint, resume, listener),
-            lambda kept: two_parts.energy(source, chosen, listener=listener, checkpoint=kept),
+            *(checkpoint, resume, told), lambda kept: two_parts.energy(source, chosen, listener=told, checkpoint=kept)
         )
 
 
+@offered(OptionKeywords)
 def from_mean_field(
-    mean_field: Any, auxbasis: str | None = None, *, listener: Listener | None = None, **options: Any
+    mean_field: Any,
+    auxbasis: str | None = None,
+    *,
+    listener: Listener | None = None,
+    **options: Unpack[MeanFieldKeywords],
 ) -> MP2Result:
     """DF-MP2 energy on a converged PySCF RHF or UHF, density-fitted or not.
 
@@ -495,8 +482,13 @@ def from_mean_field(
         return on_reference(calculation, reference, [])
 
 
+@offered(OptionKeywords)
 def gradient_from_mean_field(
-    mean_field: Any, auxbasis: str | None = None, *, listener: Listener | None = None, **options: Any
+    mean_field: Any,
+    auxbasis: str | None = None,
+    *,
+    listener: Listener | None = None,
+    **options: Unpack[MeanFieldKeywords],
 ) -> GradientResult:
     """DF-MP2 gradient and relaxed densities on a converged PySCF RHF or UHF; parameters as of `from_mean_field`.
 
@@ -517,11 +509,11 @@ def gradient_from_mean_field(
 
 @contextmanager
 def _on_mean_field(
-    mean_field: Any, auxbasis: str | None, listener: Listener | None, options: dict[str, Any], task: str
+    mean_field: Any, auxbasis: str | None, listener: Listener | None, options: Mapping[str, Any], task: str
 ) -> Iterator[tuple[Calculation, Reference]]:
     """A calculation begun with the orbitals of a mean field; `task` as of `dfmp2.planning.plan.make_plan`."""
     import_pyscf()
-    listener, clock = Collector(listener or Listener()), Stopwatch()
+    listener, clock = Collector(Told(listener)), Stopwatch()
     found = adopt(mean_field)
     fixed = OF_THE_SCF & set(options)
     if fixed:

@@ -1,8 +1,5 @@
 """QCSchema in, QCSchema out: an AtomicInput of version 1 or 2 becomes a calculation, its result an AtomicResult.
 
-Charge and multiplicity are those of the molecule; where they are missing they follow from the fragments, as far as
-these leave no choice, else from the schema's defaults 0 and 1. Masses, labels and bonds have no part in the energy.
-
 Only dictionaries of JSON types: no package of the QCArchive family is needed. Nothing is guessed and nothing is
 dropped: an unknown field, keyword, method or driver is refused. The geometry is taken in bohr, digit by digit, and
 never moved, so `fix_com`, `fix_orientation` and `fix_symmetry` have nothing to forbid.
@@ -16,8 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, get_type_hints
 
-import numpy as np
-
 from dfmp2.errors import (
     BackendError,
     ComparisonFailed,
@@ -27,10 +22,9 @@ from dfmp2.errors import (
     NumericalError,
     ResourceError,
 )
-from dfmp2.interop.python import gradient_options, run_options
-from dfmp2.molecule.elements import atomic_number
+from dfmp2.interop.python import Told, gradient_options, python_words, run_options
+from dfmp2.molecule.foreign import from_qcschema, read_fields
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.text import printable
 from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import CUSTOM, METHODS, MP2, Options, make_options
@@ -41,6 +35,7 @@ from dfmp2.progress import Listener
 LOOSER: dict[str, Any] = {"frozen_core": str | int, "memory": str | int | None}  # what Options converts itself
 
 
+@python_words()
 def read_keywords(basis: object, method: object, keywords: Mapping[str, Any], refused: Mapping[str, str]) -> Options:
     """Options of a basis set, a method and keywords.
 
@@ -115,108 +110,6 @@ def read_method(text: object, *, scaled: bool) -> str:
             else f"os_scale and ss_scale belong to method {CUSTOM}, not to {name}: name it, or leave them out"
         )
     return MP2.name if name == CUSTOM else name
-
-
-# Fields of a molecule -> their JSON type; those below have no part in the energy.
-MOLECULE = {
-    **{"schema_name": str, "schema_version": int, "symbols": list, "geometry": list, "real": list, "name": str},
-    **{"atomic_numbers": list, "molecular_charge": float, "molecular_multiplicity": float, "fragments": list},
-    **{"fragment_charges": list, "fragment_multiplicities": list},
-    **dict.fromkeys(("masses", "mass_numbers", "atom_labels", "connectivity", "identifiers", "comment", "id"), object),
-    **dict.fromkeys(("extras", "provenance", "validated", "fix_com", "fix_orientation", "fix_symmetry"), object),
-}
-SCHEMAS = {("qcschema_molecule", 2), ("qcschema_molecule", 3), ("qc_schema_molecule", 2)}
-
-
-def read_molecule(document: Mapping[str, Any]) -> Molecule:
-    """The molecule of a QCSchema document of molecule version 2 or 3.
-
-    Raises
-    ------
-    InputError : a field is missing, unknown, of another type, or contradicts another one
-    """
-    given = _fields("molecule", document, MOLECULE)
-    name, version = given["schema_name"] or "qcschema_molecule", given["schema_version"] or 2
-    if (name, version) not in SCHEMAS:
-        raise InputError(f"molecule is {name!r} of schema_version {version!r}: expected qcschema_molecule, 2 or 3")
-    symbols = given["symbols"]
-    if not symbols or not all(isinstance(symbol, str) for symbol in symbols):
-        raise InputError("molecule.symbols: expected a list of element symbols")
-    ghost = [not real for real in _list(given, "real", len(symbols), bool) or [True] * len(symbols)]
-    numbers = _list(given, "atomic_numbers", len(symbols), int)
-    if numbers and numbers != [atomic_number(symbol) for symbol in symbols]:
-        raise InputError("molecule.atomic_numbers do not belong to molecule.symbols: leave them out, or correct them")
-    points = _geometry(given["geometry"], len(symbols))
-    charge, multiplicity = _state(given, ghost)
-    return Molecule(
-        symbols=tuple(symbols),
-        coordinates=points,
-        ghost=tuple(ghost),
-        charge=charge,
-        multiplicity=multiplicity,
-        name=printable(given["name"] or "molecule"),
-        source="QCSchema",
-    )
-
-
-def _geometry(given: Any, natom: int) -> Any:
-    """(natom, 3) bohr, from a flat list or from rows."""
-    try:
-        numbers = np.array(given)
-    except ValueError:  # rows of different lengths
-        numbers = np.empty(0)
-    if numbers.dtype.kind not in "if":
-        numbers = np.empty(0)
-    if numbers.shape not in ((3 * natom,), (natom, 3)):
-        raise InputError(
-            f"molecule.geometry has {numbers.size} numbers: expected {3 * natom} in bohr, x, y, z of {natom} atoms"
-        )
-    return np.array(numbers, dtype=np.float64).reshape(natom, 3)
-
-
-def _state(given: Mapping[str, Any], ghost: list[bool]) -> tuple[int, int]:
-    """Charge and multiplicity; fragments made of ghosts alone carry none."""
-    try:
-        fragments = [[int(atom) for atom in fragment] for fragment in given["fragments"] or ()]
-    except (TypeError, ValueError) as error:
-        raise InputError("molecule.fragments: expected lists of atom numbers, from 0") from error
-    if fragments and sorted(atom for fragment in fragments for atom in fragment) != list(range(len(ghost))):
-        raise InputError(f"molecule.fragments: expected each of the atoms 0 to {len(ghost) - 1} in exactly one of them")
-    real = [any(not ghost[atom] for atom in fragment) for fragment in fragments]
-    numbers = {}
-    for name, default in (("fragment_charges", 0), ("fragment_multiplicities", 1)):
-        listed = _list(given, name, len(fragments), int | float) or [default] * len(fragments)
-        numbers[name] = [_whole(name, value) for value, here in zip(listed, real, strict=True) if here]
-    total, spins = sum(numbers["fragment_charges"]), [m for m in numbers["fragment_multiplicities"] if m != 1]
-    charge, multiplicity = given["molecular_charge"], given["molecular_multiplicity"]
-    charge = total if charge is None else _whole("molecular_charge", charge)
-    if given["fragment_charges"] and charge != total:
-        raise InputError(f"molecule.molecular_charge is {charge}, its fragment_charges add up to {total}: correct one")
-    if multiplicity is not None:
-        return charge, _whole("molecular_multiplicity", multiplicity)
-    if len(spins) > 1:
-        raise InputError(
-            f"molecule.molecular_multiplicity was not given, and {len(spins)} fragments are open shells, which "
-            "couple in several ways: give it"
-        )
-    return charge, spins[0] if spins else 1
-
-
-def _list(given: Mapping[str, Any], name: str, length: int, kind: Any) -> list[Any] | None:
-    """A field with one value of a type for each atom or fragment, or None."""
-    value: list[Any] | None = given[name]
-    if value is None:
-        return None
-    if len(value) != length or not all(isinstance(x, kind) and (kind is bool) == isinstance(x, bool) for x in value):
-        raise InputError(f"molecule.{name}: expected a list of {length} values, one for each")
-    return value
-
-
-def _whole(name: str, value: float) -> int:
-    """A whole number that may be written as 1.0, as QCElemental does."""
-    if not float(value).is_integer():
-        raise InputError(f"molecule.{name} {value!r}: expected a whole number")
-    return int(value)
 
 
 OLD_NAME = "qc_schema_input"  # another spelling that version 1 allows
@@ -301,6 +194,7 @@ def schema_version(document: Any) -> int:
     return int(version)
 
 
+@python_words()
 def read_request(document: Any) -> Request:
     """Understand an AtomicInput completely, before anything is computed.
 
@@ -310,31 +204,32 @@ def read_request(document: Any) -> Request:
     """
     version = schema_version(document)
     if version == 1:
-        given = _fields("the input", document, {**ANYWHERE, **SPECIFICATION})
+        given = read_fields("the input", document, {**ANYWHERE, **SPECIFICATION})
         specification = given
     else:
-        given = _fields("the input", document, {**ANYWHERE, "specification": dict})
+        given = read_fields("the input", document, {**ANYWHERE, "specification": dict})
         types = {**SPECIFICATION, "program": str, "schema_name": object}
-        specification = _fields("specification", given["specification"] or {}, types)
+        specification = read_fields("specification", given["specification"] or {}, types)
     program = specification.get("program") or "dfmp2"
     if program.lower() != "dfmp2":
         raise InputError(f"specification.program is {program!r}, and this is dfmp2: send it there, or correct it")
     driver = specification["driver"]
     if driver not in DRIVERS:
         raise InputError(f"driver {driver!r}: expected one of {', '.join(DRIVERS)}")
-    model = _fields("model", specification["model"] or {}, {"method": object, "basis": str})
+    model = read_fields("model", specification["model"] or {}, {"method": object, "basis": str})
     if model["basis"] is None:
         raise InputError("model.basis was not given: expected the name of a basis set, such as cc-pvdz")
     keywords = dict(specification["keywords"] or {})
     field = read_field(keywords)
     options = read_keywords(model["basis"], model["method"], keywords, NO_KEYWORDS)
-    kept = _fields("protocols", specification["protocols"] or {}, PROTOCOL_FIELDS)["wavefunction"] or "none"
+    kept = read_fields("protocols", specification["protocols"] or {}, PROTOCOL_FIELDS)["wavefunction"] or "none"
     if kept not in PROTOCOLS:
         raise InputError(f"protocols.wavefunction {kept!r}: expected one of {', '.join(PROTOCOLS)}")
-    molecule = read_molecule(given["molecule"] or {}).in_field(field)
+    molecule = from_qcschema(given["molecule"] or {}).in_field(field)
     return Request(document, version, molecule, options, kept, driver)
 
 
+@python_words()
 def run(
     request: Request,
     *,
@@ -353,7 +248,7 @@ def run(
     ------
     Dfmp2Error : see `dfmp2.errors`; with the keyword `check`, also when PySCF's energy differs
     """
-    options = request.options
+    options, listener = request.options, Told(listener)
     for name, value, keyword in (("memory", memory, options.memory), ("threads", threads, options.threads)):
         if value is not None and keyword is not None:
             raise InputError(f"keywords.{name} was given, and {name} from outside as well: leave the keyword out")
@@ -422,27 +317,6 @@ def error_type(error: Exception) -> str:
     return next((name for kind, name in ERROR_TYPES if isinstance(error, kind)), "unknown_error")
 
 
-def _fields(place: str, given: Mapping[str, Any], types: Mapping[str, type]) -> dict[str, Any]:
-    """The fields of a JSON object, None for those that are missing or null.
-
-    Raises
-    ------
-    InputError : an unknown field, or one of another type
-    """
-    for name, value in given.items():
-        if value is None:
-            continue
-        if name not in types:
-            raise InputError(f"{place} has the unknown field {name!r}: expected {', '.join(sorted(types))}")
-        kind = types[name]
-        number = kind is float and isinstance(value, int) and not isinstance(value, bool)
-        if not isinstance(value, kind) and not number:
-            raise InputError(
-                f"{place}.{name} is a {JSON.get(type(value), type(value).__name__)}: expected a {JSON[kind]}"
-            )
-    return {name: given.get(name) for name in types}
-
-
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
@@ -453,6 +327,3 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number in JSON")
-
-
-JSON = {dict: "JSON object", list: "list", str: "string", bool: "boolean", int: "number", float: "number"}

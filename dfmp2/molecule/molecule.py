@@ -10,9 +10,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import operator
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -77,6 +79,87 @@ class Molecule:
                 raise InputError(
                     f"{clash}, less than 0.1: leave out the charges of its own atoms, or check their units"
                 )
+
+    def __repr__(self) -> str:
+        charges = "" if self.point_charges is None else f", {len(self.point_charges)} point charges"
+        return f"Molecule({self.name}: {self.formula}, charge {self.charge}, multiplicity {self.multiplicity}{charges})"
+
+    # The readers stand above this module, of which they make values: they are loaded by name.
+
+    @classmethod
+    def from_xyz(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        units: str = "angstrom",
+        charge: int | None = None,
+        multiplicity: int | None = None,
+    ) -> Molecule:
+        """The molecule of an xyz file (`dfmp2.molecule.xyz.read_xyz`).
+
+        Parameters
+        ----------
+        units : of the coordinates in the file, "angstrom" or "bohr"
+        charge, multiplicity : win over the comment line when given
+
+        Raises
+        ------
+        InputError : the file cannot be read, or is not the xyz file of one molecule; it names file and line
+        """
+        found: Molecule = _reader("xyz").read_xyz(path, units=units, charge=charge, multiplicity=multiplicity).molecule
+        return found
+
+    @classmethod
+    def from_string(
+        cls, text: str, *, units: str = "angstrom", charge: int | None = None, multiplicity: int | None = None
+    ) -> Molecule:
+        """The molecule of a text: that of an xyz file, or its atoms alone, as in "O 0 0 0; H 0 0 0.96; H 0.93 0 -0.24".
+
+        Parameters are those of `from_xyz`.
+
+        Raises
+        ------
+        InputError : it names the line
+        """
+        found: Molecule = _reader("xyz").parse_text(text, units=units, charge=charge, multiplicity=multiplicity)
+        return found
+
+    @classmethod
+    def from_ase(cls, atoms: Any, *, charge: int | None = None, multiplicity: int | None = None) -> Molecule:
+        """The molecule of `ase.Atoms`.
+
+        Parameters
+        ----------
+        charge, multiplicity : None for the sum of the initial charges, and 1 plus that of the initial magnetic moments
+
+        Raises
+        ------
+        InputError : periodic atoms, or sums that are no whole numbers
+        """
+        found: Molecule = _reader("foreign").from_ase(atoms, charge, multiplicity)
+        return found
+
+    @classmethod
+    def from_pyscf(cls, mole: Any) -> Molecule:
+        """The molecule of a PySCF Mole that is built: atoms, ghosts, charge and spin; its basis is not taken.
+
+        Raises
+        ------
+        InputError : another object, a cell, a Mole that is not built, or nuclei of finite size
+        """
+        found: Molecule = _reader("foreign").from_pyscf(mole)
+        return found
+
+    @classmethod
+    def from_qcschema(cls, document: Any) -> Molecule:
+        """The molecule of a QCSchema document (version 2 or 3), or of a QCElemental molecule, in bohr.
+
+        Raises
+        ------
+        InputError : a field is missing, unknown, of another type, or contradicts another one
+        """
+        found: Molecule = _reader("foreign").from_qcschema(document)
+        return found
 
     @property
     def natom(self) -> int:
@@ -211,6 +294,10 @@ def _nuclei(molecule: Molecule, ecp_electrons: Mapping[str, int]) -> tuple[NDArr
     real = ~np.array(molecule.ghost)
     replaced = np.array([ecp_electrons.get(symbol, 0) for symbol in molecule.symbols])
     return molecule.coordinates[real], (molecule.numbers - replaced)[real].astype(np.float64)
+
+
+def _reader(module: str) -> Any:
+    return import_module(f"dfmp2.molecule.{module}")
 
 
 def _whole(name: str, value: Any) -> int:

@@ -114,7 +114,7 @@ def parse_xyz(
         if multiplicity_from == "default" and "spin" in pairs:
             raise InputError(
                 f"spin={pairs['spin'][0][:20]!a} is ambiguous (S, 2S or 2S + 1): write multiplicity= instead, "
-                "or pass --multiplicity",
+                "or pass the multiplicity as an option",
                 line=2,
             )
         atoms = [_read_atom(line, number, columns, UNITS[units]) for number, line in enumerate(lines[2:], start=3)]
@@ -124,6 +124,33 @@ def parse_xyz(
     except InputError as error:
         raise InputError(str(error), file=file, line=error.line) from error
     return XyzFile(molecule, charge_from, multiplicity_from)
+
+
+def parse_text(
+    text: str, *, units: str = "angstrom", charge: int | None = None, multiplicity: int | None = None
+) -> Molecule:
+    """Molecule from a text: that of an xyz file, or atoms alone with line ends or semicolons between them.
+
+    Parameters are those of `read_xyz`.
+
+    Raises
+    ------
+    InputError : it names the line; those of atoms alone count from 1
+    """
+    given: dict[str, Any] = {"file": "text", "units": units, "charge": charge, "multiplicity": multiplicity}
+    if not isinstance(text, str):
+        raise InputError(f"the molecule is a {type(text).__name__}: expected text, as in 'O 0 0 0; H 0 0 0.96'")
+    atoms = [line for line in re.split("[;\n]", _unix_lines(text)) if line.strip()]
+    if not atoms or len(atoms[0].split()) < 2:
+        return replace(parse_xyz(text, **given).molecule, name="molecule", source="python")
+    try:
+        found = parse_xyz("\n".join([str(len(atoms)), "", *atoms]), **given).molecule
+    except InputError as error:
+        if error.line is None:
+            raise
+        said = str(error).removeprefix(f"text, line {error.line}: ")
+        raise InputError(said, file="text", line=max(1, error.line - 2)) from error
+    return replace(found, name="molecule", source="python", text=text)
 
 
 def write_xyz(molecule: Molecule) -> str:
@@ -231,7 +258,7 @@ def _require_no_other_state(comment: str, charge: int, multiplicity: int) -> Non
     if found and (int(found[1]), int(found[2])) != (charge, multiplicity):
         raise InputError(
             f"{_show(comment.strip())} looks like charge and multiplicity, which are taken by name only: write "
-            f"charge={int(found[1])} multiplicity={int(found[2])}, or pass --charge and --multiplicity",
+            f"charge={int(found[1])} multiplicity={int(found[2])}, or pass both as options",
             line=2,
         )
 

@@ -555,6 +555,29 @@ class MP2Result:
         """The object `dfmp2 run --json` prints; energies in hartree."""
         return to_dict(self)
 
+    def to_dataframe(self) -> Any:
+        """Its key numbers as a pandas DataFrame of one row; units are in `attrs["units"]`.
+
+        Raises
+        ------
+        InputError : pandas is not installed
+        """
+        from dfmp2.host.deferred import named
+
+        return named("dfmp2.output.table:result_frame")(self)
+
+    def __repr__(self) -> str:
+        title = self.options.correlation.title
+        return (
+            f"MP2Result({level(self)}, E({title}, total) = {self.total_energy:.10f} Eh, "
+            f"E(corr) = {self.correlation_energy:.10f} Eh)"
+        )
+
+    def __str__(self) -> str:
+        from dfmp2.host.deferred import named
+
+        return str(named("dfmp2.output.text:report")(self)).rstrip("\n")
+
     def _repr_html_(self) -> str:
         return to_html(self)
 
@@ -707,6 +730,11 @@ def fitting_error(basis: BasisSet | None, molecule: Molecule) -> dict[str, Any] 
     return {"sum": basis.error_of(molecule.real_symbols), "elements": dict(basis.errors)}
 
 
+def level(result: MP2Result) -> str:
+    """Formula, method and basis, e.g. "H2O: DF-MP2/cc-pvdz"."""
+    return f"{result.molecule.formula}: DF-{result.options.correlation.title}/{result.orbital_basis.name}"
+
+
 def to_html(result: MP2Result) -> str:
     """A table of the energies of the method, for notebooks."""
     title = result.options.correlation.title
@@ -717,8 +745,7 @@ def to_html(result: MP2Result) -> str:
         (f"E({title} correlation)", result.correlation_energy),
         (f"E({title} total)", result.total_energy),
     ]
-    level = f"DF-{title}/{result.orbital_basis.name}"
-    caption = f"{result.molecule.formula}: {level} on {result.backend}, {result.precision}"
+    caption = f"{level(result)} on {result.backend}, {result.precision}"
     body = "".join(
         f"<tr><td>{name}</td><td style='text-align:right'>{value:.10f}</td><td>E<sub>h</sub></td></tr>"
         for name, value in rows

@@ -254,7 +254,10 @@ def _require_known(group: h5py.Group, path: str | Path) -> None:
         )
     version, status = read_attribute(group, "dfmp2_schema_version"), read_attribute(group, "status")
     if "dfmp2_study_version" in group.attrs:
-        raise ResultFileError(f"{path}: a study with several results: dfmp2 show prints it, and with --run NAME one")
+        raise ResultFileError(
+            f"{path}: a study with several results: dfmp2 show prints it, and with --run NAME one; dfmp2.read_study "
+            "reads it"
+        )
     if PREPARED in group.attrs:
         raise ResultFileError(f"{path}: prepared, without energies yet: dfmp2 energy --from {path} computes them")
     if version is None:

@@ -24,6 +24,7 @@ import h5py
 import numpy as np
 
 from dfmp2.errors import ResultFileError
+from dfmp2.host.deferred import named
 from dfmp2.host.files import write_atomically
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
@@ -38,6 +39,10 @@ STUDY_VERSION = 1
 TABLE_VERSION = 1
 MOST_RUNS = 500
 MOST_OBJECTS = 300 * MOST_RUNS + 1000  # a result has about 200 groups and datasets
+FOREMOST = (  # what a study is made for, in one line
+    *("cp_corrected_interaction_energy_kj_per_mol", "cbs_total_energy", "minimum_quartic", "minimum_parabola"),
+    *("optimized_total_energy", "zero_point_energy"),
+)
 KINDS = ("interaction", "cbs", "scan", "optimization", "frequencies")
 
 
@@ -87,6 +92,22 @@ class Study:
     command: str = ""
     created: str = ""
     arrays: Mapping[str, Item] = field(default_factory=dict)
+
+    def to_dataframe(self) -> Any:
+        """Its table as a pandas DataFrame, of its values where it has no table; units are in `attrs["units"]`.
+
+        Raises
+        ------
+        InputError : pandas is not installed
+        """
+        return named("dfmp2.output.table:study_frame")(self)
+
+    def __repr__(self) -> str:
+        said = next((f", {name} = {self.values[name].value:.10g}" for name in FOREMOST if name in self.values), "")
+        return f"Study({self.title}: {self.status}, {len(self.runs)} runs{said})"
+
+    def __str__(self) -> str:
+        return str(named("dfmp2.output.text:study_report")(self)).rstrip("\n")
 
     @property
     def last(self) -> Molecule:

@@ -1,4 +1,4 @@
-"""A table of several results: their key numbers in a row each, written as HDF5, CSV or JSON."""
+"""Tables of several results: their key numbers in a row each, written as HDF5, CSV or JSON, or as pandas has them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from dfmp2.errors import InputError
 from dfmp2.host.files import write_atomically
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.hdf5 import printed
-from dfmp2.output.study import Column, write_table
+from dfmp2.output.study import Column, Study, Value, write_table
 
 NUMBERS: dict[str, tuple[str, str | None]] = {  # attribute of a result, unit (None for text)
     "formula": ("molecule.formula", None),
@@ -43,6 +44,46 @@ def numbers_of(result: MP2Result) -> dict[str, Any]:
     found = {name: attrgetter(attribute)(result) for name, (attribute, _) in NUMBERS.items()}
     found["warnings"] = len(found["warnings"])
     return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in found.items()}
+
+
+def result_frame(result: MP2Result) -> Any:
+    """The key numbers of a result as a pandas DataFrame of one row, whose index is the name of the molecule.
+
+    Raises
+    ------
+    InputError : pandas is not installed
+    """
+    return frame({name: [value] for name, value in numbers_of(result).items()}, UNITS, [result.molecule.name])
+
+
+def study_frame(study: Study) -> Any:
+    """The table of a study as a pandas DataFrame, of its values where it has no table; units in `attrs["units"]`.
+
+    Raises
+    ------
+    InputError : pandas is not installed
+    """
+    if study.table:
+        units = {name: column.units for name, column in study.table.items()}
+        return frame({name: list(column.values) for name, column in study.table.items()}, units)
+    columns = {part: [getattr(value, part) for value in study.values.values()] for part in Value._fields}
+    return frame(columns, {}, list(study.values))
+
+
+def frame(columns: Mapping[str, Sequence[Any]], units: Mapping[str, str], index: Sequence[str] | None = None) -> Any:
+    """A pandas DataFrame; the units of its columns, where they have one, are in `attrs["units"]`.
+
+    Raises
+    ------
+    InputError : pandas is not installed
+    """
+    try:
+        import pandas
+    except ImportError as absent:
+        raise InputError(f"a DataFrame needs pandas, which is not installed ({absent}): pip install pandas") from absent
+    found = pandas.DataFrame(dict(columns), index=index)
+    found.attrs["units"] = {name: units[name] for name in columns if units.get(name)}
+    return found
 
 
 def to_json(value: Any) -> str:

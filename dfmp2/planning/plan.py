@@ -143,6 +143,23 @@ class Outlook:
     change: str
     trainium: tuple[Prediction, ...] | None
 
+    def to_dict(self) -> dict[str, Any]:
+        """The object `dfmp2 plan --json` prints: bytes, operations, seconds."""
+        from dfmp2.host.deferred import named
+
+        found: dict[str, Any] = named("dfmp2.output.plan:to_dict")(self)
+        return found
+
+    def __repr__(self) -> str:
+        peak, seconds = format_bytes(self.plan.predicted_peak), self.plan.timings.total
+        verdict = f"does not fit: {self.change}" if self.change else "fits"
+        return f"Outlook({self.system.molecule.formula}: {peak}, {seconds:.2g} s, {verdict})"
+
+    def __str__(self) -> str:
+        from dfmp2.host.deferred import named
+
+        return str(named("dfmp2.output.plan:to_text")(self)).rstrip("\n")
+
 
 NOTHING = memory.Stage(0, 0, 0)
 NO_SCF: dict[str, Any] = {"scf_in_core": 0, "scf_fit": None, "scf_read": None, "scf_disk": 0}

@@ -15,6 +15,7 @@ import numpy as np
 
 from dfmp2.errors import ConvergenceError, InputError
 from dfmp2.molecule.basis import BasisSet, ElementBasis
+from dfmp2.molecule.foreign import from_pyscf
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
 from dfmp2.scf import hamiltonian
@@ -77,16 +78,7 @@ def adopt(mf: Any) -> Adopted:
         if not mf.converged:
             raise ConvergenceError("the mean field is not converged: run it to convergence first (conv_tol=1e-10)")
         _require_whole_occupations(mf, kind)
-        molecule = Molecule(
-            symbols=tuple(mole.atom_pure_symbol(i).removeprefix("GHOST-").removeprefix("X-") for i in range(mole.natm)),
-            coordinates=np.asarray(mole.atom_coords(unit="Bohr")),
-            ghost=tuple(bool(gto.is_ghost_atom(mole.atom_symbol(i))) for i in range(mole.natm)),
-            charge=int(mole.charge),
-            multiplicity=int(mole.spin) + 1,
-            name="molecule",
-            source="python: PySCF mean field",
-            point_charges=_point_charges(mf),
-        )
+        molecule = from_pyscf(mole, "python: PySCF mean field").in_field(_point_charges(mf))
         orbital = _basis("orbital", mole, mole.basis, mole._ecp)
         jk = None
         if fitting:
@@ -162,7 +154,10 @@ def _kind(mf: Any, scf: Any) -> str:
             return "uhf"
         if isinstance(mf, scf.hf.RHF):
             return "rhf"
-    raise InputError(f"the mean field is a {type(mf).__name__}: expected a PySCF RHF or UHF (not ROHF, not Kohn-Sham)")
+    name = type(mf).__name__
+    if type(mf).__module__.startswith("gpu4pyscf."):
+        raise InputError(f"the mean field is a {name} of GPU4PySCF: pass mf.to_cpu(), an RHF or UHF of PySCF")
+    raise InputError(f"the mean field is a {name}: expected a PySCF RHF or UHF (not ROHF, not Kohn-Sham)")
 
 
 def _beyond(name: str, what: str) -> InputError:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -86,7 +87,13 @@ class Coordinate:
 
 
 def make_coordinate(
-    kind: str, atoms: str, values: str, molecule: Molecule, *, units: str = "angstrom", moving: str | None = None
+    kind: str,
+    atoms: str,
+    values: str | Sequence[float],
+    molecule: Molecule,
+    *,
+    units: str = "angstrom",
+    moving: str | None = None,
 ) -> Coordinate:
     """A coordinate from the options of the command line.
 
@@ -94,7 +101,7 @@ def make_coordinate(
     ----------
     kind : "bond", "angle" or "dihedral"
     atoms : numbers from 1 with commas between them
-    values : FROM:TO:POINTS, both ends included
+    values : FROM:TO:POINTS, both ends included, or a list
     units : of a bond length
     moving : ranges of atoms that move, such as 4-6+8; None for the side of the last atom
 
@@ -102,6 +109,8 @@ def make_coordinate(
     ------
     InputError : atoms that do not exist or are named twice, a range that is none, a ring, a linear angle
     """
+    if kind not in ATOMS:
+        raise InputError(f"coordinate {kind!r}: expected one of {', '.join(ATOMS)}")
     option = f"--{kind}"
     words = [word.strip() for word in atoms.split(",")]
     if len(words) != ATOMS[kind] or not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
@@ -123,13 +132,20 @@ def make_coordinate(
     return found
 
 
-def _values(option: str, kind: str, text: str) -> tuple[float, ...]:
+def _values(option: str, kind: str, given: str | Sequence[float]) -> tuple[float, ...]:
+    text = given if isinstance(given, str) else ""
     match = _RANGE.fullmatch(text)
-    if match is None or not FEWEST <= int(match[3]) <= MOST:
-        raise InputError(
-            f"{option} {text[:60]!r}: expected FROM:TO:POINTS with {FEWEST} to {MOST} points, such as 0.8:1.2:9"
-        )
-    start, end, count = float(match[1]), float(match[2]), int(match[3])
+    count = int(match[3]) if match else 0 if text else len(given)
+    if not FEWEST <= count <= MOST:
+        shown = repr(text[:60]) if text else f"of {count} values"
+        raise InputError(f"{option} {shown}: expected FROM:TO:POINTS with {FEWEST} to {MOST} points, such as 0.8:1.2:9")
+    if match:
+        start, end = float(match[1]), float(match[2])
+        # As many digits as were typed, so that 0.1 steps are printed as such.
+        values = tuple(round(start + (end - start) * step / (count - 1), 12) for step in range(count))
+    else:
+        values = tuple(float(value) for value in given)
+        start, end = min(values), max(values)
     low, high = sorted((start, end))
     sound, expected = {
         "bond": (low > 0, "lengths above zero"),
@@ -138,9 +154,8 @@ def _values(option: str, kind: str, text: str) -> tuple[float, ...]:
     }[kind]
     if low == high or not sound:
         why = "there is nothing to scan: give two different values" if low == high else f"expected {expected}"
-        raise InputError(f"{option} {text}: from {start:g} to {end:g}: {why}")
-    # As many digits as were typed, so that 0.1 steps are printed as such.
-    return tuple(round(start + (end - start) * step / (count - 1), 12) for step in range(count))
+        raise InputError(f"{option} {text}{': ' * bool(text)}from {start:g} to {end:g}: {why}")
+    return values
 
 
 def _side(kind: str, place: tuple[int, ...], molecule: Molecule) -> tuple[int, ...]:

@@ -1,0 +1,376 @@
+"""Studies and batches for Python, as `interop.python` offers single calculations: what `import dfmp2` has besides."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from dfmp2.errors import InputError
+from dfmp2.interop.python import (
+    MoleculeLike,
+    NoKeywords,
+    Told,
+    offered,
+    options_among,
+    question,
+    read_molecule,
+)
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.xyz import read_frames, read_point_charges
+from dfmp2.options import Keywords, MoleculeKeywords, Options, make_options
+from dfmp2.output import hdf5
+from dfmp2.progress import Listener
+
+if TYPE_CHECKING:
+    from dfmp2.execution.batch import BatchResult
+    from dfmp2.output.study import Study
+
+
+class StudyKeywords(MoleculeKeywords, Keywords, total=False):
+    """Of several calculations that go into one file."""
+
+    output: str | os.PathLike[str] | None
+    overwrite: bool
+    resume: bool
+    listener: Listener | None
+
+
+@offered(StudyKeywords)
+def optimize(
+    molecule: MoleculeLike,
+    basis: str,
+    *,
+    freeze: Sequence[tuple[str, str]] = (),
+    fixed: Sequence[tuple[str, str, float]] = (),
+    constraints: str = "",
+    convergence: str = "GAU",
+    max_steps: int = 100,
+    transition_state: bool = False,
+    **options: Unpack[StudyKeywords],
+) -> Study:
+    """The geometry of a minimum or a transition state; what is not listed is as of `run`.
+
+    Parameters
+    ----------
+    freeze : what stays, as ("bond", "1,2"), ("xyz", "1-3"); atoms count from 1
+    fixed : what is brought to a value, as ("angle", "2,1,3", 90.0); degrees, lengths in angstrom or in `units`
+    constraints : text of a constraints file of geomeTRIC
+    convergence : one of `dfmp2.studies.optimize.PRESETS`
+    max_steps : after the first geometry
+    transition_state : look for a saddle point of first order
+    output : file that all steps go to, None for none
+    overwrite, resume : replace that file, or go on from it
+
+    Returns
+    -------
+    Study; `study.arrays["final_geometry"].value` is (natom, 3) in bohr, `study.runs` has a result per step
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do; not converged is
+        `dfmp2.Unfinished`, whose `study` holds the steps
+
+    Examples
+    --------
+    >>> study = dfmp2.optimize("inputs/h2o.xyz", basis="cc-pvdz")               # doctest: +SKIP
+    >>> study.values["optimized_total_energy"].value                            # doctest: +SKIP
+    """
+    from dfmp2.studies.optimize import Constraints, Search, optimize_geometry
+
+    values = [(kind, atoms, str(value)) for kind, atoms, value in fixed]
+    kept = Constraints(tuple(freeze), values, constraints, options.get("units") or "angstrom")
+    search = Search(kept, convergence, max_steps, transition_state)
+    found, chosen = question(molecule, basis, options)
+    start = hdf5.start_of(chosen)
+    return optimize_geometry(found, chosen, search, start=start, **_kept(options, "dfmp2.optimize"))
+
+
+@offered(StudyKeywords)
+def frequencies(
+    molecule: MoleculeLike,
+    basis: str,
+    *,
+    temperature: float = 298.15,
+    pressure: float = 101325.0,
+    symmetry_number: int | None = None,
+    displacement: float = 0.005,
+    allow_gradient: bool = False,
+    **options: Unpack[StudyKeywords],
+) -> Study:
+    """Harmonic frequencies, infrared intensities and thermochemistry; what is not listed is as of `run`.
+
+    Parameters
+    ----------
+    temperature, pressure : of the gas, K and Pa
+    symmetry_number : rotations that put the molecule onto itself, None to count them
+    displacement : of each coordinate, bohr
+    allow_gradient : go on at a geometry that is no stationary point
+    output, overwrite, resume : as of `optimize`
+
+    Returns
+    -------
+    Study; `study.table["wavenumber"].values` are in cm^-1, imaginary ones negative
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do
+
+    Examples
+    --------
+    >>> geometry = dfmp2.optimize("inputs/h2o.xyz", basis="cc-pvdz").last       # doctest: +SKIP
+    >>> dfmp2.frequencies(geometry, basis="cc-pvdz").table["wavenumber"].values # doctest: +SKIP
+    """
+    from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
+
+    conditions = Conditions(temperature, pressure, symmetry_number, displacement, allow_gradient)
+    found, chosen = question(molecule, basis, options)
+    start = hdf5.start_of(chosen)
+    return harmonic_frequencies(found, chosen, conditions, start=start, **_kept(options, "dfmp2.frequencies"))
+
+
+@offered(StudyKeywords)
+def interaction(
+    molecule: MoleculeLike,
+    basis: str,
+    fragments: str | Sequence[Sequence[int]],
+    *,
+    charges: Sequence[int] | str | None = None,
+    multiplicities: Sequence[int] | str | None = None,
+    **options: Unpack[StudyKeywords],
+) -> Study:
+    """Interaction energy of fragments, counterpoise-corrected and not; what is not listed is as of `run`.
+
+    Parameters
+    ----------
+    fragments : atoms of each, from 1: "1-5,6-10", or [[1, 2, 3], [4, 5, 6]]
+    charges, multiplicities : of each fragment; None for 0 and 1
+    output, overwrite, resume : as of `optimize`
+
+    Returns
+    -------
+    Study; its values are listed at `dfmp2.studies.interaction.interaction_energy`
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do
+
+    Examples
+    --------
+    >>> study = dfmp2.interaction("inputs/formic-acid-dimer.xyz", "cc-pvdz", "1-5,6-10")   # doctest: +SKIP
+    >>> study.values["cp_corrected_interaction_energy"].value                              # doctest: +SKIP
+    """
+    from dfmp2.studies.interaction import interaction_energy
+
+    found, chosen = question(molecule, basis, options)
+    parts = fragments if isinstance(fragments, str) else ",".join("+".join(map(str, part)) for part in fragments)
+    states: dict[str, Any] = {"charges": _listed(charges), "multiplicities": _listed(multiplicities)}
+    return interaction_energy(found, parts, chosen, **states, **_kept(options, "dfmp2.interaction"))
+
+
+def _listed(given: Sequence[int] | str | None) -> str | None:
+    return given if given is None or isinstance(given, str) else ",".join(map(str, given))
+
+
+@offered(StudyKeywords)
+def cbs(
+    molecule: MoleculeLike,
+    basis: str,
+    *,
+    scf_formula: str = "largest",
+    correlation_formula: str | None = None,
+    **options: Unpack[StudyKeywords],
+) -> Study:
+    """Energy at the basis set limit, from runs in two basis sets; what is not listed is as of `run`.
+
+    Parameters
+    ----------
+    basis : a pair of neighbours in brackets, such as "cc-pv[tq]z"
+    scf_formula, correlation_formula : names of formulas, see `dfmp2.mp2.extrapolation`; None is X^-3, for def2 its own
+        exponent
+    output, overwrite, resume : as of `optimize`
+
+    Returns
+    -------
+    Study; its values are listed at `dfmp2.studies.cbs.basis_set_limit`
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do
+
+    Examples
+    --------
+    >>> dfmp2.cbs("inputs/h2o.xyz", "cc-pv[tq]z").values["cbs_total_energy"].value          # doctest: +SKIP
+    """
+    from dfmp2.studies.cbs import basis_set_limit
+
+    found, chosen = question(molecule, basis, options)
+    formulas: dict[str, Any] = {"scf": scf_formula, "correlation": correlation_formula}
+    return basis_set_limit(found, chosen, **formulas, **_kept(options, "dfmp2.cbs"))
+
+
+@offered(StudyKeywords)
+def scan(
+    molecule: MoleculeLike | Sequence[MoleculeLike],
+    basis: str,
+    coordinate: tuple[str, str, str | Sequence[float]] | None = None,
+    *,
+    moving: str | None = None,
+    chained: bool = True,
+    **options: Unpack[StudyKeywords],
+) -> Study:
+    """Energies along a coordinate, or of several geometries of one molecule; what is not listed is as of `run`.
+
+    Parameters
+    ----------
+    molecule : without a coordinate the path of an xyz file of several frames, or a list of molecules
+    coordinate : as ("bond", "1,2", "0.8:1.2:9") or ("angle", "2,1,3", [95, 100, 105]): kind (bond, angle or dihedral),
+        atoms from 1, values in angstrom (or in `units`) or degrees, FROM:TO:POINTS or a list
+    moving : atoms that move, such as "4-6+8"; None for the side of the last atom
+    chained : start every SCF from the orbitals of the point before
+    output, overwrite, resume : as of `optimize`
+
+    Returns
+    -------
+    Study; its table has a row for each point, NaN and the exit code of its error for one that failed, which is also a
+    warning; its values hold the minimum
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : the calculation would be refused for the first point already
+
+    Examples
+    --------
+    >>> study = dfmp2.scan("inputs/h2o.xyz", "cc-pvdz", ("bond", "1,2", "0.90:1.02:7"))     # doctest: +SKIP
+    >>> study.to_dataframe()                                                                # doctest: +SKIP
+    """
+    from dfmp2.studies.coordinate import make_coordinate
+    from dfmp2.studies.scan import along, over_frames, scan_energies
+
+    chosen, units = make_options(**options_among(options), basis=basis), options.get("units") or "angstrom"
+    if coordinate is None:
+        if moving is not None:
+            raise InputError("moving belongs to a coordinate: name one, as in coordinate=('bond', '1,2', '0.8:1.2:9')")
+        frames = _frames(molecule, options)
+        if len(frames) < 2:
+            raise InputError("one geometry: name a coordinate, as in ('bond', '1,2', '0.8:1.2:9'), or give several")
+        asked = over_frames(frames, chosen, chained=chained)
+    else:
+        whole = read_molecule(molecule, options)
+        found = make_coordinate(*coordinate, whole, units=units, moving=moving)
+        asked = along(whole, found, chosen, chained=chained)
+    return scan_energies(asked, start=hdf5.start_of(chosen), **_kept(options, "dfmp2.scan"))
+
+
+def _frames(given: Any, said: Mapping[str, Any]) -> list[Molecule]:
+    """The geometries of a scan without a coordinate."""
+    if not isinstance(given, str | os.PathLike):
+        many = isinstance(given, Sequence)
+        return [read_molecule(one, said) for one in (given if many else [given])]
+    field = read_point_charges(said.get("point_charges"), said.get("point_charge_units", "angstrom"))
+    state = {name: said.get(name) for name in ("charge", "multiplicity")}
+    frames = read_frames(Path(given), units=said.get("units") or "angstrom", **state)
+    return [frame.in_field(field) for frame in frames]
+
+
+def _kept(given: Mapping[str, Any], command: str) -> dict[str, Any]:
+    """Keeper, listener and command of a study, from the keywords that all studies take."""
+    from dfmp2.studies.runs import Keeper
+
+    output, resume = given.get("output"), given.get("resume", False)
+    if output is None and resume:
+        raise InputError("resume=True needs output=FILE: the file of the study that is to go on")
+    keeper = Keeper(None if output is None else Path(output), overwrite=given.get("overwrite", False), resume=resume)
+    return {"keeper": keeper, "listener": Told(given.get("listener")), "command": command}
+
+
+@offered(NoKeywords)
+def read_study(path: str | os.PathLike[str]) -> Study:
+    """A stored study with all its runs.
+
+    Raises
+    ------
+    InputError : no such file
+    ResultFileError : not a study, damaged, or of an unknown version
+    """
+    from dfmp2.output.study import read_study as stored
+
+    return stored(Path(path))
+
+
+@offered(Keywords)
+def batch(
+    molecules: str | os.PathLike[str] | Sequence[MoleculeLike] | Mapping[str, MoleculeLike],
+    basis: str | None = None,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    workers: int = 1,
+    chained: bool = False,
+    listener: Listener | None = None,
+    **options: Unpack[Keywords],
+) -> BatchResult:
+    """Many molecules in processes of this host, isolated from each other; what is complete is not computed again.
+
+    Parameters
+    ----------
+    molecules : a manifest (.toml), or molecules as of `run`: a list, or by the names of their results. Those that are
+        no files are written to OUTPUT/molecules
+    basis, options : of all of them; a manifest has its own, and takes memory, threads and scratch alone
+    output : folder of the results, None for that of a manifest
+    workers : processes; `memory` is shared by all of them, `threads` are those of each
+    chained : start each SCF from the orbitals of the item before, where it has the same atoms
+    listener : hears of each item, of one that failed as a warning
+
+    Returns
+    -------
+    BatchResult: `result["NAME"]` reads a result, `to_dataframe` has a row for each item, `failed` those that failed
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : before anything is computed; the failure of an item is in its row
+
+    Examples
+    --------
+    >>> found = dfmp2.batch(["a.xyz", "b.xyz"], "cc-pvdz", "results", workers=2)            # doctest: +SKIP
+    >>> found["a"].mp2_total_energy                                                         # doctest: +SKIP
+    """
+    from dfmp2.execution.batch import compute_batch
+    from dfmp2.execution.manifest import make_batch, read_manifest
+
+    given: dict[str, Any] = {**options} if basis is None else {**options, "basis": basis}
+    if isinstance(molecules, str | os.PathLike):
+        foreign = sorted(set(given) - {"memory", "threads", "scratch"})
+        if foreign:
+            raise InputError(f"{foreign[0]} beside a manifest: write it into {os.fspath(molecules)}")
+        found = read_manifest(Path(molecules), output=None if output is None else Path(output))
+    else:
+        if output is None:
+            raise InputError("output was not given: name the folder of the results")
+        make_options(**given)  # before a file is written
+        files = _files(molecules, Path(output) / "molecules")
+        found = make_batch(files, given, Path(output))
+    machine = {name: given[name] for name in ("memory", "threads", "scratch") if given.get(name) is not None}
+    return compute_batch(found, workers, Options("-", **machine), Told(listener), chained=chained)
+
+
+def _files(molecules: Any, folder: Path) -> list[str]:
+    """The xyz file of each molecule, written where it has none."""
+    from dfmp2.execution.manifest import slug
+    from dfmp2.host.files import write_atomically
+    from dfmp2.molecule.xyz import write_xyz
+
+    names = list(molecules) if isinstance(molecules, Mapping) else [None] * len(molecules)
+    files: list[str] = []
+    for name, given in zip(names, molecules.values() if isinstance(molecules, Mapping) else molecules, strict=True):
+        if name is None and isinstance(given, str | os.PathLike):
+            files.append(os.fspath(given))
+            continue
+        molecule = read_molecule(given, {})
+        if molecule.point_charges is not None:
+            raise InputError(f"{molecule!r}: an xyz file holds no point charges: name them in a manifest")
+        path = folder / f"{slug(name or f'{molecule.name}-{len(files) + 1}')}.xyz"
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, write_xyz(molecule).encode(), overwrite=True)
+        files.append(str(path))
+    return files

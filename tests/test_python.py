@@ -1,0 +1,419 @@
+"""The Python interface: typed keywords, molecules of all kinds, messages in its words, results that print."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pytest
+from pyscf import gto
+
+import dfmp2
+from dfmp2.errors import InputError
+from dfmp2.interop.studies import StudyKeywords
+from dfmp2.options import CUSTOM, METHODS, Keywords, MoleculeKeywords, Options, in_python
+from dfmp2.output.text import report, study_report
+from tests.conftest import MOLECULES
+
+ROOT = Path(__file__).parent.parent
+WATER = "O 0 0 0.1173; H 0 0.7572 -0.4692; H 0 -0.7572 -0.4692"
+HELIUMS = "He 0 0 0; He 0 0 2.9"
+SMALL: dict[str, Any] = {"threads": 1, "precision": "fp64"}
+
+
+@pytest.fixture(scope="module")
+def result() -> dfmp2.MP2Result:
+    return dfmp2.run(dfmp2.Molecule.from_string(WATER), "sto-3g", **SMALL)
+
+
+# --- keywords -------------------------------------------------------------------------------------------------------
+
+
+def test_keywords_are_the_fields_of_options() -> None:
+    """Whoever adds an option adds its type to the part of `Keywords` that it belongs to."""
+    hints = get_type_hints(Keywords)
+    assert set(hints) == {field.name for field in fields(Options)} - {"basis"}
+    for field in fields(Options):
+        if field.name == "basis":
+            continue
+        literals = next((get_args(part) for part in (hints[field.name], *get_args(hints[field.name]))
+                         if get_origin(part) is Literal), ())  # fmt: skip
+        allowed = field.metadata["choices"]
+        if field.name not in ("backend", "frozen_core"):
+            assert literals == allowed
+        kinds = {kind for kind in (bool, int, float) if kind in (hints[field.name], *get_args(hints[field.name]))}
+        expected = {"bool": bool, "int": int, "float": float}.get(str(field.type).partition(" ")[0])
+        if field.name != "frozen_core":
+            assert kinds == ({expected} if expected else set()), field.name
+        assert ("None" in str(field.type)) is (type(None) in get_args(hints[field.name])), field.name
+
+
+def test_names_of_backends_and_cores_are_the_types() -> None:
+    from dfmp2.backends.registry import names
+
+    hints, cores = get_type_hints(Keywords), next(f for f in fields(Options) if f.name == "frozen_core")
+    assert list(get_args(hints["backend"])) == names()
+    (dialects,) = (get_args(part) for part in get_args(hints["frozen_core"]) if get_origin(part) is Literal)
+    assert {*dialects, "N"} == set(cores.metadata["metavar"].split("|"))
+    assert CUSTOM not in get_args(hints["method"]) and set(get_args(hints["method"])) == set(METHODS)
+
+
+def test_mypy_finds_the_mistakes_of_a_user() -> None:
+    pytest.importorskip("mypy")
+    script = Path("tests/data/user_script.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", str(script)], cwd=ROOT, capture_output=True, text=True
+    )
+    wrong = [n for n, line in enumerate((ROOT / script).read_text().splitlines(), 1) if line.endswith("# wrong")]
+    found = re.findall(rf"^{script}:(\d+): error", done.stdout, re.MULTILINE)
+    assert len(wrong) == 10 and [int(line) for line in found] == wrong, done.stdout + done.stderr
+
+
+MISSPELT: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
+    ("run", ("h2.xyz", "sto-3g"), {"frozen_cor": "auto"}, "did you mean frozen_core"),
+    ("run", ("h2.xyz", "sto-3g"), {"chrage": 1}, "did you mean charge"),
+    ("run", ("h2.xyz", "sto-3g"), {"listner": None}, "did you mean listener"),
+    ("gradient", ("h2.xyz", "sto-3g"), {"multiplicty": 1}, "did you mean multiplicity"),
+    ("optimize", ("h2.xyz", "sto-3g"), {"max_step": 3}, "did you mean max_steps"),
+    ("frequencies", ("h2.xyz", "sto-3g"), {"temprature": 3}, "did you mean temperature"),
+    ("interaction", ("h2.xyz", "sto-3g", "1,2"), {"ouput": "x.h5"}, "did you mean output"),
+    ("cbs", ("h2.xyz", "cc-pv[dt]z"), {"scf_formla": "power"}, "did you mean scf_formula"),
+    ("scan", ("h2.xyz", "sto-3g"), {"coordinates": ()}, "did you mean coordinate"),
+    ("plan", ("h2.xyz", "sto-3g"), {"gradents": True}, "did you mean gradient"),
+    ("batch", (["h2.xyz"], "sto-3g", "out"), {"worker": 2}, "did you mean workers"),
+    ("prepare", ("h2.xyz", "sto-3g", "x.h5"), {"auxbasi": "x"}, "did you mean auxbasis"),
+    ("energy", ("x.h5",), {"precison": "fp64"}, "did you mean precision"),
+    ("from_mean_field", (None,), {"frozen": 1}, "did you mean frozen_core"),
+    ("derive", (None,), {"os_scal": 1.0}, "did you mean os_scale"),
+    ("run", ("h2.xyz", "sto-3g"), {"zzz": 1}, "the options are allow_poor_fit, allow_small_gap, "),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "given", "said"), MISSPELT, ids=[said for *_, said in MISSPELT])
+def test_a_misspelt_keyword_is_answered(name: str, arguments: Any, given: Any, said: str) -> None:
+    with pytest.raises(InputError, match=f"unknown option '{next(iter(given))}': {said}"):
+        getattr(dfmp2, name)(*arguments, **given)
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+WORDS = {
+    "--frozen-core 3: expected 0 or more": "frozen_core=3: expected 0 or more",
+    "pass --frozen-core N, or --frozen-core none": 'pass frozen_core=N, or frozen_core="none"',
+    "at least --memory 30MB, or a smaller --basis": 'at least memory="30MB", or a smaller basis=',
+    "--check is of plain MP2, not of --method drpa: drop": 'check=True is of plain MP2, not of method="drpa": drop',
+    "--scf 'dff': expected one of df, conventional": "scf='dff': expected one of df, conventional",
+    "--frozen-virtual leaves out": "frozen_virtual= leaves out",
+    "(try --scf-from with better orbitals)": "(try scf_from= with better orbitals)",
+    "--resume goes on; leave out --units bohr.": 'resume=True goes on; leave out units="bohr".',
+    "use dfmp2 run, with --set bond 1,2 1.0": "use dfmp2.run, with fixed= bond 1,2 1.0",
+    "E(SCF) --- 1 -- 2, a-b --": "E(SCF) --- 1 -- 2, a-b --",
+}
+
+
+@pytest.mark.parametrize("text", WORDS)
+def test_words_of_python(text: str) -> None:
+    assert in_python(text) == WORDS[text]
+
+
+def test_no_message_keeps_an_option_of_the_command_line() -> None:
+    """Every text of the package that names an option, as it would be raised through Python."""
+    count = 0
+    for path in (ROOT / "dfmp2").rglob("*.py"):
+        if {"cli", "trainium", "html"} & set(path.parts):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search("--[a-z]", node.value):
+                count += 1
+                assert not re.search(r"(?<![\w-])--[a-z]", in_python(node.value)), node.value
+    assert count > 100
+
+
+Call = Callable[[], Any]
+REFUSED: dict[str, Call] = {
+    "frozen_core=9 freezes": lambda: dfmp2.run(_water(), "sto-3g", frozen_core=9),
+    'basis="sto-3": no basis set': lambda: dfmp2.plan(_water(), "sto-3"),
+    "pass multiplicity=2": lambda: dfmp2.run(_water(), "sto-3g", charge=1),
+    "method='mp3': expected one of": lambda: dfmp2.gradient(_water(), "sto-3g", method="mp3"),  # type: ignore[arg-type]
+    "fragments='1-3' is one fragment": lambda: dfmp2.interaction(_water(), "sto-3g", "1-3"),
+    "scf_from=: the two basis sets": lambda: dfmp2.cbs(_water(), "cc-pv[dt]z", scf_from="x.h5"),
+    "coordinate 'bnd': expected one of bond": lambda: dfmp2.scan(_water(), "sto-3g", ("bnd", "1,2", "1:2:3")),
+    "of 1 values: expected FROM:TO:POINTS": lambda: dfmp2.scan(_water(), "sto-3g", ("bond", "1,2", [1.0])),
+    "one geometry: name a coordinate": lambda: dfmp2.scan(_water(), "sto-3g"),
+    "resume=True needs output=FILE": lambda: dfmp2.cbs(_water(), "cc-pv[dt]z", resume=True),
+    "workers=0: expected a whole number": lambda: dfmp2.batch({"w": _water()}, "sto-3g", "out", workers=0),
+    "output was not given": lambda: dfmp2.batch([_water()], "sto-3g"),
+    "basis beside a manifest": lambda: dfmp2.batch("batch.toml", "sto-3g"),
+    "expected the path of an xyz file, a dfmp2.Molecule": lambda: dfmp2.run(7, "sto-3g"),  # type: ignore[arg-type]
+    "dfmp2.Molecule.from_string reads it": lambda: dfmp2.run(WATER, "sto-3g"),
+    "displacement=1.0: expected a number": lambda: dfmp2.frequencies(_water(), "sto-3g", displacement=1.0),
+}
+
+
+def _water() -> dfmp2.Molecule:
+    return dfmp2.Molecule.from_string(WATER)
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_refusals_speak_of_keywords(said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(dfmp2.Dfmp2Error, match=re.escape(said)) as refusal:
+        REFUSED[said]()
+    assert not re.search(" --[a-z]", str(refusal.value))
+
+
+def test_a_warning_points_at_the_line_that_called(tmp_path: Path) -> None:
+    """Through a run, with a checkpoint, and through ASE; a listener hears it in the words of Python too."""
+    far = dfmp2.Molecule(("O", "H"), np.array([[0, 0, 0], [0, 0, 0.96]]), charge=-1)  # angstrom taken for bohr
+
+    def here(call: Call) -> int:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            call()
+        (found,) = [one for one in caught if "covalent radii" in str(one.message)]
+        assert found.filename == __file__ and 'units="bohr"' in str(found.message)
+        return found.lineno
+
+    allowed: dict[str, Any] = {**SMALL, "allow_small_gap": True}
+    assert here(lambda: dfmp2.run(far, "sto-3g", **allowed)) == inspect.currentframe().f_lineno  # type: ignore[union-attr]
+    here(lambda: dfmp2.run(far, "sto-3g", checkpoint=tmp_path / "x.h5", **allowed))
+    ase = pytest.importorskip("ase")
+    from dfmp2.interop.ase import DFMP2
+
+    atoms = ase.Atoms("OH", [[0, 0, 0], [0, 0, 0.51]])
+    atoms.calc = DFMP2("sto-3g", charge=-1, multiplicity=1, **allowed)
+    here(atoms.get_potential_energy)
+
+
+# --- molecules ------------------------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_molecule_is_the_same(tmp_path: Path) -> None:
+    (tmp_path / "w.xyz").write_text(MOLECULES["h2o"])
+    given = dfmp2.Molecule.from_xyz(tmp_path / "w.xyz")
+    mole = gto.M(atom=WATER, basis="6-31g", verbose=0, charge=1, spin=1)
+    document = {"symbols": list(given.symbols), "geometry": given.coordinates.ravel().tolist(), "molecular_charge": 1}
+    document |= {"molecular_multiplicity": 2}
+    found = [
+        dfmp2.Molecule.from_string(WATER, charge=1, multiplicity=2),
+        dfmp2.Molecule.from_string(MOLECULES["h2o"], charge=1, multiplicity=2),
+        dfmp2.Molecule.from_string(WATER.replace("; ", "\n"), charge=1, multiplicity=2),
+        dfmp2.Molecule.from_pyscf(mole),
+        dfmp2.Molecule.from_qcschema(document),
+    ]
+    for one in found:
+        np.testing.assert_allclose(one.coordinates, given.coordinates, atol=1e-8)
+        assert (one.symbols, one.charge, one.multiplicity) == (given.symbols, 1, 2)
+    models = pytest.importorskip("qcelemental").models
+    for room in (models.v1, models.v2):  # which round to 8 decimals
+        one = dfmp2.Molecule.from_qcschema(room.Molecule(**document))
+        np.testing.assert_allclose(one.coordinates, given.coordinates, atol=1e-8)
+        assert (one.charge, one.multiplicity) == (1, 2)
+    ase = pytest.importorskip("ase")
+    atoms = ase.Atoms("OH2", [[float(x) for x in atom.split()[1:]] for atom in WATER.split("; ")], charges=[0, 0, 1.0])
+    one = dfmp2.Molecule.from_ase(atoms, multiplicity=2)
+    np.testing.assert_allclose(one.coordinates, given.coordinates, atol=1e-12)
+    assert (one.charge, one.multiplicity) == (1, 2)
+
+
+def test_atoms_and_mole_are_taken_where_a_molecule_is(result: dfmp2.MP2Result) -> None:
+    ase = pytest.importorskip("ase")
+    atoms = ase.Atoms("OH2", [[float(x) for x in atom.split()[1:]] for atom in WATER.split("; ")])
+    for given in (atoms, gto.M(atom=WATER, verbose=0)):
+        assert dfmp2.run(given, "sto-3g", **SMALL).total_energy == pytest.approx(result.total_energy, abs=1e-7)
+        assert dfmp2.plan(given, "sto-3g", threads=1).plan.work.nao == 7
+    ion = dfmp2.run(gto.M(atom=WATER, verbose=0), "sto-3g", charge=1, multiplicity=2, **SMALL).molecule
+    assert (ion.charge, ion.multiplicity) == (1, 2)
+
+
+BROKEN: dict[str, Call] = {
+    "text, line 2: unknown element 'Hx'": lambda: dfmp2.Molecule.from_string("O 0 0 0; Hx 0 0 1"),
+    "text, line 4: 'a': expected a decimal number": lambda: dfmp2.Molecule.from_string("2\n\nO 0 0 0\nH 0 0 a"),
+    "expected text, as in": lambda: dfmp2.Molecule.from_string(None),  # type: ignore[arg-type]
+    "not built: call mol.build()": lambda: dfmp2.Molecule.from_pyscf(gto.Mole()),
+    "nuclei of finite size": lambda: dfmp2.Molecule.from_pyscf(gto.M(atom="He", nucmod={"He": 2}, verbose=0)),
+    "a dict is no PySCF Mole": lambda: dfmp2.Molecule.from_pyscf({}),
+    "molecule is a list: expected a QCSchema molecule": lambda: dfmp2.Molecule.from_qcschema([]),
+}
+
+
+@pytest.mark.parametrize("said", BROKEN)
+def test_what_is_no_molecule(said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        BROKEN[said]()
+
+
+# --- functions beside run -------------------------------------------------------------------------------------------
+
+
+def test_studies_are_those_of_the_command_line(tmp_path: Path) -> None:
+    from dfmp2.options import make_options
+    from dfmp2.studies.cbs import basis_set_limit
+    from dfmp2.studies.interaction import interaction_energy
+
+    pair, options = dfmp2.Molecule.from_string(HELIUMS), make_options(basis="6-31g", **SMALL)
+    name = "cp_corrected_interaction_energy"
+    study = dfmp2.interaction(pair, "6-31g", [[1], [2]], charges=[0, 0], output=tmp_path / "i.h5", **SMALL)
+    assert study.values[name].value == interaction_energy(pair, "1,2", options).values[name].value
+    assert dfmp2.read_study(tmp_path / "i.h5").values[name].value == study.values[name].value
+    with pytest.raises(FileExistsError, match="already exists: overwrite=True replaces it"):
+        dfmp2.interaction(pair, "6-31g", "1,2", output=tmp_path / "i.h5", **SMALL)
+    again = dfmp2.interaction(pair, "6-31g", "1,2", output=tmp_path / "i.h5", resume=True, **SMALL)
+    assert again.values[name].value == study.values[name].value
+    helium, large = dfmp2.Molecule.from_string("He 0 0 0"), make_options(basis="cc-pv[dt]z", **SMALL)
+    limit = dfmp2.cbs(helium, "cc-pv[dt]z", scf_formula="exp-sqrt", **SMALL).values["cbs_total_energy"].value
+    assert limit == basis_set_limit(helium, large, scf="exp-sqrt").values["cbs_total_energy"].value
+    assert limit != basis_set_limit(helium, large).values["cbs_total_energy"].value
+
+
+def test_a_scan_takes_a_range_a_list_or_geometries(tmp_path: Path) -> None:
+    h2 = dfmp2.Molecule.from_string(MOLECULES["h2"])
+    typed = dfmp2.scan(h2, "sto-3g", ("bond", "1,2", "0.7:0.8:3"), chained=False, **SMALL)
+    listed = dfmp2.scan(h2, "sto-3g", ("bond", "1,2", [0.7, 0.75, 0.8]), chained=False, **SMALL)
+    assert listed.table["bond_1_2"].values == (0.7, 0.75, 0.8)
+    energies = typed.table["mp2_total_energy"].values
+    assert listed.table["mp2_total_energy"].values == energies
+    frames = [f"H 0 0 0; H 0 0 {z}" for z in (0.7, 0.75, 0.8)]
+    given = dfmp2.scan([dfmp2.Molecule.from_string(one) for one in frames], "sto-3g", chained=False, **SMALL)
+    assert given.table["mp2_total_energy"].values == pytest.approx(energies, abs=1e-9)
+    (tmp_path / "f.xyz").write_text("".join(f"2\n\n{one.replace('; ', chr(10))}\n" for one in frames))
+    read = dfmp2.scan(tmp_path / "f.xyz", "sto-3g", chained=False, **SMALL)
+    assert read.table["mp2_total_energy"].values == given.table["mp2_total_energy"].values
+
+
+def test_a_scan_of_a_file_in_bohr_is_in_bohr(tmp_path: Path) -> None:
+    (tmp_path / "h2.xyz").write_text("2\n\nH 0 0 0\nH 0 0 1.4\n")
+    study = dfmp2.scan(tmp_path / "h2.xyz", "sto-3g", ("bond", "1,2", [1.4, 1.5]), units="bohr", **SMALL)
+    assert study.table["bond_1_2"].units == "bohr"
+    assert study.runs["point-002"].molecule.coordinates[1, 2] == pytest.approx(1.5)
+
+
+def test_a_failed_point_of_a_scan_is_a_warning() -> None:
+    h2 = dfmp2.Molecule.from_string(MOLECULES["h2"])
+    with pytest.warns(UserWarning, match="bond_1_2 = 40 angstrom: failed with code 5.*allow_small_gap=True") as caught:
+        study = dfmp2.scan(h2, "sto-3g", ("bond", "1,2", [0.74, 40.0]), reference="rhf", stability="off", **SMALL)
+    assert study.table["exit_code"].values == (0.0, 5.0) and caught[-1].filename == __file__
+
+
+def test_a_batch_of_all_kinds_goes_on_and_isolates_failures(tmp_path: Path, result: dfmp2.MP2Result) -> None:
+    (tmp_path / "w.xyz").write_text(MOLECULES["h2o"])
+    items: dict[str, Any] = {"w": tmp_path / "w.xyz", "ion": dfmp2.Molecule.from_string("O 0 0 0; H 0 0 0.97")}
+    items["helium"] = gto.M(atom="He", verbose=0)
+    with pytest.warns(UserWarning, match=r"ion failed with code 3: .*pass multiplicity=2"):
+        found = dfmp2.batch(items, "sto-3g", tmp_path / "out", **SMALL)
+    assert list(found) == ["w"] and set(found.failed) == {"ion", "helium"} and "multiplicity=2" in found.failed["ion"]
+    assert found["w"].total_energy == pytest.approx(result.total_energy, abs=1e-9)
+    before = (tmp_path / "out" / "w.h5").stat()
+    again = dfmp2.batch([tmp_path / "out" / "molecules" / "w.xyz"], "sto-3g", tmp_path / "out", **SMALL)
+    assert (tmp_path / "out" / "w.h5").stat().st_mtime_ns == before.st_mtime_ns and len(again) == 1
+    with pytest.raises(KeyError, match=r"ion: H?O has 9 electrons"):
+        found["ion"]
+    manifest = 'basis = "sto-3g"\noutput = "out"\nprecision = "fp64"\n[[item]]\nmolecule = "out/molecules/w.xyz"\n'
+    (tmp_path / "b.toml").write_text(manifest)
+    assert len(dfmp2.batch(tmp_path / "b.toml", threads=1)) == 1
+    assert (tmp_path / "out" / "w.h5").stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_available_backends_can_be_asked_for() -> None:
+    found = dfmp2.available_backends()
+    assert "cpu" in found and "auto" not in found
+    for name in ("cuda", "nki"):
+        if name not in found:
+            with pytest.raises(dfmp2.BackendUnavailable):
+                dfmp2.run(_water(), "sto-3g", backend=name, **SMALL)  # type: ignore[arg-type]
+
+
+def test_only_public_names_are_offered() -> None:
+    assert all(getattr(dfmp2, name) is not None for name in dir(dfmp2))
+    assert not [name for name in dir(dfmp2) if name.startswith("_") and name != "__version__"]
+    assert {*dfmp2.__all__, "__version__"} == set(dir(dfmp2))
+    kinds = {name for name, kind in vars(dfmp2.errors).items() if inspect.isclass(kind)}
+    assert kinds <= set(dir(dfmp2)) and {"Listener", "Study", "Unfinished"} <= set(dir(dfmp2))
+    typed = ast.parse((ROOT / "dfmp2" / "__init__.py").read_text())
+    imported = {alias.name for node in ast.walk(typed) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert imported - {"annotations", "import_module"} == set(dfmp2.__all__)
+    assert (ROOT / "dfmp2" / "py.typed").exists() and '"py.typed"' in (ROOT / "pyproject.toml").read_text()
+    with pytest.raises(AttributeError, match="no attribute 'rum'") as missing:
+        dfmp2.rum  # type: ignore[attr-defined] # noqa: B018
+    assert missing.value.name == "rum"
+
+
+# --- results --------------------------------------------------------------------------------------------------------
+
+
+def test_results_are_one_line_and_print_as_their_reports(result: dfmp2.MP2Result, tmp_path: Path) -> None:
+    gradient = dfmp2.gradient(_water(), "sto-3g", **SMALL)
+    study = dfmp2.interaction(dfmp2.Molecule.from_string(HELIUMS), "6-31g", "1,2", **SMALL)
+    outlook = dfmp2.plan(_water(), "sto-3g", threads=1)
+    batch = dfmp2.batch({"w": _water()}, "sto-3g", tmp_path / "out", **SMALL)
+    for one in (result, gradient, study, outlook, batch, result.molecule):
+        assert "\n" not in repr(one) and len(repr(one)) < 200
+        assert repr(one).startswith(type(one).__name__ + "(")
+    scaled = dfmp2.derive(result, method="sos-mp2")
+    assert f"E(SOS-MP2, total) = {scaled.total_energy:.10f} Eh" in repr(scaled)
+    assert f"{result.total_energy:.10f} Eh" in repr(result) and f"{gradient.result.gradient.norm:.8f}" in repr(gradient)
+    assert str(result) == report(result).rstrip("\n") and str(study) == study_report(study).rstrip("\n")
+    assert str(gradient) == str(gradient.result)
+    assert "verdict: fits" in str(outlook) and outlook.to_dict()["fits"] is True
+    assert f"{batch['w'].total_energy:.10f}" in str(batch)
+
+
+def test_results_become_tables_of_pandas(result: dfmp2.MP2Result, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = result.to_dataframe()
+    assert frame.shape[0] == 1 and frame.attrs["units"]["mp2_total_energy"] == "hartree"
+    assert frame["mp2_total_energy"].iloc[0] == result.mp2_total_energy
+    gradient = dfmp2.gradient(_water(), "sto-3g", **SMALL)
+    np.testing.assert_array_equal(gradient.to_dataframe()[["x", "y", "z"]].to_numpy(), gradient.gradient)
+    assert gradient.to_dataframe()["symbol"].tolist() == ["O", "H", "H"]
+    scan = dfmp2.scan(dfmp2.Molecule.from_string(MOLECULES["h2"]), "sto-3g", ("bond", "1,2", [0.7, 0.8]), **SMALL)
+    assert scan.to_dataframe()["bond_1_2"].tolist() == [0.7, 0.8]
+    assert scan.to_dataframe().attrs["units"]["bond_1_2"] == "angstrom"
+    study = dfmp2.interaction(dfmp2.Molecule.from_string(HELIUMS), "6-31g", "1,2", **SMALL)
+    name = "cp_corrected_interaction_energy"
+    assert study.to_dataframe().loc[name, "value"] == study.values[name].value
+    batch = dfmp2.batch({"w": _water()}, "sto-3g", tmp_path / "out", **SMALL)
+    assert batch.to_dataframe().loc["w", "mp2_total_energy"] == batch["w"].mp2_total_energy
+    assert len(pandas.concat([frame, frame])) == 2
+
+
+def test_units_of_tables(result: dfmp2.MP2Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pandas is given, also where it is not installed."""
+    made = SimpleNamespace(attrs={})
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=lambda data, index: made))
+    units = result.to_dataframe().attrs["units"]
+    assert (units["mp2_total_energy"], units["charge"]) == ("hartree", "elementary charge")
+    assert not {"formula", "nao"} & set(units)
+
+
+def test_without_pandas_it_is_named(result: dfmp2.MP2Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match=r"needs pandas, which is not installed .*pip install pandas"):
+        result.to_dataframe()
+
+
+def test_importing_loads_neither_pyscf_nor_numpy() -> None:
+    code = (
+        "import sys, dfmp2; dfmp2.Dfmp2Error, dfmp2.Listener, dfmp2.Options; print(sorted({'pyscf', 'numpy', 'torch', "
+    )
+    code += "'pandas'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_keywords_of_studies_do_not_hide_parameters() -> None:
+    """A keyword of `StudyKeywords` that a study also has as a parameter would never reach its options."""
+    for name in ("optimize", "frequencies", "interaction", "cbs", "scan"):
+        own = set(inspect.signature(getattr(dfmp2, name)).parameters) - {"options"}
+        assert not own & set(StudyKeywords.__annotations__), name
+    assert set(MoleculeKeywords.__annotations__) <= set(StudyKeywords.__annotations__)
