@@ -17,7 +17,7 @@ from dfmp2.errors import InputError
 
 # Which part of a run an option concerns: everything up to B (dfmp2 prepare), the pair energies (dfmp2 energy), or both.
 BEFORE_PAIRS = (
-    *("basis", "reference", "relativity", "scf", "scf_auxbasis", "scf_conv_tol", "scf_max_cycles"),
+    *("basis", "reference", "xc", "relativity", "scf", "scf_auxbasis", "scf_conv_tol", "scf_max_cycles"),
     *("guess", "scf_from", "scf_starts", "stability"),
     *("auxbasis", "allow_poor_fit", "frozen_core", "frozen_virtual", "allow_small_gap"),
 )
@@ -189,6 +189,9 @@ class Options:
 
     basis: str = _option("Orbital basis, e.g. cc-pvdz.", MISSING, metavar="NAME")
     reference: str = _option("auto: RHF for singlets, UHF otherwise.", "auto", choices=("auto", "rhf", "uhf", "rohf"))
+    xc: str | None = _option(
+        "Functional of Kohn-Sham orbitals for --method drpa, e.g. pbe.", shown="Hartree-Fock", metavar="NAME"
+    )
     relativity: str = _option(
         "x2c: spin-free one-electron X2C Hamiltonian, for all-electron bases.", "none", choices=("none", "x2c")
     )
@@ -267,6 +270,8 @@ class Options:
                 "drop one of the two (the MP2 fitting set is --auxbasis)"
             )
         method = METHODS[self.method]
+        if self.xc is not None:
+            self._require_kohn_sham()
         if self.kappa is not None and not method.regularised:
             raise InputError(
                 f"--kappa {self.kappa} belongs to --method kappa-mp2, not to {self.method}: add or drop one"
@@ -288,6 +293,24 @@ class Options:
         if self.guess != "atoms" and self.scf_from is not None:
             raise InputError(
                 f"--guess {self.guess} and --scf-from {self.scf_from} both name the start of the SCF: drop one of them"
+            )
+
+    def _require_kohn_sham(self) -> None:
+        """Refuse what Kohn-Sham orbitals are not for, and a functional without a name."""
+        object.__setattr__(self, "xc", str(self.xc).strip().lower())
+        if not self.xc:
+            raise InputError("--xc is empty: name a functional such as pbe, or leave it out for Hartree-Fock")
+        if self.reference == "rohf":
+            raise InputError("--xc has no restricted open-shell orbitals: use --reference uhf (or auto) instead of rohf")
+        if self.method != "drpa":
+            raise InputError(
+                f"--method {self.method} is not there on Kohn-Sham orbitals (--xc {self.xc}): of second order they "
+                "need a double hybrid. Take --method drpa, or leave --xc out"
+            )
+        if self.stability not in (None, "off"):
+            raise InputError(
+                f"--stability {self.stability} is not there for Kohn-Sham orbitals (--xc {self.xc}): leave it out, and "
+                "try --guess mix or --scf-starts for another solution"
             )
 
     def _require_no_pairs(self) -> None:
@@ -317,7 +340,7 @@ class Options:
         """The options for a molecule of this multiplicity, with the stability analysis that is its default."""
         if self.stability is not None:
             return self
-        if self.reference == "rohf":
+        if self.reference == "rohf" or self.xc is not None:
             return replace(self, stability="off")
         return replace(self, stability="follow" if self.unrestricted(multiplicity) else "auto")
 

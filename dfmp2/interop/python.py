@@ -50,7 +50,7 @@ __all__ = [
 
 # Options that a mean field that has converged leaves no choice about.
 OF_THE_SCF = frozenset(
-    ("basis", "reference", "relativity", "scf", "scf_auxbasis", "scf_max_cycles", "guess", "scf_from", "scf_starts")
+    ("basis", "reference", "xc", "relativity", "scf", "scf_auxbasis", "scf_max_cycles", "guess", "scf_from", "scf_starts")
 )
 
 
@@ -423,7 +423,8 @@ def prepare(
     foreign = sorted(set(Options.__slots__) & set(options) - {*BEFORE_PAIRS, *BOTH_PARTS})
     if foreign:
         raise InputError(f"{foreign[0]} belongs to the pair energies, which dfmp2.energy computes: leave it out here")
-    chosen = make_options(**{"backend": "auto", **options}, basis=basis)
+    drpa = {} if options.get("xc") is None else {"method": "drpa"}  # the only one for such orbitals
+    chosen = make_options(**{"backend": "auto", **drpa, **options}, basis=basis)
     molecule = _molecule(molecule, units, charge, multiplicity, point_charges, point_charge_units)
     told = listener or Listener()
     file = two_parts.PreparedFile(Path(output), overwrite=overwrite)
@@ -468,7 +469,7 @@ def energy(
 def from_mean_field(
     mean_field: Any, auxbasis: str | None = None, *, listener: Listener | None = None, **options: Any
 ) -> MP2Result:
-    """DF-MP2 energy on a converged PySCF RHF or UHF, density-fitted or not.
+    """DF-MP2 energy on a converged PySCF RHF or UHF, density-fitted or not; with method="drpa" also RKS or UKS.
 
     Parameters
     ----------
@@ -483,7 +484,7 @@ def from_mean_field(
 
     Raises
     ------
-    dfmp2.Dfmp2Error : not converged, Kohn-Sham, restricted open-shell, periodic, Cartesian functions, and whatever
+    dfmp2.Dfmp2Error : not converged, Kohn-Sham with another method, restricted open-shell, periodic, Cartesian functions, and whatever
         cannot be recorded and repeated: solvent, fractional occupations, other integrals, orbitals not canonical
     """
     task = "properties" if options.get("properties") else "energy"
@@ -543,6 +544,7 @@ def _on_mean_field(
         reference=reference.kind,
         relativity=found.relativity,
         scf=reference.scf_type,
+        xc=reference.xc,
     )
     if jk is not None:
         jk = with_errors(jk, found.orbital, allow_poor=chosen.allow_poor_fit)

@@ -97,7 +97,7 @@ def method_name(result: MP2Result | Prepared) -> str:
     core, virtual = result.sizes.frozen_core, result.sizes.frozen_virtual
     frozen = counted(core, "frozen core orbital") if core else "all electrons correlated"
     more = f", {counted(virtual, 'frozen virtual orbital')}" if virtual else ""
-    return f"{level_name(result)}{result.reference.kind.upper()}, {frozen}{more}"
+    return f"{level_name(result)}{result.reference.title}, {frozen}{more}"
 
 
 def level_name(result: MP2Result | Prepared) -> str:
@@ -111,7 +111,7 @@ def level_name(result: MP2Result | Prepared) -> str:
 
 def energies(result: MP2Result) -> tuple[str, str, str]:
     """E(HF), and correlation and total energy of the method, Eh."""
-    return energy(result.scf_total_energy), energy(result.correlation_energy), energy(result.total_energy)
+    return energy(result.hf_total_energy), energy(result.correlation_energy), energy(result.total_energy)
 
 
 def verdict(result: MP2Result) -> str:
@@ -129,6 +129,8 @@ def verdict(result: MP2Result) -> str:
 
 LABELS = {  # of fields that are not called by their name
     "kind": "reference",
+    "xc": "functional",
+    "exx_total_energy": "exact-exchange energy",
     "scf_type": "integrals of the SCF",
     "scf_total_energy": "reference energy",
     "cycles": "SCF iterations",
@@ -327,10 +329,13 @@ def _energies(result: MP2Result) -> Section:
 def _integrated(result: MP2Result, quadrature: Quadrature) -> Section:
     """Energies of a method without pair energies."""
     method, singles = result.options.correlation, result.mp2_singles_energy
+    reference, hf = result.reference, "E(HF)" if result.reference.xc is None else "E(EXX)"
     values = [
-        ("nuclear repulsion", result.reference.nuclear_repulsion_energy, "contained in E(HF)"),
-        ("reference energy", result.scf_total_energy, f"E(HF), {result.reference.kind.upper()}"),
+        ("nuclear repulsion", reference.nuclear_repulsion_energy, f"contained in {hf}"),
+        ("reference energy", result.scf_total_energy, f"{'E(KS)' if reference.xc else hf}, {reference.title}"),
     ]
+    if reference.xc is not None:
+        values.append(("exact-exchange energy", result.hf_total_energy, "E(EXX), E(HF) of the Kohn-Sham determinant"))
     if method.kind == "laplace":
         values.append(("opposite-spin correlation", quadrature.energy, "E(OS), by a Laplace transform"))
     if singles:
@@ -338,7 +343,7 @@ def _integrated(result: MP2Result, quadrature: Quadrature) -> Section:
     more = " + E(S)" if singles else ""
     values += [
         (f"{method.title} correlation", result.correlation_energy, f"{method.formula}{more}"),
-        (f"{method.title} total", result.total_energy, "E(HF) + the line above"),
+        (f"{method.title} total", result.total_energy, f"{hf} + the line above"),
     ]
     rows = [(name, energy(e), fixed(KJ_PER_MOL_PER_HARTREE * e), meaning) for name, e, meaning in values]
     facts = record_facts(quadrature, "quadrature: ", leave=("energy",))
@@ -562,7 +567,8 @@ def _reference(result: MP2Result | Prepared) -> Section:
     blocks.append(_iterations(reference))
     if reference.solutions is not None and len(reference.solutions.energy) > 1:
         blocks.append(_solutions(reference.solutions))
-    return Section("reference", "Hartree-Fock reference", blocks)
+    name = "Hartree-Fock" if reference.xc is None else "Kohn-Sham"
+    return Section("reference", f"{name} reference", blocks)
 
 
 def _solutions(found: Solutions) -> Table:
@@ -806,7 +812,7 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
     """
     rows = []
     for name, r in results.items():
-        method, backend = f"{level_name(r)}{r.reference.kind.upper()}", f"{r.backend}, {r.precision}"
+        method, backend = f"{level_name(r)}{r.reference.title}", f"{r.backend}, {r.precision}"
         cost = (r.reference.cycles, fixed(r.timings.total))
         cell = (name, anchors.get(name, ""))
         rows.append((cell, r.molecule.formula, method, r.sizes.frozen_core, *energies(r), *cost, backend))

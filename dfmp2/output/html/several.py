@@ -109,7 +109,7 @@ def _series(anchor: str, group: Group) -> Section:
     limit, rows = basis_limit(group), list[tuple[Any, ...]]()
     names = [entry.result.orbital_basis.name for entry in group]
     correlation = [entry.result.correlation_energy for entry in group]
-    above = [entry.result.scf_total_energy - group[-1].result.scf_total_energy for entry in group]
+    above = [entry.result.hf_total_energy - group[-1].result.hf_total_energy for entry in group]
     for name, entry in zip(names, group, strict=True):
         number = cardinal(name)
         x, functions = number.number if number else "", entry.result.sizes.nao
@@ -120,7 +120,7 @@ def _series(anchor: str, group: Group) -> Section:
         "cc-pVQZ) with neighbouring cardinal numbers, and nothing but that family in the series.",
     )
     if limit is not None:
-        scf, lower, upper = limit.largest.scf_total_energy, limit.smaller, limit.larger
+        scf, lower, upper = limit.largest.hf_total_energy, limit.smaller, limit.larger
         found = map(energy, (scf, limit.correlation, scf + limit.correlation))
         rows.append((f"limit from {lower}, {upper}", "∞", "", *found, "extrapolated"))
         names.append("limit")
@@ -162,7 +162,7 @@ def scan_section(anchor: str, group: Group) -> Section:
     xs, results = [f"{x:.{digits}f}" for x, _ in ordered], [entry.result for _, entry in ordered]
     title = results[0].options.correlation.title
     kinds: dict[str, list[float]] = {
-        "HF": [r.scf_total_energy for r in results],
+        "HF": [r.hf_total_energy for r in results],
         title: [r.total_energy for r in results],
     }
     if title == "MP2":
