@@ -301,7 +301,7 @@ class Options:
         if not self.xc:
             raise InputError("--xc is empty: name a functional such as pbe, or leave it out for Hartree-Fock")
         if self.reference == "rohf":
-            raise InputError("--xc has no restricted open-shell orbitals: use --reference uhf (or auto) instead of rohf")
+            raise InputError("--xc has no restricted open-shell orbitals: use --reference uhf (or auto), not rohf")
         if self.method != "drpa":
             raise InputError(
                 f"--method {self.method} is not there on Kohn-Sham orbitals (--xc {self.xc}): of second order they "

@@ -49,9 +49,9 @@ __all__ = [
 ]
 
 # Options that a mean field that has converged leaves no choice about.
-OF_THE_SCF = frozenset(
-    ("basis", "reference", "xc", "relativity", "scf", "scf_auxbasis", "scf_max_cycles", "guess", "scf_from", "scf_starts")
-)
+OF_THE_SCF = frozenset(("basis", "reference", "xc", "relativity", "scf", "scf_auxbasis", "scf_max_cycles")) | {
+    *("guess", "scf_from", "scf_starts")
+}
 
 
 def run(
@@ -484,8 +484,9 @@ def from_mean_field(
 
     Raises
     ------
-    dfmp2.Dfmp2Error : not converged, Kohn-Sham with another method, restricted open-shell, periodic, Cartesian functions, and whatever
-        cannot be recorded and repeated: solvent, fractional occupations, other integrals, orbitals not canonical
+    dfmp2.Dfmp2Error : not converged, Kohn-Sham with another method, restricted open-shell, periodic, Cartesian
+        functions, and whatever cannot be recorded and repeated: solvent, fractional occupations, other integrals,
+        orbitals not canonical
     """
     task = "properties" if options.get("properties") else "energy"
     with _on_mean_field(mean_field, auxbasis, listener, options, task) as (calculation, reference):

@@ -35,7 +35,9 @@ ADDITIONS = {
 SAME_ENERGY = 1e-6  # Eh, of a mean field converged to 1e-7 and better
 SAME_MATRIX = 1e-7  # Eh
 CANONICAL = 1e-4  # Eh; PySCF's default leaves orbital gradients of 3e-5
-TAKEN = "RHF, UHF, RKS and UKS as they are, sf-X2C-1e (mf.sfx2c1e()) and point charges (qmmm.mm_charge) can be taken over"
+TAKEN = (
+    "RHF, UHF, RKS and UKS as they are, sf-X2C-1e (mf.sfx2c1e()) and point charges (qmmm.mm_charge) can be taken over"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,7 +140,8 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
         if not (unit < SAME_ENERGY and abs(gap) <= max(SAME_ENERGY, 10 * mf.conv_tol)):
             raise InputError(
                 f"E(SCF) of the mean field is {gap:+.3e} Eh off that of its molecule, basis sets and orbitals"
-                f"{'' if reference.xc is None else ', functional and grid level'}: {_differences(mf, plain, core, overlap)}. It cannot be recorded and repeated: {TAKEN}"
+                f"{'' if reference.xc is None else ', functional and grid level'}: "
+                f"{_differences(mf, plain, core, overlap)}. It cannot be recorded and repeated: {TAKEN}"
             )
         matrices = [(c.T @ f @ c, np.asarray(e)) for c, e, f in spins]
         shift = max(float(np.abs(m.diagonal() - e).max()) for m, e in matrices)
@@ -167,7 +170,7 @@ def _kind(mf: Any, scf: Any) -> str:
             return "uhf"
         if isinstance(mf, scf.hf.RHF):
             return "rhf"
-    raise InputError(f"the mean field is a {type(mf).__name__}: expected a PySCF RHF, UHF, RKS or UKS (not restricted open)")
+    raise InputError(f"the mean field is a {type(mf).__name__}: expected a PySCF RHF, UHF, RKS or UKS")
 
 
 def _beyond(name: str, what: str) -> InputError:

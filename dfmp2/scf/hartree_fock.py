@@ -199,7 +199,7 @@ def record(mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, sta
     energy, occ = (np.take_along_axis(x, order, axis=1) for x in (energy, occ))
     from dfmp2.scf.following import spin_square
 
-    xc, more = vars(mf).get("xc"), {}
+    xc, more = vars(mf).get("xc"), dict[str, Any]()
     if xc is not None:
         from dfmp2.scf.kohn_sham import exact_exchange_energy
 

@@ -265,9 +265,7 @@ class Share:
     j, k : (nspin, ncolumn) and (nspin, nao, nao), Eh
     """
 
-    def __init__(
-        self, folded: Array, pairs: PairList, occupied: list[Array], *, single: bool, exchange: bool
-    ) -> None:
+    def __init__(self, folded: Array, pairs: PairList, occupied: list[Array], *, single: bool, exchange: bool) -> None:
         nao = len(occupied[0])
         self.j, self.k = np.zeros_like(folded), np.zeros((len(occupied), nao, nao))
         self._folded, (self._few, self._most) = folded, rows_at_a_time(pairs, occupied)

@@ -59,11 +59,19 @@ def require_functional(xc: str) -> None:
         )
 
 
+def exact_exchange(xc: str) -> float:
+    """c of Eq. 1, 0 where the functional is no hybrid."""
+    with shielded():
+        from pyscf.dft import libxc
+
+        return float(libxc.hybrid_coeff(xc))
+
+
 class KohnSham:
     """PySCF's RKS or UKS with J and K of densities that carry their orbitals, and blocks of points of one size."""
 
     def get_veff(self: Any, mol: Any = None, dm: Any = None, *_last: Any, **_more: Any) -> Any:
-        """J - c K + V_xc of a density, (nao, nao) or of each spin (2, nao, nao) Eh, tagged with E_J and E_xc - c E_K."""
+        """J - c K + V_xc of a density, (nao, nao) or of each spin (2, nao, nao), Eh, tagged with energies."""
         from pyscf import lib
 
         dm = self.make_rdm1() if dm is None else dm
@@ -72,7 +80,7 @@ class KohnSham:
         restricted = np.ndim(dm) == 2
         integrate = self._numint.nr_rks if restricted else self._numint.nr_uks
         _, energy, potential = integrate(self.mol, self.grids, self.xc, dm, max_memory=BLOCK_MEGABYTES)
-        share = self._numint.hybrid_coeff(self.xc, spin=self.mol.spin)
+        share = exact_exchange(self.xc)
         j, k = self.get_jk(self.mol, dm, 1, with_k=bool(share))
         density, j = (dm, j) if restricted else (dm[0] + dm[1], j[0] + j[1])
         potential = potential + j
