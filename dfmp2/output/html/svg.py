@@ -209,7 +209,12 @@ def scan_curve(study: Study) -> str:
     found = study.values.get("minimum_quartic") or study.values.get("minimum_parabola")
     mark = None if found is None else (found.value, f"minimum {found.value:.5g}")
     x_name = name.replace("_", " ") + (f" / {column.units}" if column.units else "")
-    svg = curves(study.title, [Curve(study.title, points)], x_name, "E(MP2 total) - lowest / kJ/mol", mark=mark)
+    curve = Curve(study.title, points)
+    return of_its_own(curves(study.title, [curve], x_name, "E(MP2 total) - lowest / kJ/mol", mark=mark))
+
+
+def of_its_own(svg: str) -> str:
+    """A drawing as the text of a file, with the styles of the page."""
     start, rest = svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).split(">", 1)
     style = element("style", Path(__file__).with_name("page.css").read_text(encoding="utf-8"))
     return f'{start}>{style}<rect class="under" width="100%" height="100%"/>{rest}\n'
