@@ -155,7 +155,8 @@ def test_a_prepared_file_goes_on_with_drpa(call: Runner, tmp_path: Path) -> None
 
 
 def test_a_mean_field_of_pyscf_is_taken_over_for_drpa() -> None:
-    mole = gto.loads(dfmp2.run(RADICAL, **SMALL).mole_json)
+    atoms = list(zip(WATER.symbols, WATER.coordinates, strict=True))
+    mole = gto.M(atom=atoms, unit="bohr", charge=1, spin=1, basis="cc-pvdz", verbose=0)
     mf = dft.UKS(mole, xc="PBE").density_fit(auxbasis="cc-pvdz-jkfit")
     mf.conv_tol, mf.grids.level = 1e-11, 4
     mf.run()
@@ -181,7 +182,7 @@ def test_studies_take_the_energy_that_correlation_is_added_to() -> None:
     assert limit.table["hf_total_energy"].values[1] == large.hf_total_energy
     assert limit.error_budget is not None and limit.error_budget.total is not None
     pair = Molecule(("He", "He"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 5.6]]))
-    found = interaction_energy(pair, "1/2", make_options(**SMALL))
+    found = interaction_energy(pair, "1,2", make_options(**SMALL))
     runs = [found.runs[name].total_energy for name in ("complex", "fragment-1-in-complex", "fragment-2-in-complex")]
     assert found.values["cp_corrected_interaction_energy"].value == pytest.approx(
         runs[0] - runs[1] - runs[2], abs=1e-12

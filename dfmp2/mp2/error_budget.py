@@ -6,7 +6,7 @@ source of error has a magnitude for E(SCF) and for E(corr), Eh; magnitudes add, 
     source                 E(SCF)                   E(corr)
     precision              SCF_ROUNDING eps |E|     the certificate; in float64 naux eps (|E_OS| + |E_SS|)
     SCF convergence        SECOND_ORDER g^2         FIRST_ORDER g               g: norm of the last orbital gradient, Eh
-    of Kohn-Sham           KOHN_SHAM g              KOHN_SHAM g                 E(SCF): that of its determinant, E(EXX)
+    of Kohn-Sham           FIRST_ORDER g            FIRST_ORDER g               E(SCF): that of its determinant, E(EXX)
     integration grid       GRID n                                               n: atoms; Kohn-Sham only
     fitting metric                                  sqrt(condition) eps |E(corr)| + DROPPED |E(corr)| functions dropped
     fitting of the SCF     sum_A |e_A| + between    ORBITALS sum_A |e_A| + between      e_A: error for one atom
@@ -46,7 +46,6 @@ EPSILON = float(np.finfo(np.float64).eps)
 SCF_ROUNDING = 50.0  # times eps |E(SCF)|
 SECOND_ORDER = 3.0  # 1/Eh
 FIRST_ORDER = 0.12  # dimensionless
-KOHN_SHAM = 0.1  # dimensionless, of each energy; at most 0.03 measured (docs/validation/kohn-sham.md)
 GRID = 1e-7  # Eh for each atom, of E(EXX) + E(corr); at most 3e-8 measured (docs/validation/kohn-sham.md)
 GIVEN_TIMES = 4.5  # both, of an SCF done elsewhere, whose orbitals are those of the gradient, not one step better
 ORBITALS = 0.01  # of the errors that atoms show of the SCF's set: what comes into E(corr) with its orbitals
@@ -287,8 +286,7 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
         how = f"relaxed density times what is left of the Fock matrix: {found.scf_convergence_error:+.1e} Eh"
         correlation = Share(abs(found.scf_convergence_error), MEASURED, how)
     if reference.xc is not None:  # its determinant does not minimise E(EXX)
-        share = Share(KOHN_SHAM * gradient, ESTIMATED, f"{KOHN_SHAM:.3g} g, g = {known}")
-        return share, share
+        return correlation, correlation
     return Share(second * gradient**2, ESTIMATED, f"{second:.3g} g^2, g = {known}"), correlation
 
 
