@@ -36,7 +36,7 @@ LAST = 1024  # points of the longest sum
 STEP = 4  # points are a multiple of it: the shortest of three sums has a quarter of those that should do
 FEWEST = 24  # that should do
 SCALES = 24  # values of a that are tried
-SAFETY = 40.0  # twice the largest error met relative to what Eq. 3 makes of the changes (docs/validation/kohn-sham.md)
+SAFETY = 40.0  # twice the largest error met, relative to what Eq. 3 makes of the changes (O2, orbitals of b3lyp)
 USUAL = 0.1  # Eh per correlated orbital of a spin; an energy of this size is good enough to foresee errors
 
 
