@@ -33,6 +33,7 @@ class ScfKeywords(TypedDict, total=False):
     """What a mean field that has converged leaves no choice about."""
 
     reference: Literal["auto", "rhf", "uhf", "rohf"]
+    xc: str | None
     relativity: Literal["none", "x2c"]
     scf: Literal["df", "conventional"]
     scf_auxbasis: str | None
@@ -273,6 +274,9 @@ class Options:
 
     basis: str = _option("Orbital basis, e.g. cc-pvdz.", MISSING, metavar="NAME")
     reference: str = _option("auto: RHF for singlets, UHF otherwise.", "auto", choices=("auto", "rhf", "uhf", "rohf"))
+    xc: str | None = _option(
+        "Functional of Kohn-Sham orbitals for --method drpa, e.g. pbe.", shown="Hartree-Fock", metavar="NAME"
+    )
     relativity: str = _option(
         "x2c: spin-free one-electron X2C Hamiltonian, for all-electron bases.", "none", choices=("none", "x2c")
     )
@@ -352,6 +356,8 @@ class Options:
                 "drop one of the two (the MP2 fitting set is --auxbasis)"
             )
         method = METHODS[self.method]
+        if self.xc is not None:
+            self._require_kohn_sham()
         if self.kappa is not None and not method.regularised:
             raise InputError(
                 f"--kappa {self.kappa} belongs to --method kappa-mp2, not to {self.method}: add or drop one"
@@ -373,6 +379,24 @@ class Options:
         if self.guess != "atoms" and self.scf_from is not None:
             raise InputError(
                 f"--guess {self.guess} and --scf-from {self.scf_from} both name the start of the SCF: drop one of them"
+            )
+
+    def _require_kohn_sham(self) -> None:
+        """Refuse what Kohn-Sham orbitals are not for, and a functional without a name."""
+        object.__setattr__(self, "xc", str(self.xc).strip().lower())
+        if not self.xc:
+            raise InputError("--xc is empty: name a functional such as pbe, or leave it out for Hartree-Fock")
+        if self.reference == "rohf":
+            raise InputError("--xc has no restricted open-shell orbitals: use --reference uhf (or auto), not rohf")
+        if self.method != "drpa":
+            raise InputError(
+                f"--method {self.method} is not there on Kohn-Sham orbitals (--xc {self.xc}): of second order they "
+                "need a double hybrid. Take --method drpa, or leave --xc out"
+            )
+        if self.stability not in (None, "off"):
+            raise InputError(
+                f"--stability {self.stability} is not there for Kohn-Sham orbitals (--xc {self.xc}): leave it out, and "
+                "try --guess mix or --scf-starts for another solution"
             )
 
     def _require_no_pairs(self) -> None:
@@ -402,7 +426,7 @@ class Options:
         """The options for a molecule of this multiplicity, with the stability analysis that is its default."""
         if self.stability is not None:
             return self
-        if self.reference == "rohf":
+        if self.reference == "rohf" or self.xc is not None:
             return replace(self, stability="off")
         return replace(self, stability="follow" if self.unrestricted(multiplicity) else "auto")
 

@@ -70,7 +70,7 @@ def audit() -> Iterator[str]:
 
 def methods() -> Iterator[str]:
     """A row for each method."""
-    cost = {"pairs": "N^5", "laplace": "N^4", "rpa": "N^4; no ROHF"}
+    cost = {"pairs": "N^5", "laplace": "N^4", "rpa": "N^4; no ROHF, but RKS and UKS"}
     for one in METHODS.values():
         factors = one.formula.replace("E(OS)", "E_OS").replace("E(SS)", "E_SS").replace("E(RPA)", "E_RPA")
         yield f"| `{one.name}` | {one.title} | {factors} | {cost[one.kind]} | {one.says} | {one.source} |\n"

@@ -84,6 +84,7 @@ def entry(
     tags |= {"ghost"} if any("@" in c["geometry"] for c in calculations) else set()
     tags |= {"combination"} if any(sum(f != 0 for f in fs) > 1 for _, fs in (combine or {}).values()) else set()
     tags |= {"slow"} if name in SLOW else set()
+    tags |= {"kohn-sham"} if any(c.get("xc") for c in calculations) else set()
     item: Item = {
         "id": name,
         "program": program[0],
@@ -284,6 +285,7 @@ METHOD_NAMES = {
     **{"mp2 singles energy": "mp2_singles_energy", "mp2 correlation energy": "mp2_correlation_energy"},
     **{"drpa correlation energy": "rpa_correlation_energy", "uhf total energy": "scf_total_energy"},
     **{"exact opposite-spin": "mp2_opposite_spin_correlation_energy", "hf total energy": "scf_total_energy"},
+    **{"rpa correlation energy": "rpa_correlation_energy"},  # without the total, whose exchange is that of an RI set
 }
 NEW_METHODS = {"kappa-mp2": "kappa-mp2", "sos-laplace": "sos-laplace", "rpa": "drpa"}  # kind of case -> --method
 
@@ -307,6 +309,8 @@ def methods() -> list[Item]:
             if "alpha-alpha" in values:
                 parts["mp2_same_spin_correlation_energy"] = values["alpha-alpha"] + values["beta-beta"]
             method = NEW_METHODS.get(case["kind"])
+            if setting["reference"].startswith("rks-"):
+                setting |= {"reference": "rhf", "xc": setting["reference"].removeprefix("rks-")}
             if method == "sos-laplace":
                 own = (1e-7, "the default --tolerance, of the quadrature; the reference has none")
             found[case["id"]] = {} if method is None else {"method": method}, parts

@@ -30,6 +30,7 @@ GIVEN: dict[str, tuple[str, Any]] = {  # field of Options: as it is written, as 
         "ss_scale": -1.0, "tolerance": 1e-8, "threads": 3, "kappa": 1.3,
     }.items()},
     "frozen_core": ("PSI4", "psi4"),
+    "xc": ("PBE", "pbe"),
     "memory": ("8GiB", 8 * 2**30),
     "polarizability": ("", True),
     **dict.fromkeys(("allow_small_gap", "allow_poor_fit", "certify_fit", "properties", "check"), ("", True)),
@@ -59,13 +60,14 @@ def test_every_option_reaches_the_calculation(
     text, value = GIVEN[option.name]
     (folder / "a.h5").touch()
     asked = (f"--{option.name.replace('_', '-')}", *([text] if text else []))
-    asked += ("--method", "kappa-mp2") if option.name == "kappa" else ()
+    method = {"kappa": "kappa-mp2", "xc": "drpa"}.get(option.name)
+    asked += () if method is None else ("--method", method)
     assert call("run", "h2o.xyz", *STO3G[:2], *asked).message == "dfmp2: seen"
     assert getattr(seen[0], option.name) == value != option.default
     others = {one.name: one.default for one in fields(Options) if one.name != option.name}
     others |= {"properties": True} if option.name == "polarizability" else {}  # needs them
     others |= {"basis": "sto-3g"} if option.name != "basis" else {}
-    others |= {"method": "kappa-mp2"} if option.name == "kappa" else {}
+    others |= {} if method is None else {"method": method}
     assert {name: getattr(seen[0], name) for name in others} == others and MISSING not in others.values()
 
 

@@ -89,8 +89,8 @@ def methods(as_json: bool) -> None:
         factors = one.formula if one.kind == "rpa" else short
         click.echo(f"{one.name:<13}{factors:<25}{one.says}")
         click.echo(textwrap.fill(one.source, 80, initial_indent=" " * 13, subsequent_indent=" " * 13))
-    click.echo("RHF, UHF and ROHF references (drpa: RHF, UHF); cost: occ^2 virt^2 fit,")
-    click.echo("for sos-laplace and drpa occ virt fit^2 for each point of a quadrature")
+    click.echo("RHF, UHF and ROHF references (drpa: RHF, UHF, RKS, UKS)")
+    click.echo("cost: occ^2 virt^2 fit; of sos-laplace and drpa occ virt fit^2 for each point")
 
 
 @click.command("validate")

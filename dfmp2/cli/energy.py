@@ -60,6 +60,8 @@ def prepare(given: Given, display: Display) -> None:
 
     dfmp2 energy --from FILE.h5 computes the pair energies, here or on other machines.
     """
+    if given.options["xc"] is not None:
+        given.options["method"] = "drpa"  # the only one for such orbitals
     chosen, read = given.chosen(), given.read()
     target = Path(f"{read.molecule.name}.prepared.h5" if display.output is None else display.output)
     require_distinct_files(given, target, display)

@@ -406,7 +406,8 @@ def prepare(
     foreign = sorted(set(Options.__slots__) & set(options) - {*BEFORE_PAIRS, *BOTH_PARTS})
     if foreign:
         raise InputError(f"{foreign[0]} belongs to the pair energies, which dfmp2.energy computes: leave it out here")
-    chosen = make_options(**{"backend": "auto", **options_among(options)}, basis=basis)
+    drpa = {} if options.get("xc") is None else {"method": "drpa"}  # the only one for such orbitals
+    chosen = make_options(**{"backend": "auto", **drpa, **options_among(options)}, basis=basis)
     whole_molecule, told = read_molecule(molecule, options), Told(listener)
     file = two_parts.PreparedFile(Path(output), overwrite=overwrite)
     with checkpointing(Path(output), resume=resume, note=told.stage, warn=told.warning) as kept, file:
@@ -455,7 +456,7 @@ def from_mean_field(
     listener: Listener | None = None,
     **options: Unpack[MeanFieldKeywords],
 ) -> MP2Result:
-    """DF-MP2 energy on a converged PySCF RHF or UHF, density-fitted or not.
+    """DF-MP2 energy on a converged PySCF RHF or UHF, density-fitted or not; with method="drpa" also RKS or UKS.
 
     Parameters
     ----------
@@ -470,8 +471,9 @@ def from_mean_field(
 
     Raises
     ------
-    dfmp2.Dfmp2Error : not converged, Kohn-Sham, restricted open-shell, periodic, Cartesian functions, and whatever
-        cannot be recorded and repeated: solvent, fractional occupations, other integrals, orbitals not canonical
+    dfmp2.Dfmp2Error : not converged, Kohn-Sham with another method, restricted open-shell, periodic, Cartesian
+        functions, and whatever cannot be recorded and repeated: solvent, fractional occupations, other integrals,
+        orbitals not canonical
     """
     task = "properties" if options.get("properties") else "energy"
     with _on_mean_field(mean_field, auxbasis, listener, options, task) as (calculation, reference):
@@ -535,6 +537,7 @@ def _on_mean_field(
         reference=reference.kind,
         relativity=found.relativity,
         scf=reference.scf_type,
+        xc=reference.xc,
     )
     if jk is not None:
         jk = with_errors(jk, found.orbital, allow_poor=chosen.allow_poor_fit)

@@ -31,6 +31,7 @@ DERIVABLE = ("frozen_core", "method", "os_scale", "ss_scale")
 REFUSED = {
     "basis": "another orbital basis has other orbitals",
     "reference": "another reference has other orbitals",
+    "xc": "another functional has other orbitals",
     "relativity": "another Hamiltonian has other orbitals",
     "scf": "another kind of SCF has other orbitals",
     "scf_auxbasis": "another SCF fitting set gives other orbitals",

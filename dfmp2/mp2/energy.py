@@ -1,6 +1,6 @@
 """The DF-MP2 energy of a molecule: the method section.
 
-    F C = S C e                                                        Hartree-Fock (Roothaan-Hall, Pople-Nesbet)  (1)
+    F C = S C e                                          Hartree-Fock (Roothaan-Hall, Pople-Nesbet), or Kohn-Sham  (1)
     (P|Q) = sum_R L_PR L_QR                                            Coulomb metric of the fitting functions     (2)
     B_iaP = sum_Q [L^-1]_PQ (Q|ia),   (ia|jb) = sum_P B_iaP B_jbP      density fitting                             (3)
     e_OS(i,j) = sum_ab (ia|jb)^2 / D,   D = e_i + e_j - e_a - e_b      pair energies, opposite spin                (4)
@@ -105,7 +105,9 @@ def hartree_fock(
     finish : called with the mean field, which holds the SCF integrals still
     """
     system, memory, checkpoint = calculation.system, calculation.plan.memory, calculation.checkpoint
-    calculation.listener.stage(f"{calculation.kind.upper()} ({calculation.options.scf})")
+    xc = calculation.options.xc
+    kind = calculation.kind.upper() if xc is None else f"{calculation.kind.upper().replace('HF', 'KS')}, {xc}"
+    calculation.listener.stage(f"{kind} ({calculation.options.scf})")
     if checkpoint.reference is not None:
         return checkpoint.reference
     with calculation.clock("scf"):

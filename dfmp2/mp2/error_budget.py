@@ -6,6 +6,8 @@ source of error has a magnitude for E(SCF) and for E(corr), Eh; magnitudes add, 
     source                 E(SCF)                   E(corr)
     precision              SCF_ROUNDING eps |E|     the certificate; in float64 naux eps (|E_OS| + |E_SS|)
     SCF convergence        SECOND_ORDER g^2         FIRST_ORDER g               g: norm of the last orbital gradient, Eh
+    of Kohn-Sham           FIRST_ORDER g            FIRST_ORDER g               E(SCF): that of its determinant, E(EXX)
+    integration grid       GRID n                                               n: atoms; Kohn-Sham only
     fitting metric                                  sqrt(condition) eps |E(corr)| + DROPPED |E(corr)| functions dropped
     fitting of the SCF     sum_A |e_A| + between    ORBITALS sum_A |e_A| + between      e_A: error for one atom
     fitting of MP2                                  sum_A |e_A| + between
@@ -44,6 +46,7 @@ EPSILON = float(np.finfo(np.float64).eps)
 SCF_ROUNDING = 50.0  # times eps |E(SCF)|
 SECOND_ORDER = 3.0  # 1/Eh
 FIRST_ORDER = 0.12  # dimensionless
+GRID = 1e-7  # Eh for each atom, of E(EXX) + E(corr); at most 2e-8 measured (docs/validation/kohn-sham.md)
 GIVEN_TIMES = 4.5  # both, of an SCF done elsewhere, whose orbitals are those of the gradient, not one step better
 ORBITALS = 0.01  # of the errors that atoms show of the SCF's set: what comes into E(corr) with its orbitals
 DROPPED = 1e-6  # of E(corr), for each fitting function that the eigenvalue cut leaves out
@@ -61,6 +64,7 @@ MEASURED, BOUNDED, ESTIMATED, UNKNOWN = KINDS = ("measured", "bounded", "estimat
 SOURCES = {  # key -> in words
     "precision": "precision",
     "scf_convergence": "SCF convergence",
+    "grid": "integration grid",
     "fitting_metric": "fitting metric",
     "scf_fitting": "fitting of the SCF",
     "mp2_fitting": "fitting of MP2",
@@ -213,14 +217,16 @@ def error_budget(result: MP2Result) -> ErrorBudget:
 
     Where the method scales the components of MP2, it is that of MP2 unscaled.
     """
+    grid = Share(GRID * len(result.molecule.real_symbols), ESTIMATED, f"{GRID:g} Eh for each atom, from finer grids")
     shares = {
         "precision": (_scf_rounding(result), _pair_precision(result)),
         "scf_convergence": _convergence(result),
+        **({} if result.reference.xc is None else {"grid": (grid, None)}),
         "fitting_metric": (None, _metric(result)),
         **_fitting(result),
         "basis_set": (UNKNOWN_BASIS, UNKNOWN_BASIS),
     }
-    sources = {key: Source(name, *map(_finite, shares[key])) for key, name in SOURCES.items()}
+    sources = {key: Source(name, *map(_finite, shares[key])) for key, name in SOURCES.items() if key in shares}
     if _fitted_energy(result) == 0.0:
         sources = {
             key: source if source.correlation is None else replace(source, correlation=NO_PAIRS)
@@ -283,6 +289,8 @@ def _convergence(result: MP2Result) -> tuple[Share, Share]:
     if found is not None and found.scf_convergence_error is not None and _unscaled(result):
         how = f"relaxed density times what is left of the Fock matrix: {found.scf_convergence_error:+.1e} Eh"
         correlation = Share(abs(found.scf_convergence_error), MEASURED, how)
+    if reference.xc is not None:  # its determinant does not minimise E(EXX)
+        return correlation, correlation
     return Share(second * gradient**2, ESTIMATED, f"{second:.3g} g^2, g = {known}"), correlation
 
 
@@ -417,8 +425,8 @@ def combined(
 
     sources = {}
     measured = all(result.fitting_certificate is not None for _, result in parts)
-    for key, name in SOURCES.items():
-        fitting = key.endswith("fitting")
+    for key in budgets[0][1]:
+        name, fitting = SOURCES[key], key.endswith("fitting")
         if key == "basis_set":
             shares: tuple[Share | None, Share | None] = basis_set
         elif fitting and measured:

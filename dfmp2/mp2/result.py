@@ -466,8 +466,13 @@ class MP2Result:
 
     @property
     def scf_total_energy(self) -> float:
-        """E(HF), Eh."""
+        """Energy of the SCF: E(HF), or that of Kohn-Sham, Eh."""
         return self.reference.scf_total_energy
+
+    @property
+    def hf_total_energy(self) -> float:
+        """E(HF), with Kohn-Sham orbitals that of their determinant (E(EXX)), Eh."""
+        return self.reference.hf_total_energy
 
     @property
     def method(self) -> str:
@@ -499,7 +504,7 @@ class MP2Result:
     @property
     def total_energy(self) -> float:
         """E(HF) + correlation energy of the method, Eh."""
-        return self.scf_total_energy + self.correlation_energy
+        return self.hf_total_energy + self.correlation_energy
 
     @property
     def mp2_same_spin_correlation_energy(self) -> float:
@@ -592,6 +597,7 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         **calculation(result),
         "nuclear_repulsion_energy": reference.nuclear_repulsion_energy,
         "scf_total_energy": result.scf_total_energy,
+        "hf_total_energy": result.hf_total_energy,
         "scf_iterations": reference.cycles,
         "method": result.method,
         **{name: getattr(result, name) for name in OF_THE_METHOD},
@@ -676,7 +682,8 @@ def calculation(found: Any) -> dict[str, Any]:
         "charge": molecule.charge,
         "multiplicity": molecule.multiplicity,
         "point_charges": describe_field(molecule, found.orbital_basis),
-        "reference": reference.kind,
+        "reference": reference.name,
+        "xc": reference.xc,
         "relativity": found.options.relativity,
         "scf_type": reference.scf_type,
         "basis": found.orbital_basis.name,

@@ -6,14 +6,18 @@
 s runs over both spins; without exchange in the response the pairs of orbitals of all spins add up. Eshuis, Yarkony,
 Furche, J. Chem. Phys. 132, 234114 (2010). As there, w = a cot(u) and equal steps of u: the integrand is a smooth
 periodic function of u, so that n points converge exponentially and are among 2n points. n is doubled until the error
-is small. Doubling squares it; it is taken to gain half as many decimals as the doubling before, d (d / d_before)^1/2
-with d the last change of the energy.
+is small. It falls about as that of the terms of second order with i = j and a = b, which have poles at w = +-i D,
+
+    r(n) = sum_ia (ia|ia)^2 / D_ia [(D_ia - a) / (D_ia + a)]^2n                                                      (3)
+
+but neither sum shows its own error: the last changes d(n/2) and d(n/4) of the energy stand for those of half and of a
+quarter of the points, and the error is taken as SAFETY r(n) max[ d(n/2) / r(n/2), d(n/4) / r(n/4) ].
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,6 +36,7 @@ LAST = 1024  # points of the longest sum
 STEP = 4  # points are a multiple of it: the shortest of three sums has a quarter of those that should do
 FEWEST = 24  # that should do
 SCALES = 24  # values of a that are tried
+SAFETY = 40.0  # twice the largest error met, relative to what Eq. 3 makes of the changes (O2, orbitals of b3lyp)
 USUAL = 0.1  # Eh per correlated orbital of a spin; an energy of this size is good enough to foresee errors
 
 
@@ -61,7 +66,7 @@ def correlation_energy(
             f"the smallest e_a - e_i is {lowest:.6f} Eh and must be positive for --method drpa: the reference is not a "
             "ground state (try --scf-from with better orbitals)"
         )
-    (scale, enough), occupation = _grid(spins, gaps, tolerance), 2.0 / len(b)
+    (scale, enough, envelope), occupation = _grid(spins, gaps, tolerance), 2.0 / len(b)
     tensors, kept = [one for one, _ in spins], [space for _, space in spins]
     total, before, change, points = 0.0, math.inf, math.inf, enough // STEP
     angles = np.arange(1, points + 1) * (math.pi / (2 * points))
@@ -74,7 +79,9 @@ def correlation_energy(
             listener.step(number, angles.size, "frequencies")
         energy = total / (4 * points)  # steps of pi / (2 n), and 1/(2 pi) of Eq. 2
         change, earlier = abs(energy - before), change
-        error = change * min(1.0, math.sqrt(change / earlier)) if math.isfinite(earlier) and earlier else change
+        error = change
+        if math.isfinite(earlier):
+            error = SAFETY * max(d * _fallen(envelope, points, points // k) for d, k in ((change, 2), (earlier, 4)))
         if not math.isfinite(energy):
             break
         if error <= tolerance:
@@ -92,11 +99,16 @@ def _response(occupation: float, frequency: float, gaps: Array) -> Array:
     return occupation * 2.0 * gaps / (gaps**2 + frequency**2)
 
 
-def _grid(spins: Sequence[tuple[Any, ActiveSpace]], gaps: Sequence[Array], tolerance: float) -> tuple[float, int]:
-    """a of the frequencies, Eh, and how many of them should do, from the terms of second order with i = j, a = b.
+def _fallen(envelope: Callable[[int], float], points: int, fewer: int) -> float:
+    """r(points) / r(fewer), 1 where there is no telling."""
+    before = envelope(fewer)
+    return min(1.0, envelope(points) / before) if before else 1.0
 
-    A term (ia|ia)^2 / D has poles at w = +-i D, and n points have an error of about its (|D - a| / (D + a))^2n.
-    """
+
+def _grid(
+    spins: Sequence[tuple[Any, ActiveSpace]], gaps: Sequence[Array], tolerance: float
+) -> tuple[float, int, Callable[[int], float]]:
+    """a of the frequencies, Eh, how many of them should do by Eq. 3, and that equation as a function of n."""
     d = np.concatenate([gap.ravel() for gap in gaps])
     shares = np.concatenate(
         [np.einsum("ap,ap->a", tensor[i], tensor[i]) ** 2 for tensor, space in spins for i in range(space.nocc)]
@@ -112,7 +124,8 @@ def _grid(spins: Sequence[tuple[Any, ActiveSpace]], gaps: Sequence[Array], toler
         for term, rate in zip(terms, rates, strict=True):
             term *= rate
         left = [float(term.sum()) for term in terms]
-    return float(scales[int(np.argmin(left))]), max(points, FEWEST)
+    a = float(scales[int(np.argmin(left))])
+    return a, max(points, FEWEST), lambda n: float(shares @ np.abs((d - a) / (d + a)) ** (2 * n))
 
 
 def _log_det_less_trace(matrix: Array) -> float:

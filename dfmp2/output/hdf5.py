@@ -356,7 +356,7 @@ def calculation_items(source: Any) -> dict[str, Item]:
     )
     items = {
         "mol": Item(source.mole_json, "", "PySCF molecule, JSON"),
-        "scf/e_tot": Item(reference.scf_total_energy, "hartree", "total Hartree-Fock energy"),
+        "scf/e_tot": Item(reference.scf_total_energy, "hartree", "total energy of the SCF"),
         "scf/mo_energy": Item(energy, "hartree", "orbital energies, first axis spin if unrestricted"),
         "scf/mo_occ": Item(occ, "", "orbital occupations"),
         "scf/mo_coeff": Item(coeff, "", "orbital coefficients (nao, nmo), first axis spin if unrestricted"),

@@ -83,6 +83,7 @@ def prepared_json(prepared: Prepared) -> str:
             "scf_fitting_error": fitting_error(prepared.scf_fitting, molecule),
             "mp2_fitting_error": fitting_error(prepared.mp2_fitting, molecule),
             "scf_total_energy": reference.scf_total_energy,
+            "hf_total_energy": reference.hf_total_energy,
             "scf_iterations": reference.cycles,
             **plain(scf_solution(reference)),
             "sizes": asdict(prepared.sizes),

@@ -95,7 +95,7 @@ def method_name(result: MP2Result | Prepared) -> str:
     core, virtual = result.sizes.frozen_core, result.sizes.frozen_virtual
     frozen = counted(core, "frozen core orbital") if core else "all electrons correlated"
     more = f", {counted(virtual, 'frozen virtual orbital')}" if virtual else ""
-    return f"{level_name(result)}{result.reference.kind.upper()}, {frozen}{more}"
+    return f"{level_name(result)}{result.reference.title}, {frozen}{more}"
 
 
 def level_name(result: MP2Result | Prepared) -> str:
@@ -116,13 +116,15 @@ def asked_for(result: MP2Result) -> tuple[str, str]:
 
 def energies(result: MP2Result) -> tuple[str, str, str]:
     """E(HF), and correlation and total energy of the method, Eh."""
-    return energy(result.scf_total_energy), energy(result.correlation_energy), energy(result.total_energy)
+    return energy(result.hf_total_energy), energy(result.correlation_energy), energy(result.total_energy)
 
 
 # --- records ------------------------------------------------------------------------------------------
 
 LABELS = {  # of fields that are not called by their name
     "kind": "reference",
+    "xc": "functional",
+    "exx_total_energy": "exact-exchange energy",
     "scf_type": "integrals of the SCF",
     "scf_total_energy": "reference energy",
     "cycles": "SCF iterations",
@@ -274,7 +276,8 @@ def _cores(result: MP2Result | Prepared) -> list[int]:
 
 
 def _energies(result: MP2Result) -> Section:
-    scf, singles = result.scf_total_energy, result.mp2_singles_energy
+    reference, singles, xc = result.reference, result.mp2_singles_energy, result.reference.xc
+    scf, hf = result.hf_total_energy, "E(HF)" if xc is None else "E(EXX)"
     method, quadrature = result.options.correlation, result.quadrature
     same, opposite = result.components
     first = MP2 if method.plain else method  # other methods of plain MP2 are made of its parts
@@ -283,12 +286,13 @@ def _energies(result: MP2Result) -> Section:
     formula = f"{'E(SS) + E(OS)' if quadrature is None else method.formula}{more}"
     parts = [("same-spin", same, "E(SS)"), ("opposite-spin", opposite, "E(OS)")]
     values = [
-        ("nuclear repulsion", result.reference.nuclear_repulsion_energy, "contained in E(HF)"),
-        ("reference energy", scf, f"E(HF), {result.reference.kind.upper()}"),
+        ("nuclear repulsion", reference.nuclear_repulsion_energy, f"contained in {hf}"),
+        ("reference energy", result.scf_total_energy, f"{'E(KS)' if xc else hf}, {reference.title}"),
+        *([("exact-exchange energy", scf, "E(EXX), E(HF) of the Kohn-Sham determinant")] if xc else []),
         *((f"{part} correlation", e, sign) for part, e, sign in parts if quadrature is None or math.isfinite(e)),
         *([("singles", singles, "E(S), of the ROHF reference")] if singles else []),
         (f"{first.title} correlation", correlation, formula),
-        (f"{first.title} total", scf + correlation, f"E(HF) + {formula}"),
+        (f"{first.title} total", scf + correlation, f"{hf} + {formula}"),
     ]
     drawn = [Bar(first.title, (opposite, same), energy(correlation))]
     kinds = [kind for kind in dict.fromkeys((SCS, SOS, method)) if kind is not MP2] if method.plain else []
@@ -296,7 +300,7 @@ def _energies(result: MP2Result) -> Section:
         scaled = kind.apply(opposite, same) + singles
         values += [
             (f"{kind.title} correlation", scaled, f"{kind.opposite_spin:.6g} OS + {kind.same_spin:.6g} SS{more}"),
-            (f"{kind.title} total", scf + scaled, "E(HF) + the line above"),
+            (f"{kind.title} total", scf + scaled, f"{hf} + the line above"),
         ]
         drawn.append(Bar(kind.title, (kind.opposite_spin * opposite, kind.same_spin * same), energy(scaled)))
     rows = [(name, energy(e), fixed(KJ_PER_MOL_PER_HARTREE * e), meaning) for name, e, meaning in values]
@@ -526,7 +530,8 @@ def _reference(result: MP2Result | Prepared) -> Section:
     blocks.append(_iterations(reference))
     if reference.solutions is not None and len(reference.solutions.energy) > 1:
         blocks.append(_solutions(reference.solutions))
-    return Section("reference", "Hartree-Fock reference", blocks)
+    name = "Hartree-Fock" if reference.xc is None else "Kohn-Sham"
+    return Section("reference", f"{name} reference", blocks)
 
 
 def _solutions(found: Solutions) -> Table:

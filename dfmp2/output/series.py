@@ -28,6 +28,7 @@ from dfmp2.units import ANGSTROM_PER_BOHR
 METHOD = (
     "basis",
     "reference",
+    "xc",
     "relativity",
     "scf",
     "scf_auxbasis",
@@ -123,7 +124,7 @@ CHOICES: dict[str, Callable[[MP2Result], Hashable]] = {
     "atoms, charge or multiplicity": lambda r: (r.molecule.labels, r.molecule.charge, r.molecule.multiplicity),
     "point charges": lambda r: None if r.molecule.point_charges is None else r.molecule.point_charges.tobytes(),
     "geometry": lambda r: r.molecule.coordinates.tobytes(),
-    "reference": lambda r: r.reference.kind,
+    "reference": lambda r: r.reference.title,
     "relativity": lambda r: r.options.relativity,
     "kind of SCF": lambda r: r.reference.scf_type,
     "orbital basis": lambda r: _numbers(r.orbital_basis),

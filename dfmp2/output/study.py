@@ -139,7 +139,8 @@ class Study:
         method = "correlation_energy"
         if f"cbs_{method}" not in self.values:  # of an earlier version
             method = f"mp2_{method}"
-        for name in ("scf_total_energy", method):
+        reference = "scf_total_energy" if "cbs_scf_total_energy" in self.values else "hf_total_energy"
+        for name in (reference, method):
             smaller, larger = (getattr(run, name) for run in runs)
             limit = self.values[f"cbs_{name}"].value
             share = 1.0 if larger == smaller else (limit - smaller) / (larger - smaller)

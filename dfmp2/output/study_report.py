@@ -47,7 +47,7 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
     """
     rows = []
     for name, r in results.items():
-        method, core = f"{level_name(r)}{r.reference.kind.upper()}", r.sizes.frozen_core
+        method, core = f"{level_name(r)}{r.reference.title}", r.sizes.frozen_core
         ended = r.reference.cycles, fixed(r.timings.total), f"{r.backend}, {r.precision}"
         rows.append(((name, anchors.get(name, "")), r.molecule.formula, method, core, *energies(r), *ended))
     heads = ["result", "formula", "method", "#core", "#E(HF) / Eh", "#E(corr) / Eh", "#E(total) / Eh"]
@@ -88,7 +88,9 @@ def _drawn(study: Study) -> list[Figure]:
         ]
     if study.kind == "cbs":
         correlation = table.get("correlation_energy", table.get("mp2_correlation_energy", ()))
-        return [series_figure(table["basis"], correlation, table["scf_total_energy"])]
+        return [
+            series_figure(table["basis"], correlation, table.get("hf_total_energy", table.get("scf_total_energy", ())))
+        ]
     if study.kind == "optimization":
         steps = range(len(table["step"]))
         drawn = [

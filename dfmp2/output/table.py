@@ -21,7 +21,7 @@ NUMBERS: dict[str, tuple[str, str | None]] = {  # attribute of a result, unit (N
     "formula": ("molecule.formula", None),
     "charge": ("molecule.charge", "elementary charge"),
     "multiplicity": ("molecule.multiplicity", ""),
-    "reference": ("reference.kind", None),
+    "reference": ("reference.name", None),
     "basis": ("orbital_basis.name", None),
     "scf_total_energy": ("scf_total_energy", "hartree"),
     "mp2_same_spin_correlation_energy": ("mp2_same_spin_correlation_energy", "hartree"),

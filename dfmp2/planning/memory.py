@@ -18,6 +18,8 @@ from dfmp2.units import quantity as _q
 FLOAT64, FLOAT32 = 8, 4
 SCF_MATRICES = 30  # (nao, nao) float64 arrays alive in the SCF: DIIS space of 8 pairs, Fock, density, work
 X2C_MATRICES = 32  # float64 arrays of the decontracted basis while X2C is made: 31 to 36 measured (Ar chain, cc-pVTZ)
+XC_BYTES = 80 * 10**6  # basis functions on points of the grid and what is made of them, at most (dfmp2.scf.kohn_sham)
+XC_VALUES, POINT_BYTES = 7, 48  # float64 values of a function at a point there; coordinates, weight, screening
 START_MATRICES = 10  # of them at the first iteration, when the integrals are made
 WORKER_BYTES = 32 * 10**6  # buffers of one worker in the SCF fit, the exchange and the triangular solves
 STREAMING_WORKER_BYTES = 8 * 10**6  # of BLAS and small arrays in the exchange where blocks are small
@@ -288,6 +290,7 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage | None, Stage | None,
     pairs, n, naux = work.pairs_of_functions, work.nao, work.naux_scf
     x2c = X2C_MATRICES * work.x2c_functions**2 * FLOAT64  # freed before the SCF integrals are made
     matrices = SCF_MATRICES * n * n * FLOAT64 * len(work.spins) + 2 * (pairs + n * n) * FLOAT64 * workers
+    matrices += min(XC_BYTES, work.grid * n * XC_VALUES * FLOAT64) + work.grid * POINT_BYTES
     if not naux:
         everything = pairs * (pairs + 1) // 2 * FLOAT64
         again = RECOMPUTED_MATRICES * n * n * FLOAT64 * len(work.spins) * workers

@@ -21,12 +21,13 @@ from dfmp2.options import Options
 from dfmp2.planning import memory, rates, time
 from dfmp2.planning.memory import VARIES
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
-from dfmp2.planning.sizes import IN_FIELDS, Spin, Workload, exact_row_shares, scf_cycles
+from dfmp2.planning.sizes import IN_FIELDS, POINTS, Spin, Workload, exact_row_shares, scf_cycles
 from dfmp2.planning.system import Setup, System, densely_fitted, frozen_core, prepare, resolve
 from dfmp2.planning.time import IN_MEMORY, Pace, Timings, Traffic
 from dfmp2.progress import Listener
 from dfmp2.scf.hamiltonian import uncontracted_functions
 from dfmp2.scf.hartree_fock import reference_kind, uses_single
+from dfmp2.scf.kohn_sham import exact_exchange
 from dfmp2.units import format_bytes
 
 if TYPE_CHECKING:
@@ -436,6 +437,8 @@ def _workload(system: System, options: Options, core: FrozenCore, kind: str) -> 
         atoms=int(mole.natm),
         in_fields=IN_FIELDS if options.polarizability else 0,
         points=USUAL_POINTS.get(options.correlation.kind, 0),
+        grid=0 if options.xc is None else POINTS * int(mole.natm),
+        exchange=options.xc is None or exact_exchange(options.xc) > 0.0,
     )
 
 

@@ -27,6 +27,8 @@ METAL_CYCLES = 3  # more where a d or f shell is being filled
 IN_FIELDS = 6  # runs of a polarizability (dfmp2.gradients.polarizability)
 PRIMITIVE = {3: 1.3, 4: 0.5}  # cost of a product of primitive functions, in integrals of three or four centres
 EXAMINED_BUILDS = 50  # of J and K for the lowest eigenvector of one kind of rotation (dfmp2.scf.rotations)
+POINTS = 14_000  # of the integration grid for an atom: 11,000 to 16,000 (dfmp2.scf.kohn_sham)
+XC_OPERATIONS = 2400  # per point and function, as products of matrices: GGA, half of it LDA, twice meta-GGA
 SINGLE_BUILDS = 7  # of these and the first one, in float32 where the SCF uses it (dfmp2.scf.jk)
 
 
@@ -101,6 +103,8 @@ class Workload:
     task : what is computed, "energy", "properties" (relaxed densities) or "gradient"
     in_fields : of how many runs in uniform fields it is followed
     points : of the quadrature of a method without pairs, as many as are usual; 0 with pairs
+    grid : points of the integration grid of Kohn-Sham, 0 for Hartree-Fock
+    exchange : whether the SCF has K
     """
 
     nao: int
@@ -124,6 +128,8 @@ class Workload:
     task: str = "energy"
     in_fields: int = 0
     points: int = 0
+    grid: int = 0
+    exchange: bool = True
 
     @property
     def scf_builds(self) -> int:
@@ -177,13 +183,15 @@ class Workload:
 
         exchange, exchange_single : J and K of the SCF iterations in float64 and in float32; scf_fit : fit of the
         SCF integrals; eigen : nao^3 per diagonalisation; transform, fit : AO to MO and fit of the MP2 integrals;
-        pairs_fp64, pairs_mixed : pair energies in that precision, the certificate's sample in float64
+        pairs_fp64, pairs_mixed : pair energies in that precision, the certificate's sample in float64; functional :
+        exchange-correlation energy and potential of the SCF iterations
         """
         n, p = self.nao, self.naux_scf
         single = self.starts * SINGLE_BUILDS if self.single_exchange else 0
         if p:
             # Half transformation 2 p n^2 nocc over the pairs kept, symmetric product p n^2 nocc, Coulomb 4 p npair.
             per_orbital = p * n * n + 2 * p * n * n * self.kept_pairs // self.pairs_of_functions
+            per_orbital *= self.exchange
             per_build = sum(per_orbital * s.occupied + 4 * p * self.kept_pairs for s in self.spins)
         else:
             per_build = 4 * len(self.spins) * self.pairs_of_functions**2
@@ -197,6 +205,7 @@ class Workload:
             "exchange": (self.scf_builds - single) * per_build,
             "exchange_single": single * per_build,
             "scf_fit": p * p * self.kept_pairs,
+            "functional": self.scf_builds * len(self.spins) * XC_OPERATIONS * self.grid * n,
             "eigen": self.starts * (self.cycles + 1) * len(self.spins) * n**3,
             "transform": sum(2 * self.naux * s.nocc * n * (n + s.nvir) for s in self.spins)
             + 2 * self.naux * n * (n * sum(v for _, v in self.frontier) + self.frontier_elements),

@@ -28,6 +28,7 @@ from dfmp2.options import Options
 from dfmp2.planning.sizes import Sizes
 from dfmp2.progress import Listener
 from dfmp2.scf.fitting_sets import dense_fitting, resolve_fitting
+from dfmp2.scf.kohn_sham import require_functional
 from dfmp2.scf.reference import Reference
 from dfmp2.units import ANGSTROM_PER_BOHR
 
@@ -89,6 +90,8 @@ def prepare(options: Options, command: str, choose: Callable[[int], tuple[Backen
     """
     scratch = choose_root(options.scratch)
     import_pyscf()
+    if options.xc is not None:
+        require_functional(options.xc)
     resources.restart_peak()
     if options.memory:
         resources.keep_nothing_back()

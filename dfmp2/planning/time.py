@@ -217,10 +217,11 @@ def _check(work: Workload, rates: Rates) -> float:
 
 
 def _build(work: Workload, rates: Rates) -> float:
-    """Predicted wall time of J and K once, s: those in float64, as the last ones are."""
+    """Predicted wall time of J, K and the functional once, s: in float64, as the last ones are."""
     flops = work.flops()
     rate = rates.exchange if work.naux_scf else rates.exact_exchange
-    return (flops["exchange"] + flops["exchange_single"]) / work.scf_builds / rate
+    matrices = (flops["exchange"] + flops["exchange_single"]) / rate
+    return (matrices + flops["functional"] / rates.pairs_fp64) / work.scf_builds
 
 
 def _matrices(work: Workload, rates: Rates) -> float:
@@ -239,6 +240,7 @@ def _scf(work: Workload, rates: Rates, moved: Traffic, disk: DiskRates) -> float
     else:
         integrals = evaluated / rates.four_centre * (work.scf_builds if moved.recomputed else 1)
         products = flops["exchange"] / rates.exact_exchange
+    products += flops["functional"] / rates.pairs_fp64
     cycles = work.starts * (work.cycles + 1)
     examined = work.scf_builds - cycles
     matrices = (cycles + EXAMINED_MATRICES * examined) * _matrices(work, rates) + cycles * CYCLE_SECONDS

@@ -22,19 +22,23 @@ from dfmp2.scf import hamiltonian
 from dfmp2.scf.fitting_error import between_atoms
 from dfmp2.scf.hartree_fock import record
 from dfmp2.scf.jk import column_squares
+from dfmp2.scf.kohn_sham import require_functional
 from dfmp2.scf.reference import GIVEN, Reference
 
 # Attributes of PySCF's decorated mean fields whose effect neither a result nor `compare` can hold.
 ADDITIONS = {
     "with_solvent": "an implicit solvent",
     "sigma": "smeared occupations",
+    "nlc": "a non-local correlation functional",
     "disp": "a dispersion correction",
     "only_dfj": "fitted Coulomb beside four-centre exchange",
 }
 SAME_ENERGY = 1e-6  # Eh, of a mean field converged to 1e-7 and better
 SAME_MATRIX = 1e-7  # Eh
 CANONICAL = 1e-4  # Eh; PySCF's default leaves orbital gradients of 3e-5
-TAKEN = "RHF and UHF as they are, sf-X2C-1e (mf.sfx2c1e()) and point charges (qmmm.mm_charge) can be taken over"
+TAKEN = (
+    "RHF, UHF, RKS and UKS as they are, sf-X2C-1e (mf.sfx2c1e()) and point charges (qmmm.mm_charge) can be taken over"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +63,7 @@ def adopt(mf: Any) -> Adopted:
 
     Raises
     ------
-    InputError : not a molecular RHF or UHF with spherical functions and whole occupations, or more than that
+    InputError : not a molecular RHF, UHF, RKS or UKS with spherical functions and whole occupations, or more than that
     ConvergenceError : not converged
     """
     with shielded():
@@ -108,10 +112,14 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
     InputError : the mean field is of another Hamiltonian, or its orbitals are not canonical; it names what differs
     """
     with shielded():
-        plain = hamiltonian.mean_field(mole, found.reference.kind, found.relativity, found.molecule.point_charges)
+        reference = found.reference
+        charges = found.molecule.point_charges
+        plain = hamiltonian.mean_field(mole, reference.kind, found.relativity, charges, xc=reference.xc)
+        if reference.grid_level is not None:
+            plain.grids.level = reference.grid_level
         if auxmole is not None:
             plain = plain.density_fit(auxbasis=auxmole.basis)
-        restricted = found.reference.kind == "rhf"
+        restricted = reference.kind == "rhf"
         orbitals, occupations = np.asarray(mf.mo_coeff), np.asarray(mf.mo_occ)
         overlap, core = plain.get_ovlp(), plain.get_hcore()
         density = plain.make_rdm1(orbitals, occupations)
@@ -123,7 +131,8 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
         gap = float(mf.e_tot) - energy
         if not (unit < SAME_ENERGY and abs(gap) <= max(SAME_ENERGY, 10 * mf.conv_tol)):
             raise InputError(
-                f"E(SCF) of the mean field is {gap:+.3e} Eh off that of its molecule, basis sets and orbitals: "
+                f"E(SCF) of the mean field is {gap:+.3e} Eh off that of its molecule, basis sets and orbitals"
+                f"{'' if reference.xc is None else ', functional and grid level'}: "
                 f"{_differences(mf, plain, core, overlap)}. It cannot be recorded and repeated: {TAKEN}"
             )
         matrices = [(c.T @ f @ c, np.asarray(e)) for c, e, f in spins]
@@ -143,21 +152,20 @@ def require_repeatable(mf: Any, found: Adopted, mole: Any, auxmole: Any) -> Refe
             squares = sum(column_squares(block) for block in plain.with_df.loop())
             between = between_atoms(mole, density, np.asarray(squares))
     history = np.array([[float(mf.e_tot), 0.0, float(gradient)]])
-    return replace(found.reference, history=history, interatomic_fitting_error=between)
+    return replace(reference, history=history, interatomic_fitting_error=between)
 
 
 def _kind(mf: Any, scf: Any) -> str:
     """ "rhf" or "uhf" by class; anything else is refused by name."""
-    foreign = (scf.hf.KohnShamDFT, scf.rohf.ROHF) if hasattr(scf.hf, "KohnShamDFT") else (scf.rohf.ROHF,)
-    if not isinstance(mf, foreign):
+    if not isinstance(mf, scf.rohf.ROHF):
         if isinstance(mf, scf.uhf.UHF):
             return "uhf"
         if isinstance(mf, scf.hf.RHF):
             return "rhf"
     name = type(mf).__name__
     if type(mf).__module__.startswith("gpu4pyscf."):
-        raise InputError(f"the mean field is a {name} of GPU4PySCF: pass mf.to_cpu(), an RHF or UHF of PySCF")
-    raise InputError(f"the mean field is a {name}: expected a PySCF RHF or UHF (not ROHF, not Kohn-Sham)")
+        raise InputError(f"the mean field is a {name} of GPU4PySCF: pass mf.to_cpu(), a mean field of PySCF")
+    raise InputError(f"the mean field is a {name}: expected a PySCF RHF, UHF, RKS or UKS")
 
 
 def _beyond(name: str, what: str) -> InputError:
@@ -166,7 +174,9 @@ def _beyond(name: str, what: str) -> InputError:
 
 def _require_plain(mf: Any, gto: Any) -> None:
     """Refuse known additions, of the mean field and of its molecule."""
-    mole = mf.mol
+    mole, xc = mf.mol, vars(mf).get("xc")
+    if xc is not None:
+        require_functional(str(xc).strip().lower())
     for name, what in ADDITIONS.items():
         if getattr(mf, name, None):
             raise _beyond(name, what)

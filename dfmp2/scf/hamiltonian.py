@@ -46,7 +46,14 @@ class OwnHamiltonian:
 
 
 def mean_field(
-    mole: Any, kind: str, relativity: str, charges: Array | None, *, native: bool = False, field: Array | None = None
+    mole: Any,
+    kind: str,
+    relativity: str,
+    charges: Array | None,
+    *,
+    native: bool = False,
+    field: Array | None = None,
+    xc: str | None = None,
 ) -> Any:
     """A PySCF RHF, UHF or ROHF of the molecule, not yet run, with exact Coulomb and exchange matrices.
 
@@ -56,10 +63,16 @@ def mean_field(
     charges : (n, 4) x, y, z in bohr and charge in e, None for none
     native : leave the potential of the charges to PySCF's own code
     field : (3,) Eh/(e bohr), None for none
+    xc : functional of an RKS or UKS in its place, None for Hartree-Fock
     """
     from pyscf import scf
 
-    mf = {"rhf": scf.RHF, "uhf": scf.UHF, "rohf": scf.ROHF}[kind](mole)
+    if xc is None:
+        mf = {"rhf": scf.RHF, "uhf": scf.UHF, "rohf": scf.ROHF}[kind](mole)
+    else:
+        from dfmp2.scf import kohn_sham
+
+        mf = kohn_sham.mean_field(mole, kind, xc)
     if relativity == "x2c":
         mf = mf.sfx2c1e()
     if field is not None:

@@ -1,10 +1,11 @@
-"""Hartree-Fock through PySCF: RHF or UHF, density-fitted or conventional, with a rescue ladder.
+"""Hartree-Fock through PySCF: RHF, UHF or ROHF, density-fitted or conventional, with a rescue ladder.
 
 DIIS first. Where it leaves the lowest energy it has met and does not come back, as with radicals that
 hop between occupations, ADIIS goes down from there, and DIIS takes over near the minimum. When DIIS has
 not converged after its share of the cycle limit, a level shift, then the second-order solver, all within
 the same limit. Whoever converges is recorded. What does not converge gives no MP2 energy: the error says
-what the last iteration looked like. Which of several solutions is used says `dfmp2.scf.following`. Source
+what the last iteration looked like. Which of several solutions is used says `dfmp2.scf.following`. With
+a functional (`dfmp2.scf.kohn_sham`) the same loop converges Kohn-Sham. Source
 of ADIIS: Hu and Yang, J. Chem. Phys. 132, 054109 (2010).
 """
 
@@ -110,7 +111,8 @@ def run_scf(
         listener.step(done, total, "SCF integrals")
 
     with shielded():
-        mf = hamiltonian.mean_field(mole, kind, options.relativity, charges, native=integrals == "pyscf", field=field)
+        more: dict[str, Any] = {"native": integrals == "pyscf", "field": field, "xc": options.xc}
+        mf = hamiltonian.mean_field(mole, kind, options.relativity, charges, **more)
         if auxmole is not None and integrals != "pyscf":
             mf = mf.density_fit(with_df=jk_builder(mole, auxmole, integrals, threads, room, progress))
         elif auxmole is not None:
@@ -197,6 +199,12 @@ def record(mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, sta
     energy, occ = (np.take_along_axis(x, order, axis=1) for x in (energy, occ))
     from dfmp2.scf.following import spin_square
 
+    xc, more = vars(mf).get("xc"), dict[str, Any]()
+    if xc is not None:
+        from dfmp2.scf.kohn_sham import exact_exchange_energy
+
+        xc = str(xc).strip().lower()
+        more = {"xc": xc, "grid_level": int(mf.grids.level), "exx_total_energy": exact_exchange_energy(mf)}
     with shielded():
         return Reference(
             kind=kind,
@@ -211,6 +219,7 @@ def record(mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, sta
             mo_energy=energy,
             mo_occ=occ,
             mo_coupling=coupling,
+            **more,
         )
 
 

@@ -87,20 +87,21 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
         direct_scf_tol: float = 1e-13,
         omega: float | None = None,
     ) -> tuple[Any, Any]:
-        """J and K of densities that carry their orbitals; any other density goes to PySCF."""
+        """J and K of densities that carry their orbitals, or J alone; any other density goes to PySCF."""
         orbitals = getattr(dm, "mo_coeff", None)
-        if orbitals is None or omega or not (with_j and with_k) or hermi != 1:
+        if orbitals is None or omega or not with_j or hermi != 1:
             self.build()
             return super().get_jk(dm, hermi, with_j, with_k, direct_scf_tol, omega)  # type: ignore[no-any-return]
         occupations = np.asarray(dm.mo_occ)
         spins = [(orbitals, occupations)] if occupations.ndim == 1 else list(zip(orbitals, occupations, strict=True))
         occupied = [np.asarray(c)[:, n > 0] * np.sqrt(n[n > 0]) for c, n in spins]
-        j, k = self.matrices(occupied)
-        return j.reshape(np.shape(dm)), k.reshape(np.shape(dm))
+        j, k = self.matrices(occupied, exchange=with_k)
+        return j.reshape(np.shape(dm)), k.reshape(np.shape(dm)) if with_k else None
 
-    def matrices(self, occupied: list[Array]) -> tuple[Array, Array]:
-        """J and K of each spin, from orbitals (nao, n) scaled with the root of their occupation."""
-        return coulomb_exchange(self.build()._cderi, self.pairs, occupied, self.threads, single=self.single)
+    def matrices(self, occupied: list[Array], *, exchange: bool = True) -> tuple[Array, Array]:
+        """J and K of each spin, from orbitals (nao, n) scaled with the root of their occupation; K is 0 if unwanted."""
+        how = {"single": self.single, "exchange": exchange}
+        return coulomb_exchange(self.build()._cderi, self.pairs, occupied, self.threads, **how)
 
     def discard(self) -> None:
         """Free B."""
@@ -198,12 +199,12 @@ def fit_columns(b: Array, factor: MetricFactor, ends: list[int], threads: int) -
 
 
 def coulomb_exchange(
-    b: Array, pairs: PairList, occupied: list[Array], threads: int, *, single: bool = False
+    b: Array, pairs: PairList, occupied: list[Array], threads: int, **how: bool
 ) -> tuple[Array, Array]:
     """J and K of each spin, from B in memory, (naux, ncolumn) float64; the rest is as in `accumulated`."""
     bounds = shares(len(b), threads)
     parts = [b[start:stop] for start, stop in pairwise(bounds)]
-    return accumulated([parts], pairs, occupied, threads, single=single)
+    return accumulated([parts], pairs, occupied, threads, **how)
 
 
 def shares(naux: int, threads: int) -> list[int]:
@@ -219,7 +220,13 @@ def rows_at_a_time(pairs: PairList, occupied: list[Array]) -> tuple[int, int]:
 
 
 def accumulated(
-    chunks: Iterable[list[Array]], pairs: PairList, occupied: list[Array], threads: int, *, single: bool = False
+    chunks: Iterable[list[Array]],
+    pairs: PairList,
+    occupied: list[Array],
+    threads: int,
+    *,
+    single: bool = False,
+    exchange: bool = True,
 ) -> tuple[Array, Array]:
     """J and K of each spin; their last bits depend on sizes and threads only, not on how B comes.
 
@@ -230,6 +237,7 @@ def accumulated(
     pairs : what the columns of B are
     occupied : per spin (nao, n) float64, orbitals scaled with the root of their occupation
     single : K from float32 products, each block of them added up in float64
+    exchange : whether K is wanted; otherwise it is 0
 
     Returns
     -------
@@ -237,7 +245,7 @@ def accumulated(
     """
     density = [c @ c.T for c in occupied]
     folded = np.stack([lib.pack_tril(d + d.T - np.diag(d.diagonal()))[pairs.columns] for d in density])
-    workers = [Share(folded, pairs, occupied, single=single) for _ in range(threads)]
+    workers = [Share(folded, pairs, occupied, single=single, exchange=exchange) for _ in range(threads)]
     with ThreadPoolExecutor(threads) as pool:
         for chunk in chunks:
             list(pool.map(Share.add, workers, chunk))
@@ -257,11 +265,11 @@ class Share:
     j, k : (nspin, ncolumn) and (nspin, nao, nao), Eh
     """
 
-    def __init__(self, folded: Array, pairs: PairList, occupied: list[Array], *, single: bool) -> None:
+    def __init__(self, folded: Array, pairs: PairList, occupied: list[Array], *, single: bool, exchange: bool) -> None:
         nao = len(occupied[0])
         self.j, self.k = np.zeros_like(folded), np.zeros((len(occupied), nao, nao))
         self._folded, (self._few, self._most) = folded, rows_at_a_time(pairs, occupied)
-        self._transform = half_transform(occupied, self._most, pairs, single=single)
+        self._transform = half_transform(occupied, self._most, pairs, single=single) if exchange else None
         self._waiting = 0  # fitting functions that are half transformed
 
     def add(self, rows: Array) -> None:
@@ -270,6 +278,8 @@ class Share:
             few = rows[first : first + self._few]
             for s, row in enumerate(self._folded):
                 self.j[s] += (few @ row) @ few
+            if self._transform is None:
+                continue
             self._transform.put(self._waiting, few)
             self._waiting += len(few)
             if self._waiting == self._most:
@@ -277,7 +287,8 @@ class Share:
 
     def finish(self) -> None:
         """Exchange of what waits for it."""
-        for s, half in enumerate(self._transform.halves(self._waiting)):
+        halves = [] if self._transform is None else self._transform.halves(self._waiting)
+        for s, half in enumerate(halves):
             x = half.reshape(-1, half.shape[2])
             self.k[s] += x.T @ x  # NumPy sees one operand twice and calls syrk
         self._waiting = 0

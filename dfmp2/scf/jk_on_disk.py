@@ -101,7 +101,7 @@ class DiskIntegrals(FittedIntegrals):
             for start in range(0, len(block), step):
                 yield self.pairs.expand(block[start : start + step])
 
-    def matrices(self, occupied: list[Array]) -> tuple[Array, Array]:
+    def matrices(self, occupied: list[Array], *, exchange: bool = True) -> tuple[Array, Array]:
         """J and K of each spin, with the bits of those in memory."""
         self.build()
         bounds, (few, _) = shares(self._naux, self.threads), rows_at_a_time(self.pairs, occupied)
@@ -111,7 +111,8 @@ class DiskIntegrals(FittedIntegrals):
             [(min(start + k * step, stop), min(start + (k + 1) * step, stop)) for start, stop in pairwise(bounds)]
             for k in range(count)
         ]
-        return accumulated(self._read(cuts), self.pairs, occupied, self.threads, single=self.single)
+        how = {"single": self.single, "exchange": exchange}
+        return accumulated(self._read(cuts), self.pairs, occupied, self.threads, **how)
 
     def rows(self) -> Iterator[Array]:
         """B in blocks of fitting functions, (n, ncolumn) float64; each is valid until the next is taken."""

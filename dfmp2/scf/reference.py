@@ -1,4 +1,4 @@
-"""The Hartree-Fock reference: orbitals, energies, stability, and the solutions found on the way to it."""
+"""The reference: orbitals, energies, stability, and the solutions found on the way to it."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Stability:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reference:
-    """The converged Hartree-Fock reference."""
+    """The converged reference, Hartree-Fock or Kohn-Sham."""
 
     kind: str = _q("", "rhf, uhf or rohf (semicanonical orbitals)")
     scf_type: str = _q("", "df or conventional")
-    scf_total_energy: float = _q("hartree", "total Hartree-Fock energy")
+    scf_total_energy: float = _q("hartree", "total energy of the SCF, Hartree-Fock or Kohn-Sham")
     nuclear_repulsion_energy: float = _q("hartree", "nuclear repulsion energy")
     cycles: int = _q("", "SCF iterations, rescue ladder included")
     ladder: tuple[str, ...] = _q("", "convergence methods used, in order")
@@ -66,6 +66,9 @@ class Reference:
     mo_coupling: Array | None = _q(
         "hartree", "Fock matrices between occupied and virtual orbitals (2, nmo, nmo), where not zero (ROHF)", None
     )
+    xc: str | None = _q("", "functional of a Kohn-Sham reference, restricted for rhf, unrestricted for uhf", None)
+    grid_level: int | None = _q("", "level of the integration grid in PySCF (Kohn-Sham)", None)
+    exx_total_energy: float | None = _q("hartree", "Hartree-Fock energy of the Kohn-Sham determinant", None)
 
     def __post_init__(self) -> None:
         """Raise ValueError where the history is not one row of three numbers for each iteration."""
@@ -87,6 +90,21 @@ class Reference:
             i, a = slice(frozen_core, nocc), slice(nocc, last)
             parts.append(float((f[i, a] ** 2 / (e[i, None] - e[a])).sum()))
         return sum(parts) + 0.0
+
+    @property
+    def name(self) -> str:
+        """rhf, uhf or rohf; of Kohn-Sham orbitals rks or uks."""
+        return self.kind if self.xc is None else self.kind.replace("hf", "ks")
+
+    @property
+    def title(self) -> str:
+        """The same as people write it, with the functional."""
+        return self.name.upper() + ("" if self.xc is None else f"({self.xc})")
+
+    @property
+    def hf_total_energy(self) -> float:
+        """Hartree-Fock energy of the determinant, which the correlation energy is added to, Eh."""
+        return self.scf_total_energy if self.exx_total_energy is None else self.exx_total_energy
 
     @property
     def nspin(self) -> int:

@@ -108,8 +108,8 @@ def _table(results: Results, bracket: Bracket, values: Mapping[str, Value]) -> d
     """The energies of either basis, and of the limit when it is known."""
     limit = [f"limit {bracket.text}"] if values else []
     table = {"basis": Column((*results, *limit), "", "basis set, or the limit")}
-    plain = all(run.method == "mp2" for run in results.values())
-    for name in COLUMNS if plain else METHOD_COLUMNS:
+    names = COLUMNS if all(run.method == "mp2" for run in results.values()) else METHOD_COLUMNS
+    for name in ("hf_total_energy", *names[1:]) if any(run.reference.xc for run in results.values()) else names:
         energies = [getattr(run, name) for run in results.values()] + [values[f"cbs_{name}"].value for _ in limit]
         table[name] = Column(tuple(energies), "hartree", name.replace("_", " "))
     return table
@@ -123,14 +123,15 @@ def _values(
         return formula.limit(smaller, larger, *bracket.cardinals)
 
     method = options.correlation
-    hartree_fock = limit(scf, lambda run: run.scf_total_energy)
+    hartree_fock = limit(scf, lambda run: run.hf_total_energy)
     same = limit(correlation, lambda run: run.components[0])
     opposite = limit(correlation, lambda run: run.components[1])
     singles = limit(correlation, lambda run: run.mp2_singles_energy)
     found = limit(correlation, lambda run: run.correlation_energy)
     if method.kind == "pairs":
         found = method.apply(opposite, same) + singles
-    energies = {"scf_total_energy": hartree_fock, "correlation_energy": found, "total_energy": hartree_fock + found}
+    reference = "scf_total_energy" if options.xc is None else "hf_total_energy"  # of Kohn-Sham: of its determinant
+    energies = {reference: hartree_fock, "correlation_energy": found, "total_energy": hartree_fock + found}
     plain = {
         "mp2_same_spin_correlation_energy": same,
         "mp2_opposite_spin_correlation_energy": opposite,
@@ -143,7 +144,7 @@ def _values(
     if method.name == CUSTOM:
         energies["scaled_mp2_correlation_energy"] = found
     both = f"{scf.name} and {correlation.name}"
-    how = {"scf_total_energy": scf.name, "total_energy": both, "mp2_total_energy": both}
+    how = {reference: scf.name, "total_energy": both, "mp2_total_energy": both}
     return {
         f"cbs_{name}": Value(energy, "hartree", f"limit, {how.get(name, correlation.name)}")
         for name, energy in energies.items()

@@ -25,7 +25,7 @@ from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE
 
 PARTS: dict[str, tuple[str, Callable[[MP2Result], float | None]]] = {  # prefix -> (in words, energy of a run)
     "": ("total energy", lambda r: r.total_energy),
-    "scf_": ("Hartree-Fock", lambda r: r.scf_total_energy),
+    "scf_": ("SCF", lambda r: r.scf_total_energy),
     "correlation_": ("correlation energy", lambda r: r.correlation_energy),
     "mp2_correlation_": ("MP2 correlation", lambda r: r.mp2_correlation_energy),
     "mp2_same_spin_correlation_": ("same-spin correlation", lambda r: r.mp2_same_spin_correlation_energy),

@@ -27,7 +27,7 @@ from dfmp2.studies.runs import Failures, Keeper, Numbers, Results, Step, Task, c
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 
 NUMBERS: dict[str, tuple[str, str, Callable[[MP2Result], float]]] = {  # column -> (unit, description, of a run)
-    "scf_total_energy": ("hartree", "total Hartree-Fock energy", lambda r: r.scf_total_energy),
+    "scf_total_energy": ("hartree", "total energy of the SCF", lambda r: r.scf_total_energy),
     "mp2_same_spin_correlation_energy": ("hartree", "E_SS", lambda r: r.mp2_same_spin_correlation_energy),
     "mp2_opposite_spin_correlation_energy": ("hartree", "E_OS", lambda r: r.mp2_opposite_spin_correlation_energy),
     "mp2_correlation_energy": ("hartree", "E_SS + E_OS", lambda r: r.mp2_correlation_energy),

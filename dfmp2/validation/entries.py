@@ -35,6 +35,7 @@ TAGS = {
     "kappa-mp2": "regularised pair energies",
     "sos-laplace": "opposite spin by a Laplace transform",
     "drpa": "direct random-phase approximation",
+    "kohn-sham": "Kohn-Sham orbitals",
     "df-scf": "density-fitted SCF",
     "conventional-scf": "SCF with four-centre integrals",
     "frozen-core": "core orbitals left out",
@@ -68,7 +69,7 @@ class Calculation:
     frozen_core : a number of orbitals per spin, or the name of a program's table
     scf_conv_tol : Eh, SCF convergence this entry needs
     gradient : whether gradient and densities are computed as well
-    frozen_virtual, method, kappa, os_scale, ss_scale, polarizability : as of `dfmp2.Options`
+    frozen_virtual, method, xc, kappa, os_scale, ss_scale, polarizability : as of `dfmp2.Options`
     constraints : the geometry is optimised first, under these constraints in geomeTRIC's format; None: it is not
     """
 
@@ -85,6 +86,7 @@ class Calculation:
     gradient: bool = False
     frozen_virtual: int = 0
     method: str = "mp2"
+    xc: str | None = None
     kappa: float | None = None
     os_scale: float | None = None
     ss_scale: float | None = None

@@ -46,7 +46,7 @@ AGAINST_TOLERANCE = 1e-8  # Eh; 2.5e-9 seen, with core potentials
 AGAINST_REASON = "recomputed from scratch with the same bases; two converged SCFs, E(corr) of first order in theirs"
 OF_ENTRIES = (  # options
     *("basis", "reference", "scf", "scf_auxbasis", "scf_conv_tol", "auxbasis", "frozen_core"),
-    *("frozen_virtual", "method", "kappa", "os_scale", "ss_scale", "polarizability"),
+    *("frozen_virtual", "method", "xc", "kappa", "os_scale", "ss_scale", "polarizability"),
 )
 OF_SCF = ("scf_total_energy", "nuclear_repulsion_energy", "mp2_singles_energy")  # energies without pairs
 NAMES = {"pyscf": "PySCF", "psi4": "Psi4"}

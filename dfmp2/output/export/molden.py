@@ -107,7 +107,7 @@ def _title(result: MP2Result) -> str:
     relativity = ", spin-free X2C" if result.options.relativity == "x2c" else ""
     field = "" if charges is None else f", in the field of {len(charges)} point charges (not in this file)"
     return printable(
-        f"{result.reference.kind.upper()}/{result.orbital_basis.name} orbitals of dfmp2 {result.provenance.version}, "
+        f"{result.reference.title}/{result.orbital_basis.name} orbitals of dfmp2 {result.provenance.version}, "
         f"charge {molecule.charge}, multiplicity {molecule.multiplicity}{relativity}{field}"
     )
 

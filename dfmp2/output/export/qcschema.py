@@ -183,7 +183,7 @@ def _derivatives(result: MP2Result, returned: Mapping[str, Any] | None) -> dict[
 
 def _qcvars(result: MP2Result) -> dict[str, float]:
     """Energies under the upper-case names that Psi4 and QCEngine use, Eh."""
-    scf = result.scf_total_energy
+    kohn_sham, hf = result.reference.xc is not None, result.hf_total_energy
     methods = {
         "MP2": result.mp2_correlation_energy,
         "SCS-MP2": result.scs_mp2_correlation_energy,
@@ -201,12 +201,13 @@ def _qcvars(result: MP2Result) -> dict[str, float]:
     known = {name: energy for name, energy in methods.items() if energy is not None}
     return {
         "NUCLEAR REPULSION ENERGY": result.reference.nuclear_repulsion_energy,
-        **dict.fromkeys(("HF TOTAL ENERGY", "SCF TOTAL ENERGY", "CURRENT REFERENCE ENERGY"), scf),
+        **dict.fromkeys(("SCF TOTAL ENERGY", f"{'DFT' if kohn_sham else 'HF'} TOTAL ENERGY"), result.scf_total_energy),
+        "CURRENT REFERENCE ENERGY": hf,
         **(parts if result.options.correlation.plain else {}),
         "CURRENT CORRELATION ENERGY": result.correlation_energy,
         "CURRENT ENERGY": result.total_energy,
         **{f"{name} CORRELATION ENERGY": energy for name, energy in known.items()},
-        **{f"{name} TOTAL ENERGY": scf + energy for name, energy in known.items()},
+        **{f"{name} TOTAL ENERGY": hf + energy for name, energy in known.items()},
     }
 
 

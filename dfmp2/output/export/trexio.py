@@ -69,7 +69,7 @@ def _values(result: MP2Result) -> dict[str, Any]:
     return {
         "metadata_code_num": 1,
         "metadata_code": [f"dfmp2 {result.provenance.version}"],
-        "metadata_description": f"{reference.kind.upper()} reference of a DF-MP2 calculation",
+        "metadata_description": f"{reference.title} reference of a DF-MP2 calculation",
         "nucleus_num": molecule.natom,
         "nucleus_charge": [0.0 if ghost else float(number - core) for number, ghost, core in nuclei],
         "nucleus_coord": np.ascontiguousarray(molecule.coordinates),
@@ -97,7 +97,7 @@ def _values(result: MP2Result) -> dict[str, Any]:
         "ao_num": len(order),
         "ao_shell": [number for number, shell in enumerate(shells) for _ in range(2 * shell.momentum + 1)],
         "ao_normalization": [1.0] * len(order),
-        "mo_type": reference.kind.upper(),
+        "mo_type": reference.name.upper(),
         "mo_num": len(orbitals),
         "mo_coefficient": np.ascontiguousarray(orbitals),
         "mo_energy": reference.mo_energy.ravel(),

@@ -129,7 +129,7 @@ def _about(budget: ErrorBudget) -> str:
 
 def _stability(r: MP2Result) -> Tile:
     """The reference, and whether a lower SCF solution exists."""
-    kind, found = r.reference.kind.upper(), r.reference.stability
+    kind, found = r.reference.title, r.reference.stability
     if found is None:
         return Tile("reference", kind, "its stability was not examined")
     unstable = found.verdict.startswith("unstable")

@@ -225,7 +225,8 @@ def scan_drawing(study: Study) -> str:
     if "scf_total_energy" in study.table:
         energies = study.table["scf_total_energy"].values
         lowest = min(filter(math.isfinite, energies), default=0.0)
-        above["HF"] = [(energy - lowest) * KJ_PER_MOL_PER_HARTREE for energy in energies]
+        xc = any(run.reference.xc for run in study.runs.values())
+        above["Kohn-Sham" if xc else "HF"] = [(energy - lowest) * KJ_PER_MOL_PER_HARTREE for energy in energies]
     found = study.values.get("minimum_quartic") or study.values.get("minimum_parabola")
     mark = None if found is None else (found.value, f"minimum {found.value:.5g}")
     x_name = name.replace("_", " ") + (f" / {column.units}" if column.units else "")
@@ -235,7 +236,11 @@ def scan_drawing(study: Study) -> str:
 
 def scan_curve(study: Study) -> str:
     """The drawing of a scan as an SVG file."""
-    svg = scan_drawing(study)
+    return of_its_own(scan_drawing(study))
+
+
+def of_its_own(svg: str) -> str:
+    """A drawing as the text of a file, with the styles of the page."""
     start, rest = svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).split(">", 1)
     style = element("style", Path(__file__).with_name("page.css").read_text(encoding="utf-8"))
     return f'{start}>{style}<rect class="under" width="100%" height="100%"/>{rest}\n'
