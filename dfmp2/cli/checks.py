@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dfmp2.cli.console import Console
+from dfmp2.cli.help import GroupedCommand
 from dfmp2.cli.options import AS_JSON, OVERWRITE, QUIET, options_of, prepare_libraries
 from dfmp2.errors import ComparisonFailed, InputError
 from dfmp2.host.resources import usable_cores
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-@click.command("doctor")
+@click.command("doctor", cls=GroupedCommand)
 @AS_JSON
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
@@ -57,7 +58,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     ctx.exit(code)
 
 
-@click.command("backends")
+@click.command("backends", cls=GroupedCommand)
 @AS_JSON
 def backends(as_json: bool) -> None:
     """List the backends and why each of them can or cannot be used here."""
@@ -74,7 +75,7 @@ def backends(as_json: bool) -> None:
             click.echo(f"{'':30}{why}")
 
 
-@click.command("methods")
+@click.command("methods", cls=GroupedCommand)
 @AS_JSON
 def methods(as_json: bool) -> None:
     """List the methods of --method: the factors of their two spin components, what they are for, their sources."""
@@ -93,7 +94,7 @@ def methods(as_json: bool) -> None:
     click.echo("for sos-laplace and drpa occ virt fit^2 for each point of a quadrature")
 
 
-@click.command("validate")
+@click.command("validate", cls=GroupedCommand)
 @click.option(
     "--table",
     type=click.Choice(["main", "trnsci"]),
@@ -186,7 +187,7 @@ def validate(
         )
 
 
-@click.command("compare")
+@click.command("compare", cls=GroupedCommand)
 @click.argument("result")
 @click.option(
     "--with",
@@ -337,7 +338,7 @@ def _per_atom(stored: MP2Result, energy: float) -> str:
 MOVED = {"race": "race", "--molecule": "race", "scaling": "scaling", "--scaling": "scaling"}
 
 
-@click.command("bench", context_settings={"ignore_unknown_options": True})
+@click.command("bench", cls=GroupedCommand, context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="")
 @click.option(
     "--shape",

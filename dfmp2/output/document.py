@@ -14,6 +14,7 @@ from dfmp2.molecule.text import printable
 
 ABSENT = "-"
 WIDTH = 78  # of the line under a heading
+WIDEST = 80  # characters of a line of text
 
 
 class Facts(NamedTuple):
@@ -101,12 +102,13 @@ def _lines(block: Block) -> list[str]:
         case str():
             return wrap(block, WIDTH)
         case Facts():
-            return [f"{name}: {value}" if name else str(value) for name, value in block.rows]
+            facts = (f"{name}: {value}" if name else str(value) for name, value in block.rows)
+            return [line for fact in facts for line in _folded(fact)]
         case Note():
             mood = {"ok": "", "info": "note: "}.get(block.mood, f"{block.mood}: ")
             return wrap(mood + block.text, WIDTH)
         case Table() if not block.details:
-            return ["", *wrap(block.caption, WIDTH), *aligned(block)]
+            return ["", *wrap(block.caption, WIDTH), *_fitted(block)]
         case Code():
             return [f"{block.caption}:", *block.text.splitlines()]
     return []
@@ -123,6 +125,40 @@ def aligned(table: Table) -> list[str]:
     return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
 
 
+def _folded(fact: str) -> list[str]:
+    """A fact in lines that fit a terminal; a word, such as a hash or the name of a file, is never torn apart."""
+    value = fact.rpartition(": ")[2]
+    if len(fact) <= WIDEST or " " not in value:
+        return [fact]
+    return wrap(fact, WIDEST, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+
+
+def _fitted(table: Table) -> list[str]:
+    """The same no wider than a terminal: heads of several words are stacked, then columns are shown in turns."""
+    lines = aligned(table)
+    if max(map(len, lines)) <= WIDEST:
+        return lines
+    kept = [k for k, head in enumerate(table.heads) if not head.startswith("~")]
+    heads = [table.heads[k].removeprefix("#").split(" ") for k in kept]
+    most = max(map(len, heads))
+    stacked = [[""] * (most - len(words)) + words for words in heads]
+    rows = [*zip(*stacked, strict=True), *([row[k] for k in kept] for row in table.rows)]
+    signs = ["#" if table.heads[k].startswith("#") else "" for k in kept]
+    shown: list[str] = []
+    first, *columns = range(len(kept))
+    while columns:
+        taken = len(columns)
+        while True:
+            part = [first, *columns[:taken]]
+            lines = aligned(Table("", [signs[k] for k in part], [[row[k] for k in part] for row in rows]))[1:]
+            if taken == 1 or max(map(len, lines)) <= WIDEST:
+                break
+            taken -= 1
+        shown += ["", *lines] if shown else lines
+        columns = columns[taken:]
+    return shown
+
+
 # --- numbers ------------------------------------------------------------------------------------------
 
 
@@ -133,17 +169,17 @@ def energy(value: float) -> str:
 
 def difference(value: float) -> str:
     """A signed difference, Eh."""
-    return f"{value:+.2e}" if math.isfinite(value) else ABSENT
+    return "0" if not value else f"{value:+.2e}" if math.isfinite(value) else ABSENT
 
 
 def size(value: float) -> str:
     """A number whose magnitude is what matters."""
-    return f"{value:.1e}" if math.isfinite(value) else ABSENT
+    return "0" if not value else f"{value:.1e}" if math.isfinite(value) else ABSENT
 
 
 def fixed(value: float | None, digits: int = 2) -> str:
     """A number with that many digits; "" for None."""
-    return "" if value is None else f"{value:.{digits}f}" if math.isfinite(value) else ABSENT
+    return "" if value is None else f"{value:z.{digits}f}" if math.isfinite(value) else ABSENT
 
 
 def counted(count: int, name: str) -> str:

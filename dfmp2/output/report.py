@@ -8,6 +8,8 @@ import socket
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import partial
+from pathlib import Path
+from textwrap import shorten
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -184,6 +186,8 @@ def _said(name: str, value: Any, unit: str) -> str:
         return format_bytes(value)
     if not isinstance(value, float):
         return str(value)
+    if not value:
+        return f"0{UNITS.get(unit, '')}"
     form = next((form for end, form in FORMS.items() if name.endswith(end)), ".10f")
     return f"{value:{form}}{UNITS.get(unit, '')}" if math.isfinite(value) else ABSENT
 
@@ -196,11 +200,12 @@ def _molecule(result: MP2Result | Prepared) -> Section:
     field = say_field(molecule, result.orbital_basis)
     facts = [
         ("name", molecule.name),
+        *([("comment", comment)] if (comment := _comment(molecule.text)) else []),
         ("formula", molecule.formula),
         ("charge", molecule.charge),
         ("multiplicity", molecule.multiplicity),
         ("explicit electrons", result.sizes.nelectron),
-        ("read from", molecule.source or "python"),
+        ("read from", Path(molecule.source).name or "python"),
         *([("surroundings", field)] if field else []),
     ]
     places = zip(molecule.labels[:LONGEST_GEOMETRY], molecule.coordinates * ANGSTROM_PER_BOHR, strict=False)
@@ -213,6 +218,12 @@ def _molecule(result: MP2Result | Prepared) -> Section:
         "centres (@) have a dashed outline.",
     )
     return Section("molecule", "Molecule", [figure, Facts(facts), Table(caption, ("atom", "#x", "#y", "#z"), rows)])
+
+
+def _comment(text: str) -> str:
+    """The comment of an xyz file, shortened; "" for none, and for a molecule that comes from elsewhere."""
+    lines = text.splitlines()
+    return shorten(lines[1], 200) if len(lines) > 2 and lines[0].strip().isdigit() else ""
 
 
 def _method(result: MP2Result | Prepared) -> Section:

@@ -66,6 +66,7 @@ class Reference:
     mo_coupling: Array | None = _q(
         "hartree", "Fock matrices between occupied and virtual orbitals (2, nmo, nmo), where not zero (ROHF)", None
     )
+    dipole: Array | None = _q("elementary charge * bohr", "dipole moment about the origin (3,)", None)
 
     def __post_init__(self) -> None:
         """Raise ValueError where the history is not one row of three numbers for each iteration."""
