@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import math
 import os
+import re
+import socket
+import sys
+import tempfile
 import textwrap
 from dataclasses import asdict
 from pathlib import Path
@@ -25,17 +30,27 @@ if TYPE_CHECKING:
     from dfmp2.mp2.result import Check, MP2Result
     from dfmp2.validation.tables import Row
 
+REPORT = """What I typed:
+
+What I expected:
+
+What came instead, with the message:
+
+Installation, by dfmp2 doctor --report:"""
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 @click.command("doctor", cls=GroupedCommand)
 @AS_JSON
+@click.option("--report", is_flag=True, help="Print a text for a bug report, without private paths.")
 @click.pass_context
-def doctor(ctx: click.Context, as_json: bool) -> None:
+def doctor(ctx: click.Context, as_json: bool, report: bool) -> None:
     """Check installation, machine and working directory; one fix line per problem.
 
     Ends with a real run of a tiny molecule. Exit code 0 when the default run works, else the one it would have.
     """
+    if as_json and report:
+        raise InputError("--json and --report: choose one of them")
     from dfmp2.validation.doctor import Surroundings, examine, exit_code
 
     surroundings = Surroundings()
@@ -46,16 +61,29 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
         checks = [{name: getattr(found, name) for name in ("name", "status", "detail", "fix")} for found in findings]
         click.echo(json.dumps({"works": code == 0, "exit_code": code, "checks": checks}, indent=2))
         ctx.exit(code)
+    if report:
+        lines = [f"- {found.status} {found.name}: {printable(without_paths(found.detail))}" for found in findings]
+        click.echo("\n".join([REPORT, *lines]))
+        ctx.exit(code)
     for finding in findings:
-        status = f"{finding.status:<5}"
-        shown = status if os.environ.get("NO_COLOR") else click.style(status, fg=COLOURS[finding.status])
-        click.echo(f"{shown}{finding.name:<21}{printable(finding.detail)}")
-        if finding.fix:
-            click.echo(f"{'':5}{'':21}fix: {printable(finding.fix)}")
+        says = [finding.detail, *([f"fix: {finding.fix}"] if finding.fix else [])]
+        lines = [line for text in says for line in textwrap.wrap(printable(text), 54, break_on_hyphens=False)]
+        click.echo(f"{click.style(f'{finding.status:<5}', fg=COLOURS[finding.status])}{finding.name:<21}{lines[0]}")
+        click.echo("".join(f"{'':26}{line}\n" for line in lines[1:]), nl=False)
     warnings = sum(finding.status == "warn" for finding in findings)
     verdict = "the default run works" if code == 0 else f"the default run does not work (exit code {code})"
     click.echo(f"dfmp2 doctor: {verdict}, {warnings} warning{'s' * (warnings != 1)}")
     ctx.exit(code)
+
+
+def without_paths(text: str) -> str:
+    """The text with the last name of an absolute path only, and without the names of folders here, user and host."""
+    known = {os.getcwd(), os.path.expanduser("~"), sys.prefix, tempfile.gettempdir(), str(Path(__file__).parents[2])}
+    for place in sorted(known - {"/"}, key=len, reverse=True):
+        text = text.replace(place, "...")
+    for name in (getpass.getuser(), socket.gethostname()):
+        text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "...", text)
+    return re.sub(r"(?<![\w.])/(?:[^\s,;:'\"()]*/)+(?=[^\s,;:'\"()])", ".../", text)
 
 
 @click.command("backends", cls=GroupedCommand)

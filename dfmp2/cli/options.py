@@ -178,7 +178,7 @@ class Given:
 
     Attributes
     ----------
-    molecule : an xyz file, or - for standard input
+    molecule : an xyz, mol, sdf or pdb file, or - for an xyz file on standard input
     state : charge, multiplicity, units
     """
 
@@ -196,9 +196,9 @@ class Given:
 
     def read(self) -> XyzFile:
         """The molecule in its field; NumPy is loaded here."""
-        from dfmp2.molecule.xyz import read_xyz
+        from dfmp2.interop.files import read_molecule
 
-        return read_xyz(self.molecule, **self.state).in_field(self.field())
+        return read_molecule(self.molecule, **self.state).in_field(self.field())
 
     def field(self) -> Any:
         """The point charges around it, None for none."""

@@ -55,7 +55,7 @@ def _refuse(_ctx: click.Context, option: click.Parameter, value: object) -> None
 @click.option("--ranks", hidden=True, expose_value=False, callback=_refuse)
 @click.option("--max-restarts", hidden=True, expose_value=False, callback=_refuse)
 def run(given: Given, display: Display) -> None:
-    """Compute the DF-MP2 energy of MOLECULE, an xyz file or - for standard input.
+    """Compute the DF-MP2 energy of MOLECULE: an xyz, mol, sdf or pdb file, or - for xyz on standard input.
 
     The report goes to stdout, progress and warnings to stderr, everything to an HDF5 file.
     """

@@ -65,7 +65,7 @@ def study_json(study: Study, output: str) -> str:
             "notes": list(study.notes),
             "table": {name: plain(list(column.values)) for name, column in study.table.items()},
             "runs": {name: _run(result) for name, result in study.runs.items()},
-            "value_units": {name: value.units for name, value in (study.values | study.arrays).items()},
+            "value_units": {name: value.units for kind in (study.values, study.arrays) for name, value in kind.items()},
             "table_units": {name: column.units for name, column in study.table.items()},
             "output": output,
             "provenance": {"version": study.version, "command": study.command, "created": study.created},
