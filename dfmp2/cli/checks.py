@@ -37,6 +37,13 @@ What I expected:
 What came instead, with the message:
 
 Installation, by dfmp2 doctor --report:"""
+SHORT = {  # of the energies that compare prints
+    "scf_total_energy": "E(SCF)",
+    "mp2_same_spin_correlation_energy": "same spin",
+    "mp2_opposite_spin_correlation_energy": "opposite spin",
+    "mp2_correlation_energy": "E(corr)",
+    "mp2_doubles_energy": "doubles",
+}
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -100,7 +107,7 @@ def backends(as_json: bool) -> None:
     for name, text, why in rows:
         click.echo(f"{name:<17}{'available' if why is None else 'unavailable':<13}{text}")
         if why is not None:
-            click.echo(f"{'':30}{why}")
+            click.echo(textwrap.fill(why, 80, initial_indent=" " * 17, subsequent_indent=" " * 17))
 
 
 @click.command("methods", cls=GroupedCommand)
@@ -192,7 +199,7 @@ def validate(
     for count, found in enumerate(computed(chosen, session, others), start=1):
         rows += found
         if plain:
-            click.echo("\n".join(map(tables.line, found)))
+            click.echo("\n".join(tables.lines_of(found)))
         console.note(f"[{count}/{len(chosen)}] {found[0].id}: {', '.join(sorted({row.status for row in found}))}")
     if session.repeated:
         console.warning(f"{session.repeated} calculations were too far off in mixed precision and repeated in float64")
@@ -306,20 +313,20 @@ def _show(stored: MP2Result, check: Check, column: str, tolerance: float, *, as_
         click.echo(json.dumps(payload, indent=2))
         return
     head = column if column == "exact" else check.program.split()[0]
-    click.echo(f"{'energy / Eh':<38}{'stored':>20}{head:>20}{'difference':>12}")
+    click.echo(f"{'energy / Eh':<15}{'stored':>20}{head:>20}{'difference':>12}")
     for name, found in energies.items():
-        click.echo(f"{name:<38}{found['stored']:>20.10f}{found[column]:>20.10f}{found['difference']:>12.1e}")
+        values = f"{found['stored']:>20.10f}{found[column]:>20.10f}{found['difference']:>12.1e}"
+        click.echo(f"{SHORT[name]:<15}{values}")
 
 
 def _agreement(stored: MP2Result, check: Check, tolerance: float, *, exact: bool) -> str:
     """The last line of a comparison that passed, with what it could not see."""
     if not exact:
         shared = "fitting sets" if stored.scf_fitting is not None else "MP2 fitting set"
-        return f"agrees with {check.program} within {tolerance:.1e} Eh, with the same {shared} (--exact uses none)"
+        return f"agrees with {check.program} within {tolerance:.1e} Eh, same {shared}"
     return (
         f"fitting errors per atom: {_per_atom(stored, check.scf_difference)} Eh in E(SCF), "
-        f"{_per_atom(stored, check.correlation_difference)} Eh in E(corr); within {tolerance:.1e} Eh "
-        f"({check.program}, four-centre integrals, SCF from the stored orbitals)"
+        f"{_per_atom(stored, check.correlation_difference)} Eh in E(corr); within {tolerance:.1e} Eh"
     )
 
 

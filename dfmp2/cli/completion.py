@@ -32,7 +32,7 @@ def completion(shell: str | None, install: bool) -> None:
 
     script = (START if name == "zsh" else "") + kind(cli, {}, "dfmp2", "_DFMP2_COMPLETE").source()
     if not install:
-        click.echo(script)
+        click.echo(script, nl=False)
         return
     from dfmp2.host.files import write_atomically
 

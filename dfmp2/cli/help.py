@@ -14,7 +14,7 @@ LINES = 45  # of --help, which leaves out more options where it would be longer
 EVERY = "dfmp2.help_all"
 
 WISHES = {  # what users of other programs type: what exists here
-    **dict.fromkeys(("mp2", "sp", "single-point", "singlepoint", "calc"), "dfmp2 run computes an energy"),
+    **dict.fromkeys(("mp2", "sp", "single-point", "singlepoint", "calc", "compute"), "dfmp2 run computes an energy"),
     **dict.fromkeys(("opt", "geomopt", "geometry", "relax"), "dfmp2 optimize finds a minimum or a transition state"),
     **dict.fromkeys(("ts", "neb"), "dfmp2 optimize --transition-state finds a saddle point"),
     **dict.fromkeys(("freq", "frequency", "hess", "hessian", "vib", "ir"), "dfmp2 frequencies computes them"),
@@ -91,6 +91,9 @@ class GroupedCommand(click.Command):
         except click.NoSuchOption as error:
             known = [name for one in self.params if not getattr(one, "hidden", False) for name in one.opts]
             refuse_unknown("option", error.option_name, known, ctx)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # which names the command whose --help helps
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options of each group under its name."""

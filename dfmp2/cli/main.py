@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
             if isinstance(error, OSError) and not isinstance(error, Dfmp2Error):
                 _drop_stdout()
             line = f"dfmp2: {printable(said[0])}"
-            if "--json" in given:
+            if "--json" in given and given[0] != "bench":  # whose --json names a file
                 line = json.dumps({"error": said[0], "kind": type(error).__name__, "exit_code": said[1]})
             with contextlib.suppress(OSError):  # nobody can read it; the exit code tells
                 click.echo(line, err=True)

@@ -62,8 +62,7 @@ def _atoms(text: str, kind: str) -> Any:
         from ase.io import read
     except ImportError as absent:
         raise BackendUnavailable(
-            f"ASE, which reads {kind} files, is not installed ({absent}): pip install 'dfmp2[ase]', or give an xyz "
-            "file"
+            f"ASE, which reads {kind} files, is not installed ({absent}): pip install 'dfmp2[ase]', or give an xyz file"
         ) from absent
     try:
         found = [atoms for atoms in read(io.StringIO(text), index=":", format=kind) if len(atoms)]

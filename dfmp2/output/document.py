@@ -15,6 +15,7 @@ from dfmp2.molecule.text import printable
 ABSENT = "-"
 WIDTH = 78  # of the line under a heading
 WIDEST = 80  # characters of a line of text
+LEAST = "reference"  # a head is not broken to less than this
 
 
 class Facts(NamedTuple):
@@ -108,7 +109,7 @@ def _lines(block: Block) -> list[str]:
             mood = {"ok": "", "info": "note: "}.get(block.mood, f"{block.mood}: ")
             return wrap(mood + block.text, WIDTH)
         case Table() if not block.details:
-            return ["", *wrap(block.caption, WIDTH), *_fitted(block)]
+            return ["", *wrap(block.caption, WIDTH), *fitted(block)]
         case Code():
             return [f"{block.caption}:", *block.text.splitlines()]
     return []
@@ -133,29 +134,32 @@ def _folded(fact: str) -> list[str]:
     return wrap(fact, WIDEST, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
-def _fitted(table: Table) -> list[str]:
-    """The same no wider than a terminal: heads of several words are stacked, then columns are shown in turns."""
+def fitted(table: Table) -> list[str]:
+    """Its lines, none wider than a terminal: heads are broken to the width of their cells, then columns take turns."""
     lines = aligned(table)
     if max(map(len, lines)) <= WIDEST:
         return lines
     kept = [k for k, head in enumerate(table.heads) if not head.startswith("~")]
-    heads = [table.heads[k].removeprefix("#").split(" ") for k in kept]
-    most = max(map(len, heads))
-    stacked = [[""] * (most - len(words)) + words for words in heads]
-    rows = [*zip(*stacked, strict=True), *([row[k] for k in kept] for row in table.rows)]
-    signs = ["#" if table.heads[k].startswith("#") else "" for k in kept]
+    signs = ["#" * table.heads[k].startswith("#") for k in kept]
+    cells = [[row[k] for row in table.rows] for k in kept]
+    heads = []
+    for k, column in zip(kept, cells, strict=True):
+        words = table.heads[k].removeprefix("#").replace("/ ", "/\0").split(" ")
+        widest = max(len(text) for text in (LEAST, *words, *(str(x[0] if isinstance(x, tuple) else x) for x in column)))
+        heads.append([line.replace("\0", " ") for line in wrap(" ".join(words), widest)])
+    height = max(map(len, heads))
+    columns = [[*[""] * (height - len(head)), *head, *column] for head, column in zip(heads, cells, strict=True)]
     shown: list[str] = []
-    first, *columns = range(len(kept))
-    while columns:
-        taken = len(columns)
-        while True:
-            part = [first, *columns[:taken]]
-            lines = aligned(Table("", [signs[k] for k in part], [[row[k] for k in part] for row in rows]))[1:]
-            if taken == 1 or max(map(len, lines)) <= WIDEST:
+    left = list(range(1, len(columns)))
+    while left:
+        for count in range(len(left), 0, -1):
+            part = [0, *left[:count]]
+            rows = list(zip(*(columns[k] for k in part), strict=True))
+            lines = aligned(Table("", [signs[k] for k in part], rows))[1:]
+            if max(map(len, lines)) <= WIDEST:
                 break
-            taken -= 1
         shown += ["", *lines] if shown else lines
-        columns = columns[taken:]
+        left = left[count:]
     return shown
 
 

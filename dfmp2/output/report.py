@@ -275,10 +275,15 @@ def fitting_errors(
     for name, basis in (("SCF", scf_fitting), ("MP2", mp2_fitting)):
         total = None if basis is None else basis.error_of(molecule.real_symbols)
         if basis is not None and total is not None:
-            each = ", ".join(f"{symbol} {error:+.1e}" for symbol, error in basis.errors.items())
-            more = f"; between them {between:+.1e} Eh" if name == "SCF" and between is not None else ""
-            lines.append(f"{name} fitting error of the atoms {total:+.1e} Eh (each {each}){more}")
+            each = ", ".join(f"{symbol} {_signed(error)}" for symbol, error in basis.errors.items())
+            more = f"; between them {_signed(between)} Eh" if name == "SCF" and between is not None else ""
+            lines.append(f"{name} fitting error of the atoms {_signed(total)} Eh (each {each}){more}")
     return lines
+
+
+def _signed(value: float) -> str:
+    """A signed number whose magnitude is what matters; an exact zero is 0."""
+    return f"{value:+.1e}" if value else "0"
 
 
 def _cores(result: MP2Result | Prepared) -> list[int]:

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from dfmp2.output.prepared import Prepared
     from dfmp2.output.study import Study
 
+SHORT = (  # of the names of quantities, which are long keys in JSON
+    ("uncorrected interaction energy", "without CP"),
+    ("cp corrected interaction energy", "with CP"),
+    ("counterpoise correction", "CP correction"),
+    ("mp2 same spin correlation", "same spin"),
+    ("mp2 opposite spin correlation", "opposite spin"),
+    ("correlation", "E(corr)"),
+)
 NEAR = 3  # orbitals below and above the gap
 STRONGEST = 5  # pairs
 NO_DIPOLE = 1e-8  # e bohr; below, a component is rounding
@@ -71,13 +79,26 @@ def _strongest(result: MP2Result) -> list[Block]:
 
 def study_report(study: Study) -> str:
     """The report of a study, one string ending in a newline."""
-    return to_text([f"dfmp2 {study.version}: {study.title}"], of_study(study))
+    parts = [part._replace(blocks=[_shortened(block) for block in part.blocks]) for part in of_study(study)]
+    return to_text([f"dfmp2 {study.version}: {study.title}"], parts)
+
+
+def _shortened(block: Block) -> Block:
+    """The same with short names, where it is a table of quantities."""
+    if not isinstance(block, Table) or block.heads[0] != "quantity":
+        return block
+    rows = []
+    for name, *rest in block.rows:
+        for long, short in SHORT:
+            name = name.replace(long, short)
+        rows.append((name, *rest))
+    return block._replace(rows=rows)
 
 
 def last_line(result: MP2Result, output: str) -> str:
     """One unmistakable line for the end of a finished run."""
     found, count = result.gradient, len(result.diagnostics.warnings)
-    warned = f"; {counted(count, 'WARNING')}" if count else ""
+    warned = f"; {counted(count, 'warning')}" if count else ""
     slope = "" if found is None else f", |gradient| = {found.norm:.8f} Eh/bohr ({found.scaling})"
     return (
         f"dfmp2 finished: E({result.options.correlation.title}, total) = {result.total_energy:.10f} Eh, "
