@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from dfmp2.cli.checks import without_paths
 from dfmp2.cli.help import COLUMN, LINES, WISHES, GroupedCommand
 from dfmp2.cli.main import COMMANDS, cli
 from dfmp2.cli.options import GROUPS, OF_A_CALCULATION
+from dfmp2.output.document import WIDEST, Table, aligned, fitted
 from tests.conftest import Runner, Stored, run_command, succeed
 from tests.wrong_inputs import FILES, prepare, rows
 
@@ -65,6 +67,8 @@ def test_an_engineer(dfmp2: Runner, folder: Path) -> None:
     scan = succeed(dfmp2("scan", "h2.xyz", "--basis", "sto-3g", "--bond", "1,2", "0.7:0.8:2", "--json", "--quiet")).json
     assert scan["output"] == "h2.scan.h5" and scan["table_units"]["scf_total_energy"] == "hartree"
     assert all(len(one["geometry"]) == 2 for one in scan["runs"].values())
+    limit = succeed(dfmp2("cbs", "h2.xyz", "--basis", "cc-pv[dt]z", "--method", "scs-mp2", "--quiet")).out
+    assert limit.startswith("dfmp2 finished: E(SCS-MP2, limit) = ")
 
 
 def test_a_referee(dfmp2: Runner, folder: Path) -> None:
@@ -82,6 +86,16 @@ def test_a_referee(dfmp2: Runner, folder: Path) -> None:
     told = succeed(dfmp2("doctor", "--report", cwd=secret, env={"HOME": str(secret), "USER": "jane"})).out
     assert "default run" in told and "What I typed:" in told
     assert "secret" not in told and not re.search(r"(?<![\w.])/\w+/", told), told
+
+
+def test_private_names_are_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of folders here, with blanks in their names, of others, of the user; what is no path stays."""
+    secret = tmp_path / "secret place"
+    secret.mkdir()
+    monkeypatch.setenv("HOME", str(secret))
+    monkeypatch.setenv("LOGNAME", "jane")
+    told = without_paths(f"3.11 (x86_64), {secret}/bin/python; /opt/jane doe/psi4 of jane; 2/3 cores, numpy/scipy")
+    assert told == "3.11 (x86_64), .../bin/python; .../... doe/psi4 of ...; 2/3 cores, numpy/scipy"
 
 
 def test_the_dipole_moment_is_that_of_pyscf(radical: Stored, water: Stored) -> None:
@@ -211,6 +225,19 @@ def test_every_option_of_a_calculation_has_one_group() -> None:
     assert COLUMN < 30
 
 
+def test_wide_tables_are_shown_in_turns() -> None:
+    """No cell is lost, and the first column says again which row it is."""
+    heads = ["atom", *(f"#{kind} charge, density {k} / e" for kind in ("Mulliken", "Loewdin") for k in range(6))]
+    rows = [(f"{k} C", *(f"{k}.{n:05d}" for n in range(12))) for k in (1, 2)]
+    lines = fitted(Table("", heads, rows))
+    assert max(map(len, lines)) <= WIDEST and sum(line.startswith("1 C") for line in lines) > 1
+    cells = [word for line in lines for word in line.split()]
+    assert all(cells.count(cell) == 1 for row in rows for cell in row[1:])
+    assert fitted(Table("", heads[:3], [row[:3] for row in rows])) == aligned(
+        Table("", heads[:3], [r[:3] for r in rows])
+    )
+
+
 def skeleton(text: str) -> list[str]:
     """The words of the lines of a transcript, without numbers and what the machine decides."""
     own = r"^(memory|scratch|storage|threads|peak|predicted|device|backend|rates|made|wall|\[|prepared:)"
@@ -224,7 +251,8 @@ def transcripts() -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-SENTENCES = ("dfmp2 ", "prepared: sha256")  # last lines with names of files, and a hash: never broken
+# Lines that end with names of files, hashes, and sentences: never broken.
+SENTENCES = ("dfmp2 ", "prepared: sha256", "content hash", "fitting errors", "rates measured", "- ")
 OF_THE_MACHINE = ("doctor", "backends", "plan", "bench", "energy")  # only the widths are held
 
 

@@ -401,10 +401,12 @@ def frequencies(
         write_atomically(modes, normal_modes(study), overwrite=display.overwrite or display.resume)
 
     def ending(study: Study) -> str:
+        from dfmp2.output.document import counted
+
         found = study.table["wavenumber"].values
         imaginary = sum(value < 0 for value in found)
         said = f", {imaginary} IMAGINARY" if imaginary else ""
-        return f"{len(found)} vibrations{said}, from {found[0]:.1f} to {found[-1]:.1f} cm^-1; {modes}"
+        return f"{counted(len(found), 'vibration')}{said}, from {found[0]:.1f} to {found[-1]:.1f} cm^-1; {modes}"
 
     beside = {"--molden": modes}
     run_study("frequencies", read.molecule.name, compute, ending, display, given, beside=beside, finish=finish)

@@ -66,7 +66,7 @@ def _atoms(text: str, kind: str) -> Any:
         ) from absent
     try:
         found = [atoms for atoms in read(io.StringIO(text), index=":", format=kind) if len(atoms)]
-    except Exception as error:  # whatever ASE's parser of a damaged file runs into
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, OSError) as error:  # of a damaged file
         raise InputError(f"ASE cannot read it as {kind} ({type(error).__name__}: {error}): give an xyz file") from error
     if len(found) != 1:
         raise InputError(f"{len(found)} molecules or models: keep one in a file")

@@ -15,7 +15,7 @@ from dfmp2.molecule.text import printable
 ABSENT = "-"
 WIDTH = 78  # of the line under a heading
 WIDEST = 80  # characters of a line of text
-LEAST = "reference"  # a head is not broken to less than this
+LEAST = 9  # characters that a head, or a column at the end, is not broken to less than
 
 
 class Facts(NamedTuple):
@@ -140,12 +140,23 @@ def fitted(table: Table) -> list[str]:
     if max(map(len, lines)) <= WIDEST:
         return lines
     kept = [k for k, head in enumerate(table.heads) if not head.startswith("~")]
+    *others, last = kept
+    if not table.heads[last].startswith("#"):  # a column of text at the end is folded
+        texts = [table.heads[last], *(str(row[last]) for row in table.rows)]
+        rest = aligned(Table("", [table.heads[k] for k in others], [[row[k] for k in others] for row in table.rows]))
+        width = max(map(len, rest))
+        if max(len(word) for text in texts for word in text.split() or [""]) <= WIDEST - width - 2 > LEAST:
+            pairs = zip(rest, (wrap(text, WIDEST - width - 2) or [""] for text in texts), strict=True)
+            parts = [(f"{start:{width}}  {part}", more) for start, (part, *more) in pairs]
+            return [line.rstrip() for first, more in parts for line in (first, *(" " * (width + 2) + x for x in more))]
     signs = ["#" * table.heads[k].startswith("#") for k in kept]
     cells = [[row[k] for row in table.rows] for k in kept]
     heads = []
     for k, column in zip(kept, cells, strict=True):
         words = table.heads[k].removeprefix("#").replace("/ ", "/\0").split(" ")
-        widest = max(len(text) for text in (LEAST, *words, *(str(x[0] if isinstance(x, tuple) else x) for x in column)))
+        widest = max(
+            len(text) for text in ("x" * LEAST, *words, *(str(x[0] if isinstance(x, tuple) else x) for x in column))
+        )
         heads.append([line.replace("\0", " ") for line in wrap(" ".join(words), widest)])
     height = max(map(len, heads))
     columns = [[*[""] * (height - len(head)), *head, *column] for head, column in zip(heads, cells, strict=True)]
@@ -158,6 +169,7 @@ def fitted(table: Table) -> list[str]:
             lines = aligned(Table("", [signs[k] for k in part], rows))[1:]
             if max(map(len, lines)) <= WIDEST:
                 break
+        lines = lines[next(k for k, line in enumerate(lines) if line) :]
         shown += ["", *lines] if shown else lines
         left = left[count:]
     return shown

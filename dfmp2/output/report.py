@@ -308,7 +308,7 @@ def _energies(result: MP2Result) -> Section:
         ("reference energy", scf, f"E(HF), {result.reference.kind.upper()}"),
         ("same-spin correlation", same, "E(SS)"),
         ("opposite-spin correlation", opposite, "E(OS)"),
-        *([("singles", singles, "E(S), of the ROHF reference")] if singles else []),
+        *([("singles", singles, "E(S), ROHF reference")] if singles else []),
         (f"{plain.title} correlation", correlation, f"E(SS) + E(OS){more}"),
         (f"{plain.title} total", scf + correlation, f"E(HF) + E(SS) + E(OS){more}"),
     ]
@@ -348,9 +348,9 @@ def _integrated(result: MP2Result, quadrature: Quadrature) -> Section:
         ("reference energy", result.scf_total_energy, f"E(HF), {result.reference.kind.upper()}"),
     ]
     if method.kind == "laplace":
-        values.append(("opposite-spin correlation", quadrature.energy, "E(OS), by a Laplace transform"))
+        values.append(("opposite-spin correlation", quadrature.energy, "E(OS), Laplace transform"))
     if singles:
-        values.append(("singles", singles, "E(S), of the ROHF reference"))
+        values.append(("singles", singles, "E(S), ROHF reference"))
     more = " + E(S)" if singles else ""
     values += [
         (f"{method.title} correlation", result.correlation_energy, f"{method.formula}{more}"),

@@ -23,6 +23,8 @@ SHORT = (  # of the names of quantities, which are long keys in JSON
     ("counterpoise correction", "CP correction"),
     ("mp2 same spin correlation", "same spin"),
     ("mp2 opposite spin correlation", "opposite spin"),
+    ("spin energy", "spin"),
+    ("correlation energy", "E(corr)"),
     ("correlation", "E(corr)"),
 )
 NEAR = 3  # orbitals below and above the gap

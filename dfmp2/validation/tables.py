@@ -110,7 +110,8 @@ def lines_of(rows: Sequence[Row]) -> list[str]:
             lines.append(start.rstrip())
         else:
             allowed = "-" if row.tolerance is None else f"{row.tolerance:.1e}"
-            lines.append(f"{start}{row.value:>17.10f}{row.difference:>11.1e}{allowed:>9}")
+            difference = f"{row.difference:.1e}" if row.difference else "0"
+            lines.append(f"{start}{row.value:>17.10f}{difference:>11}{allowed:>9}")
         remarks += [row.reason] if row.difference is None or row.status == FAIL else []
         lines += [f"          {line}" for text in remarks for line in wrap(text, 70)]
     return lines
@@ -122,7 +123,7 @@ def summary(rows: Sequence[Row]) -> str:
     for name, counts in tallies(rows).items():
         numbers = f"{counts.passed:>8}{counts.failed:>8}{counts.skipped:>9}{counts.shown:>8}"
         lines.append(f"{name:<20}{numbers}{_small(counts.largest):>26}")
-    lines.append("with fitting sets of the same names on both sides, so errors of a set are not seen")
+    lines.append("both sides use fitting sets of the same names: errors of a set are not seen")
     return "\n".join(lines)
 
 
