@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from dfmp2.cli.help import COLUMN, LINES, WISHES, GroupedCommand
 from dfmp2.cli.main import COMMANDS, cli
 from dfmp2.cli.options import GROUPS, OF_A_CALCULATION
 from dfmp2.output.document import WIDEST, Table, aligned, fitted
-from tests.conftest import Runner, Stored, run_command, succeed
+from tests.conftest import COMMAND, Runner, Stored, run_command, succeed
 from tests.wrong_inputs import FILES, prepare, rows
 
 TRANSCRIPTS = Path(__file__).parent / "data" / "transcripts.txt"
@@ -223,6 +226,29 @@ def test_every_option_of_a_calculation_has_one_group() -> None:
     ]
     assert isinstance(cli.get_command(cli.make_context("dfmp2", [], resilient_parsing=True), "run"), GroupedCommand)
     assert COLUMN < 30
+
+
+def on_a_terminal(folder: Path, *arguments: str, **env: str) -> str:
+    """What a command prints on standard output when that is a terminal."""
+    reader, writer = os.openpty()
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"} | env
+    done = subprocess.Popen(
+        [COMMAND, *arguments], cwd=folder, env=environment, stdout=writer, stderr=subprocess.DEVNULL
+    )
+    os.close(writer)
+    shown = b""
+    with contextlib.suppress(OSError):  # how Linux says that the other end is closed
+        while piece := os.read(reader, 4096):
+            shown += piece
+    os.close(reader)
+    assert done.wait() == 0
+    return shown.decode()
+
+
+def test_headings_are_bold_on_a_terminal_unless_no_color(folder: Path, water: Stored) -> None:
+    for arguments, heading in ((("run", "--help"), "Method"), (("show", str(water.path)), "Energies")):
+        assert f"\x1b[1m{heading}" in on_a_terminal(folder, *arguments)
+        assert "\x1b" not in on_a_terminal(folder, *arguments, NO_COLOR="1")
 
 
 def test_wide_tables_are_shown_in_turns() -> None:
