@@ -265,9 +265,10 @@ def test_wide_tables_are_shown_in_turns() -> None:
 
 
 def skeleton(text: str) -> list[str]:
-    """The words of the lines of a transcript, without numbers and what the machine decides."""
+    """The words of the lines of a transcript, without numbers, hashes and what the machine decides."""
     own = r"^(memory|scratch|storage|threads|peak|predicted|device|backend|rates|made|wall|\[|prepared:)"
-    lines = (re.sub(r"[-+]?\d[\d.]*(e[-+]?\d+)?", "", line) for line in text.splitlines() if not re.match(own, line))
+    numbers = r"\b[0-9a-f]{12,}\b|[-+]?\d[\d.]*(e[-+]?\d+)?"
+    lines = (re.sub(numbers, "", line) for line in text.splitlines() if not re.match(own, line))
     return [" ".join(re.findall(r"[A-Za-z]+", line)) for line in lines]
 
 
