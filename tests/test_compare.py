@@ -431,7 +431,7 @@ def test_psi4s_energies_beside_ours(call: Runner, stored: Path, stand_in):
     done = succeed(call("compare", "nh2.h5", "--with", "psi4"))
     header, scf, *_, last = done.out.splitlines()
     assert header.split()[-2:] == ["Psi4", "difference"]
-    assert scf.split()[:3] == ["scf_total_energy", "-55.5670750200", "-55.5670750200"]
+    assert scf.split()[:3] == ["E(SCF)", "-55.5670750200", "-55.5670750200"]
     assert last == "agrees with Psi4 1.3.2 within 1.0e-06 Eh, same fitting sets"
     found = succeed(call("compare", "nh2.h5", "--with", "psi4", "--json")).json
     assert (found["program"], found["passed"]) == ("Psi4 1.3.2", True)
