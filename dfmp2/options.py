@@ -273,7 +273,7 @@ class Options:
     """Options of one DF-MP2 calculation, refused with an InputError where a value is not allowed."""
 
     basis: str = _option("Orbital basis, e.g. cc-pvdz.", MISSING, metavar="NAME")
-    reference: str = _option("auto: RHF for singlets, UHF otherwise.", "auto", choices=("auto", "rhf", "uhf", "rohf"))
+    reference: str = _option("auto: RHF for singlets, else UHF.", "auto", choices=("auto", "rhf", "uhf", "rohf"))
     xc: str | None = _option(
         "Functional of Kohn-Sham orbitals for --method drpa, e.g. pbe.", shown="Hartree-Fock", metavar="NAME"
     )
@@ -281,7 +281,7 @@ class Options:
         "x2c: spin-free one-electron X2C Hamiltonian, for all-electron bases.", "none", choices=("none", "x2c")
     )
     scf: str = _option("Density-fitted or four-centre integrals in the SCF.", "df", choices=("df", "conventional"))
-    scf_auxbasis: str | None = _option("Coulomb-exchange fitting set.", shown="partner of --basis", metavar="NAME")
+    scf_auxbasis: str | None = _option("SCF fitting set.", shown="partner of --basis", metavar="NAME")
     scf_conv_tol: float = _option(  # E(corr) is of first order in the orbital error, hence the gradient
         "SCF energy change; the gradient must fall below 0.1 sqrt of it.", 1e-10, metavar="EH", positive=True
     )
@@ -289,7 +289,7 @@ class Options:
     guess: str = _option(
         "Start of the SCF (mix: HOMO and LUMO mixed, UHF only).", "atoms", choices=("atoms", "mix", "core")
     )
-    scf_from: str | None = _option("Start orbitals: PySCF chkfile or earlier result.", metavar="FILE")
+    scf_from: str | None = _option("Start orbitals: an earlier result or PySCF chkfile.", metavar="FILE")
     scf_starts: int = _option("Starts of which the lowest SCF solution is kept.", 1, metavar="N", least=1)
     stability: str | None = _option(
         "Is the SCF solution a minimum? auto: frontier orbitals; full: all rotations; follow: along an instability to "
@@ -297,16 +297,14 @@ class Options:
         choices=("auto", "full", "follow", "off"),
         shown="follow for UHF, auto for RHF",
     )
-    auxbasis: str | None = _option(
-        "MP2 fitting set, or auto (even-tempered).", shown="partner of --basis", metavar="NAME"
-    )
+    auxbasis: str | None = _option("MP2 fitting set or auto.", shown="partner of --basis", metavar="NAME")
     frozen_core: str = _option("Orbitals left uncorrelated.", "none", metavar="none|auto|psi4|orca|pyscf|N")
     frozen_virtual: int = _option("Highest virtuals left out.", 0, metavar="N", least=0)
     method: str = _option("See dfmp2 methods.", "mp2", choices=tuple(METHODS))
     kappa: float | None = _option("Of kappa-mp2.", shown=f"{KAPPA} with kappa-mp2", metavar="1/EH", positive=True)
     os_scale: float | None = _option("Opposite-spin factor of a custom scaled energy.")
     ss_scale: float | None = _option("Same-spin factor of a custom scaled energy.")
-    backend: str = _option("See dfmp2 backends.  [env: DFMP2_BACKEND]", "auto")
+    backend: str = _option("See dfmp2 backends.", "auto", shown="$DFMP2_BACKEND or auto")
     precision: str = _option("Of the pair energies.", "auto", choices=("auto", "fp64", "mixed"))
     tolerance: float = _option(
         "Largest error of E(corr) accepted from float32 (95 % bound) or a quadrature.",
@@ -319,21 +317,19 @@ class Options:
         "auto",
         choices=("auto", "host", "device"),
     )
-    memory: int | None = _option(
-        "Peak memory of the process, e.g. 8GB (8G) or 8GiB.", shown="what is free", metavar="SIZE", least=1
-    )
+    memory: int | None = _option("Peak, e.g. 8GB.", shown="what is free", metavar="SIZE", least=1)
     scratch: str | None = _option(
-        "Folder for what does not fit into memory.", shown="$DFMP2_SCRATCH, else $TMPDIR, else /tmp", metavar="DIR"
+        "For what does not fit into memory.", shown="$DFMP2_SCRATCH, else $TMPDIR, else /tmp", metavar="DIR"
     )
     threads: int | None = _option("Threads of this process.", shown="usable cores", least=1)
     allow_small_gap: bool = _option("Go on with a HOMO-LUMO gap below 0.02 Eh.", False)
     allow_poor_fit: bool = _option("Take a named fitting set that is off by over 1 mEh an atom.", False)
     certify_fit: bool = _option("Measure the fitting error in the molecule with four-centre integrals.", False)
-    properties: bool = _option("Also dipole, quadrupole, charges, natural occupations of the relaxed density.", False)
+    properties: bool = _option("Also moments, charges, occupations (relaxed density).", False)
     polarizability: bool = _option(
         "Also the polarizability, by six runs in finite fields; implies --properties.", False
     )
-    check: bool = _option("Also run PySCF's own DF-MP2 on the same orbitals and fitting set.", False)
+    check: bool = _option("Also run PySCF's own DF-MP2 on the same orbitals.", False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "frozen_core", str(self.frozen_core).strip().lower())

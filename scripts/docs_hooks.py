@@ -19,7 +19,7 @@ from dfmp2.options import METHODS
 
 HEAD = """# Command line
 
-Made from the program when these pages are built; `dfmp2 COMMAND --help` prints the same.
+Made from the program when these pages are built; `dfmp2 COMMAND --help-all` prints the same.
 The exit codes of all commands are [listed apart](exit-codes.md).
 """
 METHODS_HEAD = """# Methods

@@ -91,8 +91,13 @@ class Finished:
 
     @property
     def message(self) -> str:
-        """The one line a failed command ends with."""
+        """The one line a failed command ends with; with --json the text of its one JSON object."""
         assert "Traceback" not in self.err, self.err
+        if self.err.splitlines()[-1].startswith("{"):
+            said = json.loads(self.err.splitlines()[-1])
+            assert list(said) == ["error", "kind", "exit_code"] and said["exit_code"] == self.code, said
+            assert "dfmp2: " not in self.err
+            return f"dfmp2: {said['error']}"
         lines = [line for line in self.err.splitlines() if line.startswith("dfmp2: ")]
         assert len(lines) == 1, self.err
         assert self.err.splitlines()[-1] == lines[0]

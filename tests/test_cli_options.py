@@ -263,7 +263,8 @@ def test_near_singular_metric_is_cut_and_recorded(call: Runner) -> None:
 
 def test_show(call: Runner, water: Stored, radical: Stored) -> None:
     for stored in (water, radical):
-        assert succeed(call("show", str(stored.path), "--json")).json == stored.json
+        shown = succeed(call("show", str(stored.path), "--json")).json
+        assert shown == stored.json | {"output": str(stored.path)} and stored.json["output"] == stored.path.name
     shown = succeed(call("show", str(water.path), "--pairs", "--verify")).out
     assert f"{water.json['mp2_total_energy']:.10f}" in shown
     assert "content hash verified: " in shown
@@ -294,7 +295,7 @@ def test_backends(call: Runner) -> None:
     shown = succeed(call("backends")).out
     for name, row in table.items():
         assert row["available"] == (row["reason"] is None)
-        assert name in shown and (row["available"] or row["reason"] in shown)
+        assert name in shown and (row["available"] or row["reason"] in " ".join(shown.split()))
         if name.startswith("nki") and name != "nki-interpreter":
             assert "nki is not installed" in row["reason"] and "AWS's own package index" in row["reason"]
 

@@ -63,7 +63,7 @@ def test_the_same_calculation_is_compared_with_the_most_exact_one(result):
     exact = dataclasses.replace(result, precision="fp64", certificate=None)
     assert relation(mixed, exact) == ((("2.h5", "1.h5"),), (), (), ())
     elements = parse(page_of(mixed, exact))
-    shown = ["+0.00e+00", "+0.00e+00", "+2.50e-08", "+2.50e-08", "1.0e-09"]  # 25 pairs of 1e-9 Eh each
+    shown = ["0", "0", "+2.50e-08", "+2.50e-08", "1.0e-09"]  # 25 pairs of 1e-9 Eh each
     assert elements.row("1.h5", f"{result.backend}, mixed")[3:8] == shown
     assert "the same calculation 2 times" in elements.text
 

@@ -37,7 +37,7 @@ ADDED = (
     *("options/method", "options/kappa", "energies/total_energy", "energies/correlation_energy"),
     *("energies/same_spin_correlation_energy", "energies/opposite_spin_correlation_energy"),
     *("energies/mp2_singles_energy", "options/properties", "options/polarizability"),
-    *("timings/gradient", "predicted/gradient", "reference/interatomic_fitting_error"),
+    *("timings/gradient", "predicted/gradient", "reference/interatomic_fitting_error", "reference/dipole"),
 )
 OLD = {  # name -> (hash, energies) as dfmp2 0.1.0 wrote and printed them
     "restricted": (  # RHF water in the field of two point charges, with PySCF's check
@@ -423,7 +423,7 @@ def read_or_refuse(path: Path) -> bool:
     with suppress(InputError, ResultFileError):
         result = hdf5.read(path)
         accepted = True
-        assert report(result) and to_json(result) and pair_table(result)
+        assert report(result) and to_json(result, None) and pair_table(result)
     for reader in (hdf5.verify, read_start_orbitals):
         with suppress(InputError, ResultFileError):
             reader(path)

@@ -41,7 +41,11 @@ def only(*names):
 
 def failing(finished):
     """Names of the entries that fail."""
-    return {line.split()[1] for line in finished.out.splitlines() if line.startswith("fail ")}
+    names, entry = set(), ""
+    for line in finished.out.splitlines():
+        entry = line.partition(":")[0] if not line.startswith(" ") else entry
+        names |= {entry} if line.startswith("  fail ") else set()
+    return names
 
 
 def test_entries_are_complete_and_tagged_by_what_they_do():

@@ -19,6 +19,7 @@ from click.core import ParameterSource
 
 from dfmp2.cli.batch_submit import submit
 from dfmp2.cli.console import Console, open_log
+from dfmp2.cli.help import CommandGroup
 from dfmp2.cli.options import MOST_WORKERS, calculation_options
 from dfmp2.cli.run import command_line
 from dfmp2.errors import DeviceFault, InputError, Interrupted, SomeFailed
@@ -40,7 +41,11 @@ LONGEST_MESSAGE = 300
 TOGETHER = 1.0  # s within which two SIGTERM are one: a scheduler sends it to all processes, and its script passes it on
 
 
-@click.group("batch", short_help="Run many molecules, restart them, see where they stand, collect their energies.")
+@click.group(
+    "batch",
+    cls=CommandGroup,
+    short_help="Run many molecules, restart them, see where they stand, collect their energies.",
+)
 def command() -> None:
     """Many molecules: isolated from each other, computed by several processes, never computed twice.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from dfmp2.cli.help import GroupedCommand
 from dfmp2.cli.options import BACKENDS, Words, with_options
 from dfmp2.errors import InputError, ResourceError
 from dfmp2.molecule.text import printable
@@ -99,7 +100,7 @@ OPTIONS = (
 )
 
 
-@click.command("submit", short_help="Show, or submit, an array job of Slurm or AWS Batch.")
+@click.command("submit", cls=GroupedCommand, short_help="Show, or submit, an array job of Slurm or AWS Batch.")
 @click.argument("source", metavar="MANIFEST.toml | PREPARED.h5")
 @click.option(SLURM, "scheduler", flag_value=SLURM, help="An array job of Slurm.")
 @click.option(AWS, "scheduler", flag_value=AWS, help="An array job of AWS Batch.")

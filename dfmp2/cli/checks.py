@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import math
 import os
+import re
+import socket
+import sys
+import tempfile
 import textwrap
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dfmp2.cli.console import Console
+from dfmp2.cli.help import GroupedCommand
 from dfmp2.cli.options import AS_JSON, OVERWRITE, QUIET, options_of, prepare_libraries
 from dfmp2.errors import ComparisonFailed, InputError
 from dfmp2.host.resources import usable_cores
@@ -24,17 +30,34 @@ if TYPE_CHECKING:
     from dfmp2.mp2.result import Check, MP2Result
     from dfmp2.validation.tables import Row
 
+REPORT = """What I typed:
+
+What I expected:
+
+What came instead, with the message:
+
+Installation, by dfmp2 doctor --report:"""
+SHORT = {  # of the energies that compare prints
+    "scf_total_energy": "E(SCF)",
+    "mp2_same_spin_correlation_energy": "same spin",
+    "mp2_opposite_spin_correlation_energy": "opposite spin",
+    "mp2_correlation_energy": "E(corr)",
+    "mp2_doubles_energy": "doubles",
+}
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-@click.command("doctor")
+@click.command("doctor", cls=GroupedCommand)
 @AS_JSON
+@click.option("--report", is_flag=True, help="Print a text for a bug report, without private paths.")
 @click.pass_context
-def doctor(ctx: click.Context, as_json: bool) -> None:
+def doctor(ctx: click.Context, as_json: bool, report: bool) -> None:
     """Check installation, machine and working directory; one fix line per problem.
 
     Ends with a real run of a tiny molecule. Exit code 0 when the default run works, else the one it would have.
     """
+    if as_json and report:
+        raise InputError("--json and --report: choose one of them")
     from dfmp2.validation.doctor import Surroundings, examine, exit_code
 
     surroundings = Surroundings()
@@ -45,19 +68,32 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
         checks = [{name: getattr(found, name) for name in ("name", "status", "detail", "fix")} for found in findings]
         click.echo(json.dumps({"works": code == 0, "exit_code": code, "checks": checks}, indent=2))
         ctx.exit(code)
+    if report:
+        lines = [f"- {found.status} {found.name}: {printable(without_paths(found.detail))}" for found in findings]
+        click.echo("\n".join([REPORT, *lines]))
+        ctx.exit(code)
     for finding in findings:
-        status = f"{finding.status:<5}"
-        shown = status if os.environ.get("NO_COLOR") else click.style(status, fg=COLOURS[finding.status])
-        click.echo(f"{shown}{finding.name:<21}{printable(finding.detail)}")
-        if finding.fix:
-            click.echo(f"{'':5}{'':21}fix: {printable(finding.fix)}")
+        says = [finding.detail, *([f"fix: {finding.fix}"] if finding.fix else [])]
+        lines = [line for text in says for line in textwrap.wrap(printable(text), 54, break_on_hyphens=False)]
+        click.echo(f"{click.style(f'{finding.status:<5}', fg=COLOURS[finding.status])}{finding.name:<21}{lines[0]}")
+        click.echo("".join(f"{'':26}{line}\n" for line in lines[1:]), nl=False)
     warnings = sum(finding.status == "warn" for finding in findings)
     verdict = "the default run works" if code == 0 else f"the default run does not work (exit code {code})"
     click.echo(f"dfmp2 doctor: {verdict}, {warnings} warning{'s' * (warnings != 1)}")
     ctx.exit(code)
 
 
-@click.command("backends")
+def without_paths(text: str) -> str:
+    """The text with the last name of an absolute path only, and without the names of folders here, user and host."""
+    known = {os.getcwd(), os.path.expanduser("~"), sys.prefix, tempfile.gettempdir(), str(Path(__file__).parents[2])}
+    for place in sorted(known - {"/"}, key=len, reverse=True):
+        text = text.replace(place, "...")
+    for name in (getpass.getuser(), socket.gethostname()):
+        text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "...", text)
+    return re.sub(r"(?<![\w.])/(?:[^\s,;:'\"()]*/)+(?=[^\s,;:'\"()])", ".../", text)
+
+
+@click.command("backends", cls=GroupedCommand)
 @AS_JSON
 def backends(as_json: bool) -> None:
     """List the backends and why each of them can or cannot be used here."""
@@ -71,10 +107,10 @@ def backends(as_json: bool) -> None:
     for name, text, why in rows:
         click.echo(f"{name:<17}{'available' if why is None else 'unavailable':<13}{text}")
         if why is not None:
-            click.echo(f"{'':30}{why}")
+            click.echo(textwrap.fill(why, 80, initial_indent=" " * 17, subsequent_indent=" " * 17))
 
 
-@click.command("methods")
+@click.command("methods", cls=GroupedCommand)
 @AS_JSON
 def methods(as_json: bool) -> None:
     """List the methods of --method: the factors of their two spin components, what they are for, their sources."""
@@ -93,7 +129,7 @@ def methods(as_json: bool) -> None:
     click.echo("cost: occ^2 virt^2 fit; of sos-laplace and drpa occ virt fit^2 for each point")
 
 
-@click.command("validate")
+@click.command("validate", cls=GroupedCommand)
 @click.option(
     "--table",
     type=click.Choice(["main", "trnsci"]),
@@ -163,7 +199,7 @@ def validate(
     for count, found in enumerate(computed(chosen, session, others), start=1):
         rows += found
         if plain:
-            click.echo("\n".join(map(tables.line, found)))
+            click.echo("\n".join(tables.lines_of(found)))
         console.note(f"[{count}/{len(chosen)}] {found[0].id}: {', '.join(sorted({row.status for row in found}))}")
     if session.repeated:
         console.warning(f"{session.repeated} calculations were too far off in mixed precision and repeated in float64")
@@ -186,7 +222,7 @@ def validate(
         )
 
 
-@click.command("compare")
+@click.command("compare", cls=GroupedCommand)
 @click.argument("result")
 @click.option(
     "--with",
@@ -277,20 +313,20 @@ def _show(stored: MP2Result, check: Check, column: str, tolerance: float, *, as_
         click.echo(json.dumps(payload, indent=2))
         return
     head = column if column == "exact" else check.program.split()[0]
-    click.echo(f"{'energy / Eh':<38}{'stored':>20}{head:>20}{'difference':>12}")
+    click.echo(f"{'energy / Eh':<15}{'stored':>20}{head:>20}{'difference':>12}")
     for name, found in energies.items():
-        click.echo(f"{name:<38}{found['stored']:>20.10f}{found[column]:>20.10f}{found['difference']:>12.1e}")
+        values = f"{found['stored']:>20.10f}{found[column]:>20.10f}{found['difference']:>12.1e}"
+        click.echo(f"{SHORT[name]:<15}{values}")
 
 
 def _agreement(stored: MP2Result, check: Check, tolerance: float, *, exact: bool) -> str:
     """The last line of a comparison that passed, with what it could not see."""
     if not exact:
         shared = "fitting sets" if stored.scf_fitting is not None else "MP2 fitting set"
-        return f"agrees with {check.program} within {tolerance:.1e} Eh, with the same {shared} (--exact uses none)"
+        return f"agrees with {check.program} within {tolerance:.1e} Eh, same {shared}"
     return (
         f"fitting errors per atom: {_per_atom(stored, check.scf_difference)} Eh in E(SCF), "
-        f"{_per_atom(stored, check.correlation_difference)} Eh in E(corr); within {tolerance:.1e} Eh "
-        f"({check.program}, four-centre integrals, SCF from the stored orbitals)"
+        f"{_per_atom(stored, check.correlation_difference)} Eh in E(corr); within {tolerance:.1e} Eh"
     )
 
 
@@ -337,7 +373,7 @@ def _per_atom(stored: MP2Result, energy: float) -> str:
 MOVED = {"race": "race", "--molecule": "race", "scaling": "scaling", "--scaling": "scaling"}
 
 
-@click.command("bench", context_settings={"ignore_unknown_options": True})
+@click.command("bench", cls=GroupedCommand, context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="")
 @click.option(
     "--shape",

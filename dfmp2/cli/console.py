@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import threading
 import time
@@ -200,6 +201,17 @@ def about(seconds: float) -> str:
     if seconds < 90 * 60:
         return f"about {seconds / 60:.0f} min"
     return f"about {seconds / 3600:.1f} h" if seconds < 36000 else f"about {seconds / 3600:.0f} h"
+
+
+def styled(report: str) -> str:
+    """A report with bold headings, warnings in yellow and failures in red, where standard output is a terminal."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return report
+    colours = {"warning:": "yellow", "failure:": "red"}
+    report = re.sub(
+        r"^(?:warning|failure):", lambda found: click.style(found[0], fg=colours[found[0]]), report, flags=re.MULTILINE
+    )
+    return re.sub(r"^.+(?=\n-{10,}$)", lambda found: click.style(found[0], bold=True), report, flags=re.MULTILINE)
 
 
 def _columns() -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from dfmp2.cli.console import Console
+from dfmp2.cli.help import CommandGroup
 from dfmp2.cli.options import AS_JSON, BACKENDS, Command, Words, options_of, prepare_libraries, with_options
 from dfmp2.errors import BackendUnavailable, ComparisonFailed, InputError, KernelError
 from dfmp2.options import BACKEND_WORDS, Options
@@ -23,7 +24,7 @@ LANES = ("nki", "nki-xla", "nki-call")
 FORMER = {"neff": "nki", "xla": "nki-xla", "numpy": "nki-call"}  # what these lanes were called
 
 
-@click.group("kernels")
+@click.group("kernels", cls=CommandGroup)
 def command() -> None:
     """The Trainium kernels: list them, predict their cost, draw their schedule, check a backend; run those of others.
 

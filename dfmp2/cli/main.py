@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import io
+import json
 import os
 import signal
 import sys
@@ -23,45 +24,48 @@ from typing import Any
 import click
 
 from dfmp2.cli import signals
+from dfmp2.cli.help import CommandGroup
 from dfmp2.errors import Dfmp2Error, ResourceError
 from dfmp2.host.deferred import defer_unused
 from dfmp2.molecule.text import printable
 
 COMMANDS = {  # name -> (module:function, one line); modules are loaded when called, so that --help stays fast
-    "run": ("dfmp2.cli.run:run", "Compute the DF-MP2 energy of a molecule."),
-    "gradient": ("dfmp2.cli.run:gradient", "Gradient, relaxed densities and dipole moment of a molecule."),
-    "prepare": ("dfmp2.cli.energy:prepare", "SCF, integrals and B of a molecule into a file, without pair energies."),
-    "energy": (
-        "dfmp2.cli.energy:energy",
-        "Pair energies of a file that prepare has written, here or elsewhere.",
-    ),
+    "run": ("dfmp2.cli.run:run", "Energy of a molecule."),
+    "gradient": ("dfmp2.cli.run:gradient", "Gradient, relaxed densities, dipole moment."),
+    "optimize": ("dfmp2.cli.studies:optimize", "Geometry of a minimum or a transition state."),
+    "frequencies": ("dfmp2.cli.studies:frequencies", "Harmonic frequencies, intensities, thermochemistry."),
     "plan": ("dfmp2.cli.run:plan", "Predict memory, operations and time of a run."),
+    "prepare": ("dfmp2.cli.energy:prepare", "SCF, integrals and B into a file, without pair energies."),
+    "energy": ("dfmp2.cli.energy:energy", "Pair energies of a file that prepare has written."),
+    "interaction": ("dfmp2.cli.studies:interaction", "Interaction energy of fragments, counterpoise-corrected."),
+    "cbs": ("dfmp2.cli.studies:cbs", "Energy at the basis set limit from two basis sets."),
+    "scan": ("dfmp2.cli.studies:scan", "Energies along a coordinate, or of the frames of a file."),
+    "batch": ("dfmp2.cli.batch", "Many molecules: run, submit, restart, collect."),
     "show": ("dfmp2.cli.results:show", "Print a stored result."),
     "report": ("dfmp2.cli.results:report", "Write stored results as an HTML page."),
-    "compare": ("dfmp2.cli.checks:compare", "Recompute a stored result with PySCF or Psi4 and print the differences."),
-    "derive": ("dfmp2.cli.results:derive", "Energies with a larger frozen core or other scaling, without a new run."),
-    "interaction": ("dfmp2.cli.studies:interaction", "Interaction energy of fragments, with counterpoise correction."),
-    "cbs": ("dfmp2.cli.studies:cbs", "Energy at the basis set limit from two basis sets."),
-    "optimize": ("dfmp2.cli.studies:optimize", "Geometry of a minimum or a transition state."),
-    "frequencies": ("dfmp2.cli.studies:frequencies", "Harmonic frequencies, infrared intensities, thermochemistry."),
-    "batch": ("dfmp2.cli.batch", "Run many molecules, restart them, see where they stand, collect their energies."),
-    "scan": ("dfmp2.cli.studies:scan", "Energies along a bond, an angle, a dihedral, or the frames of a file."),
-    "doctor": ("dfmp2.cli.checks:doctor", "Check installation, machine and folder; one fix line per problem."),
-    "validate": ("dfmp2.cli.checks:validate", "Check this installation against energies of other programs."),
-    "export": (
-        "dfmp2.cli.results:export",
-        "Write a stored result for another program (Molden, TREXIO, QCSchema, xyz).",
-    ),
-    "qcschema": ("dfmp2.cli.qcschema", "Compute what a QCSchema AtomicInput asks for; JSON in, JSON out."),
-    "bench": ("dfmp2.cli.checks:bench", "Time the pair step and matrix products."),
-    "kernels": ("dfmp2.cli.kernels", "Trainium kernels: list, predicted cost, timeline, contract check."),
-    "methods": ("dfmp2.cli.checks:methods", "List the methods of --method with their factors and sources."),
+    "derive": ("dfmp2.cli.results:derive", "Larger frozen core or other scaling, without a new run."),
+    "compare": ("dfmp2.cli.checks:compare", "Recompute a stored result with PySCF or Psi4."),
+    "export": ("dfmp2.cli.results:export", "Write it as Molden, TREXIO, QCSchema, xyz or cube."),
+    "qcschema": ("dfmp2.cli.qcschema", "Compute a QCSchema AtomicInput; JSON in, JSON out."),
+    "doctor": ("dfmp2.cli.checks:doctor", "Check installation, machine and folder; how to mend them."),
+    "validate": ("dfmp2.cli.checks:validate", "Compare with energies of other programs."),
+    "methods": ("dfmp2.cli.checks:methods", "List the methods with factors and sources."),
     "backends": ("dfmp2.cli.checks:backends", "List the backends and why they can or cannot be used."),
+    "bench": ("dfmp2.cli.checks:bench", "Time the pair step and matrix products."),
+    "kernels": ("dfmp2.cli.kernels", "Trainium kernels: list, cost, timeline, checks."),
+    "completion": ("dfmp2.cli.completion:completion", "Completion of names by bash, zsh or fish."),
+}
+HEADINGS = {  # over the command that is the first of its kind
+    "run": "One molecule",
+    "interaction": "Several calculations",
+    "show": "Stored results",
+    "qcschema": "Other programs",
+    "doctor": "This installation",
 }
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # variables it sets
 
 
-class LazyGroup(click.Group):
+class LazyGroup(CommandGroup):
     """A group whose commands are imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -86,8 +90,12 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, without importing any of them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for name, (_, text) in COMMANDS.items():
+            if name in HEADINGS:
+                formatter.write_paragraph()
+                formatter.write_heading(click.style(HEADINGS[name], bold=True))
+            formatter.write(f"  {name:{width}}  {text}\n")
 
 
 @click.command(
@@ -95,11 +103,13 @@ class LazyGroup(click.Group):
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(package_name="dfmp2", message="dfmp2 %(version)s", help="Print the version.")
+@click.version_option(
+    None, "-V", "--version", package_name="dfmp2", message="dfmp2 %(version)s", help="Print the version."
+)
 def cli() -> None:
     """Density-fitted MP2 energies, checked against PySCF.
 
-    First run: dfmp2 run h2o.xyz --basis cc-pvdz
+    First run: dfmp2 run h2o.xyz --basis cc-pvdz. Options: dfmp2 help COMMAND.
     """
 
 
@@ -110,13 +120,17 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
     ----------
     last : the process ends with it, so that signals stay ignored once all is said; else they are handled as before
     """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    color = False if os.environ.get("NO_COLOR") else None  # None: as the terminal has it
     with contextlib.nullcontext() if last else signals.as_before():
         signals.listen()
         _escape_what_cannot_be_written()
         defer_unused()
         try:
             _require_one_process()
-            code = cli.main(args=arguments, prog_name="dfmp2", standalone_mode=False)
+            if not given:
+                click.echo(cli.get_help(cli.make_context("dfmp2", [], resilient_parsing=True)), err=True, color=color)
+            code = cli.main(args=given, prog_name="dfmp2", standalone_mode=False, color=color)
             return code if isinstance(code, int) else 0
         except (Exception, KeyboardInterrupt) as error:
             signals.settle()
@@ -125,8 +139,11 @@ def main(arguments: Sequence[str] | None = None, *, last: bool = False) -> int:
                 raise  # a fault in dfmp2, whose traceback helps to find it
             if isinstance(error, OSError) and not isinstance(error, Dfmp2Error):
                 _drop_stdout()
+            line = f"dfmp2: {printable(said[0])}"
+            if "--json" in given and given[0] != "bench":  # whose --json names a file
+                line = json.dumps({"error": said[0], "kind": type(error).__name__, "exit_code": said[1]})
             with contextlib.suppress(OSError):  # nobody can read it; the exit code tells
-                click.echo(f"dfmp2: {printable(said[0])}", err=True)
+                click.echo(line, err=True)
             return said[1]
 
 

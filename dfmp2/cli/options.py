@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dfmp2.cli.console import styled
 from dfmp2.errors import InputError
 from dfmp2.host.deferred import defer_numpy_extras
 from dfmp2.host.resources import usable_cores
@@ -31,9 +32,9 @@ BACKENDS = ["auto", "cpu", "torch", "cuda", "nki", "nki-xla", "nki-simulator", "
 TYPES = {"str": str, "int": int, "float": float}
 IN_UNITS: dict[str, Any] = {"type": click.Choice(["angstrom", "bohr"]), "default": "angstrom", "show_default": True}
 OF_THE_MOLECULE = {
-    "charge": click.Option(["--charge"], type=int, help="Total charge.  [default: comment line of the file, else 0]"),
+    "charge": click.Option(["--charge"], type=int, metavar="N", help="Total charge.  [default: of the file, else 0]"),
     "multiplicity": click.Option(
-        ["--multiplicity"], type=int, help="2S+1.  [default: comment line of the file, else 1]"
+        ["--multiplicity"], type=int, metavar="N", help="2S+1.  [default: of the file, else 1]"
     ),
     "units": click.Option(["--units"], help="Of the file.", **IN_UNITS),
     "point_charges": click.Option(
@@ -68,16 +69,57 @@ def _made(field: Field[Any]) -> click.Option:
         rest |= {"type": click.Choice(says["choices"])}
     else:
         rest |= {"type": str if field.name == "memory" else TYPES[kind.partition(" ")[0]]}
+        rest["metavar"] = says["metavar"] or ("N" if rest["type"] is int else None)
     if field.default is MISSING:
         rest |= {"required": True}
     elif kind != "bool":
-        rest |= {"default": field.default, "show_default": field.default is not None}
+        rest |= {"default": field.default, "show_default": field.default is not None and not says["shown"]}
     return click.Option([f"--{field.name.replace('_', '-')}"], **rest)
 
 
 _MADE = {field.name: _made(field) for field in fields(Options)}
 OF_A_CALCULATION = {"basis": _MADE.pop("basis"), **OF_THE_MOLECULE, **_MADE}  # in the order of --help
 ALL = tuple(name for name in OF_A_CALCULATION if name not in ("check", *WHOLE_RUN))
+
+OWN = "Options"  # heading of those that no group names
+GROUPS = {  # heading of --help: options always there, there where 45 lines suffice, and with --help-all only
+    OWN: ("", "scf-chain", ""),
+    "Method": (
+        "basis method charge multiplicity frozen-core",
+        "properties check",
+        "units point-charges point-charge-units relativity frozen-virtual kappa os-scale ss-scale polarizability",
+    ),
+    "SCF": (
+        "",
+        "reference scf-from",
+        "scf scf-conv-tol scf-max-cycles scf-starts guess stability allow-small-gap",
+    ),
+    "Fitting": ("", "auxbasis scf-auxbasis", "allow-poor-fit certify-fit"),
+    "Resources": ("memory threads workers", "scratch engine shard", ""),
+    "Accelerators": ("backend", "precision", "tolerance transform"),
+    "Slurm": (
+        "partition account",
+        "parallel collect",
+        "qos constraint cpus-per-task gres restarts signal-before setup node-scratch cache",
+    ),
+    "AWS Batch": (
+        "queue image s3",
+        "instance",
+        "mount efs programs job-role execution-role attempts warm-up copy-every region profile",
+    ),
+    "Output": ("output overwrite resume json help", "quiet", "log help-all root"),
+}
+
+
+def group_of(option: click.Parameter) -> tuple[str, int]:
+    """Heading of --help under which an option is, and in which of its three lists."""
+    name = option.opts[-1].lstrip("-")
+    for heading, lists in GROUPS.items():
+        for rank, names in enumerate(lists):
+            if name in names.split():
+                return heading, rank
+    return OWN, 0
+
 
 MOST_WORKERS = 4096
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -148,7 +190,7 @@ class Given:
 
     Attributes
     ----------
-    molecule : an xyz file, or - for standard input
+    molecule : an xyz, mol, sdf or pdb file, or - for an xyz file on standard input
     state : charge, multiplicity, units
     """
 
@@ -166,9 +208,9 @@ class Given:
 
     def read(self) -> XyzFile:
         """The molecule in its field; NumPy is loaded here."""
-        from dfmp2.molecule.xyz import read_xyz
+        from dfmp2.interop.files import read_molecule
 
-        return read_xyz(self.molecule, **self.state).in_field(self.field())
+        return read_molecule(self.molecule, **self.state).in_field(self.field())
 
     def field(self) -> Any:
         """The point charges around it, None for none."""
@@ -220,7 +262,7 @@ class Display:
 
 
 def output_options(
-    file: str, default: str, resume: str = "Go on from OUTPUT.checkpoint; print a result that is complete."
+    file: str, default: str, resume: str = "Go on from OUTPUT.checkpoint; print a complete result."
 ) -> Decorator:
     """Give a command the options of output, which it gets as one `display`.
 
@@ -261,4 +303,4 @@ def print_report(display: Display, console: Console, report: str, ending: str, j
     if display.as_json:
         click.echo(json(), nl=False)
     else:
-        click.echo(ending if display.quiet else report + ending)
+        click.echo(ending if display.quiet else styled(report) + ending)

@@ -9,6 +9,7 @@ import click
 
 from dfmp2.cli import signals
 from dfmp2.cli.console import Console
+from dfmp2.cli.help import GroupedCommand
 from dfmp2.cli.options import prepare_libraries
 from dfmp2.errors import Dfmp2Error
 from dfmp2.molecule.text import read_text
@@ -17,7 +18,7 @@ MOST_BYTES = 64 * 10**6
 TOO_LARGE = f"more than {MOST_BYTES // 10**6} MB: expected the QCSchema AtomicInput of one molecule"
 
 
-@click.command("qcschema")
+@click.command("qcschema", cls=GroupedCommand)
 @click.argument("document", metavar="INPUT.json")
 def command(document: str) -> None:
     """Compute what the QCSchema AtomicInput INPUT.json (- for standard input) asks for.

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfmp2.cli import signals
-from dfmp2.cli.console import Console
+from dfmp2.cli.console import Console, styled
+from dfmp2.cli.help import GroupedCommand
 from dfmp2.cli.options import OVERWRITE, options_of, with_options
 from dfmp2.cli.run import command_line, require_distinct
 from dfmp2.errors import InputError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from dfmp2.output.study import Study
 
 
-@click.command("show")
+@click.command("show", cls=GroupedCommand)
 @click.argument("result")
 @click.option("--json", "as_json", is_flag=True, help="The object that run --json printed.")
 @click.option("--pairs", is_flag=True, help="All pair energies.")
@@ -46,8 +47,9 @@ def show(result: str, as_json: bool, pairs: bool, verify: bool, run: str | None,
     if of_study and run is None:
         if pairs or (as_json and as_csv):
             raise InputError("--pairs needs --run NAME" if pairs else "--json and --csv exclude each other: choose one")
-        write = study_json if as_json else study_csv if as_csv else study_report
-        click.echo(write(read_study(result)), nl=False)
+        study = read_study(result)
+        shown = study_json(study, result) if as_json else study_csv(study) if as_csv else styled(study_report(study))
+        click.echo(shown, nl=False)
         if verified and not (as_json or as_csv):
             click.echo(f"content hashes verified: {verified}")
         return
@@ -55,9 +57,9 @@ def show(result: str, as_json: bool, pairs: bool, verify: bool, run: str | None,
     if as_csv:
         raise InputError("--csv prints the table of a study: leave out --run")
     if as_json:
-        click.echo(to_json(stored), nl=False)
+        click.echo(to_json(stored, result), nl=False)
         return
-    click.echo(report(stored), nl=False)
+    click.echo(styled(report(stored)), nl=False)
     if pairs:
         click.echo(pair_table(stored))
     if verified:
@@ -73,7 +75,8 @@ def _show_prepared(path: str, *, as_json: bool, verify: bool) -> None:
     with opened(path) as source:
         if verify:
             source.load(1, held=False)
-        click.echo(prepared_json(source.prepared) if as_json else prepared_report(source.prepared, path), nl=False)
+        found = source.prepared
+        click.echo(prepared_json(found, path) if as_json else styled(prepared_report(found, path)), nl=False)
         if verify and not as_json:
             click.echo(f"content hashes verified, B included: {source.sha256}")
 
@@ -90,7 +93,7 @@ def _run_of(study: Study, file: str, name: str) -> MP2Result:
     return study.runs[name]
 
 
-@click.command("report")
+@click.command("report", cls=GroupedCommand)
 @click.argument("results", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="FILE", default="report.html", show_default=True, help="Page to write.")
 @click.option("--format", "kind", hidden=True)
@@ -143,7 +146,7 @@ def _of_the_run(command: Any) -> Any:
     )
 
 
-@click.command("derive")
+@click.command("derive", cls=GroupedCommand)
 @click.argument("result")
 @click.option(
     "--frozen-core",
@@ -188,16 +191,16 @@ def derive(result: str, output: str | None, overwrite: bool, as_json: bool, quie
         hdf5.write(derived, output, overwrite=overwrite)
     ending = last_line(derived, output or "(not stored; --output FILE.h5 does)")
     if as_json:
-        click.echo(to_json(derived), nl=False)
+        click.echo(to_json(derived, output), nl=False)
     else:
-        click.echo(ending if quiet else report(derived) + ending)
+        click.echo(ending if quiet else styled(report(derived)) + ending)
 
 
 # Those of `dfmp2.output.export.FORMATS`, which --help need not import.
 NAMES = ("molden", "trexio", "qcschema", "xyz", "cube")
 
 
-@click.command("export")
+@click.command("export", cls=GroupedCommand)
 @click.argument("result")
 @click.option("--to", type=click.Choice(NAMES), required=True, help="Format of the new file.")
 @click.option("-o", "--output", metavar="FILE", help="File to write.  [default: STEM with the format's ending, here]")

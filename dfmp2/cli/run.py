@@ -14,6 +14,7 @@ import click
 
 from dfmp2.cli import signals
 from dfmp2.cli.console import Console, open_log
+from dfmp2.cli.help import GroupedCommand
 from dfmp2.cli.options import (
     ALL,
     AS_JSON,
@@ -48,13 +49,13 @@ def _refuse(_ctx: click.Context, option: click.Parameter, value: object) -> None
         )
 
 
-@click.command("run")
+@click.command("run", cls=GroupedCommand)
 @one_molecule(*ALL, "check", *WHOLE_RUN)
 @output_options("Result file", "STEM.dfmp2.h5")
 @click.option("--ranks", hidden=True, expose_value=False, callback=_refuse)
 @click.option("--max-restarts", hidden=True, expose_value=False, callback=_refuse)
 def run(given: Given, display: Display) -> None:
-    """Compute the DF-MP2 energy of MOLECULE, an xyz file or - for standard input.
+    """Compute the DF-MP2 energy of MOLECULE: an xyz, mol, sdf or pdb file, or - for xyz on standard input.
 
     The report goes to stdout, progress and warnings to stderr, everything to an HDF5 file.
     """
@@ -71,14 +72,14 @@ def run(given: Given, display: Display) -> None:
         compute_result(target, display, console, (read.molecule, chosen), introduction(read), compute)
 
 
-@click.command("gradient")
+@click.command("gradient", cls=GroupedCommand)
 @one_molecule(*ALL, "check", "polarizability")
 @output_options("Result file, with the gradient", "STEM.gradient.h5")
 def gradient(given: Given, display: Display) -> None:
     """Compute energy, gradient, relaxed densities and dipole moment of MOLECULE (an xyz file or - for standard input).
 
-    With --os-scale or --ss-scale the gradient is that of the scaled energy. --check also compares it with energies
-    along one direction. Exit code 8 where the gradient's certificate fails.
+    The gradient is that of --method, or of the energy scaled by --os-scale and --ss-scale. --check also compares it
+    with energies along one direction. Exit code 8 where the gradient's certificate fails.
     """
     chosen, read = given.chosen(), given.read()
     target = display.target(f"{read.molecule.name}.gradient.h5")
@@ -110,7 +111,7 @@ def _with_gradient(path: Path) -> MP2Result:
     return result
 
 
-@click.command("plan")
+@click.command("plan", cls=GroupedCommand)
 @one_molecule(*ALL, *WHOLE_RUN)
 @click.option("--gradient", is_flag=True, help="Of dfmp2 gradient.")
 @click.option("--calibrate", is_flag=True, help="Measure this host's rates and the scratch folder's again.")
@@ -186,7 +187,9 @@ def compute_result(
     from dfmp2.output.text import last_line, report
 
     def show(result: MP2Result) -> None:
-        print_report(display, console, report(result), last_line(result, str(target)), lambda: to_json(result))
+        print_report(
+            display, console, report(result), last_line(result, str(target)), lambda: to_json(result, str(target))
+        )
 
     stored = completed(target, display, console, read or hdf5.read_verified, question)
     if stored is not None:

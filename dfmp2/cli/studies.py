@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfmp2.cli import signals
+from dfmp2.cli.help import GroupedCommand
 from dfmp2.cli.options import MOST_WORKERS, Display, Given, one_molecule, output_options, print_report
 from dfmp2.cli.run import command_line, logged, require_distinct
 from dfmp2.errors import Dfmp2Error, InputError, SomeFailed
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 study_options = output_options(
     "File with all runs",
     "STEM.KIND.h5",
-    "Go on: finished runs from the file, the one in progress from its checkpoint.",
+    "Go on with the runs that are not finished.",
 )
 
 
@@ -89,13 +90,13 @@ def run_study(
                 raise
             raise type(error)(f"{error} ({left}; --resume goes on)") from error
         last = f"dfmp2 {'finished' if short is None else 'NOT FINISHED'}: {ending(study)} -> {printable(str(target))}"
-        print_report(display, console, study_report(study), last, lambda: study_json(study))
+        print_report(display, console, study_report(study), last, lambda: study_json(study, str(target)))
         if short is not None:
             raise type(short)(f"{short}: {left}, and --resume goes on")
     return study, target
 
 
-@click.command("interaction")
+@click.command("interaction", cls=GroupedCommand)
 @click.option(
     "--fragments",
     required=True,
@@ -132,7 +133,7 @@ SCF_FORMULAS = ["largest", "exponential", "karton-martin", "exp-sqrt", "power", 
 CORRELATION_FORMULAS = ["helgaker", "truhlar", "neese-valeev"]
 
 
-@click.command("cbs")
+@click.command("cbs", cls=GroupedCommand)
 @one_molecule()
 @click.option(
     "--scf-formula",
@@ -158,7 +159,7 @@ def cbs(given: Given, display: Display, scf_formula: str, correlation_formula: s
 
     def ending(study: Study) -> str:
         total, correlation = (study.values[f"cbs_{name}_energy"].value for name in ("total", "correlation"))
-        return f"E(MP2, limit) = {total:.10f} Eh, E(corr, limit) = {correlation:.10f} Eh"
+        return f"E({chosen.correlation.title}, limit) = {total:.10f} Eh, E(corr, limit) = {correlation:.10f} Eh"
 
     whole = given.read().molecule
     compute = partial(basis_set_limit, whole, chosen, scf=scf_formula, correlation=correlation_formula)
@@ -168,10 +169,8 @@ def cbs(given: Given, display: Display, scf_formula: str, correlation_formula: s
 KINDS = ("bond", "angle", "dihedral")
 
 
-@click.command("scan")
-@click.option(
-    "--bond", nargs=2, metavar="I,J FROM:TO:POINTS", help="Bond length, in the unit of the file; both ends are points."
-)
+@click.command("scan", cls=GroupedCommand)
+@click.option("--bond", nargs=2, metavar="I,J FROM:TO:POINTS", help="Bond length, in the unit of the file.")
 @click.option("--angle", nargs=2, metavar="I,J,K FROM:TO:POINTS", help="Angle at J, degrees.")
 @click.option("--dihedral", nargs=2, metavar="I,J,K,L FROM:TO:POINTS", help="Dihedral angle about J-K, degrees.")
 @click.option("--moving", metavar="RANGES", help="Atoms that move, e.g. 4-6+8.  [default: the side of the last atom]")
@@ -256,7 +255,7 @@ def _make_scan(given: Given, coordinates: dict[str, Any], options: Options, movi
     return along(whole, coordinate, options, chained=chained)
 
 
-@click.command("optimize")
+@click.command("optimize", cls=GroupedCommand)
 @click.option(
     "--freeze",
     nargs=2,
@@ -282,11 +281,10 @@ def _make_scan(given: Given, coordinates: dict[str, Any], options: Options, movi
     default="GAU",
     show_default=True,
     metavar="NAME",
-    help="When a geometry is converged: GAU_LOOSE, GAU, GAU_TIGHT, GAU_VERYTIGHT, NWCHEM_LOOSE, TURBOMOLE or "
-    "INTERFRAG_TIGHT, as geomeTRIC has them.",
+    help="Of geomeTRIC: GAU_LOOSE, GAU, GAU_TIGHT, GAU_VERYTIGHT, NWCHEM_LOOSE, TURBOMOLE or INTERFRAG_TIGHT.",
 )
-@click.option("--max-steps", type=int, default=100, show_default=True, help="Limit on the steps.")
-@click.option("--transition-state", is_flag=True, help="Look for a saddle point of first order, from its Hessian on.")
+@click.option("--max-steps", type=int, metavar="N", default=100, show_default=True, help="Limit on the steps.")
+@click.option("--transition-state", is_flag=True, help="Look for a saddle point of first order.")
 @click.option("--xyz", "xyz_file", metavar="FILE", help="The last geometry.  [default: beside --output, .xyz]")
 @click.option(
     "--trajectory", "path_file", metavar="FILE", help="All geometries.  [default: beside --output, .trajectory.xyz]"
@@ -307,9 +305,8 @@ def optimize(
 ) -> None:
     """Optimise the geometry of MOLECULE, an xyz file or - for standard input, in internal coordinates (geomeTRIC).
 
-    Every SCF starts from the orbitals of the step before. All steps go into one file; the last geometry and the way to
-    it are written as xyz files as well, also where --max-steps are not enough (exit code 4; --resume goes on). With
-    --os-scale or --ss-scale the scaled energy is minimised.
+    All steps go into one file; the last geometry and the way to it are written as xyz files as well, also where
+    --max-steps are not enough (exit code 4; --resume goes on). The energy is that of --method.
     """
     chosen, read = given.chosen(), given.read()
     from dfmp2.molecule.text import read_text
@@ -349,7 +346,7 @@ def optimize(
     run_study("optimization", read.molecule.name, compute, ending, display, given, beside=files, finish=finish)
 
 
-@click.command("frequencies")
+@click.command("frequencies", cls=GroupedCommand)
 @click.option("--temperature", type=float, default=298.15, show_default=True, metavar="K", help="Of the gas.")
 @click.option("--pressure", type=float, default=101325.0, show_default=True, metavar="PA", help="Of the gas.")
 @click.option("--symmetry-number", type=int, metavar="N", help="Rotations onto itself.  [default: counted]")
@@ -404,10 +401,12 @@ def frequencies(
         write_atomically(modes, normal_modes(study), overwrite=display.overwrite or display.resume)
 
     def ending(study: Study) -> str:
+        from dfmp2.output.document import counted
+
         found = study.table["wavenumber"].values
         imaginary = sum(value < 0 for value in found)
         said = f", {imaginary} IMAGINARY" if imaginary else ""
-        return f"{len(found)} vibrations{said}, from {found[0]:.1f} to {found[-1]:.1f} cm^-1; {modes}"
+        return f"{counted(len(found), 'vibration')}{said}, from {found[0]:.1f} to {found[-1]:.1f} cm^-1; {modes}"
 
     beside = {"--molden": modes}
     run_study("frequencies", read.molecule.name, compute, ending, display, given, beside=beside, finish=finish)

@@ -609,6 +609,9 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         "mp2_total_energy": result.mp2_total_energy,
         "scs_mp2_correlation_energy": result.scs_mp2_correlation_energy,
         "sos_mp2_correlation_energy": result.sos_mp2_correlation_energy,
+        "scs_mp2_total_energy": result.scf_total_energy + result.scs_mp2_correlation_energy,
+        "sos_mp2_total_energy": result.scf_total_energy + result.sos_mp2_correlation_energy,
+        "scf_dipole_moment": None if reference.dipole is None else reference.dipole.tolist(),
         "scf_fitting_error": fitting_error(result.scf_fitting, molecule),
         "mp2_fitting_error": fitting_error(result.mp2_fitting, molecule),
         "scf_fitting_estimate": result.scf_fitting_estimate,
@@ -673,6 +676,9 @@ def _proof(certificate: GradientCertificate) -> dict[str, Any]:
     return asdict(certificate) | derived
 
 
+UNITS = {"energy": "hartree", "length": "bohr", "dipole": "elementary charge * bohr", "time": "s", "memory": "byte"}
+
+
 def calculation(found: Any) -> dict[str, Any]:
     """Molecule, method and bases: the first keys of the objects of a result and of a prepared file."""
     molecule, reference = found.molecule, found.reference
@@ -681,6 +687,10 @@ def calculation(found: Any) -> dict[str, Any]:
         "formula": molecule.formula,
         "charge": molecule.charge,
         "multiplicity": molecule.multiplicity,
+        "symbols": list(molecule.symbols),
+        "real": [not ghost for ghost in molecule.ghost],
+        "geometry": molecule.coordinates.tolist(),
+        "units": UNITS,
         "point_charges": describe_field(molecule, found.orbital_basis),
         "reference": reference.name,
         "xc": reference.xc,

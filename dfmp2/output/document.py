@@ -15,7 +15,8 @@ from dfmp2.molecule.text import printable
 
 ABSENT = "-"
 WIDTH = 78  # of the line under a heading
-WIDEST = 80  # characters of a table whose units stand over its columns
+WIDEST = 80  # characters of a line of text
+LEAST = 9  # characters that a head, or a column at the end, is not broken to less than
 # Folders of an absolute path, in quotes or not; HTML and URLs are none.
 FOLDERS = re.compile(r"""(?<=')/(?:[^/'\n<>]+/)+|(?<![\w/.~)<])/(?:[^\s/'":;,<>()|]+/)+""")
 
@@ -121,13 +122,14 @@ def _lines(block: Block) -> list[str]:
         case str():
             return wrap(block, WIDTH)
         case Facts():
-            return [f"{name}: {value}" if name else str(value) for name, value in block.rows]
+            facts = (f"{name}: {value}" if name else str(value) for name, value in block.rows)
+            return [line for fact in facts for line in _folded(fact)]
         case Note():
             mood = {"ok": "", "info": "note: "}.get(block.mood, f"{block.mood}: ")
             return wrap(mood + block.text, WIDTH)
         case Table() if not block.details:
             narrow = _narrowed(block)
-            return ["", *wrap(narrow.caption, WIDTH), *aligned(narrow)]
+            return ["", *wrap(narrow.caption, WIDTH), *fitted(narrow)]
         case Code():
             return [f"{block.caption}:", *block.text.splitlines()]
     return []
@@ -162,6 +164,55 @@ def without_folders(text: str) -> str:
     return FOLDERS.sub("", text)
 
 
+def _folded(fact: str) -> list[str]:
+    """A fact in lines that fit a terminal; a word, such as a hash or the name of a file, is never torn apart."""
+    value = fact.rpartition(": ")[2]
+    if len(fact) <= WIDEST or " " not in value:
+        return [fact]
+    return wrap(fact, WIDEST, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+
+
+def fitted(table: Table) -> list[str]:
+    """Its lines, none wider than a terminal: heads are broken to the width of their cells, then columns take turns."""
+    lines = aligned(table)
+    if max(map(len, lines)) <= WIDEST:
+        return lines
+    kept = [k for k, head in enumerate(table.heads) if not head.startswith("~")]
+    *others, last = kept
+    if not table.heads[last].startswith("#"):  # a column of text at the end is folded
+        texts = [table.heads[last], *(str(row[last]) for row in table.rows)]
+        rest = aligned(Table("", [table.heads[k] for k in others], [[row[k] for k in others] for row in table.rows]))
+        width = max(map(len, rest))
+        if max(len(word) for text in texts for word in text.split() or [""]) <= WIDEST - width - 2 > LEAST:
+            pairs = zip(rest, (wrap(text, WIDEST - width - 2) or [""] for text in texts), strict=True)
+            parts = [(f"{start:{width}}  {part}", more) for start, (part, *more) in pairs]
+            return [line.rstrip() for first, more in parts for line in (first, *(" " * (width + 2) + x for x in more))]
+    signs = ["#" * table.heads[k].startswith("#") for k in kept]
+    cells = [[row[k] for row in table.rows] for k in kept]
+    heads = []
+    for k, column in zip(kept, cells, strict=True):
+        words = table.heads[k].removeprefix("#").replace("/ ", "/\0").split(" ")
+        widest = max(
+            len(text) for text in ("x" * LEAST, *words, *(str(x[0] if isinstance(x, tuple) else x) for x in column))
+        )
+        heads.append([line.replace("\0", " ") for line in wrap(" ".join(words), widest)])
+    height = max(map(len, heads))
+    columns = [[*[""] * (height - len(head)), *head, *column] for head, column in zip(heads, cells, strict=True)]
+    shown: list[str] = []
+    left = list(range(1, len(columns)))
+    while left:
+        for count in range(len(left), 0, -1):
+            part = [0, *left[:count]]
+            rows = list(zip(*(columns[k] for k in part), strict=True))
+            lines = aligned(Table("", [signs[k] for k in part], rows))[1:]
+            if max(map(len, lines)) <= WIDEST:
+                break
+        lines = lines[next(k for k, line in enumerate(lines) if line) :]
+        shown += ["", *lines] if shown else lines
+        left = left[count:]
+    return shown
+
+
 # --- numbers ------------------------------------------------------------------------------------------
 
 
@@ -172,17 +223,17 @@ def energy(value: float) -> str:
 
 def difference(value: float) -> str:
     """A signed difference, Eh."""
-    return f"{value:+.2e}" if math.isfinite(value) else ABSENT
+    return "0" if not value else f"{value:+.2e}" if math.isfinite(value) else ABSENT
 
 
 def size(value: float) -> str:
     """A number whose magnitude is what matters."""
-    return f"{value:.1e}" if math.isfinite(value) else ABSENT
+    return "0" if not value else f"{value:.1e}" if math.isfinite(value) else ABSENT
 
 
 def fixed(value: float | None, digits: int = 2) -> str:
     """A number with that many digits; "" for None."""
-    return "" if value is None else f"{value:.{digits}f}" if math.isfinite(value) else ABSENT
+    return "" if value is None else f"{value:z.{digits}f}" if math.isfinite(value) else ABSENT
 
 
 def counted(count: int, name: str) -> str:

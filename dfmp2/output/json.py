@@ -19,6 +19,9 @@ RUN_KEYS = (  # of a result that are also those of a run of a study
     "formula",
     "charge",
     "multiplicity",
+    "symbols",
+    "real",
+    "geometry",
     "point_charges",
     "relativity",
     "basis",
@@ -31,6 +34,9 @@ RUN_KEYS = (  # of a result that are also those of a run of a study
     "mp2_total_energy",
     "scs_mp2_correlation_energy",
     "sos_mp2_correlation_energy",
+    "scs_mp2_total_energy",
+    "sos_mp2_total_energy",
+    "scf_dipole_moment",
     "frozen_core_orbitals",
     "backend",
     "precision",
@@ -39,13 +45,13 @@ RUN_KEYS = (  # of a result that are also those of a run of a study
 OF_A_GRADIENT = ("mp2_total_gradient", "gradient_method", "gradient_norm")  # where the run has one
 
 
-def to_json(result: MP2Result) -> str:
-    """A result: one object, 17 significant digits where they are needed, with a newline."""
-    return _json(result.to_dict())
+def to_json(result: MP2Result, output: str | None) -> str:
+    """A result and its file: one object, 17 significant digits where they are needed, with a newline."""
+    return _json({**result.to_dict(), "output": output})
 
 
-def study_json(study: Study) -> str:
-    """A study: settings and values flat, the table by column, the runs by name."""
+def study_json(study: Study, output: str) -> str:
+    """A study and its file: settings and values flat, the table by column, the runs by name."""
     budget = study.error_budget
     return _json(
         {
@@ -59,6 +65,9 @@ def study_json(study: Study) -> str:
             "notes": list(study.notes),
             "table": {name: plain(list(column.values)) for name, column in study.table.items()},
             "runs": {name: _run(result) for name, result in study.runs.items()},
+            "value_units": {name: value.units for kind in (study.values, study.arrays) for name, value in kind.items()},
+            "table_units": {name: column.units for name, column in study.table.items()},
+            "output": output,
             "provenance": {"version": study.version, "command": study.command, "created": study.created},
         }
     )
@@ -74,7 +83,7 @@ def study_csv(study: Study) -> str:
     return text.getvalue()
 
 
-def prepared_json(prepared: Prepared) -> str:
+def prepared_json(prepared: Prepared, output: str) -> str:
     """What a prepared file holds."""
     reference, molecule = prepared.reference, prepared.molecule
     return _json(
@@ -93,6 +102,7 @@ def prepared_json(prepared: Prepared) -> str:
             "memory": asdict(prepared.memory),
             "storage": asdict(prepared.storage),
             "provenance": asdict(prepared.provenance),
+            "output": output,
         }
     )
 

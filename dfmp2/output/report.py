@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import socket
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
 from functools import partial
+from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -180,6 +181,8 @@ def _said(name: str, value: Any, unit: str) -> str:
         return format_bytes(value)
     if not isinstance(value, float):
         return str(value)
+    if not value:
+        return f"0{UNITS.get(unit, '')}"
     form = next((form for end, form in FORMS.items() if name.endswith(end)), ".10f")
     return f"{value:{form}}{UNITS.get(unit, '')}" if math.isfinite(value) else ABSENT
 
@@ -192,11 +195,12 @@ def _molecule(result: MP2Result | Prepared) -> Section:
     field = say_field(molecule, result.orbital_basis)
     facts = [
         ("name", molecule.name),
+        *([("comment", comment)] if (comment := _comment(molecule.text)) else []),
         ("formula", molecule.formula),
         ("charge", molecule.charge),
         ("multiplicity", molecule.multiplicity),
         ("explicit electrons", result.sizes.nelectron),
-        ("read from", os.path.basename(source) if os.path.isabs(source := molecule.source) else source or "python"),
+        ("read from", Path(molecule.source).name or "python"),
         *([("surroundings", field)] if field else []),
     ]
     places = zip(molecule.labels[:LONGEST_GEOMETRY], molecule.coordinates * ANGSTROM_PER_BOHR, strict=False)
@@ -209,6 +213,12 @@ def _molecule(result: MP2Result | Prepared) -> Section:
         "centres (@) have a dashed outline.",
     )
     return Section("molecule", "Molecule", [figure, Facts(facts), Table(caption, ("atom", "#x", "#y", "#z"), rows)])
+
+
+def _comment(text: str) -> str:
+    """The comment of an xyz file, shortened; "" for none, and for a molecule that comes from elsewhere."""
+    lines = text.splitlines()
+    return shorten(lines[1], 200) if len(lines) > 2 and lines[0].strip().isdigit() else ""
 
 
 def _method(result: MP2Result | Prepared) -> Section:
@@ -260,10 +270,15 @@ def fitting_errors(
     for name, basis in (("SCF", scf_fitting), ("MP2", mp2_fitting)):
         total = None if basis is None else basis.error_of(molecule.real_symbols)
         if basis is not None and total is not None:
-            each = ", ".join(f"{symbol} {error:+.1e}" for symbol, error in basis.errors.items())
-            more = f"; between them {between:+.1e} Eh" if name == "SCF" and between is not None else ""
-            lines.append(f"{name} fitting error of the atoms {total:+.1e} Eh (each {each}){more}")
+            each = ", ".join(f"{symbol} {_signed(error)}" for symbol, error in basis.errors.items())
+            more = f"; between them {_signed(between)} Eh" if name == "SCF" and between is not None else ""
+            lines.append(f"{name} fitting error of the atoms {_signed(total)} Eh (each {each}){more}")
     return lines
+
+
+def _signed(value: float) -> str:
+    """A signed number whose magnitude is what matters; an exact zero is 0."""
+    return f"{value:+.1e}" if value else "0"
 
 
 def _cores(result: MP2Result | Prepared) -> list[int]:
@@ -288,9 +303,9 @@ def _energies(result: MP2Result) -> Section:
     values = [
         ("nuclear repulsion", reference.nuclear_repulsion_energy, f"contained in {hf}"),
         ("reference energy", result.scf_total_energy, f"{'E(KS)' if xc else hf}, {reference.title}"),
-        *([("exact-exchange energy", scf, "E(EXX), E(HF) of the Kohn-Sham determinant")] if xc else []),
+        *([("exact-exchange energy", scf, "E(EXX), E(HF) of Kohn-Sham's orbitals")] if xc else []),
         *((f"{part} correlation", e, sign) for part, e, sign in parts if quadrature is None or math.isfinite(e)),
-        *([("singles", singles, "E(S), of the ROHF reference")] if singles else []),
+        *([("singles", singles, "E(S), ROHF reference")] if singles else []),
         (f"{first.title} correlation", correlation, formula),
         (f"{first.title} total", scf + correlation, f"{hf} + {formula}"),
     ]

@@ -9,33 +9,103 @@ from typing import TYPE_CHECKING
 
 from dfmp2.molecule.text import printable
 from dfmp2.mp2.result import MP2Result
-from dfmp2.output.document import Facts, Section, to_text
-from dfmp2.output.report import input_sections, summary
+from dfmp2.output.document import Block, Facts, Section, Table, counted, to_text
+from dfmp2.output.report import input_sections, list_pairs, summary
 from dfmp2.output.study_report import of_study
-from dfmp2.units import format_bytes
+from dfmp2.units import DEBYE, EV_PER_HARTREE, format_bytes
 
 if TYPE_CHECKING:
     from dfmp2.output.prepared import Prepared
     from dfmp2.output.study import Study
 
+SHORT = (  # of the names of quantities, which are long keys in JSON
+    ("uncorrected interaction energy", "without CP"),
+    ("cp corrected interaction energy", "with CP"),
+    ("counterpoise correction", "CP correction"),
+    ("mp2 same spin correlation", "same spin"),
+    ("mp2 opposite spin correlation", "opposite spin"),
+    ("spin energy", "spin"),
+    ("correlation energy", "E(corr)"),
+    ("correlation", "E(corr)"),
+)
+NEAR = 3  # orbitals below and above the gap
+STRONGEST = 5  # pairs
+NO_DIPOLE = 1e-8  # e bohr; below, a component is rounding
+
 
 def report(result: MP2Result) -> str:
     """The report of a result, one string ending in a newline."""
-    return to_text([f"dfmp2 {result.provenance.version}: density-fitted MP2"], summary(result))
+    parts = summary(result)
+    at = 1 + next(k for k, part in enumerate(parts) if part.anchor == "energies")
+    orbitals = [*_dipole(result), *_frontier(result), *_strongest(result)]
+    parts.insert(at, Section("orbitals", "Orbitals and pairs", orbitals))
+    return to_text([f"dfmp2 {result.provenance.version}: density-fitted MP2"], parts)
+
+
+def _frontier(result: MP2Result) -> list[Block]:
+    """Orbital energies around the gap of each spin."""
+    reference = result.reference
+    spins = ("",) if reference.nspin == 1 else ("alpha", "beta")
+    rows = []
+    for spin, levels, occupied in zip(spins, reference.mo_energy, reference.mo_occ, strict=True):
+        nocc = int((occupied > 0).sum())
+        for k in range(max(0, nocc - NEAR), min(len(levels), nocc + NEAR)):
+            below = k - nocc + 1
+            name = f"HOMO{below or ''}" if below <= 0 else f"LUMO{f'+{below - 1}' if below > 1 else ''}"
+            rows.append((name, k + 1, spin, f"{levels[k]:z.6f}", f"{EV_PER_HARTREE * levels[k]:z.3f}"))
+    heads = ("orbital", "#number", "spin" if spins[0] else "~spin", "#Eh", "#eV")
+    return [Table("Orbital energies around the gap", heads, rows)]
+
+
+def _dipole(result: MP2Result) -> list[Block]:
+    """The dipole moment of the reference, which files of earlier versions do not have."""
+    found = result.reference.dipole
+    if found is None:
+        return []
+    numbers = ", ".join(f"{x if abs(x) > NO_DIPOLE else 0.0:z.5f}" for x in found)
+    size = DEBYE * float(found @ found) ** 0.5
+    origin = ", origin of the coordinates" if result.molecule.charge else ""
+    return [Facts([("SCF dipole moment", f"({numbers}) e bohr, {size:.4f} debye{origin}")])]
+
+
+def _strongest(result: MP2Result) -> list[Block]:
+    """The pairs with the largest part of the correlation energy, where there are pair energies."""
+    total = 0.0 if result.quadrature is not None else result.pairs.correlation_energy
+    pairs = list_pairs(result)[:STRONGEST] if total else []
+    rows = [
+        (f"{pair.i}, {pair.j}", pair.spins or "both", f"{pair.total:z.6f}", f"{100 * pair.total / total:z.1f}")
+        for pair in pairs
+    ]
+    caption = "Strongest pairs, both orders counted; dfmp2 show --pairs prints all"
+    return [Table(caption, ("i, j", "spins", "#Eh", "#% of E(corr)"), rows)] if rows else []
 
 
 def study_report(study: Study) -> str:
     """The report of a study, one string ending in a newline."""
-    return to_text([f"dfmp2 {study.version}: {study.title}"], of_study(study))
+    parts = [part._replace(blocks=[_shortened(block) for block in part.blocks]) for part in of_study(study)]
+    return to_text([f"dfmp2 {study.version}: {study.title}"], parts)
+
+
+def _shortened(block: Block) -> Block:
+    """The same with short names, where it is a table of quantities."""
+    if not isinstance(block, Table) or block.heads[0] != "quantity":
+        return block
+    rows = []
+    for name, *rest in block.rows:
+        for long, short in SHORT:
+            name = name.replace(long, short)
+        rows.append((name, *rest))
+    return block._replace(rows=rows)
 
 
 def last_line(result: MP2Result, output: str) -> str:
     """One unmistakable line for the end of a finished run."""
-    found = result.gradient
+    found, count = result.gradient, len(result.diagnostics.warnings)
+    warned = f"; {counted(count, 'warning')}" if count else ""
     slope = "" if found is None else f", |gradient| = {found.norm:.8f} Eh/bohr ({found.scaling})"
     return (
         f"dfmp2 finished: E({result.options.correlation.title}, total) = {result.total_energy:.10f} Eh, "
-        f"E(corr) = {result.correlation_energy:.10f} Eh{slope} -> {printable(output)}"
+        f"E(corr) = {result.correlation_energy:.10f} Eh{slope} -> {printable(output)}{warned}"
     )
 
 

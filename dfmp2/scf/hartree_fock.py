@@ -219,8 +219,30 @@ def record(mf: Any, kind: str, fitted: bool, ladder: list[str], cycles: int, sta
             mo_energy=energy,
             mo_occ=occ,
             mo_coupling=coupling,
+            dipole=dipole_moment(mf.mol, coeff, occ),
             **more,
         )
+
+
+def dipole_moment(mole: Any, mo_coeff: Array, mo_occ: Array) -> Array:
+    """Dipole moment of nuclei and electrons about the origin of the coordinates, (3,), e bohr.
+
+    Its integrals are held for one atom at a time: (3, functions of the atom, nao).
+
+    Parameters
+    ----------
+    mo_coeff, mo_occ : (nspin, nao, nmo) and (nspin, nmo), occupied orbitals first
+    """
+    found = mole.atom_charges() @ mole.atom_coords()
+    for first, last, begin, end in mole.aoslice_by_atom() if mole.nbas else ():
+        if begin == end:
+            continue
+        with mole.with_common_origin((0.0, 0.0, 0.0)):
+            position = mole.intor("int1e_r", shls_slice=(first, last, 0, mole.nbas))
+        for coeff, occ in zip(mo_coeff, mo_occ, strict=True):
+            c, n = coeff[:, occ > 0], occ[occ > 0]
+            found = found - np.einsum("xmn,mn->x", position, (c[begin:end] * n) @ c.T)
+    return np.asarray(found, dtype=np.float64)
 
 
 def semicanonical(mf: Any) -> tuple[Array, Array, Array, Array]:

@@ -125,6 +125,8 @@ def _difference(got: Any, want: Any) -> float:
 
 def cases_of(root: Path, file: Path | None) -> Sequence[Case]:
     """The cases of a checkout: those of the user's file, else the known ones that are there."""
+    if not root.is_dir():
+        raise InputError(f"{root}: no such folder: name a checkout of the kernels' repository")
     if file is None:
         there = [case for case in KNOWN if (root / case.file).is_file()]
         cases = [case for case in there if f"def {case.kernel}(" in (root / case.file).read_text(encoding="utf-8")]

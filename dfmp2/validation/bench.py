@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import asdict, dataclass
+from textwrap import wrap
 from typing import Any
 
 from dfmp2.backends import registry
@@ -18,6 +19,7 @@ from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.certificate import certify
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.options import BACKEND_WORDS
+from dfmp2.output.document import WIDEST, Table, fitted, size
 from dfmp2.progress import Listener
 from dfmp2.units import format_bytes
 from dfmp2.validation import entries, synthetic
@@ -164,14 +166,14 @@ def judge(found: dict[str, Any]) -> None:
             )
 
 
-SHOWN = {  # column of the table -> (key of a result, width, digits)
-    "pair step / s": ("seconds", 22, 3),
-    "GF/s": ("gflops", 20, 0),
-    "square product": ("square_gflops", 20, 0),
-    "% of it": ("percent_of_square", 18, 0),
-    "same shapes": ("shaped_gflops", 20, 0),
-    "% of them": ("percent_of_shaped", 18, 0),
-    "certificate / s": ("certificate_seconds", 18, 3),
+SHOWN = {  # column of the table -> (key of a result, digits)
+    "pair step / s": ("seconds", 3),
+    "GF/s": ("gflops", 0),
+    "square product": ("square_gflops", 0),
+    "% of it": ("percent_of_square", 0),
+    "same shapes": ("shaped_gflops", 0),
+    "% of them": ("percent_of_shaped", 0),
+    "certificate / s": ("certificate_seconds", 3),
 }
 
 
@@ -186,12 +188,17 @@ def to_text(found: dict[str, Any]) -> str:
         *(f"{name} not timed: {reason}" for name, reason in found["not_timed"].items() if name != "nki"),
         EMULATED,
         "",
-        f"{'backend':<8}{'precision':<10}{''.join(f'{name:>{width}}' for name, (_, width, _) in SHOWN.items())}"
-        f"{'error / Eh':>12}",
     ]
-    for row in found["results"]:
-        cells = "".join(f"{Spread(**row[key]).show(digits):>{width}}" for key, width, digits in SHOWN.values())
-        lines.append(f"{row['backend']:<8}{row['precision']:<10}{cells}{row['energy_difference']:>12.1e}")
+    rows = [
+        (
+            f"{row['backend']}, {row['precision']}",
+            *(Spread(**row[key]).show(digits) for key, digits in SHOWN.values()),
+            size(row["energy_difference"]),
+        )
+        for row in found["results"]
+    ]
+    lines = [part for line in lines for part in wrap(line, WIDEST) or [""]]
+    lines += fitted(Table("", ("backend", *(f"#{name}" for name in SHOWN), "#error / Eh"), rows))
     if found["ratios"]:
         lines += ["", "ratio of times, run by run"]
     lines += [f"{name:<32}{Spread(**value).show():>20}" for name, value in found["ratios"].items()]

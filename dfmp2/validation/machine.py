@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata, util
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from dfmp2.host import provenance, resources
@@ -97,7 +98,7 @@ class Meter:
 def header(record: dict[str, Any]) -> list[str]:
     """What `Meter.record` found, as lines."""
     return [
-        *Machine(**record["machine"]).lines(),
+        *(part for line in Machine(**record["machine"]).lines() for part in wrap(line, 80, subsequent_indent="  ")),
         f"load average at the end {record['load_average_after']:.2f} (our own work included)",
         f"others used {record['foreign_cores']:.2f} cores meanwhile",
     ]

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 from dfmp2.output.study import Column
 from dfmp2.validation.entries import Published
 
 PASS, FAIL, SKIPPED, SHOWN = "pass", "fail", "skipped", "shown"
-HEADER = (
-    f"{'status':<8}{'entry':<48}{'quantity':<50}{'dfmp2 / Eh':>18}{'reference / Eh':>18}{'difference':>12}"
-    f"{'allowed':>10}  program"
-)
+HEADER = f"  {'status':<8}{'quantity':<32}{'dfmp2 / Eh':>17}{'difference':>11}{'allowed':>9}"
 COLUMNS = {  # key of a row as JSON and column of a file -> (unit, description)
     "id": ("", "name of the entry"),
     "program": ("", "program that produced the reference"),
@@ -100,16 +98,23 @@ def tallies(rows: Sequence[Row]) -> dict[str, Tally]:
     return {**{name: tally(row for row in rows if row.maker == name) for name in names}, "all": tally(rows)}
 
 
-def line(row: Row) -> str:
-    """One row as text."""
-    start = f"{row.status:<8}{row.id:<48}{row.quantity:<50}"
-    if row.difference is None:
-        return f"{start}{row.reason}"
-    allowed = "-" if row.tolerance is None else f"{row.tolerance:.1e}"
-    numbers = f"{row.value:>18.10f}{row.reference:>18.10f}{row.difference:>12.1e}{allowed:>10}"
-    remark = f"; published: {_published(row)}, {row.published.by}" if row.published else ""
-    why = f"  {row.reason}" if row.status == FAIL else ""
-    return f"{start}{numbers}  {row.program}{remark}{why}"
+def lines_of(rows: Sequence[Row]) -> list[str]:
+    """The rows of one entry as text under its name, no wider than a terminal; the reference is value - difference."""
+    lines: list[str] = []
+    for row in rows:
+        head = f"{row.id}: {row.program}"
+        lines += [head] if head not in lines else []
+        start = f"  {row.status:<8}{row.quantity.removesuffix('_energy'):<32}"
+        remarks = [f"published: {_published(row)}, {row.published.by}"] if row.published else []
+        if row.difference is None:
+            lines.append(start.rstrip())
+        else:
+            allowed = "-" if row.tolerance is None else f"{row.tolerance:.1e}"
+            difference = f"{row.difference:.1e}" if row.difference else "0"
+            lines.append(f"{start}{row.value:>17.10f}{difference:>11}{allowed:>9}")
+        remarks += [row.reason] if row.difference is None or row.status == FAIL else []
+        lines += [f"          {line}" for text in remarks for line in wrap(text, 70)]
+    return lines
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -118,7 +123,7 @@ def summary(rows: Sequence[Row]) -> str:
     for name, counts in tallies(rows).items():
         numbers = f"{counts.passed:>8}{counts.failed:>8}{counts.skipped:>9}{counts.shown:>8}"
         lines.append(f"{name:<20}{numbers}{_small(counts.largest):>26}")
-    lines.append("with fitting sets of the same names on both sides, so errors of a set are not seen")
+    lines.append("both sides use fitting sets of the same names: errors of a set are not seen")
     return "\n".join(lines)
 
 

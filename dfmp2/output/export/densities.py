@@ -104,9 +104,9 @@ def cube(
         return _written(result, what, lambda ao: np.asarray(ao @ column), spacing, margin)
     if orbitals != "scf":
         raise InputError("--orbitals natural belongs to --orbital N: leave it out")
-    found = densities(result, kind)
-    if spin and len(found) == 1:
+    if spin and result.reference.nspin == 1:
         raise InputError("--spin: the spin density of a restricted reference is zero: use --density")
+    found = densities(result, kind)
     matrix = found[0] - found[1] if spin else _of_both_spins(found)
     what = f"{'spin' if spin else 'electron'} density {SAID[kind]}{_scaled(result, kind)}, e/bohr^3"
     return _written(result, what, lambda ao: np.einsum("gm,gm->g", ao @ matrix, ao), spacing, margin)

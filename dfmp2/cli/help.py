@@ -1,0 +1,144 @@
+"""What `--help` shows, and what is said of a command or an option that does not exist."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any, ClassVar, NoReturn
+
+import click
+
+CLOSE = 0.7  # similarity (difflib) from which a name is suggested
+COLUMN = 20  # characters of an option and what it takes
+ALL_COLUMN = 30  # the same for --help-all
+LINES = 45  # of --help, which leaves out more options where it would be longer
+EVERY = "dfmp2.help_all"
+
+WISHES = {  # what users of other programs type: what exists here
+    **dict.fromkeys(("mp2", "sp", "single-point", "singlepoint", "calc", "compute"), "dfmp2 run computes an energy"),
+    **dict.fromkeys(("opt", "geomopt", "geometry", "relax"), "dfmp2 optimize finds a minimum or a transition state"),
+    **dict.fromkeys(("ts", "neb"), "dfmp2 optimize --transition-state finds a saddle point"),
+    **dict.fromkeys(("freq", "frequency", "hess", "hessian", "vib", "ir"), "dfmp2 frequencies computes them"),
+    **dict.fromkeys(("grad", "force", "forces"), "dfmp2 gradient computes the gradient; forces are its negative"),
+    **dict.fromkeys(("bsse", "counterpoise", "dimer"), "dfmp2 interaction corrects for the basis set superposition"),
+    **dict.fromkeys(("dipole", "charges"), "dfmp2 run --properties computes dipole moment and charges"),
+    **dict.fromkeys(("molden", "cube", "trexio"), "dfmp2 export --to NAME writes it from a stored result"),
+    **dict.fromkeys(("info", "test", "check"), "dfmp2 doctor checks the installation, dfmp2 validate the energies"),
+    **dict.fromkeys(("ccsd", "dft", "hf", "scf"), "dfmp2 methods lists what is computed; E(HF) is part of every run"),
+    "print": "dfmp2 show prints a stored result",
+    **dict.fromkeys(
+        ("--solvent", "--solvation", "--pcm", "--cpcm", "--smd"),
+        "there is no solvent model: --point-charges FILE surrounds the molecule with fixed charges",
+    ),
+    **dict.fromkeys(("--opt", "--optimize", "--geomopt"), "geometries are optimised by dfmp2 optimize"),
+    **dict.fromkeys(("--freq", "--frequencies", "--hess"), "dfmp2 frequencies computes them"),
+    **dict.fromkeys(("--grad", "--gradient", "--forces"), "gradients are computed by dfmp2 gradient"),
+    **dict.fromkeys(("--mult", "--spin"), "--multiplicity is 2S+1"),
+    **dict.fromkeys(("--nprocs", "--nproc", "--cores", "--ncores", "-j", "-np"), "--threads sets the number of cores"),
+    **dict.fromkeys(("--mem", "--maxcore"), "--memory limits the whole process, e.g. --memory 8GB"),
+    **dict.fromkeys(("--ri", "--df", "--rimp2"), "the fitting sets are --auxbasis (MP2) and --scf-auxbasis"),
+    **dict.fromkeys(("--fc", "--frozen"), "--frozen-core auto leaves the core uncorrelated"),
+    **dict.fromkeys(("--dispersion", "--d3", "--d4"), "MP2 has its own dispersion: there is no correction to add"),
+    **dict.fromkeys(("--gpu", "--device"), "--backend cuda computes the pair energies on a GPU"),
+    **dict.fromkeys(("--force", "-f"), "--overwrite replaces an existing file"),
+    "--verbose": "progress is on standard error; --log FILE keeps it",
+    "-v": "the version is -V; progress is on standard error",
+}
+
+
+def refuse_unknown(kind: str, name: str, known: list[str], ctx: click.Context | None) -> NoReturn:
+    """Refuse a command or option that does not exist, with what there is instead.
+
+    Raises
+    ------
+    click.UsageError : always
+    """
+    near = [] if name in WISHES else get_close_matches(name, known, 2, CLOSE)
+    hint = WISHES.get(name) or (f"did you mean {' or '.join(near)}?" if near else "")
+    raise click.UsageError(f"No such {kind} '{name}'{f': {hint}' if hint else ''}", ctx)
+
+
+def _show_every(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[EVERY] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+HELP_ALL = click.Option(
+    ["--help-all"], is_flag=True, is_eager=True, expose_value=False, help="Show rare options too.", callback=_show_every
+)
+
+
+class GroupedCommand(click.Command):
+    """A command whose --help lists the usual options by group; --help-all has all of them."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        for one in self.params:  # so that shells complete names of files
+            says = one.metavar or "FILE" if isinstance(one, click.Argument) else one.make_metavar(click.Context(self))
+            if one.type is click.STRING and any(word in says for word in ("FILE", ".h5", "DIR", "MANIFEST")):
+                one.type = click.Path(readable=False)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Those of the command, and --help-all."""
+        *own, last = super().get_params(ctx)
+        return [*own, HELP_ALL, last]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The arguments; an unknown option is refused with what there is instead."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            known = [name for one in self.params if not getattr(one, "hidden", False) for name in one.opts]
+            refuse_unknown("option", error.option_name, known, ctx)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # which names the command whose --help helps
+            raise
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options of each group under its name."""
+        from dfmp2.cli.options import GROUPS, group_of
+
+        every = ctx.meta.get(EVERY, False)
+        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option) and not one.hidden]
+        formatter.write_paragraph()
+        column, before = ALL_COLUMN if every else COLUMN, formatter.getvalue().count("\n")
+        for most in (2,) if every else (1, 0):
+            part = ctx.make_formatter()
+            groups: dict[str, list[tuple[str, str]]] = {}
+            for one in options:
+                heading, rank = group_of(one)
+                if rank <= most:
+                    names, says = one.get_help_record(ctx) or ("", "")
+                    groups.setdefault(heading, []).append((names.ljust(column), says))
+            for heading in filter(groups.__contains__, GROUPS):
+                part.write_heading(click.style(heading, bold=True))
+                part.indent()
+                part.write_dl(groups[heading], col_max=column)
+                part.dedent()
+            if left_out := len(options) - sum(map(len, groups.values())):
+                part.write_text(f"{left_out} options more: {ctx.command_path} --help-all")
+            if before + part.getvalue().count("\n") <= LINES:
+                break
+        formatter.write(part.getvalue())
+
+
+class CommandGroup(click.Group):
+    """A group that knows `help COMMAND`, and what is there instead of a command that is not."""
+
+    command_class: ClassVar[type[click.Command] | None] = GroupedCommand  # type: ignore[misc] # of click, per instance
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The arguments, with `help COMMAND` for `COMMAND --help`; an option is refused as by a command."""
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            refuse_unknown("option", error.option_name, [], ctx)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """The command that is called, refused here where there is none."""
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+            refuse_unknown("command", args[0], self.list_commands(ctx), ctx)
+        return super().resolve_command(ctx, args)

@@ -1,0 +1,351 @@
+"""Three people who use the command line, what they type wrongly, and how wide what they read is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dfmp2.cli.checks import without_paths
+from dfmp2.cli.help import COLUMN, LINES, WISHES, GroupedCommand
+from dfmp2.cli.main import COMMANDS, cli
+from dfmp2.cli.options import GROUPS, OF_A_CALCULATION
+from dfmp2.output.document import WIDEST, Table, aligned, fitted
+from tests.conftest import COMMAND, Runner, Stored, run_command, succeed
+from tests.wrong_inputs import FILES, prepare, rows
+
+TRANSCRIPTS = Path(__file__).parent / "data" / "transcripts.txt"
+
+# --- three visits -----------------------------------------------------------------------------------
+
+
+def test_a_student(dfmp2: Runner, folder: Path) -> None:
+    """No manual: the program itself leads from nothing to a geometry with its frequencies."""
+    lost = dfmp2()
+    assert lost.code == 2 and lost.out == "" and "First run: dfmp2 run h2o.xyz --basis cc-pvdz" in lost.err
+    assert "Method:" in succeed(dfmp2("help", "run")).out
+    assert "dfmp2 optimize" in dfmp2("opt", "h2.xyz").message
+    assert "no solvent model" in dfmp2("run", "h2.xyz", "--basis", "sto-3g", "--solvent", "water").message
+    assert "did you mean --frozen-core?" in dfmp2("run", "h2.xyz", "--basis", "sto-3g", "--frozencore").message
+    done = succeed(dfmp2("run", "h2o.xyz", "--basis", "sto-3g"))
+    told = re.search(r"^SCF dipole moment: \(0\.00000, 0\.00000, (\S+)\) e bohr, (\S+) debye$", done.out, re.MULTILINE)
+    assert told and float(told[2]) == pytest.approx(1.7250, abs=2e-4)  # PySCF: test_the_dipole_moment_is_that_of_pyscf
+    assert "comment: H2O; the geometry of the README" in done.out
+    for words in ("HOMO          5  -0.391", "LUMO          6   0.605", "Strongest pairs", "read from: h2o.xyz"):
+        assert words in done.out
+    again = dfmp2("run", "h2o.xyz", "--basis", "sto-3g")
+    assert again.code == 3 and "--overwrite replaces it" in again.message
+    far = succeed(dfmp2("run", "h2-far.xyz", "--basis", "sto-3g"))
+    assert far.out.rstrip().endswith("-> h2-far.dfmp2.h5; 2 warnings") and far.err.count("warning: ") == 2
+
+
+def test_an_engineer(dfmp2: Runner, folder: Path) -> None:
+    """Programs read stdout, exit codes and, where something is wrong, one line of JSON."""
+    run = ("run", "h2o.xyz", "--basis", "sto-3g", "--json", "--quiet")
+    done = succeed(dfmp2(*run))
+    found = done.json
+    assert done.err == "" and found["output"] == "h2o.dfmp2.h5" and found["symbols"] == ["O", "H", "H"]
+    assert found["geometry"][1][1] == pytest.approx(0.7572 / 0.52917721092) and found["units"]["length"] == "bohr"
+    for name in ("scs", "sos"):
+        total = found["scf_total_energy"] + found[f"{name}_mp2_correlation_energy"]
+        assert found[f"{name}_mp2_total_energy"] == total
+    for arguments, code, kind in (
+        (run, 3, "ResultExists"),
+        (("run", "h2o.xyz", "--json"), 2, "MissingParameter"),
+        ((*run, "--overwrite", "--scf-max-cycles", "1"), 4, "ConvergenceError"),
+        ((*run, "--overwrite", "--memory", "1MB"), 7, "ResourceError"),
+        (("show", "none.h5", "--json"), 3, "InputError"),
+    ):
+        failed = dfmp2(*arguments)
+        (line,) = failed.err.splitlines()
+        said = json.loads(line)
+        assert (failed.code, said["exit_code"], said["kind"], failed.out) == (code, code, kind, ""), failed.err
+    scan = succeed(dfmp2("scan", "h2.xyz", "--basis", "sto-3g", "--bond", "1,2", "0.7:0.8:2", "--json", "--quiet")).json
+    assert scan["output"] == "h2.scan.h5" and scan["table_units"]["scf_total_energy"] == "hartree"
+    assert all(len(one["geometry"]) == 2 for one in scan["runs"].values())
+    limit = succeed(dfmp2("cbs", "h2.xyz", "--basis", "cc-pv[dt]z", "--method", "scs-mp2", "--quiet")).out
+    assert limit.startswith("dfmp2 finished: E(SCS-MP2, limit) = ")
+
+
+def test_a_referee(dfmp2: Runner, folder: Path) -> None:
+    """Somebody else's file: whose numbers, which program agrees, and nothing that tells where it was computed."""
+    secret = folder / "secret place"
+    secret.mkdir()
+    shutil.copy(folder / "h2o.xyz", secret)
+    succeed(dfmp2("run", str(secret / "h2o.xyz"), "--basis", "sto-3g", "--frozen-core", "auto"))
+    shown = succeed(dfmp2("show", "h2o.dfmp2.h5", "--verify")).out
+    assert "read from: h2o.xyz" in shown and "secret" not in shown and "content hash verified" in shown
+    agreed = succeed(dfmp2("compare", "h2o.dfmp2.h5", "--quiet")).out
+    assert agreed.splitlines()[-1].startswith("agrees with PySCF")
+    derived = succeed(dfmp2("derive", "h2o.dfmp2.h5", "--frozen-core", "2", "--json", "--quiet")).json
+    assert derived["output"] is None and derived["frozen_core_orbitals"] == 2
+    told = succeed(dfmp2("doctor", "--report", cwd=secret, env={"HOME": str(secret), "USER": "jane"})).out
+    assert "default run" in told and "What I typed:" in told
+    assert "secret" not in told and not re.search(r"(?<![\w.])/\w+/", told), told
+
+
+def test_private_names_are_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of folders here, with blanks in their names, of others, of the user; what is no path stays."""
+    secret = tmp_path / "secret place"
+    secret.mkdir()
+    monkeypatch.setenv("HOME", str(secret))
+    monkeypatch.setenv("LOGNAME", "jane")
+    told = without_paths(f"3.11 (x86_64), {secret}/bin/python; /opt/jane doe/psi4 of jane; 2/3 cores, numpy/scipy")
+    assert told == "3.11 (x86_64), .../bin/python; .../... doe/psi4 of ...; 2/3 cores, numpy/scipy"
+
+
+def test_the_dipole_moment_is_that_of_pyscf(radical: Stored, water: Stored) -> None:
+    """RHF and UHF, to the accuracy of the orbitals."""
+    from dfmp2.molecule.pyscf_shield import import_pyscf
+
+    import_pyscf()
+    from pyscf import lib, scf
+
+    for stored, kind in ((water, scf.RHF), (radical, scf.UHF)):
+        mean_field = kind(lib.chkfile.load_mol(str(stored.path)))
+        mean_field.__dict__.update(lib.chkfile.load(str(stored.path), "scf"))
+        expected = mean_field.dip_moment(unit="AU", verbose=0)
+        assert stored.json["scf_dipole_moment"] == pytest.approx(expected, abs=1e-10)
+
+
+@pytest.mark.parametrize(("end", "kind"), [("mol", "mol"), ("sdf", "sdf"), ("pdb", "proteindatabank")])
+def test_other_formats_give_the_energy_of_the_xyz_file(end: str, kind: str, call: Runner, folder: Path) -> None:
+    """Their coordinates have four decimals, or three; charges of the atoms are added up."""
+    io = pytest.importorskip("ase.io")
+    atoms = io.read("h2o.xyz")
+    atoms.positions = atoms.positions.round(3)
+    io.write(f"w.{end}", atoms, format=kind)
+    io.write("w.xyz", atoms, format="xyz")
+    run = ("--basis", "sto-3g", "--json", "--overwrite", "--threads", "1")
+    expected = succeed(call("run", "w.xyz", *run)).json["mp2_total_energy"]
+    done = succeed(call("run", f"w.{end}", *run))
+    assert done.json["mp2_total_energy"] == pytest.approx(expected, abs=1e-8) and "charge 0 (default)" in done.err
+    assert "belongs" not in done.err and call("run", f"w.{end}", *run, "--units", "bohr").code == 3
+    text = (folder / f"w.{end}").read_text()
+    charged = text.replace("M  END", "M  CHG  1   1   1\nM  END")
+    if end == "pdb":
+        charged = re.sub(r"(O) *$", "O1+", text, count=1, flags=re.MULTILINE)
+    (folder / f"w.{end}").write_text(charged)
+    done = succeed(call("run", f"w.{end}", *run, "--multiplicity", "2"))
+    assert done.json["charge"] == 1 and "charge 1 (file)" in done.err
+
+
+# --- wrong inputs -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def beside(folder: Path, water: Stored) -> Path:
+    """What the lines of the table name."""
+    prepare(folder)
+    shutil.copy(water.path, folder / "h2o.dfmp2.h5")
+    return folder
+
+
+def test_sixty_wrong_inputs_have_their_messages(beside: Path, call: Runner) -> None:
+    """As the documentation shows them: exit code, one line, nothing on standard output, nothing written."""
+    before = sorted(path.name for path in beside.iterdir())
+    table = rows()
+    assert len(table) >= 60 and set(FILES) <= set(" ".join(typed for typed, *_ in table).split())
+    different = {}
+    for typed, code, said in table:
+        done = call(*shlex.split(typed))
+        if (done.code, done.message, done.out) != (code, f"dfmp2: {said}", ""):
+            different[typed] = (done.code, done.message, done.out)
+    assert not different
+    assert sorted(path.name for path in beside.iterdir()) == before
+
+
+def test_wishes_name_what_is_there(call: Runner) -> None:
+    """Every command and option that a signpost points to exists, and no signpost hides one that does."""
+    options = {name for command in ("run", "optimize", "export") for name in spoken(command)}
+    for wish, text in WISHES.items():
+        assert wish not in COMMANDS and wish not in spoken("run"), wish
+        assert set(re.findall(r"dfmp2 ([a-z]+)", text)) <= set(COMMANDS), text
+        assert set(re.findall(r"(--[a-z-]+)", text)) <= options, text
+
+
+def spoken(name: str) -> list[str]:
+    """The options of a command, and of the whole program."""
+    context = cli.make_context("dfmp2", [], resilient_parsing=True)
+    command = cli.get_command(context, name)
+    assert command is not None
+    return [word for one in (*command.get_params(context), *cli.params) for word in one.opts]
+
+
+# --- help, and what is printed ----------------------------------------------------------------------
+
+
+def names_of_commands() -> list[str]:
+    """All commands, those of groups too, as they are typed."""
+    context = cli.make_context("dfmp2", [], resilient_parsing=True)
+    found = []
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        more = getattr(command, "commands", {})
+        found += [name, *(f"{name} {one}" for one in more)]
+    return found
+
+
+@pytest.mark.parametrize("name", ["", *names_of_commands()])
+def test_help_fits_a_terminal(name: str, call: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    done = succeed(call(*name.split(), "--help"))
+    lines = done.out.splitlines()
+    assert len(lines) <= LINES and max(map(len, lines)) <= 80
+    assert succeed(call("help", *name.split())) == done
+    if "--help-all" not in done.out:
+        return
+    every = succeed(call(*name.split(), "--help-all")).out
+    assert max(map(len, every.splitlines())) <= 80 and "options more" not in every
+    assert set(re.findall(r"^  (--[\w-]+)", done.out, re.MULTILINE)) < set(
+        re.findall(r"^  (?:-h, )?(--[\w-]+)", every, re.MULTILINE)
+    )
+
+
+def test_every_option_of_a_calculation_has_one_group() -> None:
+    named = [name for lists in GROUPS.values() for one in lists for name in one.split()]
+    assert len(named) == len(set(named))
+    assert {name.replace("_", "-") for name in OF_A_CALCULATION} <= set(named)
+    assert list(GROUPS) == [
+        "Options",
+        "Method",
+        "SCF",
+        "Fitting",
+        "Resources",
+        "Accelerators",
+        "Slurm",
+        "AWS Batch",
+        "Output",
+    ]
+    assert isinstance(cli.get_command(cli.make_context("dfmp2", [], resilient_parsing=True), "run"), GroupedCommand)
+    assert COLUMN < 30
+
+
+def on_a_terminal(folder: Path, *arguments: str, **env: str) -> str:
+    """What a command prints on standard output when that is a terminal."""
+    reader, writer = os.openpty()
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"} | env
+    done = subprocess.Popen(
+        [COMMAND, *arguments], cwd=folder, env=environment, stdout=writer, stderr=subprocess.DEVNULL
+    )
+    os.close(writer)
+    shown = b""
+    with contextlib.suppress(OSError):  # how Linux says that the other end is closed
+        while piece := os.read(reader, 4096):
+            shown += piece
+    os.close(reader)
+    assert done.wait() == 0
+    return shown.decode()
+
+
+def test_headings_are_bold_on_a_terminal_unless_no_color(folder: Path, water: Stored) -> None:
+    for arguments, heading in ((("run", "--help"), "Method"), (("show", str(water.path)), "Energies")):
+        assert f"\x1b[1m{heading}" in on_a_terminal(folder, *arguments)
+        assert "\x1b" not in on_a_terminal(folder, *arguments, NO_COLOR="1")
+
+
+def test_wide_tables_are_shown_in_turns() -> None:
+    """No cell is lost, and the first column says again which row it is."""
+    heads = ["atom", *(f"#{kind} charge, density {k} / e" for kind in ("Mulliken", "Loewdin") for k in range(6))]
+    rows = [(f"{k} C", *(f"{k}.{n:05d}" for n in range(12))) for k in (1, 2)]
+    lines = fitted(Table("", heads, rows))
+    assert max(map(len, lines)) <= WIDEST and sum(line.startswith("1 C") for line in lines) > 1
+    cells = [word for line in lines for word in line.split()]
+    assert all(cells.count(cell) == 1 for row in rows for cell in row[1:])
+    assert fitted(Table("", heads[:3], [row[:3] for row in rows])) == aligned(
+        Table("", heads[:3], [r[:3] for r in rows])
+    )
+
+
+def skeleton(text: str) -> list[str]:
+    """The words of the lines of a transcript, without numbers, hashes and what the machine decides."""
+    own = r"^(memory|scratch|storage|threads|peak|predicted|device|backend|rates|made|wall|\[|prepared:)"
+    numbers = r"\b[0-9a-f]{12,}\b|[-+]?\d[\d.]*(e[-+]?\d+)?"
+    lines = (re.sub(numbers, "", line) for line in text.splitlines() if not re.match(own, line))
+    return [" ".join(re.findall(r"[A-Za-z]+", line)) for line in lines]
+
+
+def transcripts() -> dict[str, str]:
+    """What each command prints, by what is typed."""
+    parts = re.split(r"^\$ dfmp2 (.*)\n", TRANSCRIPTS.read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+# Lines that end with names of files, hashes, and sentences: never broken.
+SENTENCES = ("dfmp2 ", "prepared: sha256", "content hash", "fitting errors", "rates measured", "- ")
+OF_THE_MACHINE = ("doctor", "backends", "plan", "bench", "energy")  # only the widths are held
+
+
+@pytest.fixture(scope="module")
+def visited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the transcripts run in, one after the other."""
+    folder = tmp_path_factory.mktemp("transcripts")
+    prepare(folder)
+    (folder / "batch.toml").write_text(
+        'basis = "sto-3g"\noutput = "out"\n[[item]]\nmolecule = "h2.xyz"\n[[item]]\nmolecule = "h2o.xyz"\n'
+    )
+    return folder
+
+
+def typed_and_printed(typed: str, folder: Path) -> str:
+    """What a command prints on a terminal of 80 columns and 24 lines."""
+    done = run_command(*shlex.split(typed), cwd=folder, env={"COLUMNS": "80", "LINES": "24", "OMP_NUM_THREADS": "1"})
+    assert done.code == 0, done.err
+    return done.out.replace(str(folder), "FOLDER")
+
+
+@pytest.mark.parametrize("typed", [pytest.param(typed, marks=pytest.mark.slow) for typed in transcripts()])
+def test_what_is_printed_fits_a_terminal_and_is_what_was_looked_at(typed: str, visited: Path) -> None:
+    printed = typed_and_printed(typed, visited)
+    for text in (printed, transcripts()[typed]):
+        wide = [line for line in text.splitlines() if len(line) > 80 and not line.startswith(SENTENCES)]
+        assert not wide
+    if not typed.startswith(OF_THE_MACHINE):
+        assert skeleton(printed) == skeleton(transcripts()[typed])
+
+
+# --- shells -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shell", "place"),
+    [
+        ("bash", ".local/share/dfmp2/completion.bash"),
+        ("zsh", ".local/share/dfmp2/completion.zsh"),
+        ("fish", ".config/fish/completions/dfmp2.fish"),
+    ],
+)
+def test_completion_is_installed_once(shell: str, place: str, dfmp2: Runner, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / f".{shell}rc").write_text("alias ll='ls -l'")
+    env = {"HOME": str(home), "SHELL": f"/usr/bin/{shell}", "XDG_DATA_HOME": "", "XDG_CONFIG_HOME": ""}
+    for _ in range(2):
+        assert place in succeed(dfmp2("completion", "--install", env=env)).out
+    script = (home / place).read_text()
+    assert "_DFMP2_COMPLETE" in script and script == succeed(dfmp2("completion", shell)).out
+    start = (home / f".{shell}rc").read_text()
+    assert start.startswith("alias ll='ls -l'") and start.count("dfmp2") == (0 if shell == "fish" else 2)
+    assert dfmp2("completion", env={"SHELL": "/bin/tcsh"}).code == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("dfmp2 opt", "plain,optimize"),
+        ("dfmp2 run --frozen-c", "plain,--frozen-core"),
+        ("dfmp2 run h2o.xyz --reference u", "plain,uhf"),
+        ("dfmp2 run h2", "file,h2"),
+        ("dfmp2 run h2o.xyz --scf-from h", "file,h"),
+    ],
+)
+def test_shells_complete_names(words: str, expected: str, dfmp2: Runner) -> None:
+    env = {"_DFMP2_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    assert expected in dfmp2(env=env).out.splitlines()

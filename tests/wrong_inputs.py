@@ -1,0 +1,74 @@
+"""The table of wrong inputs in docs/reference/messages.md: what is typed, the exit code, what is said.
+
+`python -m tests.wrong_inputs` runs every line of the table and writes what is said now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import tempfile
+from pathlib import Path
+
+from tests.conftest import write_molecules
+
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "messages.md"
+ROW = re.compile(r"^\| `(.+?)` \| (\d+) \| (.*) \|$", re.MULTILINE)
+FILES = {  # beside the molecules of the tests
+    "count.xyz": "3\n\nH 0 0 0\nH 0 0 0.74\n",
+    "letter.xyz": "1\n\nHe 0 0 zero\n",
+    "element.xyz": "1\n\nXx 0 0 0\n",
+    "near.xyz": "2\n\nH 0 0 0\nH 0 0 0.1\n",
+    "odd.xyz": "1\n\nH 0 0 0\n",
+    "empty.xyz": "",
+    "cell.xyz": '2\nLattice="5 0 0 0 5 0 0 0 5"\nH 0 0 0\nH 0 0 0.74\n',
+    "drawing.mol": "\n  ChemDraw01012612002D\n\n  1  0  0  0  0  0  0  0  0  0999 V2000\n 0.0 0.0 0.0 O  0\nM  END\n",
+    "two.sdf": 2 * "\n\n\n  1  0 V2000\n 0.0 0.0 0.0 He 0\nM  END\n$$$$\n",
+    "empty.toml": 'basis = "sto-3g"\noutput = "out"\n',
+    "typo.toml": 'basis = "sto-3g"\noutput = "out"\nfrozen-cor = "auto"\n[[item]]\nmolecule = "h2.xyz"\n',
+}
+
+
+def rows() -> list[tuple[str, int, str]]:
+    """What is typed after `dfmp2`, the exit code, and the message without `dfmp2: `."""
+    return [
+        (typed.removeprefix("dfmp2 ").replace(r"\|", "|"), int(code), said.replace(r"\|", "|"))
+        for typed, code, said in ROW.findall(PAGE.read_text())
+    ]
+
+
+def prepare(folder: Path) -> None:
+    """The files that the lines of the table name, but for the result of water."""
+    write_molecules(folder)
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+
+
+def main() -> None:
+    """Write what is said now into the page."""
+    from dfmp2.cli.main import main as dfmp2
+
+    def answer(typed: str) -> tuple[int, str]:
+        said, printed = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(printed):
+            code = dfmp2(shlex.split(typed))
+        lines = said.getvalue().splitlines() or [""]
+        return code, lines[-1].removeprefix("dfmp2: ")
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        prepare(Path(folder))
+        answer("run h2o.xyz --basis sto-3g")
+        text = PAGE.read_text()
+        for typed, *_ in ROW.findall(text):
+            code, said = answer(typed.removeprefix("dfmp2 ").replace(r"\|", "|"))
+            line = f"| `{typed}` | {code} | {said.replace('|', chr(92) + '|')} |"
+            text = re.sub(rf"^\| `{re.escape(typed)}` \|.*$", lambda _, line=line: line, text, flags=re.MULTILINE)
+    PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
