@@ -57,6 +57,14 @@ def test_blocks_are_all_integrals_and_keep_to_their_size(functions):
     assert three_center.block_functions(AUX, MOLE.nao, most) <= max(functions, largest)
 
 
+def test_primitives_that_are_skipped_change_no_digit():
+    mole = gto.M(atom="C 0 0 0; H 0 0 2.4; C 0 1 4.5; H 0 0 6.5", basis="cc-pvdz", verbose=0)
+    aux = df.addons.make_auxmol(mole, "cc-pvdz-jkfit")
+    expected = df.incore.aux_e2(mole, aux, aosym="s2ij").T  # by libcint's own threshold
+    for p0, p1, block in three_center.packed_blocks(mole, aux):
+        np.testing.assert_allclose(block, expected[p0:p1], rtol=0, atol=2e-14)
+
+
 def raw_integrals(nocc, nvir, naux, seed=3):
     return np.random.default_rng(seed).standard_normal((naux, nocc, nvir))
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 from pyscf import gto, lib, scf
+from pyscf.scf.diis import get_err_vec
 
 import dfmp2
 from dfmp2.errors import ConvergenceError, InputError, NumericalError
@@ -283,3 +284,15 @@ def test_same_state_as_in_float64(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert used[0] and not any(used[-2:])
     assert mixed.scf_total_energy == pytest.approx(double.scf_total_energy, abs=1e-9)
     assert mixed.mp2_correlation_energy == pytest.approx(double.mp2_correlation_energy, abs=1e-8)
+
+
+@pytest.mark.parametrize("spins", [(), (2,)])
+def test_error_vectors_of_diis_equal_pyscf(spins):
+    rng = np.random.default_rng(3)
+    overlap, orthogonal = rng.random((2, 7, 7))
+    density, fock = (x + x.swapaxes(-1, -2) for x in rng.random((2, *spins, 7, 7)))
+    diis = hartree_fock.commutator_diis()()
+    diis.Corth = orthogonal
+    diis.update(overlap + overlap.T, density, fock)
+    expected = get_err_vec(overlap + overlap.T, density, fock, orthogonal)
+    np.testing.assert_allclose(diis.get_err_vec(0), expected, rtol=1e-12, atol=1e-12)
