@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis.strategies import lists, sampled_from, tuples
 
 from dfmp2.errors import InputError
+from dfmp2.execution.items import fingerprint, read_input
 from dfmp2.execution.manifest import make_batch, read_manifest, slug
-from dfmp2.execution.state import fingerprint, read_input
 from tests.conftest import listing, succeed
 
 HEAD = 'basis = "sto-3g"\noutput = "out"\n'

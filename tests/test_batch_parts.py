@@ -8,10 +8,10 @@ import signal
 import pytest
 
 from dfmp2.errors import InputError
+from dfmp2.execution.items import read_inputs
 from dfmp2.execution.manifest import make_batch
-from dfmp2.execution.pool import process_death
+from dfmp2.execution.pool import Share, process_death
 from dfmp2.execution.shards import Work, arrange, read_shard, shard_of_job, shards, works
-from dfmp2.execution.state import read_inputs
 from dfmp2.host.devices import pinning
 from tests.conftest import MOLECULES
 
@@ -107,12 +107,12 @@ def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
 
 
 def test_a_killed_worker_says_what_would_fit():
-    dead = process_death(-signal.SIGKILL, 10**9, "")
+    dead = process_death(-signal.SIGKILL, Share(1, 10**9), "")
     text = dead.message((5 * 10**8, 2 * 10**9))
     assert "out-of-memory killer" in text and "2.00 GB per worker would fit (500.00 MB with large" in text
     assert dead.exit_code == 7 and "fewer --workers or more --memory" in text
     assert "less free than it seemed" in dead.message((10**8, 2 * 10**8))
-    crash = process_death(-signal.SIGSEGV, 10**9, "Fatal Python error")
+    crash = process_death(-signal.SIGSEGV, Share(1, 10**9), "Fatal Python error")
     assert crash.exit_code == 1 and "crashed (SIGSEGV)" in crash.message(None)
-    failed = process_death(1, 10**9, "Traceback ...\nValueError: what?\n\n")
+    failed = process_death(1, Share(1, 10**9), "Traceback ...\nValueError: what?\n\n")
     assert failed.exit_code == 1 and "exit code 1): ValueError: what?" in failed.message(None)

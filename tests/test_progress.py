@@ -261,7 +261,7 @@ def test_elsewhere_lines_are_few_and_plain(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_batch_shows_its_items_and_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     from dfmp2.cli import batch
-    from dfmp2.execution.state import Row
+    from dfmp2.execution.items import Row
 
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)

@@ -14,8 +14,8 @@ from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from dfmp2.errors import Dfmp2Error, InputError
+from dfmp2.execution.items import Input, Inputs, read_inputs
 from dfmp2.execution.manifest import Batch
-from dfmp2.execution.state import Input, Inputs, read_inputs
 from dfmp2.host import resources
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2.identity import FREE
