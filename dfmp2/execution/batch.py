@@ -114,7 +114,7 @@ class BatchRun:
             with pool:
                 pool.grow(min(workers, len(left)))
                 self._works = cost or works(batch, self._inputs)  # while the workers load their libraries
-                self._plan(left, min(workers, pool.most))
+                self._plan(left, len(pool.slots))
                 unfinished = self._work(pool)
             for call in unfinished:
                 discard(batch.result(batch.items[call.tag[0]]))
@@ -129,8 +129,7 @@ class BatchRun:
                 raise Interrupted(f"{error}; what did not arrive is computed again by the next attempt") from error
 
     def _look(self, place: int) -> Row:
-        item = self.batch.items[place]
-        return look_at(self.batch.result(item), item, self._inputs[place])
+        return look_at(self.batch, place, self._inputs)
 
     def _plan(self, left: list[int], workers: int) -> None:
         """Decide in which order items are computed."""
@@ -139,8 +138,7 @@ class BatchRun:
             if row.remark and row.status != "running" and not isinstance(self._inputs[place], InputError):
                 self.observer.note(f"{row.name}: {row.remark}: it is computed again")
         self._cost_left = sum(self._works[place].cost for place in left)
-        pieces = arrange([self._works[place] for place in self.rows], parts=workers, chained=self.chained)
-        for piece in reversed(pieces):
+        for piece in reversed(arrange([self._works[k] for k in self.rows], parts=workers, chained=self.chained)):
             self._begin(None, [work.place for work in piece])
         self._began = self._written = time.monotonic()
 
@@ -205,14 +203,13 @@ class BatchRun:
 
     def _after_death(self, place: int, death: Died) -> Row:
         """A worker died: its item fails, unless it was complete or somebody asked the worker to end."""
-        item, load = self.batch.items[place], self._works[place].load
-        target = self.batch.result(item)
+        target, load = self.batch.result(self.batch.items[place]), self._works[place].load
         discard(target)
         row = self._look(place)
         if row.status == "complete" or death.terminated:
-            return row if row.status == "complete" else Row(item.name, item.molecule)
+            return row if row.status == "complete" else replace(row, status="pending")
         need = memory_needed(load, death.share.threads) if load and death.share else None
-        return failed(Row(item.name, item.molecule), target, death.exit_code, death.message(need), death.errors)
+        return failed(Row(row.name, row.molecule), target, death.exit_code, death.message(need), death.errors)
 
     def _save_now_and_then(self) -> None:
         """Write what others see of the run, where it is due; the results do not depend on it."""

@@ -52,14 +52,13 @@ def run_call(versions: dict[str, str], process: str, call: Call, share: Share) -
     """What a Dask worker executes, if it is the `process` (its own folder) that was meant."""
     from distributed import get_worker
 
-    worker, here, token = get_worker(), provenance.versions(), share.token
+    worker, here, token = get_worker(), provenance.versions(), share.token or Path()
     if here != versions:
         shown = [", ".join(f"{name} {version}" for name, version in one.items()) for one in (here, versions)]
         raise InputError(f"the Dask worker {worker.address} has {shown[0]}, and here is {shown[1]}: install the same")
-    if token is not None and not token.exists():
-        raise InputError(
-            f"the Dask worker {worker.address} does not see {token.parent}: name an --output that all workers share"
-        )
+    if not token.exists():
+        where = f"the Dask worker {worker.address} does not see {token.parent}"
+        raise InputError(f"{where}: name an --output that all workers share")
     if worker.local_directory != process:
         raise BrokenExecutor("the worker was started again at the same address")
     with threads.limited(share.threads):
@@ -73,15 +72,12 @@ class DaskSlot:
     call: Any = None
 
     def __init__(self, pool: DaskPool, address: str) -> None:
-        self._pool, self.address = pool, address
-        info = pool.workers[address]
-        memory = pool.share.memory or int(SHARE_OF_LIMIT * (info["memory_limit"] or 0))
+        info, (count, memory, _) = pool.workers[address], pool.share
+        memory = memory or int(SHARE_OF_LIMIT * (info["memory_limit"] or 0))
         if not memory:
             raise InputError(f"the Dask worker {address} has no memory limit: pass --memory, that of each worker")
-        self.share, self._process = (
-            Share(pool.share.threads or info["nthreads"], memory, pool.token),
-            info["local_directory"],
-        )
+        self._pool, self.address, self._process = pool, address, info["local_directory"]
+        self.share = Share(count or info["nthreads"], memory, pool.token)
         self._executor = pool.client.get_executor(workers=[address], allow_other_workers=False, pure=False, retries=0)
 
     @property
@@ -158,11 +154,6 @@ class DaskPool(Pool):
         super().__exit__()
         with suppress(OSError):
             self.client.close(timeout=2)
-
-    @property
-    def most(self) -> int:
-        """How many workers there are now."""
-        return len(self.workers)
 
     def grow(self, size: int) -> None:
         """Take up to `size` workers, now or when they come; ResourceError without a scheduler or a worker."""

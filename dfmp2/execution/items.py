@@ -96,7 +96,7 @@ class Row:
     notes: tuple[str, ...] = ()
     device_fault: bool = False
 
-    def complete(self, given: Input, now: tuple[int, int]) -> bool:
+    def counts(self, given: Input, now: tuple[int, int]) -> bool:
         """Whether its result counts for an input while its file is still the same."""
         return self.status == "complete" and (self.fingerprint, self.stamp) == (given.fingerprint, now)
 
@@ -156,18 +156,16 @@ def _file_hash(path: Path) -> str:
 def look(batch: Batch, inputs: Inputs, places: Iterable[int]) -> dict[int, Row]:
     """Where some items stand, by their places."""
     known = read_index(batch)
-    rows = {}
-    for place in places:
-        item, given = batch.items[place], inputs[place]
-        rows[place] = look_at(batch.result(item), item, given, known.get(item.name))
-    return rows
+    return {place: look_at(batch, place, inputs, known.get(batch.items[place].name)) for place in places}
 
 
-def look_at(target: Path, item: Item, given: Input | InputError, known: Row | None = None) -> Row:
+def look_at(batch: Batch, place: int, inputs: Inputs, known: Row | None = None) -> Row:
     """Where an item stands, as its files say it, or what was `known` of a complete one where its file is the same."""
+    item, given = batch.items[place], inputs[place]
+    target = batch.result(item)
     if other := holder(target):
         return Row(item.name, item.molecule, "running", remark=f"it is being computed by {other}")
-    if known is not None and isinstance(given, Input) and known.complete(given, stamp(target)):
+    if known is not None and isinstance(given, Input) and known.counts(given, stamp(target)):
         return replace(known, molecule=item.molecule, output=str(target))
     row, _ = read_result(target, item, given)
     failure = {} if row.status == "complete" else _read_json(error_file(target), LARGEST_ERROR)
@@ -195,9 +193,8 @@ def read_result(target: Path, item: Item, given: Input | InputError) -> tuple[Ro
 
 
 def _complete(row: Row, target: Path, result: MP2Result, fingerprint: str) -> Row:
-    known: dict[str, Any] = {"fingerprint": fingerprint, "stamp": stamp(target), "energy": result.mp2_total_energy}
-    done: dict[str, Any] = {"exit_code": 0, "output": str(target), "seconds": result.timings.total}
-    return Row(row.name, row.molecule, "complete", **done, **known)
+    done = replace(row, status="complete", exit_code=0, output=str(target), seconds=result.timings.total, remark="")
+    return replace(done, energy=result.mp2_total_energy, fingerprint=fingerprint, stamp=stamp(target))
 
 
 def stamp(path: Path) -> tuple[int, int]:

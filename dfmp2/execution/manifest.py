@@ -26,7 +26,6 @@ from dfmp2.molecule.text import read_text
 from dfmp2.options import Options
 
 MAX_BYTES = 64 * 10**6
-MAX_ITEMS = 100_000
 LONGEST_NAME = 100
 LONGEST_SHOWN = 60
 
@@ -101,10 +100,7 @@ class Batch:
 def read_manifest(path: str | Path, *, root: str | Path | None = None, output: str | Path | None = None) -> Batch:
     """The batch a manifest describes; nothing but the manifest is read.
 
-    Parameters
-    ----------
-    root : folder that paths are relative to, None for the manifest's own
-    output : wins over the manifest's
+    Paths are relative to `root`, None for the manifest's own folder; `output` wins over the manifest's.
     """
     file, text = read_text(path, MAX_BYTES, f"more than {MAX_BYTES // 10**6} MB: split the batch", "a TOML manifest")
     try:
@@ -114,7 +110,7 @@ def read_manifest(path: str | Path, *, root: str | Path | None = None, output: s
     root = Path(path).parent if root is None else Path(root)
     if not root.is_dir():
         raise InputError(f"--root {root}: there is no such folder")
-    common = read_values(table, ("output", "item"), file)
+    common = _read_values(table, ("output", "item"), file)
     tables = table.get("item")
     if not isinstance(tables, list) or not tables or not all(isinstance(one, dict) for one in tables):
         raise InputError('no [[item]]: expected one table [[item]] with molecule = "FILE" per molecule', file=file)
@@ -127,23 +123,15 @@ def read_manifest(path: str | Path, *, root: str | Path | None = None, output: s
 
 
 def make_batch(files: Sequence[str], values: Mapping[str, Any], output: Path, root: str | Path | None = None) -> Batch:
-    """The batch of files named on the command line, all computed alike.
-
-    Parameters
-    ----------
-    values : option names with underscores
-    root : folder that their names are relative to, None for the working directory
-    """
+    """The batch of files named on the command line, relative to `root`, all computed with the same `values`."""
     root = Path.cwd() if root is None else Path(root)
-    given = {
-        name: str(root / value) if name in ("point_charges", "scf_from") else value for name, value in values.items()
-    }
+    given = {name: str(root / x) if name in ("point_charges", "scf_from") else x for name, x in values.items()}
     options = _options(given, "command line")
     items = (Item(slug(Path(file).stem), file, root / file, options, given) for file in files)
     return _checked(Batch("", root, output, tuple(items)))
 
 
-def read_values(table: Mapping[str, Any], other: tuple[str, ...], where: str) -> dict[str, Any]:
+def _read_values(table: Mapping[str, Any], other: tuple[str, ...], where: str) -> dict[str, Any]:
     """The options in a table but for its `other` keys, under their names with underscores."""
     values: dict[str, Any] = {}
     for key, value in table.items():
@@ -166,7 +154,7 @@ def slug(text: str) -> str:
 
 
 def _read_item(table: Mapping[str, Any], common: Mapping[str, Any], root: Path, where: str) -> Item:
-    own, molecule = read_values(table, ("molecule", "name"), where), table.get("molecule")
+    own, molecule = _read_values(table, ("molecule", "name"), where), table.get("molecule")
     if not isinstance(molecule, str):
         raise InputError(f'{where}: no molecule: expected molecule = "FILE"')
     where = f"{where} ({molecule[:LONGEST_SHOWN]})"
@@ -225,8 +213,6 @@ def _checked(batch: Batch) -> Batch:
     file = batch.source or "command line"
     if not batch.items:
         raise InputError(f"{file}: no molecule: name a manifest or xyz files")
-    if len(batch.items) > MAX_ITEMS:
-        raise InputError(f"{file}: {len(batch.items)} items: at most {MAX_ITEMS} are accepted; split the batch")
     seen: dict[str, tuple[int, Item]] = {}  # also where file names differ in case only
     for number, item in enumerate(batch.items, start=1):
         if not item.name:

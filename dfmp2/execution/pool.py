@@ -166,11 +166,9 @@ class Died(Exception):
     `terminated`: somebody has asked it to end, or its call had not begun; `errors`: the last that it wrote.
     """
 
-    def __init__(
-        self, cause: str, exit_code: int, share: Share | None, errors: str = "", *, terminated: bool = False
-    ) -> None:
+    def __init__(self, cause: str, code: int, share: Share | None, errors: str = "", terminated: bool = False) -> None:
         super().__init__(cause)
-        self.exit_code, self.share, self.errors, self.terminated = exit_code, share, errors, terminated
+        self.exit_code, self.share, self.errors, self.terminated = code, share, errors, terminated
 
     def message(self, need: tuple[int, int] | None) -> str:
         """Why its item failed; `need` are bytes foreseen with arrays on disk and in memory, None where not known."""
@@ -203,7 +201,7 @@ def process_death(code: int, share: Share, errors: str) -> Died:
     else:
         last = next((line for line in reversed(errors.split("\n")) if line.strip()), "it said nothing")
         cause = f"its worker process failed (exit code {code}): {last[:300]}"
-    return Died(cause, FAULT, share, errors, terminated=code in (-signal.SIGTERM, Interrupted.exit_code))
+    return Died(cause, FAULT, share, errors, code in (-signal.SIGTERM, Interrupted.exit_code))
 
 
 class Slot:
@@ -288,11 +286,6 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         for slot in self.slots:
             slot.close()
-
-    @property
-    def most(self) -> int:
-        """How many slots there may be."""
-        return len(self._devices)
 
     @property
     def busy(self) -> list[Any]:

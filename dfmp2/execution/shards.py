@@ -91,28 +91,25 @@ def foresee(batch: Batch, count: int, *, chained: bool = False) -> dict[str, Any
     `nao` and `naux` are None for an item that will be refused, `error` says why its molecule cannot be read, and
     `measured` whether the times rest on rates of this machine.
     """
-    inputs = read_inputs(batch)
-    todo, common = works(batch, inputs), batch.items[0].options
+    inputs, common = read_inputs(batch), batch.items[0].options
     backend = "cpu" if common.backend == "auto" else common.backend
     rates = calibration.load(backend, common.threads or resources.usable_cores())
-    seconds = [cost(work.load, rates) for work in todo]
-    cut = shards(todo, count, chained=chained)
-    sums = [sum(seconds[work.place] for work in members) for members in cut]
-    shard_of = {work.place: k for k, members in enumerate(cut) for work in members}
-    return {
-        "total": len(todo),
-        "seconds": sum(sums),
-        "measured": rates is not None,
-        "shards": [{"shard": f"{k}/{count}", "items": len(cut[k]), "seconds": spent} for k, spent in enumerate(sums)],
-        "items": [
-            {
-                **{"name": item.name, "molecule": item.molecule, "shard": shard_of[k]},
-                **{"nao": work.load and work.load.nao, "naux": work.load and work.load.naux, "seconds": seconds[k]},
-                "error": str(given) if isinstance(given, InputError) else "",
-            }
-            for k, (item, given, work) in enumerate(zip(batch.items, inputs, todo, strict=True))
-        ],
-    }
+    rows: list[dict[str, Any]] = []
+    todo = works(batch, inputs)
+    for item, given, work in zip(batch.items, inputs, todo, strict=True):
+        sizes = {"nao": work.load and work.load.nao, "naux": work.load and work.load.naux}
+        error = str(given) if isinstance(given, InputError) else ""
+        row = {"name": item.name, "molecule": item.molecule, "shard": 0, **sizes}
+        rows.append({**row, "seconds": cost(work.load, rates), "error": error})
+    parts = []
+    for number, members in enumerate(shards(todo, count, chained=chained)):
+        mine = [rows[work.place] for work in members]
+        for row in mine:
+            row["shard"] = number
+        spent = sum(row["seconds"] for row in mine)
+        parts.append({"shard": f"{number}/{count}", "items": len(mine), "seconds": spent})
+    total = sum(part["seconds"] for part in parts)
+    return {"total": len(rows), "seconds": total, "measured": rates is not None, "shards": parts, "items": rows}
 
 
 def arrange(items: Sequence[Work], *, parts: int, chained: bool) -> list[list[Work]]:
