@@ -95,7 +95,7 @@ def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
             (tmp_path / f"{file}.xyz").write_text("\n".join([*MOLECULES[name].splitlines()[:2], *atoms]) + "\n")
         options = {"basis": "sto-3g", "frozen_core": str(sizes["frozen_core"]), "backend": "nki"}
         batch = make_batch(["given.xyz", "turned.xyz"], options, tmp_path / "out", tmp_path)
-        given, turned = works(batch, read_inputs(batch))
+        given, turned = works(read_inputs(batch))
         found = given.load
         assert found is not None and found is turned.load and given.series != turned.series
         assert (found.nao, found.naux_scf, found.naux) == (sizes["nao"], sizes["naux_scf"], sizes["naux"])
@@ -103,7 +103,7 @@ def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
         assert [s.nocc for s in found.spins] == sizes["nocc"][:spins]
         assert [s.nvir for s in found.spins] == sizes["nvir"][:spins]
     refused = make_batch(["given.xyz"], {"basis": "no-such-basis"}, tmp_path / "out", tmp_path)
-    assert [(work.cost, work.load) for work in works(refused, read_inputs(refused))] == [(0.0, None)]
+    assert [(work.cost, work.load) for work in works(read_inputs(refused))] == [(0.0, None)]
 
 
 def test_a_killed_worker_says_what_would_fit():

@@ -179,9 +179,10 @@ def _collected(folder: Path) -> None:
 
 def _error_file(folder: Path) -> None:
     from dfmp2.errors import ResourceError
-    from dfmp2.execution.items import Row, failed
+    from dfmp2.execution.items import failed
+    from dfmp2.execution.manifest import make_batch
 
-    row = failed(Row("a", "a.xyz"), folder / "a.h5", 3, "wrong", "trace")
+    row = failed(make_batch(["a.xyz"], {"basis": "sto-3g"}, folder).items[0], 3, "wrong", "trace")
     if row.notes:
         raise ResourceError(row.notes[0])
 

@@ -304,7 +304,7 @@ def status(batch: Batch, as_json: bool) -> None:
     from dfmp2.execution.items import status as status_of
     from dfmp2.output.table import to_json
 
-    rows = list(look(batch, read_inputs(batch), range(len(batch.items))).values())
+    rows = look(batch, read_inputs(batch))
     found = status_of(rows)
     if as_json:
         click.echo(to_json(found), nl=False)

@@ -1,6 +1,6 @@
 """A batch on AWS: jobs of AWS Batch, with a warm-up before them to compile kernels, and its files in S3.
 
-    s3://BUCKET/PREFIX/inputs/SHA256.tar    manifest, molecules, orbitals to start from; never changes
+    s3://BUCKET/PREFIX/inputs/SHA256.zip    manifest, molecules, orbitals to start from; never changes
                        results/NAME.h5      and errors and checkpoints, as in the output folder of a batch
                        programs/...         compiled ones
 
@@ -18,9 +18,9 @@ import io
 import json
 import os
 import re
-import tarfile
 import tempfile
 import time
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -112,7 +112,7 @@ def make_requests(batch: Batch, given: Mapping[str, Any]) -> tuple[Requests, dic
         raise InputError(f"--shards {given['shards']}: an array of AWS Batch has at most {MOST_SHARDS} jobs")
     definition, memory = _definition(given, given["instance"] or ("trn1.2xlarge" if lane else "cpu"), lane)
     content = pack(batch)
-    archive = f"{place}/{INPUTS}/{hashlib.sha256(content).hexdigest()[:32]}.tar"
+    archive = f"{place}/{INPUTS}/{hashlib.sha256(content).hexdigest()[:32]}.zip"
     variables = {} if lane is None else {"NEURON_COMPILE_CACHE_URL": f"{place}/{PROGRAMS}/xla"}
     name = f"dfmp2-{re.sub(r'[^A-Za-z0-9_-]+', '-', Path(batch.source).stem)[:80].strip('-') or 'batch'}"
 
@@ -292,7 +292,7 @@ class Store:
 
 
 def pack(batch: Batch) -> bytes:
-    """The inputs of a batch as a tar archive: the same inputs, the same bytes. InputError for an unreadable file.
+    """The inputs of a batch as an archive: the same inputs, the same bytes. InputError for an unreadable file.
 
     The manifest is written anew, so that no path leads anywhere but into the archive.
     """
@@ -318,11 +318,9 @@ def pack(batch: Batch) -> bytes:
         text += ["[[item]]", *lines({**values, "name": item.name, "molecule": add(item.path)})]
     files[MANIFEST] = "\n".join([*text, ""]).encode()
     stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as archive:
+    with zipfile.ZipFile(stream, "w") as archive:
         for name in sorted(files):
-            entry = tarfile.TarInfo(name)  # of no owner and no time
-            entry.size = len(files[name])
-            archive.addfile(entry, io.BytesIO(files[name]))
+            archive.writestr(zipfile.ZipInfo(name), files[name])  # of no time
     return stream.getvalue()
 
 
@@ -331,21 +329,18 @@ def pack(batch: Batch) -> bytes:
 
 @contextmanager
 def unpacked(source: str, every: float) -> Iterator[tuple[Batch, Copies]]:
-    """The batch of s3://BUCKET/PREFIX/inputs/NAME.tar in a folder that goes with the block, and copies of its files."""
+    """The batch of s3://BUCKET/PREFIX/inputs/NAME.zip in a folder that goes with the block, and copies of its files."""
     client, (place, _, archive_name) = connect("s3"), source.rpartition(f"/{INPUTS}/")
     results, probe = Store(client, f"{place}/{RESULTS}"), f".{os.environ.get('AWS_BATCH_JOB_ID', '')}"
     results.put(probe, b"")  # here a role that may not write is found, not after hours
     results.delete(probe)
     with tempfile.TemporaryDirectory(prefix="dfmp2-batch-", dir=os.environ.get(VARIABLE)) as made:
         folder = Path(made)
-        Store(client, f"{place}/{INPUTS}").get(archive_name, folder / "inputs.tar")
+        Store(client, f"{place}/{INPUTS}").get(archive_name, folder / "inputs.zip")
         try:
-            with tarfile.open(folder / "inputs.tar") as archive:
-                for entry in archive:  # the filters of `tarfile` are missing before Python 3.11.4
-                    if not entry.isreg() or not (folder / entry.name).resolve().is_relative_to(folder.resolve()):
-                        raise tarfile.TarError(f"{entry.name} leads out of it")
-                    archive.extract(entry, folder)
-        except tarfile.TarError as error:
+            with zipfile.ZipFile(folder / "inputs.zip") as archive:
+                archive.extractall(folder)  # plain files alone; names that lead out lose what does
+        except zipfile.BadZipFile as error:
             raise InputError(f"{source} is no archive of inputs ({error}): submit the batch again") from error
         batch = read_manifest(folder / MANIFEST, output=folder / RESULTS)
         programs = Store(client, f"{place}/{PROGRAMS}") if batch.asks_for(*COMPILED) else None

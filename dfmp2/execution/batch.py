@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dfmp2.backends.registry import accelerator
-from dfmp2.errors import Dfmp2Error, InputError, Interrupted, ResourceError
+from dfmp2.errors import Dfmp2Error, Interrupted, ResourceError
 from dfmp2.execution.items import (
     INDEX,
     Row,
-    Task,
     compute,
     failed,
     look,
@@ -102,25 +101,25 @@ class BatchRun:
         cost: list[Work] = []
         mine: Sequence[int] = range(len(batch.items))
         if self.shard is not None:
-            cost, (index, count) = works(batch, self._inputs), self.shard
+            cost, (index, count) = works(self._inputs), self.shard
             mine = [work.place for work in shards(cost, count, chained=self.chained)[index]]
         if self.copies is not None:
             count = self.copies.fetch([batch.items[place].name for place in mine])
             self.observer.note(f"items: {len(mine)}, files of earlier attempts: {count}")
-        self.rows = look(batch, self._inputs, mine)
+        self.rows = dict(zip(mine, look(batch, [self._inputs[place] for place in mine]), strict=True))
         left = [place for place in mine if self.rows[place].status != "complete"]
         self.found = len(mine) - len(left)
         if left:
             with pool:
                 pool.grow(min(workers, len(left)))
-                self._works = cost or works(batch, self._inputs)  # while the workers load their libraries
+                self._works = cost or works(self._inputs)  # while the workers load their libraries
                 self._plan(left, len(pool.slots))
                 unfinished = self._work(pool)
             for call in unfinished:
-                discard(batch.result(batch.items[call.tag[0]]))
+                discard(call.given[0].item.target)
         for place, row in self.rows.items():
             if row.status in ("running", "pending"):  # it was stopped when it was complete, or others have completed it
-                self.rows[place] = self._look(place)
+                self.rows[place] = look_at(self._inputs[place])
         write_index(batch, list(self.rows.values()))
         if self.copies is not None:
             try:
@@ -128,14 +127,11 @@ class BatchRun:
             except ResourceError as error:
                 raise Interrupted(f"{error}; what did not arrive is computed again by the next attempt") from error
 
-    def _look(self, place: int) -> Row:
-        return look_at(self.batch, place, self._inputs)
-
     def _plan(self, left: list[int], workers: int) -> None:
         """Decide in which order items are computed."""
         for place in left:
             row = self.rows[place]
-            if row.remark and row.status != "running" and not isinstance(self._inputs[place], InputError):
+            if row.remark and row.status != "running" and self._inputs[place].fingerprint:
                 self.observer.note(f"{row.name}: {row.remark}: it is computed again")
         self._cost_left = sum(self._works[place].cost for place in left)
         for piece in reversed(arrange([self._works[k] for k in self.rows], parts=workers, chained=self.chained)):
@@ -147,12 +143,10 @@ class BatchRun:
         while places and self.rows[places[0]].status == "complete":
             before, *places = places
         if places:
-            item, start = self.batch.items[places[0]], None
+            start = None
             if before is not None and self.rows[before].status == "complete":
-                start = self.batch.result(self.batch.items[before]).absolute()
-            target = self.batch.result(item).absolute()  # a worker may have another working directory
-            task = Task(item, self._inputs[places[0]], target, start, self.scratch, self.command)
-            self._queue.appendleft(Call(compute, (task,), places))
+                start = self.batch.items[before].target
+            self._queue.appendleft(Call(compute, (self._inputs[places[0]], start, self.scratch, self.command), places))
 
     def _work(self, pool: Pool) -> list[Call]:
         """Until everything is done or the user wants to stop; what had not stopped by then."""
@@ -174,8 +168,6 @@ class BatchRun:
         """Go on from what became of an item."""
         place, *rest = call.tag
         row = self._after_death(place, found) if isinstance(found, Died) else found
-        if row.status == "complete":
-            row = replace(row, output=str(self.batch.result(self.batch.items[place])))
         if row.status == "running":
             if place not in self._elsewhere:
                 self._elsewhere[place] = time.monotonic()
@@ -203,13 +195,13 @@ class BatchRun:
 
     def _after_death(self, place: int, death: Died) -> Row:
         """A worker died: its item fails, unless it was complete or somebody asked the worker to end."""
-        target, load = self.batch.result(self.batch.items[place]), self._works[place].load
-        discard(target)
-        row = self._look(place)
+        item, load = self.batch.items[place], self._works[place].load
+        discard(item.target)
+        row = look_at(self._inputs[place])
         if row.status == "complete" or death.terminated:
             return row if row.status == "complete" else replace(row, status="pending")
         need = memory_needed(load, death.share.threads) if load and death.share else None
-        return failed(Row(row.name, row.molecule), target, death.exit_code, death.message(need), death.errors)
+        return failed(item, death.exit_code, death.message(need), death.errors)
 
     def _save_now_and_then(self) -> None:
         """Write what others see of the run, where it is due; the results do not depend on it."""
@@ -230,7 +222,7 @@ def compile_programs(batch: Batch, copies: Copies | None, stop_asked: Callable[[
     `dfmp2 kernels warmup` that fails, else 0; Interrupted when stopped, with what was compiled kept.
     """
     lane, buckets = str(batch.asks_for(*COMPILED)), dict[Any, list[str]]()
-    for item, work in zip(batch.items, works(batch, read_inputs(batch)), strict=True):
+    for item, work in zip(batch.items, works(read_inputs(batch)), strict=True):
         spins = trainium_shapes(work.load) if work.load and item.options.backend in COMPILED else ()
         if spins:
             beta = ["--beta", f"{spins[1].nocc},{spins[1].nvir}"] if len(spins) > 1 else []

@@ -44,6 +44,7 @@ from dfmp2.molecule.text import read_text
 from dfmp2.molecule.xyz import MAX_BYTES, TOO_LARGE, parse_xyz, read_point_charges
 from dfmp2.mp2.identity import changed, fingerprint, question
 from dfmp2.mp2.result import MP2Result
+from dfmp2.options import Options
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import checkpointing
 from dfmp2.output.series import METHOD, differences, method
@@ -61,11 +62,13 @@ NO_FILE = (0, 0)
 
 
 class Input(NamedTuple):
-    """What an item is computed from: molecule in its field, SHA-256 of all, and of the start orbitals ("" for none)."""
+    """What an item is computed from: molecule in its field, or why it cannot be read; SHA-256 of all, and of the start
+    orbitals ("" for none)."""
 
-    molecule: Molecule
-    fingerprint: str
-    start: str
+    item: Item
+    molecule: Molecule | InputError
+    fingerprint: str = ""
+    start: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +104,6 @@ class Row:
         return self.status == "complete" and (self.fingerprint, self.stamp) == (given.fingerprint, now)
 
 
-Inputs = Sequence[Input | InputError]  # of all items, by their places; an error for a molecule that cannot be read
-
-
 # --- input ------------------------------------------------------------------------------------------------------------
 
 
@@ -118,17 +118,17 @@ def read_input(item: Item) -> Input:
     asked = fingerprint(molecule, item.options, start)
     if item.task != "energy":
         asked = hashlib.sha256(f"{item.task} {asked}".encode()).hexdigest()
-    return Input(molecule, asked, start)
+    return Input(item, molecule, asked, start)
 
 
-def read_inputs(batch: Batch) -> Inputs:
+def read_inputs(batch: Batch) -> list[Input]:
     """Read all molecules."""
-    found: list[Input | InputError] = []
+    found = []
     for item in batch.items:
         try:
             found.append(read_input(item))
         except InputError as error:
-            found.append(error)
+            found.append(Input(item, error))
     return found
 
 
@@ -153,48 +153,48 @@ def _file_hash(path: Path) -> str:
 # --- state ------------------------------------------------------------------------------------------------------------
 
 
-def look(batch: Batch, inputs: Inputs, places: Iterable[int]) -> dict[int, Row]:
-    """Where some items stand, by their places."""
+def look(batch: Batch, inputs: Iterable[Input]) -> list[Row]:
+    """Where items stand."""
     known = read_index(batch)
-    return {place: look_at(batch, place, inputs, known.get(batch.items[place].name)) for place in places}
+    return [look_at(given, known.get(given.item.name)) for given in inputs]
 
 
-def look_at(batch: Batch, place: int, inputs: Inputs, known: Row | None = None) -> Row:
+def look_at(given: Input, known: Row | None = None) -> Row:
     """Where an item stands, as its files say it, or what was `known` of a complete one where its file is the same."""
-    item, given = batch.items[place], inputs[place]
-    target = batch.result(item)
-    if other := holder(target):
+    item = given.item
+    if other := holder(item.target):
         return Row(item.name, item.molecule, "running", remark=f"it is being computed by {other}")
-    if known is not None and isinstance(given, Input) and known.counts(given, stamp(target)):
-        return replace(known, molecule=item.molecule, output=str(target))
-    row, _ = read_result(target, item, given)
-    failure = {} if row.status == "complete" else _read_json(error_file(target), LARGEST_ERROR)
+    if known is not None and known.counts(given, stamp(item.target)):
+        return replace(known, molecule=item.molecule, output=str(item.target))
+    row, _ = read_result(given)
+    failure = {} if row.status == "complete" else _read_json(error_file(item.target), LARGEST_ERROR)
     if not isinstance(failure.get("code"), int):
         return row
     return replace(row, status="failed", exit_code=failure["code"], error=str(failure.get("message")))
 
 
-def read_result(target: Path, item: Item, given: Input | InputError) -> tuple[Row, MP2Result | None]:
+def read_result(given: Input) -> tuple[Row, MP2Result | None]:
     """The row of an item and its result; pending and None, with a remark on a file that does not count."""
-    row = Row(item.name, item.molecule)
-    if isinstance(given, InputError):
-        return replace(row, remark=str(given)), None
-    if not os.path.lexists(target):
+    item, row = given.item, Row(given.item.name, given.item.molecule)
+    if isinstance(given.molecule, InputError):
+        return replace(row, remark=str(given.molecule)), None
+    if not os.path.lexists(item.target):
         return row, None
     try:
-        result = hdf5.read_verified(target)
+        result = hdf5.read_verified(item.target)
     except (InputError, ResultFileError) as error:
         return replace(row, remark=f"its result does not count ({error})"), None
     if fingerprint_of(result) == given.fingerprint:
-        return _complete(row, target, result, given.fingerprint), result
+        return _complete(given, result), result
     there, here = question(result.molecule, result.options), question(given.molecule, item.options)
     what = ", ".join(changed(there, here)) or "task or start orbitals"
     return replace(row, remark=f"its input has changed since the result was made ({what})"), None
 
 
-def _complete(row: Row, target: Path, result: MP2Result, fingerprint: str) -> Row:
-    done = replace(row, status="complete", exit_code=0, output=str(target), seconds=result.timings.total, remark="")
-    return replace(done, energy=result.mp2_total_energy, fingerprint=fingerprint, stamp=stamp(target))
+def _complete(given: Input, result: MP2Result) -> Row:
+    item, seconds = given.item, result.timings.total
+    row = Row(item.name, item.molecule, "complete", 0, None, str(item.target), seconds, result.mp2_total_energy)
+    return replace(row, fingerprint=given.fingerprint, stamp=stamp(item.target))
 
 
 def stamp(path: Path) -> tuple[int, int]:
@@ -251,14 +251,13 @@ def collect_results(batch: Batch, *, allow_mixed: bool) -> tuple[list[dict[str, 
     InputError where there is none, or their methods differ, so that their energies do not belong beside each other.
     """
     rows, remarks, methods = [], [], dict[str, dict[str, str]]()
-    for item, given in zip(batch.items, read_inputs(batch), strict=True):
-        target = batch.result(item)
-        row, result = read_result(target, item, given)
+    for given in read_inputs(batch):
+        row, result = read_result(given)
         if result is not None:
-            methods[item.name] = method(result)
+            methods[row.name] = method(result)
             rows.append({"name": row.name, "molecule": row.molecule, **numbers_of(result), "seconds": row.seconds})
-        elif row.remark and os.path.lexists(target):
-            remarks.append(f"{item.name} is left out: {row.remark}")
+        elif row.remark and os.path.lexists(given.item.target):
+            remarks.append(f"{row.name} is left out: {row.remark}")
     if not rows:
         raise InputError(f"no complete result in {batch.output}: run the batch first (dfmp2 batch run)")
     different = differences(methods)
@@ -277,38 +276,27 @@ def collect_results(batch: Batch, *, allow_mixed: bool) -> tuple[list[dict[str, 
 # --- computation ------------------------------------------------------------------------------------------------------
 
 
-class Task(NamedTuple):
-    """An item with its input, where its result goes, and how it is computed.
+def compute(given: Input, start: Path | None, scratch: str | None, command: str, share: Share) -> Row:
+    """Compute an item and write its result or its error, unless another process is at it.
 
-    Attributes
+    The row says what became of it; "pending" when it was stopped. An exception that is no `Dfmp2Error` is a fault in
+    dfmp2; the parent hears of it.
+
+    Parameters
     ----------
     start : result whose orbitals the SCF starts from, None for the default
     scratch : folder for what does not fit, None for the default
     command : for the provenance
     """
-
-    item: Item
-    given: Input | InputError
-    target: Path
-    start: Path | None
-    scratch: str | None
-    command: str
-
-
-def compute(task: Task, share: Share) -> Row:
-    """Compute an item and write its result or its error, unless another process is at it.
-
-    The row says what became of it; "pending" when it was stopped. An exception that is no `Dfmp2Error` is a fault in
-    dfmp2; the parent hears of it.
-    """
-    begun, target, notes = time.perf_counter(), task.target, list[str]()
-    row = Row(task.item.name, task.item.molecule)
+    begun, target, notes = time.perf_counter(), given.item.target, list[str]()
+    row = Row(given.item.name, given.item.molecule)
     with Stop(share.token) as stop:
         try:
             if other := acquire(target):
                 return replace(row, status="running", remark=f"it is being computed by {other}")
             try:
-                row = _compute(task, share, stop, notes)
+                options = replace(given.item.options, threads=share.threads, memory=share.memory, scratch=scratch)
+                row = _compute(given, options, start, command, stop, notes)
             finally:
                 release(target)
         except Interrupted:
@@ -319,48 +307,47 @@ def compute(task: Task, share: Share) -> Row:
                 code, message = error.exit_code, str(error)
             if "--memory" in message:
                 message += "; each worker of a batch has its share of the memory"
-            row = failed(row, target, code, message, traceback.format_exc())
+            row = failed(given.item, code, message, traceback.format_exc())
             row = replace(row, seconds=time.perf_counter() - begun, device_fault=isinstance(error, DeviceFault))
     return replace(row, notes=(*notes, *row.notes))
 
 
-def failed(row: Row, target: Path, code: int, message: str, text: str) -> Row:
+def failed(item: Item, code: int, message: str, text: str) -> Row:
     """The row of an item that failed, after writing NAME.error.json with the traceback `text`."""
-    row = replace(row, status="failed", exit_code=code, error=message)
-    value = json.dumps({"code": code, "message": message, "traceback": text}, indent=2)
+    value, notes = json.dumps({"code": code, "message": message, "traceback": text}, indent=2), tuple[str, ...]()
     try:
-        write_atomically(error_file(target), f"{value}\n".encode(), overwrite=True)
+        write_atomically(error_file(item.target), f"{value}\n".encode(), overwrite=True)
     except ResourceError as error:
-        return replace(row, notes=(f"its error file is missing: {error}",))
-    return row
+        notes = (f"its error file is missing: {error}",)
+    return Row(item.name, item.molecule, "failed", code, message, notes=notes)
 
 
-def _compute(task: Task, share: Share, stop: Stop, notes: list[str]) -> Row:
+def _compute(given: Input, options: Options, start: Path | None, command: str, stop: Stop, notes: list[str]) -> Row:
     """The row of an item with its result, which is there already where another process has finished it meanwhile."""
-    item, given, target = task.item, task.given, task.target
+    item, target = given.item, given.item.target
     for part in target.parent.glob(f".{target.name}.part-*"):  # of a process that was killed while it wrote
         part.unlink(missing_ok=True)
-    row, _ = read_result(target, item, given)
+    row, _ = read_result(given)
     if row.status == "complete":
         notes.append("another process has finished it meanwhile")
         return row
     if os.path.lexists(target):
         os.replace(target, f"{target}{PREVIOUS}")
-    if isinstance(given, InputError):
-        raise given
+    if isinstance(given.molecule, InputError):
+        raise given.molecule
     require_writable(target, overwrite=False, expected_bytes=LEAST_FREE)
     with checkpointing(
         target, resume=True, note=lambda _: None, warn=notes.append, replace_foreign=True, same_bits=True
     ) as stop.checkpoint:
-        origin, (module, _, name) = task.start or item.options.scf_from, TASKS[item.task].partition(":")
+        origin, (module, _, name) = start or options.scf_from, TASKS[item.task].partition(":")
         begun = f"; {START}{given.start}" if given.start else ""
         asked = "" if item.task == "energy" else f"; {item.task}, {INPUT}{given.fingerprint}"
         result = getattr(import_module(module), name)(
             given.molecule,
-            replace(item.options, threads=share.threads, memory=share.memory, scratch=task.scratch),
+            options,
             start=None if origin is None else hdf5.read_start_orbitals(str(origin)),
             listener=stop,
-            command=f"{task.command}  # item {item.name}{begun}{asked}",
+            command=f"{command}  # item {item.name}{begun}{asked}",
             checkpoint=stop.checkpoint,
         )
         if result.check is not None and not result.check.passed:
@@ -371,4 +358,4 @@ def _compute(task: Task, share: Share, stop: Stop, notes: list[str]) -> Row:
         hdf5.write(result, target)
         stop.checkpoint.complete()
         error_file(target).unlink(missing_ok=True)
-    return _complete(row, target, result, given.fingerprint)
+    return _complete(given, result)

@@ -57,8 +57,8 @@ COMPILED = ("nki", "nki-xla")  # backends that launch compiled programs
 class Item:
     """One molecule of a batch: the name of its files, its own file as given and found, and how it is computed.
 
-    `given` is all that was said about it: options by name, and what is in OF_THE_ITEM. Memory, threads and scratch of
-    its options are those of the whole batch.
+    `target` is where its result goes. `given` is all that was said about it: options by name, and what is in
+    OF_THE_ITEM. Memory, threads and scratch of its options are those of the whole batch.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Item:
     path: Path
     options: Options
     given: Mapping[str, Any]
+    target: Path
 
     @property
     def task(self) -> str:
@@ -86,10 +87,6 @@ class Batch:
     root: Path
     output: Path
     items: tuple[Item, ...]
-
-    def result(self, item: Item) -> Path:
-        """Where the result of an item goes."""
-        return self.output / f"{item.name}.h5"
 
     def asks_for(self, *backends: str) -> str | None:
         """The first of these backends that an item asks for."""
@@ -118,8 +115,9 @@ def read_manifest(path: str | Path, *, root: str | Path | None = None, output: s
         if "output" not in table:
             raise InputError('no output: add output = "FOLDER", or pass --output FOLDER', file=file)
         output = _confined(root, table["output"], f"{file}: output")
-    items = [_read_item(one, common, root, f"{file}, item {number}") for number, one in enumerate(tables, start=1)]
-    return _checked(Batch(file, root, Path(output), tuple(items)))
+    output = Path(output)
+    items = [_read_item(one, common, root, output, f"{file}, item {k}") for k, one in enumerate(tables, start=1)]
+    return _checked(Batch(file, root, output, tuple(items)))
 
 
 def make_batch(files: Sequence[str], values: Mapping[str, Any], output: Path, root: str | Path | None = None) -> Batch:
@@ -127,7 +125,8 @@ def make_batch(files: Sequence[str], values: Mapping[str, Any], output: Path, ro
     root = Path.cwd() if root is None else Path(root)
     given = {name: str(root / x) if name in ("point_charges", "scf_from") else x for name, x in values.items()}
     options = _options(given, "command line")
-    items = (Item(slug(Path(file).stem), file, root / file, options, given) for file in files)
+    names = {file: slug(Path(file).stem) for file in files}
+    items = (Item(names[file], file, root / file, options, given, _target(output, names[file])) for file in files)
     return _checked(Batch("", root, output, tuple(items)))
 
 
@@ -153,7 +152,7 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]+", "_", text).lstrip(".-")[:LONGEST_NAME].rstrip(".")
 
 
-def _read_item(table: Mapping[str, Any], common: Mapping[str, Any], root: Path, where: str) -> Item:
+def _read_item(table: Mapping[str, Any], common: Mapping[str, Any], root: Path, output: Path, where: str) -> Item:
     own, molecule = _read_values(table, ("molecule", "name"), where), table.get("molecule")
     if not isinstance(molecule, str):
         raise InputError(f'{where}: no molecule: expected molecule = "FILE"')
@@ -166,7 +165,12 @@ def _read_item(table: Mapping[str, Any], common: Mapping[str, Any], root: Path, 
     called = table.get("name", Path(molecule).stem)
     if not isinstance(called, str) or not slug(called):
         raise InputError(f"{where}: name = {called!r}: expected text with letters or digits")
-    return Item(slug(called), molecule, _confined(root, molecule, f"{where}: molecule"), _options(given, where), given)
+    path, name = _confined(root, molecule, f"{where}: molecule"), slug(called)
+    return Item(name, molecule, path, _options(given, where), given, _target(output, name))
+
+
+def _target(output: Path, name: str) -> Path:
+    return output.absolute() / f"{name}.h5"
 
 
 def _options(given: Mapping[str, Any], where: str) -> Options:
