@@ -18,7 +18,6 @@ import pytest
 import dfmp2
 from dfmp2.host.locks import holder
 from tests.conftest import COMMAND, MOLECULES, run_command, succeed
-from tests.report_page import parse
 
 HEAD = 'basis = "sto-3g"\nprecision = "fp64"\nthreads = 1\noutput = "out"\n'
 STATUS = {"total", "complete", "failed", "pending", "running", "items"}
@@ -199,14 +198,6 @@ def test_collect_refuses_a_mixture(batch, call, monkeypatch):
     assert row["mp2_correlation_energy"] == energy
     inside = call("batch", "collect", "m.toml", "-o", "out/t.h5")
     assert inside.code == 3 and "every .h5 in" in inside.message
-
-
-def test_report_reads_the_folder(batch, call, monkeypatch):
-    folder, _ = batch
-    monkeypatch.chdir(folder)
-    succeed(call("report", "out", "-o", "r.html"))
-    elements = parse((folder / "r.html").read_text())
-    assert elements.row("h2-far", "failed (4)") and elements.row("h2o", "complete")
 
 
 @pytest.mark.slow
