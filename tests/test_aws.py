@@ -11,13 +11,11 @@ import time
 import zipfile
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dfmp2.errors import BackendUnavailable, InputError, Interrupted, ResourceError
-from dfmp2.execution import aws as module
-from dfmp2.execution.aws import INSTANCES, RETRY_RULES, Copies, Store, asking, pack, unpacked
+from dfmp2.execution.aws import INSTANCES, PROGRAM, RESULT, RETRY_RULES, Copies, asking, pack, unpacked
 from dfmp2.execution.batch import compile_programs
 from dfmp2.execution.items import read_input
 from dfmp2.execution.manifest import read_manifest
@@ -257,7 +255,7 @@ def test_inputs_mean_the_same_elsewhere(aws: Cloud, batch: Path) -> None:
     here = read_manifest(batch / "batch.toml")
     sent = pack(here)
     assert pack(here) == sent
-    Store(aws.s3, PLACE).put("inputs/x.zip", sent)
+    aws.s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}/inputs/x.zip", Body=sent)
     with unpacked(f"{PLACE}/inputs/x.zip", 60.0) as (there, _):
         assert [item.name for item in there.items] == [item.name for item in here.items]
         assert [read_input(item).fingerprint for item in there.items] == [
@@ -275,20 +273,14 @@ def test_hostile_inputs(aws: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     if name:
         with zipfile.ZipFile(stream, "w") as archive:
             archive.writestr(name, b"hostile")
-    Store(aws.s3, PLACE).put("inputs/bad.zip", stream.getvalue())
+    aws.s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}/inputs/bad.zip", Body=stream.getvalue())
     monkeypatch.setenv("DFMP2_SCRATCH", str(tmp_path))
     with pytest.raises(InputError, match=said), unpacked(f"{PLACE}/inputs/bad.zip", 60.0):
         pass
     assert not list(tmp_path.iterdir())
 
 
-def copies(aws: Cloud, folder: Path, programs: bool = False) -> Copies:
-    """Copies of a folder with results and compiled programs."""
-    kept = Store(aws.s3, f"{PLACE}/programs") if programs else None
-    return Copies(Store(aws.s3, f"{PLACE}/results"), folder, kept, 60.0)
-
-
-def test_programs_are_shared(aws: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_are_shared(aws: Cloud, tmp_path: Path) -> None:
     """Whole entries only, records last; a second host gets what the first has compiled."""
     entry = tmp_path / "here" / ("0123456789abcdef" * 2)
     entry.mkdir(parents=True)
@@ -298,20 +290,21 @@ def test_programs_are_shared(aws: Cloud, tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "here" / "xla" / "other").write_text("not ours")
     sent: list[str] = []
     aws.s3.meta.events.register("provide-client-params.s3.PutObject", lambda params, **_: sent.append(params["Key"]))
-    monkeypatch.setenv("DFMP2_NEFF_CACHE", str(tmp_path / "here"))
-    copies(aws, tmp_path, programs=True).save(now=True)
+    place = aws.s3, f"{PLACE}/programs"
+    Copies(*place, tmp_path / "here", PROGRAM, 60.0).save(now=True)
     assert aws.names() == {f"programs/{entry.name}/nki_0.7.0.{kind}" for kind in ("neff", "json")}
     assert [Path(key).suffix for key in sent] == [".neff", ".json"]
-    monkeypatch.setenv("DFMP2_NEFF_CACHE", str(tmp_path / "there"))
-    copies(aws, tmp_path, programs=True).save(now=True)
+    there = Copies(*place, tmp_path / "there", PROGRAM, 60.0)
+    there.fetch(there.names())
+    there.save(now=True)
     assert (tmp_path / "there" / entry.name / "nki_0.7.0.neff").read_text() == "nki_0.7.0.neff"
     assert len(sent) == 2
 
 
 def test_a_checkpoint_stays_until_its_result_is_copied(aws: Cloud, tmp_path: Path, monkeypatch) -> None:
     """The result appears and the checkpoint goes while files are looked at: the result is copied first all the same."""
-    own = copies(aws, tmp_path)
-    own.fetch(["row"])
+    own = Copies(aws.s3, f"{PLACE}/results", tmp_path, RESULT, 60.0)
+    assert own.fetch_items(["row"]) == 0
     (tmp_path / "row.h5.checkpoint").write_text("half")
     own.save(now=False)
     assert aws.names() == set()  # not due
@@ -320,14 +313,14 @@ def test_a_checkpoint_stays_until_its_result_is_copied(aws: Cloud, tmp_path: Pat
     seen: list[set[str]] = []
     aws.s3.meta.events.register("provide-client-params.s3.DeleteObject", lambda **_: seen.append(aws.names()))
 
-    def late(folder: Path, kind: Any) -> dict[Path, str]:
-        if looks.append(folder) or len(looks) == 2:
+    def late(copies: Copies) -> list[str]:
+        if looks.append(copies) or len(looks) == 2:
             (tmp_path / "row.h5").write_text("whole")
             (tmp_path / "row.h5.checkpoint").unlink()
-        return real(folder, kind)
+        return real(copies)
 
-    looks, real = [], module._files
-    monkeypatch.setattr(module, "_files", late)
+    looks, real = [], Copies._files
+    monkeypatch.setattr(Copies, "_files", late)
     own.save(now=True)
     assert aws.names() == {CHECKPOINT, "results/row.h5"}
     own.save(now=True)

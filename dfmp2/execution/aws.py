@@ -216,7 +216,7 @@ def submit(requests: Requests, inputs: Mapping[str, bytes], region: str | None, 
         raise InputError(f"--queue {queue} is no job queue in {client.meta.region_name}, or DISABLED: see --region")
     for place, content in inputs.items():
         folder, _, name = place.rpartition("/")
-        Store(s3, folder).put(name, content)
+        Copies(s3, folder, Path(), RESULT, 0.0).put(name, content)
     with asking(f"registering the job definition {definition['jobDefinitionName']}"):
         done = {"job": client.register_job_definition(**definition)["jobDefinitionArn"], "warm_up": ""}
     for key, job in (("warm_up", requests.get("warm-up")), ("array", requests["array"])):
@@ -256,39 +256,6 @@ def connect(service: str, region: str | None = None, profile: str | None = None)
         if session.get_credentials() is None:
             raise NoCredentialsError
         return session.client(service, config=Config(retries={"mode": "standard", "max_attempts": RETRIES}))
-
-
-class Store:
-    """What is below s3://BUCKET/PREFIX, by names; each method raises a `Dfmp2Error` when it cannot be done."""
-
-    def __init__(self, client: Any, place: str) -> None:
-        self._client, self._place = client, place
-        self._bucket, _, self._prefix = f"{place}/".removeprefix("s3://").partition("/")
-
-    def names(self) -> set[str]:
-        """Of all objects."""
-        with asking(f"listing {self._place}"):
-            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
-            return {one["Key"].removeprefix(self._prefix) for page in pages for one in page.get("Contents", ())}
-
-    def get(self, name: str, path: Path) -> None:
-        """Put an object into a file, all or nothing."""
-        with asking(f"copying {self._place}/{name} to {path}"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._client.download_file(self._bucket, self._prefix + name, str(path))
-
-    def put(self, name: str, content: Path | bytes) -> None:
-        """Put bytes or a file, which is one version of it, into an object; FileNotFoundError for one that is gone."""
-        with (
-            io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb") as stream,
-            asking(f"writing {self._place}/{name}"),
-        ):
-            self._client.upload_fileobj(stream, self._bucket, self._prefix + name)
-
-    def delete(self, name: str) -> None:
-        """Remove an object, if there is one."""
-        with asking(f"removing {self._place}/{name}"):
-            self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
 
 
 def pack(batch: Batch) -> bytes:
@@ -331,70 +298,96 @@ def pack(batch: Batch) -> bytes:
 def unpacked(source: str, every: float) -> Iterator[tuple[Batch, Copies]]:
     """The batch of s3://BUCKET/PREFIX/inputs/NAME.zip in a folder that goes with the block, and copies of its files."""
     client, (place, _, archive_name) = connect("s3"), source.rpartition(f"/{INPUTS}/")
-    results, probe = Store(client, f"{place}/{RESULTS}"), f".{os.environ.get('AWS_BATCH_JOB_ID', '')}"
-    results.put(probe, b"")  # here a role that may not write is found, not after hours
-    results.delete(probe)
     with tempfile.TemporaryDirectory(prefix="dfmp2-batch-", dir=os.environ.get(VARIABLE)) as made:
         folder = Path(made)
-        Store(client, f"{place}/{INPUTS}").get(archive_name, folder / "inputs.zip")
+        results = Copies(client, f"{place}/{RESULTS}", folder / RESULTS, RESULT, every)
+        probe = f".{os.environ.get('AWS_BATCH_JOB_ID', '')}"
+        results.put(probe, b"")  # here a role that may not write is found, not after hours
+        results.delete(probe)
+        Copies(client, f"{place}/{INPUTS}", folder, RESULT, every).fetch([archive_name])
         try:
-            with zipfile.ZipFile(folder / "inputs.zip") as archive:
+            with zipfile.ZipFile(folder / archive_name) as archive:
                 archive.extractall(folder)  # plain files alone; names that lead out lose what does
         except zipfile.BadZipFile as error:
             raise InputError(f"{source} is no archive of inputs ({error}): submit the batch again") from error
         batch = read_manifest(folder / MANIFEST, output=folder / RESULTS)
-        programs = Store(client, f"{place}/{PROGRAMS}") if batch.asks_for(*COMPILED) else None
-        yield batch, Copies(results, batch.output, programs, every)
+        if batch.asks_for(*COMPILED):
+            programs = Copies(client, f"{place}/{PROGRAMS}", accelerator().cache_folder(), PROGRAM, every)
+            programs.fetch(filter(PROGRAM.fullmatch, programs.names()))
+            results.programs = programs
+        yield batch, results
 
 
 class Copies:
-    """Copies in S3 of the files of a batch in `folder` and of compiled programs, every so many seconds.
+    """Copies below s3://BUCKET/PREFIX of the files of a folder whose names match `kind`, every so many seconds.
 
-    Programs that are in S3 are fetched now; None where none are needed. Lock files stay on the host, so two jobs that
-    compute one item do it twice, with the same result.
+    Lock files stay on the host, so two jobs that compute one item do it twice, with the same result. `programs` are
+    copied with these, None where none are needed.
     """
 
-    def __init__(self, results: Store, folder: Path, programs: Store | None, every: float) -> None:
-        self._every, self._due, self._known = every, time.monotonic() + every, dict[Path, tuple[int, int]]()
-        self._stores = [(results, folder, RESULT)]
-        if programs is not None:
-            self._stores.insert(0, (programs, accelerator().cache_folder(), PROGRAM))
-            self._get(0, filter(PROGRAM.fullmatch, programs.names()))
+    programs: Copies | None = None
 
-    def fetch(self, names: Sequence[str]) -> int:
-        """Get what S3 has of these items; how many files that were."""
-        there = self._stores[-1][0].names()
-        return self._get(-1, [f"{name}{end}" for name in names for end in OF_AN_ITEM if f"{name}{end}" in there])
+    def __init__(self, client: Any, place: str, folder: Path, kind: re.Pattern[str], every: float) -> None:
+        self._client, self._place, self._folder, self._kind = client, place, folder, kind
+        self._bucket, _, self._prefix = f"{place}/".removeprefix("s3://").partition("/")
+        self._every, self._due, self._known = every, time.monotonic() + every, dict[str, tuple[int, int]]()
 
-    def _get(self, number: int, names: Iterable[str]) -> int:
-        store, folder, _ = self._stores[number]
-        files = {name: folder / name for name in names}
-        for name, path in files.items():
+    def names(self) -> set[str]:
+        """Of all objects."""
+        with asking(f"listing {self._place}"):
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
+            return {one["Key"].removeprefix(self._prefix) for page in pages for one in page.get("Contents", ())}
+
+    def put(self, name: str, content: Path | bytes) -> None:
+        """Put bytes or a file, which is one version of it, into an object; FileNotFoundError for one that is gone."""
+        with (
+            io.BytesIO(content) if isinstance(content, bytes) else open(content, "rb") as stream,
+            asking(f"writing {self._place}/{name}"),
+        ):
+            self._client.upload_fileobj(stream, self._bucket, self._prefix + name)
+
+    def delete(self, name: str) -> None:
+        """Remove an object, if there is one."""
+        with asking(f"removing {self._place}/{name}"):
+            self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
+
+    def fetch(self, names: Iterable[str]) -> int:
+        """Get what the folder lacks of these objects, each all or nothing; how many were asked for."""
+        before = len(self._known)
+        for name in names:
+            path = self._folder / name
             if not path.exists():
-                store.get(name, path)
-            self._known[path] = stamp(path)
-        return len(files)
+                with asking(f"copying {self._place}/{name} to {path}"):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    self._client.download_file(self._bucket, self._prefix + name, str(path))
+            self._known[name] = stamp(path)
+        return len(self._known) - before
+
+    def fetch_items(self, names: Sequence[str]) -> int:
+        """Get what there is of these items; how many files that were."""
+        there = self.names()
+        return self.fetch(file for name in names for end in OF_AN_ITEM if (file := f"{name}{end}") in there)
 
     def save(self, *, now: bool) -> None:
         """Bring S3 to what the host holds, at once or when it is due."""
+        if self.programs is not None:
+            self.programs.save(now=now)
         if not now and time.monotonic() < self._due:
             return
         self._due = time.monotonic() + self._every
-        for store, folder, kind in self._stores:
-            # A result is there before its checkpoint or error goes: what is gone is looked for first, and goes last.
-            gone = {path for path in self._known if path.is_relative_to(folder)} - _files(folder, kind).keys()
-            for path, name in _files(folder, kind).items():
-                seen = stamp(path)
-                if seen != self._known.get(path):
-                    with suppress(FileNotFoundError):  # it went since; the next look will see that
-                        store.put(name, path)
-                        self._known[path] = seen
-            for path in gone:
-                store.delete(path.relative_to(folder).as_posix())
-                del self._known[path]
+        # A result is there before its checkpoint or error goes: what is gone is looked for first, and goes last.
+        gone = self._known.keys() - set(self._files())
+        for name in self._files():
+            seen = stamp(self._folder / name)
+            if seen != self._known.get(name):
+                with suppress(FileNotFoundError):  # it went since; the next look will see that
+                    self.put(name, self._folder / name)
+                    self._known[name] = seen
+        for name in gone:
+            self.delete(name)
+            del self._known[name]
 
-
-def _files(folder: Path, kind: re.Pattern[str]) -> dict[Path, str]:
-    """Files of a folder with the names they have in S3; a program comes before its record, NAME.neff before .json."""
-    found = {path: path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*"), reverse=True)}
-    return {path: name for path, name in found.items() if kind.fullmatch(name) and path.is_file()}
+    def _files(self) -> list[str]:
+        """Names of the files there are; a program comes before its record, NAME.neff before .json."""
+        paths = [path for path in sorted(self._folder.rglob("*"), reverse=True) if path.is_file()]
+        return [name for path in paths if self._kind.fullmatch(name := path.relative_to(self._folder).as_posix())]

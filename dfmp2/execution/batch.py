@@ -104,7 +104,7 @@ class BatchRun:
             cost, (index, count) = works(self._inputs), self.shard
             mine = [work.place for work in shards(cost, count, chained=self.chained)[index]]
         if self.copies is not None:
-            count = self.copies.fetch([batch.items[place].name for place in mine])
+            count = self.copies.fetch_items([batch.items[place].name for place in mine])
             self.observer.note(f"items: {len(mine)}, files of earlier attempts: {count}")
         self.rows = dict(zip(mine, look(batch, [self._inputs[place] for place in mine]), strict=True))
         left = [place for place in mine if self.rows[place].status != "complete"]
