@@ -23,7 +23,7 @@ from dfmp2.execution.pool import Call, Died, Pool, Share, fault
 from dfmp2.host import provenance, threads
 
 LOOK_EVERY = 1.0  # s between two looks at the workers
-ANSWER = 5.0  # s that the scheduler has for an answer
+ANSWER = 15.0  # s that the scheduler has for an answer; a busy one takes more than 5
 WAIT = 60.0  # s that a cluster may be without any worker
 SHARE_OF_LIMIT = 0.8  # of a worker's memory limit; at 0.95 its nanny ends it
 
