@@ -139,7 +139,7 @@ def energies(folder: Path, text: str) -> dict[str, float]:
     if rows:
         return {file: float(energy) for file, energy in rows}
     items = json.loads((folder / "out" / "batch.json").read_text())["items"]
-    return {item["molecule"]: item["numbers"]["mp2_total_energy"] for item in items}
+    return {item["molecule"]: item["energy"] for item in items}
 
 
 def timed(command: list[str], folder: Path, settings: dict[str, str]) -> tuple[float, str]:

@@ -6,11 +6,12 @@ import os
 import signal
 import sys
 import threading
+import time
 from dataclasses import replace
 from typing import Any
 
 from dfmp2.errors import DeviceFault, ResourceError
-from dfmp2.execution import worker
+from dfmp2.execution import pool
 
 early: list[str] = []  # what was loaded before the worker was set up
 
@@ -18,7 +19,7 @@ early: list[str] = []  # what was loaded before the worker was set up
 def begin(*given: Any) -> None:
     """The initializer of a worker, which then replaces the calculation and the writing of its result."""
     early.extend(name for name in ("numpy", "pyscf", "torch", "tests.conftest") if name in sys.modules)
-    worker.begin(*given)
+    pool.begin(*given)
     from dfmp2.mp2 import energy
     from dfmp2.output import hdf5
 
@@ -51,7 +52,12 @@ def end_at_once(*_: Any) -> None:
     os._exit(3)
 
 
-def surroundings() -> dict[str, Any]:
+def wait(share: Any) -> None:
+    """Does nothing, for long."""
+    time.sleep(60)
+
+
+def surroundings(share: Any) -> dict[str, Any]:
     """What a task sees of its process."""
     import numpy
 

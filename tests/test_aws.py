@@ -7,18 +7,18 @@ import json
 import signal
 import subprocess
 import sys
-import tarfile
 import time
+import zipfile
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 
 from dfmp2.errors import BackendUnavailable, InputError, Interrupted, ResourceError
-from dfmp2.execution.aws import INSTANCES, MANIFEST, RETRY_RULES, S3Copies, Store, asking, pack, unpacked
+from dfmp2.execution.aws import INSTANCES, PROGRAM, RESULT, RETRY_RULES, Copies, asking, pack, unpacked
 from dfmp2.execution.batch import compile_programs
+from dfmp2.execution.items import read_input
 from dfmp2.execution.manifest import read_manifest
-from dfmp2.execution.state import read_input
 from dfmp2.trainium.launch.environment import LIBRARIES, TOOLS
 from tests.aws import BUCKET, CREDENTIALS, PLACE, PREFIX, ROLE, Cloud, cloud
 from tests.conftest import Finished, Runner, run_command, succeed
@@ -128,7 +128,7 @@ def test_definitions_are_named_by_what_is_in_them(batch: Path, call: Runner) -> 
 
     assert "arrayProperties" not in requests(call, *S3, "1")["array"]
     assert name("--queue", "other", "--s3", "s3://other/place") == name()
-    others = [("--image", "other"), ("--job-role", ROLE), ("--attempts", "3"), ("--mount", "/fsx"), ("--memory", "2GB")]
+    others = [("--image", "other"), ("--job-role", ROLE), ("--attempts", "3"), ("--memory", "2GB")]
     names = {name(), name("--instance", "trn1.2xlarge"), *(name(*other) for other in others)}
     assert len(names) == len(others) + 2
 
@@ -141,13 +141,11 @@ def test_definitions_are_named_by_what_is_in_them(batch: Path, call: Runner) -> 
         (("--memory", "1GB"), 3, "954 MiB for a container, expected 1024 MiB or more"),
         (("--memory", "40GiB"), 3, "at most 30000 MiB"),
         (("--output", "elsewhere"), 3, "results go to s3://"),
-        (("--programs", "/fsx/programs"), 3, "a folder below --mount or --efs"),
-        (("--queue", "nobody"), 3, "nobody is no job queue in us-east-1"),
+        (("--queue", "nobody"), 3, "--queue nobody is no job queue in us-east-1"),
         (("--s3", "s3://no-such-bucket/x"), 3, "no-such-bucket"),
         *((("--s3", place), 3, "expected s3://BUCKET/PREFIX") for place in ("bucket/x", "s3://", "s3://Upper/x")),
         *((("--s3", f"s3://{place}"), 3, "expected s3://BUCKET/PREFIX") for place in ("b ucket", "molecules/a//b")),
-        (("--mount", "fsx"), 3, "both absolute paths"),
-        (("--efs", "fs-1"), 3, "expected ID:CONTAINER"),
+        (("--s3", ""), 3, "--s3 is missing: expected"),
         (("--profile", "nobody"), 6, "aws configure"),
         (("--instance", "p5.48xlarge"), 2, "trn1.2xlarge"),
         (("--attempts", "11"), 2, "11"),
@@ -161,30 +159,6 @@ def test_bad_input(aws: Cloud, batch: Path, call: Runner, arguments: tuple, code
     done = call(*BASE, *S3, "2", "--submit", *arguments)
     assert done.code == code and said in done.message
     assert not aws.names() and not aws.batch.describe_job_definitions()["jobDefinitions"]
-
-
-def test_mounted_file_system(batch: Path, call: Runner) -> None:
-    """Without S3 the containers run `dfmp2 batch run` itself, with the paths that the files have here."""
-    write(batch, "h2", head=HEAD + 'backend = "nki-xla"\n')
-    mounts = ("--shards", "1", "--mount", "/mnt/nvme:/work")
-    told = requests(call, *mounts, "--mount", f"/fsx/home:{batch}")
-    array = told["array"]["containerOverrides"]
-    run = ["dfmp2", "batch", "run", f"{batch}/batch.toml", "--output", f"{batch}/out"]
-    assert array["command"][:7] == [*run, "--workers"]
-    assert told["warm-up"]["containerOverrides"]["command"] == [*run, "--warm-up"]
-    given = variables(array["environment"])
-    assert given["DFMP2_NEFF_CACHE"] == f"{batch}/dfmp2-programs"
-    assert given["NEURON_COMPILE_CACHE_URL"] == f"{batch}/dfmp2-programs/xla"
-    properties = told["job-definition"]["containerProperties"]
-    assert {volume["host"].get("sourcePath") for volume in properties["volumes"]} == {"/fsx/home", "/mnt/nvme"}
-    efs = requests(call, *mounts, "--efs", f"fs-0123456789abcdef0:{batch}")["job-definition"]["containerProperties"]
-    assert "fs-0123456789abcdef0" in [
-        volume.get("efsVolumeConfiguration", {}).get("fileSystemId") for volume in efs["volumes"]
-    ]
-    done = call(*BASE, *mounts)
-    assert done.code == 3 and "batch.toml is on nothing that the containers mount" in done.message
-    done = call(*BASE, "--shards", "1")
-    assert done.code == 3 and "name where inputs and results are" in done.message
 
 
 # --- what is sent ---------------------------------------------------------------------------------------------------
@@ -204,7 +178,7 @@ def test_dry_run_needs_neither_boto3_nor_credentials(batch: Path, call: Runner, 
         assert done.code == 6 and "pip install 'dfmp2[aws]'" in done.message
     written = {path.name: json.loads(path.read_text()) for path in (batch / "sent").glob("*.json")}
     assert set(written) == {"job-definition.json", "array.json"}
-    inputs = next((batch / "sent").glob("*.tar"))
+    inputs = next((batch / "sent").glob("*.zip"))
     assert f"{PLACE}/inputs/{inputs.name}" in written["array.json"]["containerOverrides"]["command"]
     assert written["array.json"]["jobDefinition"] == written["job-definition.json"]["jobDefinitionName"]
     found = succeed(call(*arguments, "--json")).json
@@ -218,7 +192,7 @@ def test_dry_run_needs_neither_boto3_nor_credentials(batch: Path, call: Runner, 
 
 
 def test_submission(aws: Cloud, batch: Path, call: Runner) -> None:
-    """An array job with the roles, the attempts and the limit that were asked for; its definition is used again."""
+    """An array job with the roles, the attempts and the limit that were asked for; inputs are sent once."""
     arguments = (*BASE, *S3, "3", "--time", "2h", "--job-role", ROLE, "--execution-role", ROLE, "--submit")
     done = succeed(call(*arguments, "--json")).json
     job = aws.batch.describe_jobs(jobs=[done["submitted"]["array"]])["jobs"][0]
@@ -234,7 +208,6 @@ def test_submission(aws: Cloud, batch: Path, call: Runner) -> None:
     inputs = aws.names()
     assert len(inputs) == 1
     assert "results: aws s3 sync" in succeed(call(*arguments)).out and aws.names() == inputs
-    assert len(aws.batch.describe_job_definitions()["jobDefinitions"]) == 1
     aws.batch.update_job_queue(jobQueue="queue", state="DISABLED")
     done = call(*arguments)
     assert done.code == 3 and "DISABLED" in done.message
@@ -248,7 +221,6 @@ def test_warm_up_comes_before_the_array(aws: Cloud, batch: Path, call: Runner) -
     first, second = (sent[name]["containerOverrides"] for name in ("warm-up", "array"))
     assert first["command"][-1] == "--warm-up" and "arrayProperties" not in sent["warm-up"]
     for one in (first, second):
-        assert one["command"][4:6] == ["--programs", f"{PLACE}/programs"]
         assert variables(one["environment"])["NEURON_COMPILE_CACHE_URL"] == f"{PLACE}/programs/xla"
     done = succeed(call(*BASE, *S3, "2", "--submit", "--json")).json["submitted"]
     jobs = aws.batch.describe_jobs(jobs=[done["array"]])["jobs"]
@@ -283,8 +255,8 @@ def test_inputs_mean_the_same_elsewhere(aws: Cloud, batch: Path) -> None:
     here = read_manifest(batch / "batch.toml")
     sent = pack(here)
     assert pack(here) == sent
-    Store(aws.s3, PLACE).put("inputs/x.tar", sent)
-    with unpacked(f"{PLACE}/inputs/x.tar", None, 60.0) as (there, _):
+    aws.s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}/inputs/x.zip", Body=sent)
+    with unpacked(f"{PLACE}/inputs/x.zip", 60.0) as (there, _):
         assert [item.name for item in there.items] == [item.name for item in here.items]
         assert [read_input(item).fingerprint for item in there.items] == [
             read_input(item).fingerprint for item in here.items
@@ -294,27 +266,21 @@ def test_inputs_mean_the_same_elsewhere(aws: Cloud, batch: Path) -> None:
     assert pack(read_manifest(batch / "batch.toml")) != sent
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.REGTYPE, tarfile.CHRTYPE])
-def test_hostile_inputs(aws: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: bytes) -> None:
-    """Links, devices and names that lead out are refused, and nothing is written there."""
-    entry, stream = tarfile.TarInfo(MANIFEST if kind != tarfile.REGTYPE else "../outside"), io.BytesIO()
-    entry.type, entry.linkname = kind, "/etc/passwd"
-    with tarfile.open(fileobj=stream, mode="w") as archive:
-        archive.addfile(entry, io.BytesIO())
-    Store(aws.s3, PLACE).put("inputs/bad.tar", stream.getvalue())
+@pytest.mark.parametrize(("name", "said"), [("../outside", "dfmp2-batch.toml"), ("", "no archive of inputs")])
+def test_hostile_inputs(aws: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str) -> None:
+    """What is no archive is refused, and nothing is written outside of the folder that goes with the container."""
+    stream = io.BytesIO()
+    if name:
+        with zipfile.ZipFile(stream, "w") as archive:
+            archive.writestr(name, b"hostile")
+    aws.s3.put_object(Bucket=BUCKET, Key=f"{PREFIX}/inputs/bad.zip", Body=stream.getvalue())
     monkeypatch.setenv("DFMP2_SCRATCH", str(tmp_path))
-    with pytest.raises(InputError, match="no archive of inputs"), unpacked(f"{PLACE}/inputs/bad.tar", None, 60.0):
+    with pytest.raises(InputError, match=said), unpacked(f"{PLACE}/inputs/bad.zip", 60.0):
         pass
     assert not list(tmp_path.iterdir())
 
 
-def copies(aws: Cloud, folder: Path, programs: bool = False) -> S3Copies:
-    """Copies of a folder with results and compiled programs."""
-    kept = Store(aws.s3, f"{PLACE}/programs") if programs else None
-    return S3Copies(Store(aws.s3, f"{PLACE}/results"), folder, kept, 60.0)
-
-
-def test_programs_are_shared(aws: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_are_shared(aws: Cloud, tmp_path: Path) -> None:
     """Whole entries only, records last; a second host gets what the first has compiled."""
     entry = tmp_path / "here" / ("0123456789abcdef" * 2)
     entry.mkdir(parents=True)
@@ -324,20 +290,21 @@ def test_programs_are_shared(aws: Cloud, tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "here" / "xla" / "other").write_text("not ours")
     sent: list[str] = []
     aws.s3.meta.events.register("provide-client-params.s3.PutObject", lambda params, **_: sent.append(params["Key"]))
-    monkeypatch.setenv("DFMP2_NEFF_CACHE", str(tmp_path / "here"))
-    copies(aws, tmp_path, programs=True).save(now=True)
+    place = aws.s3, f"{PLACE}/programs"
+    Copies(*place, tmp_path / "here", PROGRAM, 60.0).save(now=True)
     assert aws.names() == {f"programs/{entry.name}/nki_0.7.0.{kind}" for kind in ("neff", "json")}
     assert [Path(key).suffix for key in sent] == [".neff", ".json"]
-    monkeypatch.setenv("DFMP2_NEFF_CACHE", str(tmp_path / "there"))
-    copies(aws, tmp_path, programs=True).save(now=True)
+    there = Copies(*place, tmp_path / "there", PROGRAM, 60.0)
+    there.fetch(there.names())
+    there.save(now=True)
     assert (tmp_path / "there" / entry.name / "nki_0.7.0.neff").read_text() == "nki_0.7.0.neff"
     assert len(sent) == 2
 
 
 def test_a_checkpoint_stays_until_its_result_is_copied(aws: Cloud, tmp_path: Path, monkeypatch) -> None:
     """The result appears and the checkpoint goes while files are looked at: the result is copied first all the same."""
-    own = copies(aws, tmp_path)
-    own.fetch(["row"])
+    own = Copies(aws.s3, f"{PLACE}/results", tmp_path, RESULT, 60.0)
+    assert own.fetch_items(["row"]) == 0
     (tmp_path / "row.h5.checkpoint").write_text("half")
     own.save(now=False)
     assert aws.names() == set()  # not due
@@ -346,16 +313,16 @@ def test_a_checkpoint_stays_until_its_result_is_copied(aws: Cloud, tmp_path: Pat
     seen: list[set[str]] = []
     aws.s3.meta.events.register("provide-client-params.s3.DeleteObject", lambda **_: seen.append(aws.names()))
 
-    def late(path: Path) -> tuple[int, int]:
-        if path.name == "row.h5.checkpoint":  # between two looks
+    def late(copies: Copies) -> list[str]:
+        if looks.append(copies) or len(looks) == 2:
             (tmp_path / "row.h5").write_text("whole")
-            path.unlink()
-        return real(path)
+            (tmp_path / "row.h5.checkpoint").unlink()
+        return real(copies)
 
-    from dfmp2.execution import aws as module
-
-    real = module.stamp
-    monkeypatch.setattr(module, "stamp", late)
+    looks, real = [], Copies._files
+    monkeypatch.setattr(Copies, "_files", late)
+    own.save(now=True)
+    assert aws.names() == {CHECKPOINT, "results/row.h5"}
     own.save(now=True)
     assert seen == [{CHECKPOINT, "results/row.h5"}] and aws.names() == {"results/row.h5"}
 

@@ -7,17 +7,16 @@ import multiprocessing
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from dfmp2.errors import Dfmp2Error
-from dfmp2.execution.pool import Died, Slot
+from dfmp2.execution.pool import Call, Died, Share, Slot
 from tests import broken_worker
 from tests.conftest import COMMAND, MOLECULES, Runner, succeed
 from tests.control_group import killed, limited_memory
-from tests.test_batch import chain, results, wait_for
+from tests.test_batch import HEAD, chain, items, results, wait_for
 
 MB = 10**6
 
@@ -62,21 +61,21 @@ def test_a_slot_sets_up_its_process_and_replaces_a_dead_one(
     for name in ("numpy", "random", "ctypes", "pickle", "runpy", "socket"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('planted')")
     monkeypatch.chdir(tmp_path)
-    slot = Slot(3, 10**9, {"CUDA_VISIBLE_DEVICES": "5"})
+    slot = Slot(Share(3, 10**9), {"CUDA_VISIBLE_DEVICES": "5"})
     try:
         for _ in range(2):
-            slot.submit(broken_worker.surroundings)
+            slot.submit(Call(broken_worker.surroundings, ()))
             found = slot.result()
             pid = found.pop("pid")
             assert found == {"early": [], "main": True, "threads": "3", "device": "5", "numpy": True}
-            slot.submit(time.sleep, 60)
+            slot.submit(Call(broken_worker.wait, ()))
             os.kill(pid, signal.SIGKILL)
             with pytest.raises(Died, match="SIGKILL"):
                 slot.result()
-        slot.submit(broken_worker.surroundings)
+        slot.submit(Call(broken_worker.surroundings, ()))
         os.kill(slot.result()["pid"], signal.SIGKILL)  # while it has nothing to do, so the next task is not to blame
         wait_for(lambda: not multiprocessing.active_children())
-        slot.submit(broken_worker.surroundings)
+        slot.submit(Call(broken_worker.surroundings, ()))
         assert slot.result()["pid"] != pid
     finally:
         slot.close()
@@ -86,13 +85,13 @@ def test_a_slot_sets_up_its_process_and_replaces_a_dead_one(
 def test_a_worker_that_cannot_start_blames_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time the task is left to be given again; the third time says why."""
     monkeypatch.setattr("dfmp2.execution.pool.begin", broken_worker.end_at_once)
-    slot = Slot(1, 10**9, {})
+    slot = Slot(Share(1, 10**9), {})
     for _ in range(2):
-        slot.submit(broken_worker.surroundings)
+        slot.submit(Call(broken_worker.surroundings, ()))
         with pytest.raises(Died) as death:
             slot.result()
         assert death.value.terminated
-    slot.submit(broken_worker.surroundings)
+    slot.submit(Call(broken_worker.surroundings, ()))
     with pytest.raises(Dfmp2Error, match=r"^a worker cannot start: its worker process failed \(exit code 3\)"):
         slot.result()
 
@@ -118,52 +117,18 @@ def test_each_fault_fails_its_item_alone(planted: None, call: Runner, folder: Pa
     assert not list((folder / "out").glob(".*"))
 
 
-@pytest.fixture
-def six(folder: Path, planted: None) -> list[str]:
-    """Six molecules, of which `bad` comes first."""
+def test_a_broken_device_ends_the_run(planted: None, call: Runner, folder: Path, monkeypatch) -> None:
+    """Its next item would fail as well, or be wrong: the rest is left for another host."""
     (folder / "bad.xyz").write_text(chain(2))
     names = [f"w{number}" for number in range(5)]
     for number, name in enumerate(names):
         (folder / f"{name}.xyz").write_text(MOLECULES["h2o"].replace("0.7572", f"{0.75 + 0.01 * number}"))
-    return [f"{name}.xyz" for name in (*names, "bad")]
-
-
-def used(folder: Path) -> list[tuple[str, str]]:
-    """(device, molecule) in the order of the calculations."""
-    lines = (folder / "used.txt").read_text().splitlines()
-    return [(device, name) for device, name in (line.split() for line in lines)]
-
-
-@pytest.mark.parametrize("chained", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_a_broken_device_gets_no_more_items(
-    six: list[str], call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch, chained: bool
-) -> None:
-    """Those that it should have computed after `bad`, of the same series, go to the other device."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
-    if chained:
-        (folder / "bad.xyz").write_text(MOLECULES["h2o"])
-        six = [six[-1], *six[:-1], "--scf-chain"]
-    done = call("batch", "run", *six, "--basis", "sto-3g", "--threads", "1", "--output", "out", "--workers", "2")
-    assert done.code == 9 and "1 of 6 items failed" in done.message
-    assert "5 of 6 items complete" in done.out
-    log = used(folder)
-    broken = next(device for device, name in log if name == "bad")
-    assert [name for device, name in log if device == broken][-1] == "bad"
-    assert f"CUDA_VISIBLE_DEVICES={broken} reported a hardware fault: it gets no more items" in done.err
-    error = json.loads((folder / "out" / "bad.error.json").read_text())
-    assert error["code"] == 7 and "take this host out of use" in error["message"]
-
-
-def test_without_another_device_the_rest_is_left_for_another_host(
-    six: list[str], call: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    command = ("batch", "run", *six, "--basis", "sto-3g", "--threads", "1", "--output", "out", "--workers", "2")
-    done = call(*command)
-    assert done.code == 7 and f"CUDA_VISIBLE_DEVICES=0 of host {os.uname().nodename} reported a" in done.message
-    assert "take this host out of use; the same command on another one goes on" in done.message
-    value = succeed(call("batch", "status", "out", "--json")).json
+    (folder / "m.toml").write_text(HEAD + items("bad", *names))
+    done = call("batch", "run", "m.toml", "--workers", "2")
+    assert done.code == 7 and "not complete: kernel k on host x: NRT_EXEC_HW_ERR_NC_UE(1202)" in done.message
+    assert "take this host out of use; the same command on another host goes on" in done.message
+    value = succeed(call("batch", "status", "m.toml", "--json")).json
     assert value["failed"] == 1 and value["pending"] >= 3 and value["running"] == 0
     monkeypatch.undo()
     monkeypatch.chdir(folder)
-    assert "6 of 6 items complete" in succeed(call(*command)).out
+    assert "6 of 6 items complete" in succeed(call("batch", "run", "m.toml")).out

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis.strategies import lists, sampled_from, tuples
 
 from dfmp2.errors import InputError
+from dfmp2.execution.items import fingerprint, read_input
 from dfmp2.execution.manifest import make_batch, read_manifest, slug
-from dfmp2.execution.state import fingerprint, read_input
-from tests.conftest import listing, succeed
+from tests.conftest import listing
 
 HEAD = 'basis = "sto-3g"\noutput = "out"\n'
 ITEM = '[[item]]\nmolecule = "h2o.xyz"\n'
@@ -176,8 +176,3 @@ def test_any_manifest_is_read_or_refused(tmp_path_factory, lines):
         return
     assert all(item.path.is_relative_to(folder.resolve()) for item in batch.items)
     assert batch.output.is_relative_to(folder.resolve())
-
-
-def test_help_and_the_table_of_commands(call):
-    assert "collect" in succeed(call("batch", "--help")).out
-    assert "batch" in succeed(call("--help")).out

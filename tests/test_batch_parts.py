@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-import signal
 
 import pytest
 
 from dfmp2.errors import InputError
+from dfmp2.execution.items import read_inputs
 from dfmp2.execution.manifest import make_batch
-from dfmp2.execution.pool import process_death
 from dfmp2.execution.shards import Work, arrange, read_shard, shard_of_job, shards, works
-from dfmp2.execution.state import read_inputs
 from dfmp2.host.devices import pinning
 from tests.conftest import MOLECULES
 
@@ -95,7 +93,7 @@ def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
             (tmp_path / f"{file}.xyz").write_text("\n".join([*MOLECULES[name].splitlines()[:2], *atoms]) + "\n")
         options = {"basis": "sto-3g", "frozen_core": str(sizes["frozen_core"]), "backend": "nki"}
         batch = make_batch(["given.xyz", "turned.xyz"], options, tmp_path / "out", tmp_path)
-        given, turned = works(batch, read_inputs(batch))
+        given, turned = works(read_inputs(batch))
         found = given.load
         assert found is not None and found is turned.load and given.series != turned.series
         assert (found.nao, found.naux_scf, found.naux) == (sizes["nao"], sizes["naux_scf"], sizes["naux"])
@@ -103,16 +101,4 @@ def test_sizes_are_those_of_the_molecule(tmp_path, water, radical, monkeypatch):
         assert [s.nocc for s in found.spins] == sizes["nocc"][:spins]
         assert [s.nvir for s in found.spins] == sizes["nvir"][:spins]
     refused = make_batch(["given.xyz"], {"basis": "no-such-basis"}, tmp_path / "out", tmp_path)
-    assert [(work.cost, work.load) for work in works(refused, read_inputs(refused))] == [(0.0, None)]
-
-
-def test_a_killed_worker_says_what_would_fit():
-    dead = process_death(-signal.SIGKILL, 10**9, "")
-    text = dead.message((5 * 10**8, 2 * 10**9))
-    assert "out-of-memory killer" in text and "2.00 GB per worker would fit (500.00 MB with large" in text
-    assert dead.exit_code == 7 and "fewer --workers or more --memory" in text
-    assert "less free than it seemed" in dead.message((10**8, 2 * 10**8))
-    crash = process_death(-signal.SIGSEGV, 10**9, "Fatal Python error")
-    assert crash.exit_code == 1 and "crashed (SIGSEGV)" in crash.message(None)
-    failed = process_death(1, 10**9, "Traceback ...\nValueError: what?\n\n")
-    assert failed.exit_code == 1 and "exit code 1): ValueError: what?" in failed.message(None)
+    assert [(work.cost, work.load) for work in works(read_inputs(refused))] == [(0.0, None)]

@@ -21,7 +21,7 @@ import dfmp2
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import ResourceError, ResultFileError
 from dfmp2.execution import pairs
-from dfmp2.execution.pool import Died, Slot
+from dfmp2.execution.pool import Call, Died, Pool, Share, Slot
 from dfmp2.mp2.calculation import NOTHING
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import RUN, VARIABLE, FileCheckpoint, decode, encode
@@ -70,36 +70,28 @@ def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class HereSlot:
     """A slot as of `dfmp2.execution.pool`; what it is given is pickled, and dies where `fates` says so."""
 
-    threads, memory = 1, 4 * 10**9
+    share, ready = Share(1, 4 * 10**9), True
     future: Any = None
-    task: Any = None
+    call: Any = None
 
     def __init__(self, fates: Iterator[bool]) -> None:
         self.fates = fates
 
-    def submit(self, function: Callable[..., Any], *given: Any, task: Any = None) -> None:
-        self.task, self.future = task, (function, pickle.dumps(given))
+    def submit(self, call: Call) -> None:
+        self.call, self.future = call, pickle.dumps(call)
 
     def result(self) -> Any:
-        (function, given), self.future = self.future, None
+        call, self.future = pickle.loads(self.future), None
         if next(self.fates, False):
-            raise Died("died", 7, self.memory)
-        return pickle.loads(pickle.dumps(function(*pickle.loads(given))))
+            raise Died("died", 7, self.share)
+        return pickle.loads(pickle.dumps(call.function(*call.given, self.share)))
 
 
-class HerePool:
+class HerePool(Pool):
     """Slots that end in the reverse of the order in which they began."""
 
     def __init__(self, count: int, fates: Iterator[bool] = iter(())) -> None:  # noqa: B008 - empty
         self.slots = [HereSlot(fates) for _ in range(count)]
-
-    @property
-    def free(self) -> list[HereSlot]:
-        return [slot for slot in self.slots if slot.future is None]
-
-    @property
-    def busy(self) -> list[HereSlot]:
-        return [slot for slot in self.slots if slot.future is not None]
 
     def finished(self) -> list[HereSlot]:
         return self.busy[::-1]
@@ -164,9 +156,9 @@ def test_processes_that_are_killed_and_stopped(
     assert done.code == 75 and "x.h5.checkpoint holds what was done" in done.message
     submit, killed = Slot.submit, []
 
-    def submit_and_kill(slot: Any, function: Any, *given: Any, **more: Any) -> None:
-        submit(slot, function, *given, **more)
-        if function is pairs.compute_tiles and not killed:
+    def submit_and_kill(slot: Slot, call: Call) -> None:
+        submit(slot, call)
+        if call.function is pairs.compute_tiles and not killed:
             killed.append(slot._process.pid)
             os.kill(slot._process.pid, signal.SIGKILL)
 
@@ -333,7 +325,7 @@ def test_what_a_worker_refuses(prepared: Path) -> None:
         (B, (*identity, ("PySCF", "99")), r"PySCF \([0-9.]+ there, 99 here\)"),
     ):
         with pytest.raises(ResultFileError, match=f"a worker finds another calculation in {path}: .*{said}"):
-            pairs.compute_tiles(pairs.Job(path, options, known), [])
+            pairs.compute_tiles(pairs.Job(path, options, known), [], Share(1, 10**9))
 
 
 def test_neither_run_nor_energy_loads_what_shares_the_work(folder: Path) -> None:

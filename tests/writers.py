@@ -178,14 +178,18 @@ def _collected(folder: Path) -> None:
 
 
 def _error_file(folder: Path) -> None:
-    from dfmp2.execution.state import write_failure
+    from dfmp2.errors import ResourceError
+    from dfmp2.execution.items import failed
+    from dfmp2.execution.manifest import make_batch
 
-    write_failure(folder / "a.error.json", 3, "wrong", "trace")
+    row = failed(make_batch(["a.xyz"], {"basis": "sto-3g"}, folder).items[0], 3, "wrong", "trace")
+    if row.notes:
+        raise ResourceError(row.notes[0])
 
 
 def _ledger(folder: Path) -> None:
+    from dfmp2.execution.items import Row, write_index
     from dfmp2.execution.manifest import make_batch
-    from dfmp2.execution.state import Row, write_index
 
     write_index(make_batch(["h2.xyz"], {"basis": "sto-3g"}, folder), [Row("h2", "h2.xyz", "pending")])
 

@@ -7,7 +7,6 @@ import functools
 import math
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,9 +27,9 @@ from dfmp2.options import Options
 
 if TYPE_CHECKING:
     from dfmp2.execution.batch import BatchRun
+    from dfmp2.execution.items import Row
     from dfmp2.execution.manifest import Batch
     from dfmp2.execution.pool import Pool
-    from dfmp2.execution.state import Row
 
 OF_THE_MACHINE = ("memory", "threads", "scratch")  # may be given beside a manifest
 STOPPED_TWICE = 130
@@ -65,20 +64,15 @@ def _folders(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_a_batch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command MANIFEST, --output and --root, which it gets as one `batch`: also that recorded in a folder."""
+    """Give a command MANIFEST, --output and --root, which it gets as one `batch`."""
 
     @functools.wraps(function)
     def found(manifest: str, root: str | None, output: str | None, **given: Any) -> Any:
         from dfmp2.execution.manifest import read_manifest
-        from dfmp2.execution.state import read_recorded
 
-        if not Path(manifest).is_dir():
-            return function(batch=read_manifest(manifest, root=root, output=output), **given)
-        if root is not None or output is not None:
-            raise InputError(f"--root and --output belong to a manifest, and {manifest} is a folder: leave them out")
-        return function(batch=read_recorded(Path(manifest)), **given)
+        return function(batch=read_manifest(manifest, root=root, output=output), **given)
 
-    return _folders(click.argument("manifest", metavar="MANIFEST.toml | OUTPUT")(found))
+    return _folders(click.argument("manifest", metavar="MANIFEST.toml")(found))
 
 
 # --- run --------------------------------------------------------------------------------------------------------------
@@ -96,7 +90,6 @@ def _of_a_batch(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--log", metavar="FILE", help="Append progress to a file.")
 @click.option("--check", is_flag=True, help="Also run PySCF's own DF-MP2; an item that differs fails.")
 @click.option("--copy-every", type=click.FloatRange(1, 3600), default=60.0, hidden=True)
-@click.option("--programs", hidden=True)
 @click.option("--warm-up", is_flag=True, hidden=True)
 @calculation_options
 @click.pass_context
@@ -114,16 +107,15 @@ def run(
     quiet: bool,
     log: str | None,
     copy_every: float,
-    programs: str | None,
     warm_up: bool,
     **options: Any,
 ) -> int:
     """Compute every item of MANIFEST.toml, or every FILE.xyz with the same options, that is not complete.
 
-    Results are OUTPUT/NAME.h5, errors OUTPUT/NAME.error.json, the overview OUTPUT/batch.json and batch.csv. --threads
+    Results are OUTPUT/NAME.h5, errors OUTPUT/NAME.error.json. --threads
     are those of each worker, --memory is shared by all of them (on --engine: of each). Ctrl-C or SIGTERM stops within
     10 s; the same command goes on. Exit code 0 when all is complete, 9 when items failed, 75 when it was stopped, 7
-    when a device failed and none is left, or --engine does not answer.
+    when a device failed, or --engine does not answer.
     """
     said = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     given = {name: value for name, value in options.items() if ctx.get_parameter_source(name) in said}
@@ -140,7 +132,7 @@ def run(
         if sources[0].startswith("s3://"):  # in a container of AWS Batch: its job is that of `batch submit --aws-batch`
             from dfmp2.execution.aws import unpacked
 
-            batch, copies = stack.enter_context(unpacked(sources[0], programs, copy_every))
+            batch, copies = stack.enter_context(unpacked(sources[0], copy_every))
         else:
             batch = load(sources, given, output, root)
         if warm_up:
@@ -148,7 +140,7 @@ def run(
 
             return compile_programs(batch, copies, display.stop_asked)
         from dfmp2.execution.batch import BatchRun
-        from dfmp2.execution.state import status as status_of
+        from dfmp2.execution.items import status as status_of
         from dfmp2.output.table import to_json
 
         pool, who = _workers(batch, engine, workers, given)
@@ -162,7 +154,7 @@ def run(
         done.compute(pool, workers)
         console.close()
         if as_json:
-            click.echo(to_json(status_of(done.rows)), nl=False)
+            click.echo(to_json(status_of(list(done.rows.values()))), nl=False)
         else:
             _report(batch, done, display.stop_asked(), quiet=quiet)
         return _conclude(batch, done, display.stop_asked())
@@ -208,8 +200,7 @@ class Display:
         if more and left is not None and now - self._last < LINE_EVERY:
             return
         self._last = now
-        energy = row.numbers.get("mp2_total_energy")
-        result = row.status if energy is None else f"E(MP2) = {energy:.10f} Eh"
+        result = row.status if row.energy is None else f"E(MP2) = {row.energy:.10f} Eh"
         remaining = "" if left is None else f"; {duration(left)} left"
         self._console.note(f"{place}: {result}, {row.seconds or 0.0:.1f} s{remaining}")
 
@@ -249,13 +240,16 @@ def _workers(batch: Batch, engine: str | None, workers: int, given: Mapping[str,
     threads, memory = own.threads or common.threads, own.memory or common.memory
     if engine is not None:
         from dfmp2.execution.dask import DaskPool
+        from dfmp2.execution.pool import Share
 
-        return DaskPool(engine, batch.output, threads or 0, memory or 0), f"the Dask cluster of {engine}"
+        return DaskPool(engine, batch.output, Share(threads or 0, memory or 0)), f"the Dask cluster of {engine}"
     from dfmp2.execution.manifest import COMPILED
     from dfmp2.execution.pool import local_pool
 
     pool = local_pool(batch.asks_for(*COMPILED, "cuda", "auto") or "cpu", workers, threads, memory)
-    return pool, f"{_count(workers, 'worker')} x {_count(pool.threads, 'thread')}, {pool.memory / 1e9:.1f} GB each"
+    each = f"{_count(pool.share.threads, 'thread')}, {pool.share.memory / 1e9:.1f} GB each"
+    each = f"{_count(pool.share.threads, 'thread')}, {pool.share.memory / 1e9:.1f} GB each"
+    return pool, f"{_count(workers, 'worker')} x {each}"
 
 
 def _report(batch: Batch, done: BatchRun, stopped: int, *, quiet: bool) -> None:
@@ -263,8 +257,8 @@ def _report(batch: Batch, done: BatchRun, stopped: int, *, quiet: bool) -> None:
     for row in () if quiet else failed[:MOST_SHOWN]:
         click.echo(printable(f"failed ({row.exit_code}) {row.name}: {(row.error or '')[:200]}"))
     if len(failed) > MOST_SHOWN and not quiet:
-        click.echo(f"... and {len(failed) - MOST_SHOWN} more; see {printable(str(batch.output / 'batch.csv'))}")
-    parts = [f"{len(done.own('complete'))} of {len(done.mine)} items complete ({done.found} of them before)"]
+        click.echo(f"... and {len(failed) - MOST_SHOWN} more: see dfmp2 batch status")
+    parts = [f"{len(done.own('complete'))} of {len(done.rows)} items complete ({done.found} of them before)"]
     parts += [f"{len(done.own(state))} {state}" for state in ("failed", "running", "pending") if done.own(state)]
     state = f"{'stopped' if stopped else 'finished'}: {', '.join(parts)}"
     click.echo(f"dfmp2 batch {state} -> {printable(str(batch.output))}")
@@ -277,11 +271,8 @@ def _conclude(batch: Batch, done: BatchRun, stopped: int) -> int:
     if stopped > 1:
         click.echo(f"dfmp2: stopped at once: {missing}; {again}", err=True)
         return STOPPED_TWICE
-    if done.barred and left and not stopped:
-        raise DeviceFault(
-            f"{missing}: {', '.join(done.barred)} of host {socket.gethostname()} reported a hardware fault, and no "
-            "other device was left: take this host out of use; the same command on another one goes on"
-        )
+    if done.fault and left and not stopped:
+        raise DeviceFault(f"{missing}: {done.fault}; the same command on another host goes on")
     if (stopped and running) or left:
         raise Interrupted(f"stopped: {missing}; {again}")
     if running:
@@ -289,7 +280,7 @@ def _conclude(batch: Batch, done: BatchRun, stopped: int) -> int:
         raise Interrupted(f"{missing}: {first.name}: {first.remark}; {again} when that has ended")
     if failed:
         raise SomeFailed(
-            f"{failed} of {len(done.mine)} items failed: see NAME.error.json in {batch.output}; the same command "
+            f"{failed} of {len(done.rows)} items failed: see NAME.error.json in {batch.output}; the same command "
             f"tries them again"
         )
     return os.EX_OK
@@ -314,11 +305,12 @@ def _count(number: int, what: str) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(batch: Batch, as_json: bool) -> None:
     """Say which items are complete, failed, pending or running, at any time, also while the batch runs."""
-    from dfmp2.execution import state
+    from dfmp2.execution.items import STATES, look, read_inputs
+    from dfmp2.execution.items import status as status_of
     from dfmp2.output.table import to_json
 
-    rows = state.look(batch, state.read_inputs(batch))
-    found = state.status(rows)
+    rows = look(batch, read_inputs(batch))
+    found = status_of(rows)
     if as_json:
         click.echo(to_json(found), nl=False)
         return
@@ -326,9 +318,9 @@ def status(batch: Batch, as_json: bool) -> None:
         code = f" ({row.exit_code})" if row.exit_code else ""
         more = row.error or row.remark
         if row.status == "complete":
-            more = f"E(MP2) = {row.numbers['mp2_total_energy']:.10f} Eh, {row.seconds or 0.0:.1f} s"
+            more = f"E(MP2) = {row.energy:.10f} Eh, {row.seconds or 0.0:.1f} s"
         click.echo(printable(f"{row.status + code:12s} {row.name:24s} {more[:200]}").rstrip())
-    click.echo(", ".join(f"{found[name]} {name}" for name in state.STATES) + f"; {len(rows)} in all")
+    click.echo(", ".join(f"{found[name]} {name}" for name in STATES) + f"; {len(rows)} in all")
 
 
 @command.command("plan", short_help="Predict the time of every item and of every shard.")
@@ -372,7 +364,7 @@ def collect(batch: Batch, table: str, overwrite: bool, allow_mixed: bool) -> Non
     Results of different methods (basis, fitting sets, frozen core, precision, ...) are refused unless --allow-mixed is
     given, because their energies cannot be compared.
     """
-    from dfmp2.execution.state import collect_results
+    from dfmp2.execution.items import collect_results
     from dfmp2.host.files import require_writable
     from dfmp2.output.table import write_rows
 

@@ -84,12 +84,9 @@ OPTIONS = (
     click.option("--queue", metavar="NAME", help="AWS: job queue."),
     click.option("--image", metavar="URI", help="AWS: container image, made by scripts/container."),
     click.option("--s3", metavar="s3://BUCKET/PREFIX", help="AWS: inputs, results and checkpoints in S3."),
-    click.option("--mount", multiple=True, metavar="HOST[:CONTAINER]", help="AWS: folder of the hosts; repeat it."),
-    click.option("--efs", multiple=True, metavar="ID:CONTAINER", help="AWS: EFS file system; repeat it."),
     click.option(
         "--instance", type=click.Choice(INSTANCES), help="AWS: of a task.  [default: trn1.2xlarge for nki, nki-xla]"
     ),
-    click.option("--programs", metavar="PLACE", help="AWS: compiled kernels, s3://... or a mounted folder."),
     click.option("--job-role", metavar="ARN", help="AWS: role of the containers; needs the bucket of --s3."),
     click.option("--execution-role", metavar="ARN", help="AWS: role that starts the containers."),
     _number("--attempts", click.IntRange(1, 10), 10, "AWS: runs of a task, if it is stopped."),
@@ -207,7 +204,7 @@ def _aws(batch: Batch | None, given: Mapping[str, Any]) -> Shown:
         contents |= {Path(Path(place).name): content for place, content in inputs.items()}
         _write({Path(given["write"]) / name: content for name, content in contents.items()})
     jobs = aws.submit(requests, inputs, given["region"], given["profile"]) if given["submit_now"] else {}
-    results = f"results: aws s3 sync {given['s3']}/results FOLDER" if given["s3"] else f"results: {batch.output}"
+    results = f"results: aws s3 sync {given['s3']}/results FOLDER"
     return Shown(texts, jobs, results, {"submitted": jobs or None, "requests": requests})
 
 

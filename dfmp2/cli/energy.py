@@ -240,13 +240,14 @@ def _by_workers(
     pool: Pool
     if engine is not None:
         from dfmp2.execution.dask import DaskPool
+        from dfmp2.execution.pool import Share
 
         share, count = chosen, workers or MOST_WORKERS
-        pool = DaskPool(engine, folder, chosen.threads or 0, chosen.memory or 0)
+        pool = DaskPool(engine, folder, Share(chosen.threads or 0, chosen.memory or 0))
     else:
         count = workers or 1
         pool = local_pool(chosen.backend, count, chosen.threads, chosen.memory, others=1)  # this process adds
-        share = replace(chosen, threads=pool.threads, memory=pool.memory)
+        share = replace(chosen, threads=pool.share.threads, memory=pool.share.memory)
     try:
         with pool:
             pool.grow(count)

@@ -105,7 +105,7 @@ GROUPS = {  # heading of --help: options always there, there where 45 lines suff
     "AWS Batch": (
         "queue image s3",
         "instance",
-        "mount efs programs job-role execution-role attempts warm-up copy-every region profile",
+        "job-role execution-role attempts warm-up copy-every region profile",
     ),
     "Output": ("output overwrite resume json help", "quiet", "log help-all root"),
 }

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dfmp2.backends.registry import accelerator
 from dfmp2.errors import Dfmp2Error, InputError, Interrupted, ResourceError
-from dfmp2.execution.manifest import COMPILED, Batch
-from dfmp2.execution.pool import Died, Pool, local_pool
-from dfmp2.execution.shards import Work, arrange, memory_needed, shards, works
-from dfmp2.execution.state import (
+from dfmp2.execution.items import (
     INDEX,
-    Input,
+    STATUS_KEYS,
     Row,
+    compute,
+    failed,
     look,
     look_at,
     read_inputs,
-    remove_leftovers,
-    table,
     write_index,
 )
-from dfmp2.execution.worker import PREVIOUS, Task, compute_item, failed
+from dfmp2.execution.manifest import COMPILED, Batch
+from dfmp2.execution.pool import Call, Died, Pool, local_pool
+from dfmp2.execution.shards import Work, arrange, memory_needed, shards, works
 from dfmp2.host.files import require_writable
 from dfmp2.host.locks import discard
 from dfmp2.mp2.result import MP2Result
@@ -39,13 +36,11 @@ from dfmp2.planning.plan import trainium_shapes
 from dfmp2.progress import Listener
 
 if TYPE_CHECKING:
-    from dfmp2.execution.aws import S3Copies
+    from dfmp2.execution.aws import Copies
 
 PATIENCE = 8.0  # s that workers have to stop
 GRACE = 15.0  # s that items of other processes are waited for: the workers of a batch that was killed end within that
 INDEX_EVERY = 5.0  # s between two versions of batch.json
-
-Piece = tuple[int | None, list[int]]  # places of items to compute one after the other, and the place of the one before
 
 
 class Observer(Protocol):
@@ -56,61 +51,52 @@ class Observer(Protocol):
     def stop_asked(self) -> int: ...
 
 
+@dataclass(eq=False)
 class BatchRun:
-    """Which slot computes what next, and what became of it.
+    """Which item is computed next, and what became of it.
 
-    Parameters
+    Attributes
     ----------
     shard : (I, N), None for everything
     chained : start the SCF from the orbitals of the item before, of the same atoms
     scratch : folder for what does not fit, None for the default
     command : for the provenance
     copies : of the files of this run's items where its folder does not outlive it, None where it does
-
-    Attributes
-    ----------
-    rows : all items of the batch, whoever computed them
-    mine : places of those that are this run's to compute
+    rows : items of this run by their places in the batch
     found : how many of them were complete before
-    barred : devices that reported a fault of the hardware and were used no more
-
-    Raises
-    ------
-    Interrupted : the user asked to stop before anything was computed
+    fault : why a device must not be used any more, which ends the run; "" where none must
     """
 
-    def __init__(
-        self,
-        batch: Batch,
-        observer: Observer,
-        *,
-        shard: tuple[int, int] | None = None,
-        chained: bool = False,
-        scratch: str | None = None,
-        command: str = "dfmp2 batch run",
-        copies: S3Copies | None = None,
-    ) -> None:
-        self.batch, self._observer, self._copies = batch, observer, copies
-        self._shard, self._chained, self._scratch, self._command = shard, chained, scratch, command
-        self._inputs = read_inputs(batch, observer.stop_asked)
-        self.rows = look(batch, self._inputs)
-        self.mine = list(range(len(self.rows)))  # until the shard is known
-        self.found = sum(row.status == "complete" for row in self.rows)
-        self.barred: list[str] = []
-        self._queue: deque[Piece] = deque()  # what may begin
-        self._elsewhere: dict[int, float] = {}  # items that other processes compute, and since when that is known
-        self._works: list[Work] = []
-        self._todo = self._done = 0
-        self._cost_left = self._cost_done = 0.0
-        self._began = self._written = time.monotonic()
+    batch: Batch
+    observer: Observer
+    shard: tuple[int, int] | None = None
+    chained: bool = False
+    scratch: str | None = None
+    command: str = "dfmp2 batch run"
+    copies: Copies | None = None
+    rows: dict[int, Row] = field(default_factory=dict)
+    found: int = 0
+    fault: str = ""
+    _queue: deque[Call] = field(default_factory=deque)  # what may begin; tags are its place, and those to follow it
+    _elsewhere: dict[int, float] = field(default_factory=dict)  # items of other processes, since when that is known
+    _ended: int = 0
+    _cost_left: float = 0.0
+    _cost_done: float = 0.0
 
     def own(self, status: str) -> list[Row]:
         """Rows of this run in a state."""
-        return [self.rows[place] for place in self.mine if self.rows[place].status == status]
+        return [row for row in self.rows.values() if row.status == status]
 
     def compute(self, pool: Pool, workers: int) -> None:
-        """Compute what is not complete with up to `workers` workers of `pool`; the failure of an item is in its row."""
-        output = self.batch.output
+        """Compute what is not complete with up to `workers` workers of `pool`; the failure of an item is in its row.
+
+        Raises
+        ------
+        Interrupted : copies could not be made
+        ResourceError : the output folder cannot be written
+        """
+        batch, output = self.batch, self.batch.output
+        self._inputs = read_inputs(batch)
         try:
             output.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -118,169 +104,121 @@ class BatchRun:
                 f"cannot make the folder {output}: {error.strerror}: choose another --output"
             ) from error
         require_writable(output / INDEX, overwrite=True, expected_bytes=10**6)
-        remove_leftovers(output)
-        left = sum(row.status != "complete" for row in self.rows)
-        if left or self._copies is not None:
+        cost: list[Work] = []
+        mine: Sequence[int] = range(len(batch.items))
+        if self.shard is not None:
+            cost, (index, count) = works(self._inputs), self.shard
+            mine = [work.place for work in shards(cost, count, chained=self.chained)[index]]
+        if self.copies is not None:
+            count = self.copies.fetch_items([batch.items[place].name for place in mine])
+            self.observer.note(f"items: {len(mine)}, files of earlier attempts: {count}")
+        self.rows = dict(zip(mine, look(batch, [self._inputs[place] for place in mine]), strict=True))
+        left = [place for place in mine if self.rows[place].status != "complete"]
+        self.found = len(mine) - len(left)
+        if left:
             with pool:
-                pool.grow(min(workers, left or 1))
-                self._plan(min(workers, pool.most))  # while the workers load their libraries
+                pool.grow(min(workers, len(left)))
+                self._works = cost or works(self._inputs)  # while the workers load their libraries
+                self._plan(left, len(pool.slots))
                 unfinished = self._work(pool)
-            for place in unfinished:
-                discard(self.batch.result(self.batch.items[place]))
-        elif self._shard is not None:
-            self._plan(workers)
-        mine = set(self.mine)
-        for place, row in enumerate(self.rows):  # what others have done, and what was stopped when it was complete
-            found = self._look(place) if place not in mine or row.status in ("running", "pending") else row
-            if place not in mine or row.status == "running" or found.status == "complete":
-                self.rows[place] = found
-        write_index(self.batch, self.rows)
-        if self._copies is not None:
+            for call in unfinished:
+                discard(call.given[0].item.target)
+        for place, row in self.rows.items():
+            if row.status in ("running", "pending"):  # it was stopped when it was complete, or others have completed it
+                self.rows[place] = look_at(self._inputs[place])
+        write_index(batch, list(self.rows.values()))
+        if self.copies is not None:
             try:
-                self._copies.save(now=True)
+                self.copies.save(now=True)
             except ResourceError as error:
                 raise Interrupted(f"{error}; what did not arrive is computed again by the next attempt") from error
 
-    def _work(self, pool: Pool) -> list[int]:
-        """Until everything is done or the user wants to stop; places of the items that had not stopped by then."""
+    def _plan(self, left: list[int], workers: int) -> None:
+        """Decide in which order items are computed."""
+        for place in left:
+            row = self.rows[place]
+            if row.remark and row.status != "running" and self._inputs[place].fingerprint:
+                self.observer.note(f"{row.name}: {row.remark}: it is computed again")
+        self._cost_left = sum(self._works[place].cost for place in left)
+        for piece in reversed(arrange([self._works[k] for k in self.rows], parts=workers, chained=self.chained)):
+            self._begin(None, [work.place for work in piece])
+        self._began = self._written = time.monotonic()
+
+    def _begin(self, before: int | None, places: list[int]) -> None:
+        """Let the first of these items that is not complete come next; the one `before` it may give orbitals."""
+        while places and self.rows[places[0]].status == "complete":
+            before, *places = places
+        if places:
+            start = None
+            if before is not None and self.rows[before].status == "complete":
+                start = self.batch.items[before].target
+            self._queue.appendleft(Call(compute, (self._inputs[places[0]], start, self.scratch, self.command), places))
+
+    def _work(self, pool: Pool) -> list[Call]:
+        """Until everything is done or the user wants to stop; what had not stopped by then."""
         deadline = None
-        while (pool.busy or self._queue) and (pool.slots or not self.barred):
-            stops = self._observer.stop_asked()
-            if stops and deadline is None:
+        while pool.busy or (self._queue and deadline is None):
+            stops = self.observer.stop_asked()
+            if deadline is None and (stops or self.fault):
                 deadline = time.monotonic() + PATIENCE
                 for slot in pool.busy:
                     slot.terminate()
-            if stops > 1 or (deadline is not None and (not pool.busy or time.monotonic() > deadline)):
+            if stops > 1 or (deadline is not None and time.monotonic() > deadline):
                 break
-            for slot in pool.free if deadline is None else ():
-                self._next(pool, slot)
-            for slot in pool.finished():
-                self._take(slot, stopping=deadline is not None)
+            for call, found in pool.work(self._queue if deadline is None else deque()):
+                self._take(call, found, stopping=deadline is not None)
             self._save_now_and_then()
-        return [slot.task[1][0] for slot in pool.busy]
+        return [slot.call for slot in pool.busy]
 
-    # What comes next
-
-    def _plan(self, workers: int) -> None:
-        """Decide what is this run's, and in which order."""
-        self._works = chosen = works(self.batch, self._inputs)
-        if self._shard is not None:
-            index, count = self._shard
-            chosen = shards(chosen, count, chained=self._chained)[index]
-        self.mine = [work.place for work in chosen]
-        if self._copies is not None:
-            count = self._copies.fetch([self.batch.items[place].name for place in self.mine])
-            self._observer.note(f"items: {len(self.mine)}, files of earlier attempts: {count}")
-            for place in self.mine:
-                self.rows[place] = self._look(place)
-        left = [place for place in self.mine if self.rows[place].status != "complete"]
-        self._todo, self.found = len(left), len(self.mine) - len(left)
-        self._cost_left = sum(self._works[place].cost for place in left)
-        for place in left:
-            row, given = self.rows[place], self._inputs[place]
-            if isinstance(given, InputError):
-                target, text = self.batch.result(self.batch.items[place]), "".join(traceback.format_exception(given))
-                if os.path.lexists(target):  # of a molecule that could still be read
-                    os.replace(target, f"{target}{PREVIOUS}")
-                failure = failed(Row(row.name, row.molecule), target, given.exit_code, str(given), text)
-                self._end((None, [place]), failure)
-            elif row.remark and row.status != "running":
-                self._observer.note(f"{row.name}: {row.remark}: it is computed again")
-        pieces = arrange(chosen, parts=workers, chained=self._chained)
-        self._queue.extend((None, [work.place for work in piece]) for piece in pieces)
-        self._began = time.monotonic()
-
-    def _next(self, pool: Pool, slot: Any) -> None:
-        """Give a free slot the next item."""
-        while self._queue and slot.device not in self.barred:
-            before, (place, *rest) = piece = self._queue.popleft()
-            given = self._inputs[place]
-            if self.rows[place].status != "complete" and isinstance(given, Input):
-                slot.submit(compute_item, self._task(slot, before, place, given), task=piece)
-                return
-            if rest:
-                self._queue.appendleft((place, rest))
-        if slot.device in self.barred:
-            pool.dismiss(slot)
-        else:
-            slot.close()  # it holds no memory, and begins again should there be something to do
-
-    def _task(self, slot: Any, before: int | None, place: int, given: Input) -> Task:
-        start, output = None, self.batch.output.absolute()  # a worker may have another working directory
-        if before is not None and self.rows[before].status == "complete":
-            start = self.batch.result(self.batch.items[before]).absolute()
-        share = {"memory": slot.memory, "threads": slot.threads, "scratch": self._scratch}
-        return Task(self.batch.items[place], given, output, share, start, self._command, slot.token)
-
-    # What became of it
-
-    def _take(self, slot: Any, *, stopping: bool) -> None:
-        """Go on from what a slot has ended; Dfmp2Error where workers cannot start."""
-        piece: Piece = slot.task
-        place = piece[1][0]
-        try:
-            row = slot.result()
-        except Died as death:
-            row = self._after_death(slot, place, death)
-        if row.status == "complete":
-            row = replace(row, output=str(self.batch.result(self.batch.items[place])))
-        if row.status == "running" and place not in self._elsewhere:
-            self._elsewhere[place] = time.monotonic()
-            self._observer.note(f"{row.name}: {row.remark}: left to it")
-        if row.status == "running" and (self._queue or time.monotonic() - self._elsewhere[place] < GRACE):
-            self._queue.append(piece)  # it may have ended when the others are done
+    def _take(self, call: Call, found: Row | Died, *, stopping: bool) -> None:
+        """Go on from what became of an item."""
+        place, *rest = call.tag
+        row = self._after_death(place, found) if isinstance(found, Died) else found
+        if row.status == "running":
+            if place not in self._elsewhere:
+                self._elsewhere[place] = time.monotonic()
+                self.observer.note(f"{row.name}: {row.remark}: left to it")
             self.rows[place] = row
-        elif row.status != "pending":
-            self._end(piece, row)
-        elif not stopping:  # somebody has terminated the worker, not the batch
-            self._queue.appendleft(piece)
-        if row.device_fault and slot.device not in self.barred:  # the next item would fail on it as well, or be wrong
-            self.barred.append(slot.device)
-            self._observer.note(f"{slot.device} reported a hardware fault: it gets no more items, others do the rest")
-
-    def _after_death(self, slot: Any, place: int, death: Died) -> Row:
-        """A worker died: its item fails, unless it was complete or somebody asked the worker to end."""
-        item, load = self.batch.items[place], self._works[place].load
-        discard(self.batch.result(item))
-        row = self._look(place)
-        if row.status == "complete":
-            return row
-        row = Row(item.name, item.molecule)
-        need = None if load is None else memory_needed(load, slot.threads)
-        given = death.exit_code, death.message(need), death.errors
-        return row if death.terminated else failed(row, self.batch.result(item), *given)
-
-    def _end(self, piece: Piece, row: Row) -> None:
-        """The first item of a piece has ended: the next one may begin."""
-        _, (place, *rest) = piece
+            if self._queue or time.monotonic() - self._elsewhere[place] < GRACE:
+                self._queue.append(call)  # it may have ended when the others are done
+                return
+        elif row.status == "pending":
+            if not stopping:  # somebody has terminated the worker, not the batch
+                self._queue.appendleft(call)
+            return
         for text in row.notes:
-            self._observer.note(f"{row.name}: {text}")
+            self.observer.note(f"{row.name}: {text}")
+        if row.device_fault:  # the next item would fail on it as well, or be wrong
+            self.fault = str(row.error)
         self.rows[place] = row
-        self._done += 1
+        self._ended += 1
         self._cost_done += self._works[place].cost
         self._cost_left -= self._works[place].cost
         spent = time.monotonic() - self._began
         left = max(0.0, self._cost_left) * spent / self._cost_done if self._cost_done > 0 else None
-        self._observer.item(row, self._done, self._todo, left)
-        if rest:
-            self._queue.appendleft((place, rest))
+        self.observer.item(row, self._ended, len(self.rows) - self.found, left)
+        self._begin(place, rest)
 
-    def _look(self, place: int) -> Row:
-        """The state of an item as its files say it."""
-        return look_at(self.batch, self.batch.items[place], self._inputs[place])
+    def _after_death(self, place: int, death: Died) -> Row:
+        """A worker died: its item fails, unless it was complete or somebody asked the worker to end."""
+        item, load = self.batch.items[place], self._works[place].load
+        discard(item.target)
+        row = look_at(self._inputs[place])
+        if row.status == "complete" or death.terminated:
+            return row if row.status == "complete" else replace(row, status="pending")
+        need = memory_needed(load, death.share.threads) if load and death.share else None
+        return failed(item, death.exit_code, death.message(need), death.errors)
 
     def _save_now_and_then(self) -> None:
-        if self._copies is not None:
-            try:
-                self._copies.save(now=False)
-            except Dfmp2Error as error:
-                self._observer.note(f"warning: {error}; it is tried again")
-        if time.monotonic() - self._written > INDEX_EVERY:
-            self._written = time.monotonic()
-            try:
-                write_index(self.batch, self.rows)
-            except ResourceError as error:
-                self._observer.note(f"batch.json could not be written ({error}); the results do not depend on it")
+        """Write what others see of the run, where it is due; the results do not depend on it."""
+        try:
+            if self.copies is not None:
+                self.copies.save(now=False)
+            if time.monotonic() - self._written > INDEX_EVERY:
+                self._written = time.monotonic()
+                write_index(self.batch, list(self.rows.values()))
+        except Dfmp2Error as error:
+            self.observer.note(f"warning: {error}; it is tried again")
 
 
 class BatchResult(Mapping[str, MP2Result]):
@@ -288,7 +226,7 @@ class BatchResult(Mapping[str, MP2Result]):
 
     Attributes
     ----------
-    rows : all items, also those that failed (`dfmp2.execution.state.Row`)
+    rows : all items, also those that failed (`dfmp2.execution.items.Row`)
     output : folder of the results
     """
 
@@ -307,8 +245,8 @@ class BatchResult(Mapping[str, MP2Result]):
         ------
         InputError : pandas is not installed
         """
-        rows = table(self.rows)
-        columns = {name: [row[name] for row in rows] for name in rows[0] if name != "name"}
+        columns = {name: [getattr(row, name) for row in self.rows] for name in (*STATUS_KEYS[1:], "energy")}
+        columns["mp2_total_energy"] = columns.pop("energy")
         return frame(columns, UNITS, [row.name for row in self.rows])
 
     def __getitem__(self, name: str) -> MP2Result:
@@ -331,8 +269,7 @@ class BatchResult(Mapping[str, MP2Result]):
     def __str__(self) -> str:
         lines = [f"{'item':<24}{'status':<10}{'E(MP2, total) / Eh':>18}"]
         for row in self.rows:
-            energy = row.numbers.get("mp2_total_energy")
-            said = f"{energy:18.10f}" if energy is not None else self.failed.get(row.name, "")
+            said = f"{row.energy:18.10f}" if row.energy is not None else self.failed.get(row.name, "")
             lines.append(f"{row.name:<24}{row.status:<10}{said}")
         return "\n".join([*lines, repr(self)])
 
@@ -376,17 +313,17 @@ def compute_batch(
     scratch = machine.scratch or common.scratch
     run = BatchRun(batch, _Heard(listener), chained=chained, scratch=scratch, command="dfmp2.batch")
     run.compute(local_pool(batch.asks_for(*COMPILED, "cuda", "auto") or "cpu", workers, threads, memory), workers)
-    return BatchResult(batch, run.rows)
+    return BatchResult(batch, [run.rows[place] for place in sorted(run.rows)])
 
 
-def compile_programs(batch: Batch, copies: S3Copies | None, stop_asked: Callable[[], int]) -> int:
+def compile_programs(batch: Batch, copies: Copies | None, stop_asked: Callable[[], int]) -> int:
     """Compile what the batch will launch, in a job of its own before its array: else every task does the same.
 
     One program serves a bucket of sizes (virtuals to 32, fitting functions to 256). Returns the exit code of the first
     `dfmp2 kernels warmup` that fails, else 0; Interrupted when stopped, with what was compiled kept.
     """
     lane, buckets = str(batch.asks_for(*COMPILED)), dict[Any, list[str]]()
-    for item, work in zip(batch.items, works(batch, read_inputs(batch)), strict=True):
+    for item, work in zip(batch.items, works(read_inputs(batch)), strict=True):
         spins = trainium_shapes(work.load) if work.load and item.options.backend in COMPILED else ()
         if spins:
             beta = ["--beta", f"{spins[1].nocc},{spins[1].nvir}"] if len(spins) > 1 else []

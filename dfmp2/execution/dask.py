@@ -1,8 +1,8 @@
 """Workers of a Dask cluster that is already running, as the slots of a batch: the contract of `dfmp2.execution.pool`.
 
-One slot per Dask worker and one task per slot, bound to the process of its worker, so that a death blames exactly one
-task and Dask tries none again. Each task carries the versions of its client. Results go to the output folder, which all
-workers see: each task looks for a token file there, whose disappearance later asks tasks to stop.
+One slot per Dask worker and one call per slot, bound to the process of its worker, so that a death blames exactly one
+call and Dask tries none again. Each call carries the versions of its client. Results go to the output folder, which all
+workers see: each call looks for a token file there, whose disappearance later asks calls to stop.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import suppress
 from pathlib import Path
@@ -20,11 +19,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dfmp2.errors import BackendUnavailable, Dfmp2Error, InputError, ResourceError
-from dfmp2.execution.pool import Died, Pool, fault
+from dfmp2.execution.pool import Call, Died, Pool, Share, fault
 from dfmp2.host import provenance, threads
 
 LOOK_EVERY = 1.0  # s between two looks at the workers
-ANSWER = 5.0  # s that the scheduler has for an answer
+ANSWER = 15.0  # s that the scheduler has for an answer; a busy one takes more than 5
 WAIT = 60.0  # s that a cluster may be without any worker
 SHARE_OF_LIMIT = 0.8  # of a worker's memory limit; at 0.95 its nanny ends it
 
@@ -49,37 +48,36 @@ def read_engine(text: str) -> str:
     return address
 
 
-def run_task(versions: dict[str, str], token: Path, process: str, count: int, function: Any, *given: Any) -> Any:
-    """What a Dask worker executes with `count` threads, if it is the `process` (its own folder) that was meant."""
+def run_call(versions: dict[str, str], process: str, call: Call, share: Share) -> Any:
+    """What a Dask worker executes, if it is the `process` (its own folder) that was meant."""
     from distributed import get_worker
 
-    worker, here = get_worker(), provenance.versions()
+    worker, here, token = get_worker(), provenance.versions(), share.token or Path()
     if here != versions:
         shown = [", ".join(f"{name} {version}" for name, version in one.items()) for one in (here, versions)]
         raise InputError(f"the Dask worker {worker.address} has {shown[0]}, and here is {shown[1]}: install the same")
     if not token.exists():
-        raise InputError(
-            f"the Dask worker {worker.address} does not see {token.parent}: name an --output that all workers share"
-        )
+        where = f"the Dask worker {worker.address} does not see {token.parent}"
+        raise InputError(f"{where}: name an --output that all workers share")
     if worker.local_directory != process:
         raise BrokenExecutor("the worker was started again at the same address")
-    with threads.limited(count):
-        return function(*given)
+    with threads.limited(share.threads):
+        return call.function(*call.given, share)
 
 
 class DaskSlot:
     """The worker at an address, until its process dies. Attributes and methods are those of `pool.Slot`."""
 
     future: Future[Any] | None = None
-    task: Any = None
+    call: Any = None
 
     def __init__(self, pool: DaskPool, address: str) -> None:
-        self._pool, self.address, self.token, self.device = pool, address, pool.token, f"Dask worker {address}"
-        info = pool.workers[address]
-        self.threads, self._process = pool.threads or info["nthreads"], info["local_directory"]
-        self.memory = pool.memory or int(SHARE_OF_LIMIT * (info["memory_limit"] or 0))
-        if not self.memory:
-            raise InputError(f"the {self.device} has no memory limit: pass --memory, that of each worker")
+        info, (count, memory, _) = pool.workers[address], pool.share
+        memory = memory or int(SHARE_OF_LIMIT * (info["memory_limit"] or 0))
+        if not memory:
+            raise InputError(f"the Dask worker {address} has no memory limit: pass --memory, that of each worker")
+        self._pool, self.address, self._process = pool, address, info["local_directory"]
+        self.share = Share(count or info["nthreads"], memory, pool.token)
         self._executor = pool.client.get_executor(workers=[address], allow_other_workers=False, pure=False, retries=0)
 
     @property
@@ -87,31 +85,31 @@ class DaskSlot:
         """Whether the worker is there."""
         return self.address in self._pool.workers
 
-    def submit(self, function: Callable[..., Any], *arguments: Any, task: Any = None) -> None:
+    def submit(self, call: Call) -> None:
         """Give it something to do."""
-        bound = provenance.versions(), self.token, self._process, self.threads
-        self.task, self.future = task, self._executor.submit(run_task, *bound, function, *arguments)
+        given = provenance.versions(), self._process, call._replace(tag=None), self.share
+        self.call, self.future = call, self._executor.submit(run_call, *given)
 
     def result(self) -> Any:
-        """What its task gives; Died when the worker has, or was asked to stop before it began; or what was raised."""
+        """What its call gives; Died when the worker has, or was asked to stop before it began; or what was raised."""
         future, self.future = self.future or Future(), None
         error = BrokenExecutor("lost") if future.cancelled() else future.exception()
         if error is None:
             return future.result()
         if isinstance(error, ImportError):
-            error = InputError(f"the {self.device} cannot run dfmp2 ({error}): install it there")
+            error = InputError(f"the Dask worker {self.address} cannot run dfmp2 ({error}): install it there")
         if isinstance(error, Dfmp2Error) and not self._pool.stopping:
             raise error
+        cause = f"its Dask worker {self.address} was lost: killed, as for want of memory, or its host is gone"
         self.address = ""  # what answers there from now on is another process
         if not isinstance(error, Dfmp2Error | BrokenExecutor) and type(error).__name__ != "KilledWorker":
             raise fault(error) from error
-        cause = f"its {self.device} was lost: killed, as for want of memory, or its host is gone"
-        raise Died(cause, ResourceError.exit_code, self.memory, terminated=self._pool.stopping) from error
+        raise Died(cause, ResourceError.exit_code, self.share, terminated=self._pool.stopping) from error
 
     def terminate(self) -> None:
-        """Ask the tasks of all slots to stop at their next safe point."""
+        """Ask the calls of all slots to stop at their next safe point."""
         self._pool.stopping = True
-        self.token.unlink(missing_ok=True)
+        self._pool.token.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Forget what it is doing."""
@@ -122,16 +120,15 @@ class DaskSlot:
 class DaskPool(Pool):
     """The workers of a Dask cluster, also those that join it later.
 
-    `engine` is a scheduler file or address, `folder` the output, which all workers see; `threads` and `memory` in bytes
-    are those of each task, 0 for those of its Dask worker.
+    `engine` is a scheduler file or address, `folder` the output, which all workers see; threads and memory of the
+    `share` of each call are 0 for those of its Dask worker.
     """
 
-    def __init__(self, engine: str, folder: Path, threads: int, memory: int) -> None:
-        super().__init__((), threads, memory)
+    def __init__(self, engine: str, folder: Path, share: Share) -> None:
+        super().__init__((), share)
         self._address = read_engine(engine)
         self.token, self.stopping = folder.resolve() / f".dask-{uuid.uuid4().hex[:12]}", False
         self.workers: dict[str, Any] = {}  # what the scheduler says of each, by address
-        self._dismissed: set[str] = set()
         self._size, self._looked, self._since = 0, -LOOK_EVERY, time.monotonic()
 
     def __enter__(self) -> DaskPool:
@@ -158,11 +155,6 @@ class DaskPool(Pool):
         with suppress(OSError):
             self.client.close(timeout=2)
 
-    @property
-    def most(self) -> int:
-        """How many workers there are now."""
-        return len(self.workers)
-
     def grow(self, size: int) -> None:
         """Take up to `size` workers, now or when they come; ResourceError without a scheduler or a worker."""
         self._size = size
@@ -170,11 +162,6 @@ class DaskPool(Pool):
         while not self.slots:
             time.sleep(LOOK_EVERY)
             self._look()
-
-    def dismiss(self, slot: Any) -> None:
-        """Take that worker no more."""
-        self._dismissed.add(slot.address)
-        super().dismiss(slot)
 
     def finished(self) -> list[Any]:
         """Slots that have ended what they do within a moment; ResourceError without a scheduler or a worker."""
@@ -203,7 +190,7 @@ class DaskPool(Pool):
         elif now - self._since > WAIT:
             raise ResourceError(f"the Dask cluster of {self._address} has no worker: start some, and run this again")
         self.slots = [slot for slot in self.slots if slot.future is not None or slot.ready]
-        new = self.workers.keys() - {slot.address for slot in self.slots} - self._dismissed
+        new = self.workers.keys() - {slot.address for slot in self.slots}
         self.slots += [DaskSlot(self, address) for address in sorted(new)[: self._size - len(self.slots)]]
 
     def _gone(self, error: Exception) -> ResourceError:

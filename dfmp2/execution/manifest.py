@@ -26,7 +26,6 @@ from dfmp2.molecule.text import read_text
 from dfmp2.options import Options
 
 MAX_BYTES = 64 * 10**6
-MAX_ITEMS = 100_000
 LONGEST_NAME = 100
 LONGEST_SHOWN = 60
 
@@ -58,8 +57,8 @@ COMPILED = ("nki", "nki-xla")  # backends that launch compiled programs
 class Item:
     """One molecule of a batch: the name of its files, its own file as given and found, and how it is computed.
 
-    `given` is all that was said about it: options by name, and what is in OF_THE_ITEM. Memory, threads and scratch of
-    its options are those of the whole batch.
+    `target` is where its result goes. `given` is all that was said about it: options by name, and what is in
+    OF_THE_ITEM. Memory, threads and scratch of its options are those of the whole batch.
     """
 
     name: str
@@ -67,6 +66,7 @@ class Item:
     path: Path
     options: Options
     given: Mapping[str, Any]
+    target: Path
 
     @property
     def task(self) -> str:
@@ -88,10 +88,6 @@ class Batch:
     output: Path
     items: tuple[Item, ...]
 
-    def result(self, item: Item) -> Path:
-        """Where the result of an item goes."""
-        return self.output / f"{item.name}.h5"
-
     def asks_for(self, *backends: str) -> str | None:
         """The first of these backends that an item asks for."""
         asked = {item.options.backend for item in self.items}
@@ -101,10 +97,7 @@ class Batch:
 def read_manifest(path: str | Path, *, root: str | Path | None = None, output: str | Path | None = None) -> Batch:
     """The batch a manifest describes; nothing but the manifest is read.
 
-    Parameters
-    ----------
-    root : folder that paths are relative to, None for the manifest's own
-    output : wins over the manifest's
+    Paths are relative to `root`, None for the manifest's own folder; `output` wins over the manifest's.
     """
     file, text = read_text(path, MAX_BYTES, f"more than {MAX_BYTES // 10**6} MB: split the batch", "a TOML manifest")
     try:
@@ -114,7 +107,7 @@ def read_manifest(path: str | Path, *, root: str | Path | None = None, output: s
     root = Path(path).parent if root is None else Path(root)
     if not root.is_dir():
         raise InputError(f"--root {root}: there is no such folder")
-    common = read_values(table, ("output", "item"), file)
+    common = _read_values(table, ("output", "item"), file)
     tables = table.get("item")
     if not isinstance(tables, list) or not tables or not all(isinstance(one, dict) for one in tables):
         raise InputError('no [[item]]: expected one table [[item]] with molecule = "FILE" per molecule', file=file)
@@ -122,28 +115,22 @@ def read_manifest(path: str | Path, *, root: str | Path | None = None, output: s
         if "output" not in table:
             raise InputError('no output: add output = "FOLDER", or pass --output FOLDER', file=file)
         output = _confined(root, table["output"], f"{file}: output")
-    items = [_read_item(one, common, root, f"{file}, item {number}") for number, one in enumerate(tables, start=1)]
-    return _checked(Batch(file, root, Path(output), tuple(items)))
+    output = Path(output)
+    items = [_read_item(one, common, root, output, f"{file}, item {k}") for k, one in enumerate(tables, start=1)]
+    return _checked(Batch(file, root, output, tuple(items)))
 
 
 def make_batch(files: Sequence[str], values: Mapping[str, Any], output: Path, root: str | Path | None = None) -> Batch:
-    """The batch of files named on the command line, all computed alike.
-
-    Parameters
-    ----------
-    values : option names with underscores
-    root : folder that their names are relative to, None for the working directory
-    """
+    """The batch of files named on the command line, relative to `root`, all computed with the same `values`."""
     root = Path.cwd() if root is None else Path(root)
-    given = {
-        name: str(root / value) if name in ("point_charges", "scf_from") else value for name, value in values.items()
-    }
+    given = {name: str(root / x) if name in ("point_charges", "scf_from") else x for name, x in values.items()}
     options = _options(given, "command line")
-    items = (Item(slug(Path(file).stem), file, root / file, options, given) for file in files)
+    names = {file: slug(Path(file).stem) for file in files}
+    items = (Item(names[file], file, root / file, options, given, _target(output, names[file])) for file in files)
     return _checked(Batch("", root, output, tuple(items)))
 
 
-def read_values(table: Mapping[str, Any], other: tuple[str, ...], where: str) -> dict[str, Any]:
+def _read_values(table: Mapping[str, Any], other: tuple[str, ...], where: str) -> dict[str, Any]:
     """The options in a table but for its `other` keys, under their names with underscores."""
     values: dict[str, Any] = {}
     for key, value in table.items():
@@ -165,8 +152,8 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]+", "_", text).lstrip(".-")[:LONGEST_NAME].rstrip(".")
 
 
-def _read_item(table: Mapping[str, Any], common: Mapping[str, Any], root: Path, where: str) -> Item:
-    own, molecule = read_values(table, ("molecule", "name"), where), table.get("molecule")
+def _read_item(table: Mapping[str, Any], common: Mapping[str, Any], root: Path, output: Path, where: str) -> Item:
+    own, molecule = _read_values(table, ("molecule", "name"), where), table.get("molecule")
     if not isinstance(molecule, str):
         raise InputError(f'{where}: no molecule: expected molecule = "FILE"')
     where = f"{where} ({molecule[:LONGEST_SHOWN]})"
@@ -178,7 +165,12 @@ def _read_item(table: Mapping[str, Any], common: Mapping[str, Any], root: Path, 
     called = table.get("name", Path(molecule).stem)
     if not isinstance(called, str) or not slug(called):
         raise InputError(f"{where}: name = {called!r}: expected text with letters or digits")
-    return Item(slug(called), molecule, _confined(root, molecule, f"{where}: molecule"), _options(given, where), given)
+    path, name = _confined(root, molecule, f"{where}: molecule"), slug(called)
+    return Item(name, molecule, path, _options(given, where), given, _target(output, name))
+
+
+def _target(output: Path, name: str) -> Path:
+    return output.absolute() / f"{name}.h5"
 
 
 def _options(given: Mapping[str, Any], where: str) -> Options:
@@ -225,8 +217,6 @@ def _checked(batch: Batch) -> Batch:
     file = batch.source or "command line"
     if not batch.items:
         raise InputError(f"{file}: no molecule: name a manifest or xyz files")
-    if len(batch.items) > MAX_ITEMS:
-        raise InputError(f"{file}: {len(batch.items)} items: at most {MAX_ITEMS} are accepted; split the batch")
     seen: dict[str, tuple[int, Item]] = {}  # also where file names differ in case only
     for number, item in enumerate(batch.items, start=1):
         if not item.name:

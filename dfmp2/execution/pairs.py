@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dfmp2.backends.base import PairTerms, Source
 from dfmp2.backends.tiling import pairs_in
 from dfmp2.errors import Dfmp2Error, InputError, ResultFileError
-from dfmp2.execution.pool import Call, Pool, local_pool, share_out
+from dfmp2.execution.pool import Call, Pool, Share, local_pool, share_out
 from dfmp2.mp2.calculation import NOTHING, RUN, Calculation, Checkpoint
 from dfmp2.mp2.certificate import operands
 from dfmp2.mp2.identity import differences
@@ -94,12 +94,7 @@ def remove_shards(target: Path) -> None:
 
 
 def require_pairs(options: Options) -> None:
-    """Refuse a method that has nothing to share out.
-
-    Raises
-    ------
-    InputError : it has no pair energies
-    """
+    """Refuse a method that has nothing to share out: InputError where it has no pair energies."""
     if options.correlation.kind != "pairs":
         raise InputError(
             f"--method {options.method} has no tiles of pairs, so that --workers, --engine, --shard and --collect are "
@@ -123,13 +118,11 @@ def compute_shard(
             raise InputError(f"--shard {index}/{count}: there are {len(keys)} tiles: use at most {len(keys)} shards")
         part = cut(keys, count)[index]
         missing = [key for key in part if key not in checkpoint.tiles]
-        reached = pairs_of(part) - pairs_of(missing)
         if missing:
             with closing(evaluator(calculation, source)(missing)) as results:
-                for key, terms in results:
+                for number, (key, terms) in enumerate(results, len(part) - len(missing) + 1):
                     checkpoint.add_tile(key, terms)
-                    reached += pairs_of([key])
-                    calculation.listener.step(reached, pairs_of(part), "pairs")
+                    calculation.listener.step(number, len(part), "tiles")
         return part, keys
 
 
@@ -180,16 +173,16 @@ class Job(NamedTuple):
 _jobs: dict[Job, tuple[ExitStack, Callable[[list[TileKey]], Results]]] = {}  # of this process: B is read once
 
 
-def compute_tiles(job: Job, keys: list[TileKey]) -> list[tuple[TileKey, PairTerms]]:
+def compute_tiles(job: Job, keys: list[TileKey], share: Share) -> list[tuple[TileKey, PairTerms]]:
     """Tiles of one pass with their terms; ResultFileError where the worker finds another file, options or versions."""
     if job not in _jobs:
         for stack, _ in _jobs.values():
             stack.close()
         _jobs.clear()
+        options = replace(job.options, threads=share.threads, memory=share.memory)
         with ExitStack() as stack:
             source = stack.enter_context(opened(job.path))
-            given = opened_calculation(source, job.options, Silent(), "", NOTHING)
-            calculation = stack.enter_context(given)
+            calculation = stack.enter_context(opened_calculation(source, options, Silent(), "", NOTHING))
             different = differences(calculation.identity, dict(job.identity))
             if different:
                 raise ResultFileError(f"a worker finds another calculation in {job.path}: {', '.join(different)}")
@@ -201,26 +194,21 @@ def compute_tiles(job: Job, keys: list[TileKey]) -> list[tuple[TileKey, PairTerm
 def by_workers(pool: Pool, path: str, calculation: Calculation, keys: list[TileKey]) -> Results:
     """Tiles of the prepared file `path` as the workers of a pool finish them; the errors are those of `share_out`."""
     options = replace(calculation.options, backend=calculation.setup.backend.name, certify_fit=False)
-    memory, identity = calculation.plan.memory, tuple(calculation.identity.items())
+    job, memory = Job(os.path.abspath(path), options, tuple(calculation.identity.items())), calculation.plan.memory
     seconds = calculation.plan.timings.pair_energies * calculation.setup.threads
     wanted = max(PARTS * len(pool.slots), round(seconds / SECONDS))
-
-    def call(slot: Any, part: list[TileKey]) -> Call:
-        share = replace(options, threads=slot.threads, memory=slot.memory)
-        return compute_tiles, Job(os.path.abspath(path), share, identity), part
-
-    parts = list(filter(None, cut(keys, min(len(keys), wanted))))
-    for found in share_out(pool, parts, call, (memory.least, memory.comfortable)):
+    calls = [Call(compute_tiles, (job, part)) for part in cut(keys, min(len(keys), wanted)) if part]
+    for found in share_out(pool, calls, (memory.least, memory.comfortable)):
         yield from found
 
 
-def compute_unit(unit: Unit, threads: int, memory: int) -> tuple[Step, MP2Result]:
-    """A step and its result, with the share of the machine that its worker has; errors name the step."""
+def compute_step(unit: Unit, share: Share) -> tuple[Step, MP2Result]:
+    """A step and its result; errors name the step."""
     step = unit.step
-    share = replace(step.options, threads=threads, memory=memory)
+    options = replace(step.options, threads=share.threads, memory=share.memory)
     how: dict[str, Any] = {"start": unit.start, "listener": Silent(), "command": unit.command, "doubt_units": False}
     try:
-        return step, replace(unit.compute(step.molecule, share, **how), options=step.options)
+        return step, replace(unit.compute(step.molecule, options, **how), options=step.options)
     except Dfmp2Error as error:
         raise type(error)(f"{step.who}: {error}") from error
 
@@ -230,4 +218,4 @@ def steps(workers: int, units: Sequence[Unit]) -> Iterator[tuple[Step, MP2Result
     options, count = units[0].step.options, min(workers, len(units))
     with local_pool(options.backend, count, options.threads, options.memory) as pool:
         pool.grow(count)
-        yield from share_out(pool, units, lambda slot, unit: (compute_unit, unit, slot.threads, slot.memory))
+        yield from share_out(pool, [Call(compute_step, (unit,)) for unit in units])

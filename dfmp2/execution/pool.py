@@ -1,111 +1,227 @@
-"""Worker processes of this host: one executor with one process per slot, so that a death blames exactly one task.
+"""Worker processes of this host: one executor with one process per slot, so that a death blames exactly one call.
 
-    slot = Slot(threads=2, memory=4 * 10**9, variables={"CUDA_VISIBLE_DEVICES": "1"})
-    slot.submit(compute_item, task);  slot.result()
+    slot = Slot(Share(threads=2, memory=4 * 10**9), {"CUDA_VISIBLE_DEVICES": "1"})
+    slot.submit(Call(compute, (task,)));  slot.result()
 
-Processes are spawned. Their initializer (`worker.begin`) sets threads and device before NumPy is imported; tasks run in
-the main thread of the process. No port is open. `dfmp2.execution.dask` has slots of the same kind on a Dask cluster.
+Processes are spawned, and import this module before threads and devices are set: so nothing here imports NumPy. Calls
+run in the main thread of the process. No port is open. `dfmp2.execution.dask` has slots of the same kind on a Dask
+cluster.
 """
 
 from __future__ import annotations
 
+import faulthandler
+import gc
 import multiprocessing
 import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dfmp2.errors import Dfmp2Error, Interrupted, ResourceError
-from dfmp2.execution.worker import begin, load_libraries
+from dfmp2.host import threads
 from dfmp2.host.devices import pinning
 from dfmp2.host.resources import available_memory, usable_cores
+from dfmp2.progress import Silent
 from dfmp2.units import format_bytes
 
+if TYPE_CHECKING:
+    from dfmp2.output.checkpoint import FileCheckpoint
+
 TICK = 0.2  # s between two looks at what the user wants
+PATIENCE = 6.0  # s to come to the next safe point when the parent is gone
+LOOK_EVERY = 0.5  # s between two looks for the token
 LAST_BYTES = 16_000  # of what a worker wrote on standard error
 FAULT = 1  # exit code of a fault in dfmp2
-TRIES = 3  # of a part whose worker dies
+TRIES = 3  # of a call whose worker dies
 SHARE_OF_FREE = 0.9  # of the memory that is free
 
-Call = tuple[Any, ...]  # a function of a module and its arguments
+
+class Share(NamedTuple):
+    """What a worker may use, and the file that is there while the work goes on (None: a signal ends it)."""
+
+    threads: int
+    memory: int  # bytes
+    token: Path | None = None
+
+
+class Call(NamedTuple):
+    """What a worker does: a function of a module is called with `given` and the worker's Share.
+
+    Items of a batch, parts of the tiles of a molecule and steps of a study are calls. What the function returns or
+    raises as `Dfmp2Error` comes back; `tag` stays with the one who asked.
+    """
+
+    function: Callable[..., Any]
+    given: tuple[Any, ...]
+    tag: Any = None
+
+
+# --- in the worker ----------------------------------------------------------------------------------------------------
+
+
+def begin(count: int, variables: Mapping[str, str], errors: str) -> None:
+    """Set threads and devices before anything reads them; the initializer of the process, whose signals are blocked.
+
+    Parameters
+    ----------
+    count : threads of each calculation
+    variables : environment variables that show the process its device
+    errors : file that standard output and error go to
+    """
+    os.environ.update(variables)
+    threads.set_environment(count)
+    stream = os.open(errors, os.O_WRONLY | os.O_APPEND)
+    os.dup2(stream, 1)
+    os.dup2(stream, 2)
+    faulthandler.enable(2)
+    os.setsid()  # Ctrl-C on the terminal reaches the parent only, which then decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: setattr(Stop, "asked", True))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+
+
+def load_libraries() -> None:
+    """Pay for the imports of a calculation now; InputError where PySCF is missing or not usable."""
+    from dfmp2.host.deferred import defer_numpy_extras, defer_unused
+    from dfmp2.molecule.pyscf_shield import import_pyscf
+
+    defer_unused()  # as the command line does: 20 MB
+    defer_numpy_extras()
+    import_pyscf()
+    for name in ("dfmp2.interop.python", "dfmp2.planning.plan", "dfmp2.execution.items", "pyscf.scf", "pyscf.df"):
+        import_module(name)
+    gc.freeze()  # what is loaded stays: it is spared by the collections of every item, most of whose time it takes
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        Stop.asked = True
+        Stop.idle.wait(PATIENCE)
+        os._exit(Interrupted.exit_code)
+
+
+class Stop(Silent):
+    """Ends an item at the next event of its run, or at the next safe point where there is a checkpoint.
+
+    As a context it marks the process as busy, so that the end of the parent leaves it time to save.
+    """
+
+    asked = False  # of this process, by a signal
+    idle = threading.Event()  # no item is computed
+
+    def __init__(self, token: Path | None) -> None:
+        self.checkpoint: FileCheckpoint | None = None
+        self._token, self._looked = token, time.monotonic()
+
+    def __enter__(self) -> Stop:
+        Stop.idle.clear()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Stop.asked = False
+        Stop.idle.set()
+
+    def stage(self, text: str) -> None:
+        self._check()
+
+    def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
+        self._check()
+
+    def step(self, done: int, total: int, what: str) -> None:
+        self._check()
+
+    def _check(self) -> None:
+        """Raise `Interrupted` where the item is to stop and no safe point is waited for."""
+        stop = self.asked
+        if self._token is not None and time.monotonic() - self._looked > LOOK_EVERY:
+            self._looked, stop = time.monotonic(), not self._token.exists()
+        if stop and not (self.checkpoint is not None and self.checkpoint.ask_to_stop()):
+            raise Interrupted("stopped")
+
+
+Stop.idle.set()
+
+
+# --- in the parent ----------------------------------------------------------------------------------------------------
 
 
 class Died(Exception):
-    """A worker ended with its task: why, the exit code of its item, and what it was allowed, bytes (0: no matter).
+    """A worker ended with its call: why, the exit code of its item, and what it was allowed (None: no matter).
 
-    `terminated`: somebody has asked it to end, or its task had not begun; `errors`: the last that it wrote.
+    `terminated`: somebody has asked it to end, or its call had not begun; `errors`: the last that it wrote.
     """
 
-    def __init__(self, cause: str, exit_code: int, memory: int, errors: str = "", *, terminated: bool = False) -> None:
+    def __init__(self, cause: str, code: int, share: Share | None, errors: str = "", terminated: bool = False) -> None:
         super().__init__(cause)
-        self.exit_code, self.memory, self.errors, self.terminated = exit_code, memory, errors, terminated
+        self.exit_code, self.share, self.errors, self.terminated = code, share, errors, terminated
 
     def message(self, need: tuple[int, int] | None) -> str:
         """Why its item failed; `need` are bytes foreseen with arrays on disk and in memory, None where not known."""
-        text = f"{self}; it was allowed {format_bytes(self.memory)}" if self.memory else str(self)
-        if need is None or not self.memory:
+        if self.share is None:
+            return str(self)
+        text = f"{self}; it was allowed {format_bytes(self.share.memory)}"
+        if need is None:
             return text
         least, most = map(format_bytes, need)
         text += f": about {most} per worker would fit ({least} with large arrays on disk)"
-        if need[1] <= self.memory:
+        if need[1] <= self.share.memory:
             return f"{text}, so the machine had less free than it seemed: use fewer --workers or less --memory"
         return f"{text}: use fewer --workers or more --memory"
 
 
 def fault(error: BaseException) -> Died:
-    """What stands for an exception that no task should raise."""
+    """What stands for an exception that no call should raise."""
     text = "".join(traceback.format_exception(error))
-    return Died(f"a fault in dfmp2: {type(error).__name__}: {error}", FAULT, 0, text)
+    return Died(f"a fault in dfmp2: {type(error).__name__}: {error}", FAULT, None, text)
 
 
-def process_death(code: int, memory: int, errors: str) -> Died:
+def process_death(code: int, share: Share, errors: str) -> Died:
     """The death of a process with an exit code, negative for a signal."""
     if code == -signal.SIGKILL:
         cause = "its worker process was killed (SIGKILL), as the system's out-of-memory killer does"
-        return Died(cause, ResourceError.exit_code, memory, errors)
+        return Died(cause, ResourceError.exit_code, share, errors)
     if code < 0:
         name = next((one.name for one in signal.Signals if one == -code), f"signal {-code}")
         cause = f"its worker process crashed ({name}): a fault in dfmp2 or a library it uses"
     else:
         last = next((line for line in reversed(errors.split("\n")) if line.strip()), "it said nothing")
         cause = f"its worker process failed (exit code {code}): {last[:300]}"
-    return Died(cause, FAULT, memory, errors, terminated=code in (-signal.SIGTERM, Interrupted.exit_code))
+    return Died(cause, FAULT, share, errors, code in (-signal.SIGTERM, Interrupted.exit_code))
 
 
 class Slot:
-    """A place for a worker process with its share of the machine; a new one starts where a task finds none.
+    """A place for a worker process with its share of the machine; a new one starts where a call finds none.
 
-    Attributes
-    ----------
-    threads, memory : of its calculations; memory in bytes
-    device : what it computes on, as the environment variables that show it say
-    token : file whose disappearance asks the task to stop; a process is asked by a signal and has none
-    future, task : what it is doing, None when it is free
+    `future` and `call` are what it is doing, None when it is free.
     """
 
-    token: Path | None = None
     future: Future[Any] | None = None
-    task: Any = None
+    call: Any = None
     _failed_starts = 0
 
-    def __init__(self, threads: int, memory: int, variables: Mapping[str, str]) -> None:
-        self.threads, self.memory, self._variables = threads, memory, dict(variables)
-        self.device = ", ".join(f"{name}={value}" for name, value in variables.items()) or "the device of all workers"
+    def __init__(self, share: Share, variables: Mapping[str, str]) -> None:
+        self.share, self._variables = share, dict(variables)
         self._start()
 
     def _start(self) -> None:
         """Begin a process, which loads the libraries."""
         self._errors = tempfile.NamedTemporaryFile(prefix="dfmp2-worker-")  # noqa: SIM115 - lives as long as the process
-        given, before = (self.threads, self._variables, self._errors.name), set(multiprocessing.active_children())
+        given, before = (self.share.threads, self._variables, self._errors.name), set(multiprocessing.active_children())
         with _clean_start():
             self._executor = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), begin, given)
             self._loaded = self._executor.submit(load_libraries)
@@ -113,18 +229,18 @@ class Slot:
 
     @property
     def ready(self) -> bool:
-        """Whether it may have a task: the libraries are loaded, or were when its process ended."""
+        """Whether it may have a call: the libraries are loaded, or were when its process ended."""
         return self._loaded.done()
 
-    def submit(self, function: Callable[..., Any], *arguments: Any, task: Any = None) -> None:
+    def submit(self, call: Call) -> None:
         """Give it something to do."""
         if self._process.exitcode is not None:
             self.close()
             self._start()
-        self.task, self.future = task, self._executor.submit(function, *arguments)
+        self.call, self.future = call, self._executor.submit(call.function, *call.given, self.share)
 
     def result(self) -> Any:
-        """What its `task` gives or raises; Died where the process has, Dfmp2Error where none can start."""
+        """What its call gives or raises; Died where the process has, Dfmp2Error where none can start."""
         future, self.future = self.future or Future(), None
         error = future.exception()
         if error is None:
@@ -139,29 +255,29 @@ class Slot:
             self._process.join(0.1)
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - LAST_BYTES))
         errors = self._errors.read().decode(errors="replace")
-        died = process_death(self._process.exitcode, self.memory, errors)
-        if isinstance(self._loaded.exception(), BrokenExecutor) and not died.terminated:  # no fault of its task
+        died = process_death(self._process.exitcode, self.share, errors)
+        if isinstance(self._loaded.exception(), BrokenExecutor) and not died.terminated:  # no fault of its call
             died.terminated, self._failed_starts = True, self._failed_starts + 1
             if self._failed_starts == TRIES:
                 raise Dfmp2Error(f"a worker cannot start: {died}\n{errors.strip()[-2000:]}") from error
         raise died from error
 
     def terminate(self) -> None:
-        """Ask the task to stop at its next safe point."""
+        """Ask the call to stop at its next safe point."""
         self._process.terminate()
 
     def close(self) -> None:
-        """End the process, whatever it is doing; the next task starts another one."""
+        """End the process, whatever it is doing; the next call starts another one."""
         self._process.kill()
         self._executor.shutdown(wait=True, cancel_futures=True)
         self._errors.close()
 
 
 class Pool:
-    """The slots of a batch, `threads` and `memory` of each; `devices` are the environment variables of each."""
+    """Slots with equal shares of this host; `devices` are the environment variables of each."""
 
-    def __init__(self, devices: Sequence[Mapping[str, str]], threads: int, memory: int) -> None:
-        self._devices, self.threads, self.memory = devices, threads, memory
+    def __init__(self, devices: Sequence[Mapping[str, str]], share: Share) -> None:
+        self._devices, self.share = devices, share
         self.slots: list[Any] = []
 
     def __enter__(self) -> Pool:
@@ -172,28 +288,24 @@ class Pool:
             slot.close()
 
     @property
-    def most(self) -> int:
-        """How many slots there may be."""
-        return len(self._devices)
-
-    @property
     def busy(self) -> list[Any]:
         """Those with something to do."""
         return [slot for slot in self.slots if slot.future is not None]
 
-    @property
-    def free(self) -> list[Any]:
-        """Those without."""
-        return [slot for slot in self.slots if slot.future is None and slot.ready]
-
     def grow(self, size: int) -> None:
         """Start processes up to `size`, or up to the number there may be."""
-        self.slots += [Slot(self.threads, self.memory, given) for given in self._devices[len(self.slots) : size]]
+        self.slots += [Slot(self.share, given) for given in self._devices[len(self.slots) : size]]
 
-    def dismiss(self, slot: Any) -> None:
-        """Use a slot no more."""
-        self.slots.remove(slot)
-        slot.close()
+    def work(self, queue: deque[Call]) -> Iterator[tuple[Call, Any]]:
+        """Give free slots what comes next; each call that has ended within a moment, and what it gives, or Died."""
+        for slot in self.slots:
+            if queue and slot.future is None and slot.ready:
+                slot.submit(queue.popleft())
+        for slot in self.finished():
+            try:
+                yield slot.call, slot.result()
+            except Died as death:
+                yield slot.call, death
 
     def finished(self) -> list[Any]:
         """Slots that have ended what they do within a moment."""
@@ -205,32 +317,22 @@ class Pool:
         return [slot for slot in busy if slot.future.done()]
 
 
-def share_out(
-    pool: Pool, parts: Sequence[Any], call: Callable[[Any, Any], Call], need: tuple[int, int] | None = None
-) -> Iterator[Any]:
-    """What parts of a work give, as the workers finish them; a part whose worker dies goes to another, TRIES times.
+def share_out(pool: Pool, calls: Sequence[Call], need: tuple[int, int] | None = None) -> Iterator[Any]:
+    """What calls give, as workers finish them; one whose worker dies goes to another, TRIES times.
 
-    Parameters
-    ----------
-    call : slot, part -> what the worker calls
-    need : as of Died.message, of a part
+    `need` is that of Died.message, of each call.
     """
-    waiting, deaths = deque(enumerate(parts)), Counter[int]()
-    while waiting or pool.busy:
-        for slot in pool.free[: len(waiting)]:
-            task = waiting.popleft()
-            slot.submit(*call(slot, task[1]), task=task)
-        for slot in pool.finished():
-            try:
-                yield slot.result()
-            except Died as death:
-                deaths[slot.task[0]] += 1
-                if deaths[slot.task[0]] == TRIES:
-                    kind = ResourceError if death.exit_code == ResourceError.exit_code else Dfmp2Error
-                    raise kind(
-                        f"{TRIES} workers died: {death.message(need)}\n{death.errors[-2000:]}".strip()
-                    ) from death
-                waiting.appendleft(slot.task)
+    queue, deaths = deque(calls), Counter[int]()
+    while queue or pool.busy:
+        for call, found in pool.work(queue):
+            if not isinstance(found, Died):
+                yield found
+                continue
+            deaths[id(call)] += 1
+            if deaths[id(call)] == TRIES:
+                kind = ResourceError if found.exit_code == ResourceError.exit_code else Dfmp2Error
+                raise kind(f"{TRIES} workers died: {found.message(need)}\n{found.errors[-2000:]}".strip()) from found
+            queue.appendleft(call)
 
 
 def local_pool(backend: str, count: int, threads: int | None, memory: int | None, *, others: int = 0) -> Pool:
@@ -241,7 +343,7 @@ def local_pool(backend: str, count: int, threads: int | None, memory: int | None
     """
     threads = threads or max(1, usable_cores() // count)
     memory = (memory or int(SHARE_OF_FREE * available_memory())) // (count + others)
-    return Pool([pinning(backend, number, count) for number in range(count)], threads, memory)
+    return Pool([pinning(backend, number, count) for number in range(count)], Share(threads, memory))
 
 
 @contextmanager

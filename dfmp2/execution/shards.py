@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from dfmp2.errors import Dfmp2Error, InputError
+from dfmp2.execution.items import Input, read_inputs
 from dfmp2.execution.manifest import Batch
-from dfmp2.execution.state import Input, Inputs, read_inputs
 from dfmp2.host import resources
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2.identity import FREE
@@ -45,23 +46,19 @@ class Work(NamedTuple):
     load: Workload | None = None
 
 
-def works(batch: Batch, inputs: Inputs) -> list[Work]:
+def works(inputs: Sequence[Input]) -> list[Work]:
     """All items. Sizes follow from the atoms and the options, so each composition is looked at once."""
     import_pyscf()
     found, known = [], dict[str, Workload]()
-    for place, (item, given) in enumerate(zip(batch.items, inputs, strict=True)):
-        if not isinstance(given, Input):
-            found.append(Work(place, 0.0, f"alone {place}"))
-            continue
-        molecule = given.molecule
-        asked = sorted((name, value) for name, value in asdict(item.options).items() if name not in FREE)
-        state = molecule.charge, molecule.multiplicity, asked
-        series, alike = repr((molecule.labels, state)), repr((sorted(molecule.labels), state))
-        try:
-            known[alike] = known.get(alike) or plan.sizes(molecule, item.options, Silent())
-        except Dfmp2Error:  # the item itself will say what is wrong
-            series = f"alone {place}"
-        load = known.get(alike)
+    for place, (item, molecule, *_) in enumerate(inputs):
+        series, load = f"alone {place}", None
+        if not isinstance(molecule, InputError):
+            asked = sorted((name, value) for name, value in asdict(item.options).items() if name not in FREE)
+            state = molecule.charge, molecule.multiplicity, asked
+            alike = repr((sorted(molecule.labels), state))
+            with suppress(Dfmp2Error):  # the item itself will say what is wrong
+                load = known[alike] = known.get(alike) or plan.sizes(molecule, item.options, Silent())
+                series = repr((molecule.labels, state))
         if load is not None and item.task != "energy":  # an optimisation counts as one gradient
             load = replace(load, task="properties" if item.task == "properties" else "gradient")
         found.append(Work(place, cost(load), series, load))
@@ -91,28 +88,25 @@ def foresee(batch: Batch, count: int, *, chained: bool = False) -> dict[str, Any
     `nao` and `naux` are None for an item that will be refused, `error` says why its molecule cannot be read, and
     `measured` whether the times rest on rates of this machine.
     """
-    inputs = read_inputs(batch)
-    todo, common = works(batch, inputs), batch.items[0].options
+    inputs, common = read_inputs(batch), batch.items[0].options
     backend = "cpu" if common.backend == "auto" else common.backend
     rates = calibration.load(backend, common.threads or resources.usable_cores())
-    seconds = [cost(work.load, rates) for work in todo]
-    cut = shards(todo, count, chained=chained)
-    sums = [sum(seconds[work.place] for work in members) for members in cut]
-    shard_of = {work.place: k for k, members in enumerate(cut) for work in members}
-    return {
-        "total": len(todo),
-        "seconds": sum(sums),
-        "measured": rates is not None,
-        "shards": [{"shard": f"{k}/{count}", "items": len(cut[k]), "seconds": spent} for k, spent in enumerate(sums)],
-        "items": [
-            {
-                **{"name": item.name, "molecule": item.molecule, "shard": shard_of[k]},
-                **{"nao": work.load and work.load.nao, "naux": work.load and work.load.naux, "seconds": seconds[k]},
-                "error": str(given) if isinstance(given, InputError) else "",
-            }
-            for k, (item, given, work) in enumerate(zip(batch.items, inputs, todo, strict=True))
-        ],
-    }
+    rows: list[dict[str, Any]] = []
+    todo = works(inputs)
+    for (item, molecule, *_), work in zip(inputs, todo, strict=True):
+        sizes = {"nao": work.load and work.load.nao, "naux": work.load and work.load.naux}
+        error = str(molecule) if isinstance(molecule, InputError) else ""
+        row = {"name": item.name, "molecule": item.molecule, "shard": 0, **sizes}
+        rows.append({**row, "seconds": cost(work.load, rates), "error": error})
+    parts = []
+    for number, members in enumerate(shards(todo, count, chained=chained)):
+        mine = [rows[work.place] for work in members]
+        for row in mine:
+            row["shard"] = number
+        spent = sum(row["seconds"] for row in mine)
+        parts.append({"shard": f"{number}/{count}", "items": len(mine), "seconds": spent})
+    total = sum(part["seconds"] for part in parts)
+    return {"total": len(rows), "seconds": total, "measured": rates is not None, "shards": parts, "items": rows}
 
 
 def arrange(items: Sequence[Work], *, parts: int, chained: bool) -> list[list[Work]]:

@@ -18,7 +18,7 @@ from programs import private_folder
 
 import dfmp2
 from dfmp2.execution.pairs import by_workers
-from dfmp2.execution.pool import Pool
+from dfmp2.execution.pool import Pool, Share
 from dfmp2.output.prepared import energy, opened, options_for
 from dfmp2.progress import Listener
 
@@ -41,7 +41,7 @@ def main() -> int:
         for _ in range(given.repeat):
             found = dfmp2.energy(path, threads=given.workers, memory=MEMORY, listener=Listener())
             here.append(found.timings.pair_energies)
-            with opened(path) as source, Pool([{}] * given.workers, 1, MEMORY) as pool:
+            with opened(path) as source, Pool([{}] * given.workers, Share(1, MEMORY)) as pool:
                 pool.grow(given.workers)
                 while pool.busy:  # imports
                     for slot in pool.finished():

@@ -1,0 +1,361 @@
+"""An item of a batch: its input, where it stands, and its computation by a worker.
+
+complete: NAME.h5 is whole and was made from the present input. running: a living process holds its lock. failed:
+NAME.error.json. pending: everything else. batch.json keeps what was found, so that whole results are not read again
+while size and time of change stay the same.
+
+A result counts when its input has the same fingerprint: geometry and point charges (their bits), charge, multiplicity
+and every option that can change a result or its checks; memory, threads and scratch only decide how it is reached.
+
+All that happens to an item's files happens in `compute`, under the item's lock; the result is written beside its place
+and renamed, so that a worker may be killed at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dfmp2.errors import (
+    ComparisonFailed,
+    DeviceFault,
+    Dfmp2Error,
+    InputError,
+    Interrupted,
+    ResourceError,
+    ResultFileError,
+)
+from dfmp2.execution.manifest import TASKS, Batch, Item
+from dfmp2.execution.pool import Share, Stop
+from dfmp2.host.deferred import named
+from dfmp2.host.files import require_writable, write_atomically
+from dfmp2.host.locks import acquire, holder, release
+from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.text import read_text
+from dfmp2.molecule.xyz import MAX_BYTES, TOO_LARGE, parse_xyz, read_point_charges
+from dfmp2.mp2.identity import changed, fingerprint, question
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import Options
+from dfmp2.output import hdf5
+from dfmp2.output.checkpoint import checkpointing
+from dfmp2.output.series import METHOD, differences, method
+from dfmp2.output.table import numbers_of, to_json
+
+STATES = ("complete", "failed", "pending", "running")
+STATUS_KEYS = ("name", "molecule", "status", "exit_code", "error", "output", "seconds")
+START = "start orbitals sha256:"  # in the command that a result was made with
+INPUT = "input sha256:"  # before the fingerprint, in the command of a task other than an energy
+LARGEST_START, LARGEST_ERROR, LARGEST_INDEX = 4 * 10**9, 10**6, 500 * 10**6  # bytes of files that are read
+LEAST_FREE = 10**6  # bytes of disk without which nothing is begun
+PREVIOUS = ".previous"  # behind the name of a file that is not the result of the present input
+INDEX, VERSION = "batch.json", 2
+NO_FILE = (0, 0)
+
+
+class Input(NamedTuple):
+    """What an item is computed from: molecule in its field, or why it cannot be read; SHA-256 of all, and of the start
+    orbitals ("" for none)."""
+
+    item: Item
+    molecule: Molecule | InputError
+    fingerprint: str = ""
+    start: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Where an item stands.
+
+    Attributes
+    ----------
+    status : one of STATES
+    exit_code, error : of a failed item; 0 and None of a complete one
+    output, seconds, energy : of a complete item: its file, wall time of the calculation, total MP2 energy in Eh
+    fingerprint, stamp : of a complete item: of its input; size and change of its file
+    remark : why a result that is there does not count, or who computes the item
+    notes, device_fault : of its worker: for the user, and whether its device must not be used any more
+    """
+
+    name: str
+    molecule: str
+    status: str = "pending"
+    exit_code: int | None = None
+    error: str | None = None
+    output: str | None = None
+    seconds: float | None = None
+    energy: float | None = None
+    fingerprint: str = ""
+    stamp: tuple[int, int] = NO_FILE
+    remark: str = ""
+    notes: tuple[str, ...] = ()
+    device_fault: bool = False
+
+    def counts(self, given: Input, now: tuple[int, int]) -> bool:
+        """Whether its result counts for an input while its file is still the same."""
+        return self.status == "complete" and (self.fingerprint, self.stamp) == (given.fingerprint, now)
+
+
+# --- input ------------------------------------------------------------------------------------------------------------
+
+
+def read_input(item: Item) -> Input:
+    """Read the molecule of an item; InputError with what `dfmp2 run` would say of it."""
+    _, text = read_text(item.path, MAX_BYTES, TOO_LARGE)
+    given = {"units": "angstrom", "point_charge_units": "angstrom", **item.given}
+    state: dict[str, Any] = {name: given.get(name) for name in ("charge", "multiplicity", "units")}
+    charges = read_point_charges(given.get("point_charges"), given["point_charge_units"])
+    molecule = parse_xyz(text, file=item.molecule, **state).molecule.in_field(charges)
+    start = "" if item.options.scf_from is None else _file_hash(Path(item.options.scf_from))
+    asked = fingerprint(molecule, item.options, start)
+    if item.task != "energy":
+        asked = hashlib.sha256(f"{item.task} {asked}".encode()).hexdigest()
+    return Input(item, molecule, asked, start)
+
+
+def read_inputs(batch: Batch) -> list[Input]:
+    """Read all molecules."""
+    found = []
+    for item in batch.items:
+        try:
+            found.append(read_input(item))
+        except InputError as error:
+            found.append(Input(item, error))
+    return found
+
+
+def fingerprint_of(result: MP2Result) -> str:
+    """The fingerprint of the input a stored result was made from; of a task that is no energy its command says it."""
+    said = {mark: re.search(re.escape(mark) + "([0-9a-f]{64})", result.provenance.command) for mark in (INPUT, START)}
+    if task := said[INPUT]:
+        return task[1]
+    return fingerprint(result.molecule, result.options, start[1] if (start := said[START]) else "")
+
+
+def _file_hash(path: Path) -> str:
+    try:
+        if not path.is_file() or path.stat().st_size > LARGEST_START:
+            raise InputError(f"--scf-from {path}: expected a file with start orbitals")
+        with open(path, "rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"--scf-from {path}: cannot be read ({error.strerror})") from error
+
+
+# --- state ------------------------------------------------------------------------------------------------------------
+
+
+def look(batch: Batch, inputs: Iterable[Input]) -> list[Row]:
+    """Where items stand."""
+    known = read_index(batch)
+    return [look_at(given, known.get(given.item.name)) for given in inputs]
+
+
+def look_at(given: Input, known: Row | None = None) -> Row:
+    """Where an item stands, as its files say it, or what was `known` of a complete one where its file is the same."""
+    item = given.item
+    if other := holder(item.target):
+        return Row(item.name, item.molecule, "running", remark=f"it is being computed by {other}")
+    if known is not None and known.counts(given, stamp(item.target)):
+        return replace(known, molecule=item.molecule, output=str(item.target))
+    row, _ = read_result(given)
+    failure = {} if row.status == "complete" else _read_json(error_file(item.target), LARGEST_ERROR)
+    if not isinstance(failure.get("code"), int):
+        return row
+    return replace(row, status="failed", exit_code=failure["code"], error=str(failure.get("message")))
+
+
+def read_result(given: Input) -> tuple[Row, MP2Result | None]:
+    """The row of an item and its result; pending and None, with a remark on a file that does not count."""
+    item, row = given.item, Row(given.item.name, given.item.molecule)
+    if isinstance(given.molecule, InputError):
+        return replace(row, remark=str(given.molecule)), None
+    if not os.path.lexists(item.target):
+        return row, None
+    try:
+        result = hdf5.read_verified(item.target)
+    except (InputError, ResultFileError) as error:
+        return replace(row, remark=f"its result does not count ({error})"), None
+    if fingerprint_of(result) == given.fingerprint:
+        return _complete(given, result), result
+    there, here = question(result.molecule, result.options), question(given.molecule, item.options)
+    what = ", ".join(changed(there, here)) or "task or start orbitals"
+    return replace(row, remark=f"its input has changed since the result was made ({what})"), None
+
+
+def _complete(given: Input, result: MP2Result) -> Row:
+    item, seconds = given.item, result.timings.total
+    row = Row(item.name, item.molecule, "complete", 0, None, str(item.target), seconds, result.mp2_total_energy)
+    return replace(row, fingerprint=given.fingerprint, stamp=stamp(item.target))
+
+
+def stamp(path: Path) -> tuple[int, int]:
+    """Size and time of change of a file, NO_FILE when there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return NO_FILE
+    return status.st_size, status.st_mtime_ns
+
+
+def error_file(target: Path) -> Path:
+    """NAME.error.json beside NAME.h5."""
+    return target.with_suffix(".error.json")
+
+
+def status(rows: Sequence[Row]) -> dict[str, Any]:
+    """The object `batch status --json` prints."""
+    items = [{key: getattr(row, key) for key in STATUS_KEYS} for row in rows]
+    counts = Counter(row.status for row in rows)
+    return {"total": len(rows), **{state: counts[state] for state in STATES}, "items": items}
+
+
+def write_index(batch: Batch, rows: Sequence[Row]) -> None:
+    """Write batch.json: rows, and what it said of the other items; ResourceError where that cannot be."""
+    known = read_index(batch) | {row.name: row for row in rows}
+    items = [asdict(known.get(item.name) or Row(item.name, item.molecule)) for item in batch.items]
+    content = to_json({"dfmp2_batch_version": VERSION, "items": items})
+    write_atomically(batch.output / INDEX, content.encode(), overwrite=True)
+
+
+def read_index(batch: Batch) -> dict[str, Row]:
+    """What batch.json says of items, by name; nothing where it is of another version."""
+    value = _read_json(batch.output / INDEX, LARGEST_INDEX)
+    try:
+        rows = [Row(**item) for item in value["items"]] if value["dfmp2_batch_version"] == VERSION else []
+        return {row.name: replace(row, stamp=(row.stamp[0], row.stamp[1])) for row in rows}
+    except (TypeError, LookupError):
+        return {}
+
+
+def _read_json(path: Path, most: int) -> dict[str, Any]:
+    """The object in a file, empty when it is not there or cannot be understood."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size <= most else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def collect_results(batch: Batch, *, allow_mixed: bool) -> tuple[list[dict[str, Any]], dict[str, str], list[str]]:
+    """Rows of all complete results, their hashes checked; what holds for all of them; and what there is to remark.
+
+    InputError where there is none, or their methods differ, so that their energies do not belong beside each other.
+    """
+    rows, remarks, methods = [], [], dict[str, dict[str, str]]()
+    for given in read_inputs(batch):
+        row, result = read_result(given)
+        if result is not None:
+            methods[row.name] = method(result)
+            rows.append({"name": row.name, "molecule": row.molecule, **numbers_of(result), "seconds": row.seconds})
+        elif row.remark and os.path.lexists(given.item.target):
+            remarks.append(f"{row.name} is left out: {row.remark}")
+    if not rows:
+        raise InputError(f"no complete result in {batch.output}: run the batch first (dfmp2 batch run)")
+    different = differences(methods)
+    if different and not allow_mixed:
+        raise InputError(
+            f"the results were computed with different methods, {different}: collect them apart, or pass --allow-mixed"
+        )
+    if different:
+        remarks.append(f"different methods in one table: {different}")
+    if missing := len(batch.items) - len(rows):
+        remarks.append(f"{missing} of {len(batch.items)} items are not complete and not in the table")
+    notes = {field: ", ".join(dict.fromkeys(found[field] for found in methods.values())) for field in METHOD}
+    return rows, notes, remarks
+
+
+# --- computation ------------------------------------------------------------------------------------------------------
+
+
+def compute(given: Input, start: Path | None, scratch: str | None, command: str, share: Share) -> Row:
+    """Compute an item and write its result or its error, unless another process is at it.
+
+    The row says what became of it; "pending" when it was stopped. An exception that is no `Dfmp2Error` is a fault in
+    dfmp2; the parent hears of it.
+
+    Parameters
+    ----------
+    start : result whose orbitals the SCF starts from, None for the default
+    scratch : folder for what does not fit, None for the default
+    command : for the provenance
+    """
+    begun, target, notes = time.perf_counter(), given.item.target, list[str]()
+    row = Row(given.item.name, given.item.molecule)
+    with Stop(share.token) as stop:
+        try:
+            if other := acquire(target):
+                return replace(row, status="running", remark=f"it is being computed by {other}")
+            try:
+                options = replace(given.item.options, threads=share.threads, memory=share.memory, scratch=scratch)
+                row = _compute(given, options, start, command, stop, notes)
+            finally:
+                release(target)
+        except Interrupted:
+            pass
+        except (Dfmp2Error, MemoryError, OSError) as error:
+            code, message = ResourceError.exit_code, f"the system refused: {str(error) or 'no more memory'}"
+            if isinstance(error, Dfmp2Error):
+                code, message = error.exit_code, str(error)
+            if "--memory" in message:
+                message += "; each worker of a batch has its share of the memory"
+            row = failed(given.item, code, message, traceback.format_exc())
+            row = replace(row, seconds=time.perf_counter() - begun, device_fault=isinstance(error, DeviceFault))
+    return replace(row, notes=(*notes, *row.notes))
+
+
+def failed(item: Item, code: int, message: str, text: str) -> Row:
+    """The row of an item that failed, after writing NAME.error.json with the traceback `text`."""
+    value, notes = json.dumps({"code": code, "message": message, "traceback": text}, indent=2), tuple[str, ...]()
+    try:
+        write_atomically(error_file(item.target), f"{value}\n".encode(), overwrite=True)
+    except ResourceError as error:
+        notes = (f"its error file is missing: {error}",)
+    return Row(item.name, item.molecule, "failed", code, message, notes=notes)
+
+
+def _compute(given: Input, options: Options, start: Path | None, command: str, stop: Stop, notes: list[str]) -> Row:
+    """The row of an item with its result, which is there already where another process has finished it meanwhile."""
+    item, target = given.item, given.item.target
+    for part in target.parent.glob(f".{target.name}.part-*"):  # of a process that was killed while it wrote
+        part.unlink(missing_ok=True)
+    row, _ = read_result(given)
+    if row.status == "complete":
+        notes.append("another process has finished it meanwhile")
+        return row
+    if os.path.lexists(target):
+        os.replace(target, f"{target}{PREVIOUS}")
+    if isinstance(given.molecule, InputError):
+        raise given.molecule
+    require_writable(target, overwrite=False, expected_bytes=LEAST_FREE)
+    with checkpointing(
+        target, resume=True, note=lambda _: None, warn=notes.append, replace_foreign=True, same_bits=True
+    ) as stop.checkpoint:
+        origin = start or options.scf_from
+        begun = f"; {START}{given.start}" if given.start else ""
+        asked = "" if item.task == "energy" else f"; {item.task}, {INPUT}{given.fingerprint}"
+        result = named(TASKS[item.task])(
+            given.molecule,
+            options,
+            start=None if origin is None else hdf5.read_start_orbitals(str(origin)),
+            listener=stop,
+            command=f"{command}  # item {item.name}{begun}{asked}",
+            checkpoint=stop.checkpoint,
+        )
+        if result.check is not None and not result.check.passed:
+            raise ComparisonFailed(
+                f"PySCF's DF-MP2 differs by {result.check.largest_difference:.1e} Eh, more than the allowed "
+                f"{result.check.allowed:.1e} Eh; the result was not written"
+            )
+        hdf5.write(result, target)
+        stop.checkpoint.complete()
+        error_file(target).unlink(missing_ok=True)
+    return _complete(given, result)
