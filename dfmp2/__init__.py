@@ -150,4 +150,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted(_HOMES)
+    return sorted({*_HOMES, "tensor"})

@@ -525,7 +525,7 @@ def in_python(text: str) -> str:
             return f"{name}=True{rest}"
         words = {word for part in (hint, *get_args(hint)) for word in get_args(part)}
         if value not in words and not _VALUE.fullmatch(value):
-            return f"{name}={rest}"
+            return f"{name}{rest}"
         plain = (value.isalpha() and value.isupper()) or value.startswith("'") or _number(value)
         return f"{name}={value}" if plain else f'{name}="{value}"'
 

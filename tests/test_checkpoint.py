@@ -248,8 +248,13 @@ def test_what_makes_two_runs_the_same() -> None:
         **{"certify_fit": True, "scf_starts": 2, "frozen_virtual": 1, "os_scale": 1.1, "ss_scale": 1.1},
         **{"properties": True, "polarizability": True, "method": "kappa-mp2"},
     }
-    assert {field.name for field in fields(Options)} == {*different, "kappa", *FREE}
-    others.append((first, replace(SMALL, method="kappa-mp2", kappa=1.3), ""))
+    assert {field.name for field in fields(Options)} == {*different, "kappa", "xc", *FREE}
+    more: tuple[dict[str, Any], ...] = (
+        {"method": "kappa-mp2", "kappa": 1.3},
+        {"method": "drpa"},
+        {"method": "drpa", "xc": "pbe"},
+    )
+    others += [(first, replace(SMALL, **values), "") for values in more]
     others += [(first, replace(SMALL, **{name: value}), "") for name, value in different.items()]
     found = {fingerprint(*other) for other in others}
     assert len(found) == len(others) and asked not in found

@@ -532,7 +532,7 @@ def test_state_of_atoms() -> None:
 
 PARAMETERS: list[tuple[dict[str, Any], str]] = [
     ({"basis": "sto-3g", "method": "mp3"}, "method 'mp3'"),
-    ({"basis": "sto-3g", "xc": "PBE"}, "unknown option 'xc'"),
+    ({"basis": "sto-3g", "functional": "PBE"}, "unknown option 'functional'"),
     ({"basis": 6}, "basis 6: expected the name"),
     ({"basis": "sto-3g", "frozen_core": [0, 1]}, "frozen_core [0, 1]: expected str or int"),
     ({"basis": "sto-3g", "charge": 0.5}, "charge 0.5: expected a whole number"),

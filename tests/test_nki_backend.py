@@ -103,7 +103,7 @@ def test_there_is_no_float64_on_the_device():
 
 def test_an_estimate_above_the_tolerance_is_refused_and_not_repeated_elsewhere(tmp_path):
     (tmp_path / "m.xyz").write_text(GEOMETRIES["h2o"])
-    with pytest.raises(NumericalError, match="nki-interpreter has no float64"):
+    with pytest.raises(NumericalError, match='backend="nki-interpreter" has no float64'):
         python.run(
             tmp_path / "m.xyz", "sto-3g", backend="nki-interpreter", tolerance=1e-15, threads=1, listener=Quiet()
         )

@@ -267,9 +267,9 @@ def test_cubes_hold_what_is_asked_for(what, densities, call):
 
 NOT_THERE = [  # options, message
     (("--to", "molden", "--orbitals", "natural"), "dfmp2 run MOLECULE --properties"),
-    (("--to", "cube", "--spin"), "without its relaxed density"),
+    (("--to", "cube", "--density"), "without its relaxed density"),
     (("--to", "cube"), "one of --density, --spin and --orbital N"),
-    (("--to", "cube", "--spin", "--of", "scf"), "restricted reference is zero"),
+    (("--to", "cube", "--spin"), "restricted reference is zero"),
     (("--to", "cube", "--orbital", "8"), "a number from 1 to 7"),
     (("--to", "cube", "--orbital", "2b"), "leave the b out"),
     (("--to", "cube", "--orbital", "2", "--of", "scf"), "add --orbitals natural"),

@@ -111,13 +111,13 @@ def test_a_misspelt_keyword_is_answered(name: str, arguments: Any, given: Any, s
 WORDS = {
     "--frozen-core 3: expected 0 or more": "frozen_core=3: expected 0 or more",
     "pass --frozen-core N, or --frozen-core none": 'pass frozen_core=N, or frozen_core="none"',
-    "at least --memory 30MB, or a smaller --basis": 'at least memory="30MB", or a smaller basis=',
+    "at least --memory 30MB, or a smaller --basis": 'at least memory="30MB", or a smaller basis',
     "--check is of plain MP2, not of --method drpa: drop": 'check=True is of plain MP2, not of method="drpa": drop',
     "--scf 'dff': expected one of df, conventional": "scf='dff': expected one of df, conventional",
-    "--frozen-virtual leaves out": "frozen_virtual= leaves out",
-    "(try --scf-from with better orbitals)": "(try scf_from= with better orbitals)",
+    "--frozen-virtual leaves out": "frozen_virtual leaves out",
+    "(try --scf-from with better orbitals)": "(try scf_from with better orbitals)",
     "--resume goes on; leave out --units bohr.": 'resume=True goes on; leave out units="bohr".',
-    "use dfmp2 run, with --set bond 1,2 1.0": "use dfmp2.run, with fixed= bond 1,2 1.0",
+    "use dfmp2 run, with --set bond 1,2 1.0": "use dfmp2.run, with fixed bond 1,2 1.0",
     "E(SCF) --- 1 -- 2, a-b --": "E(SCF) --- 1 -- 2, a-b --",
 }
 
@@ -147,7 +147,7 @@ REFUSED: dict[str, Call] = {
     "pass multiplicity=2": lambda: dfmp2.run(_water(), "sto-3g", charge=1),
     "method='mp3': expected one of": lambda: dfmp2.gradient(_water(), "sto-3g", method="mp3"),  # type: ignore[arg-type]
     "fragments='1-3' is one fragment": lambda: dfmp2.interaction(_water(), "sto-3g", "1-3"),
-    "scf_from=: the two basis sets": lambda: dfmp2.cbs(_water(), "cc-pv[dt]z", scf_from="x.h5"),
+    "scf_from: the two basis sets": lambda: dfmp2.cbs(_water(), "cc-pv[dt]z", scf_from="x.h5"),
     "coordinate 'bnd': expected one of bond": lambda: dfmp2.scan(_water(), "sto-3g", ("bnd", "1,2", "1:2:3")),
     "of 1 values: expected FROM:TO:POINTS": lambda: dfmp2.scan(_water(), "sto-3g", ("bond", "1,2", [1.0])),
     "one geometry: name a coordinate": lambda: dfmp2.scan(_water(), "sto-3g"),
