@@ -221,6 +221,7 @@ def test_psi4_timers_are_counted_once(scripts: None):
     assert sum(times.values()) == pytest.approx(0.073)
 
 
+@pytest.mark.slow
 def test_a_race_with_pyscf(water: Stored, folder: Path):
     arguments = ("h2o.xyz", "--basis", "sto-3g", "--against", "pyscf", "--precision", "fp64", "--repeats", "2")
     found = run_script("race.py", *arguments, "--threads", "1", folder=folder)
@@ -238,6 +239,7 @@ def test_a_race_with_pyscf(water: Stored, folder: Path):
     assert abs(found["differences"]["dfmp2 fp64 - pyscf"]["correlation"]) < 1e-8
 
 
+@pytest.mark.slow
 def test_a_series_of_alkanes(scripts: None, folder: Path):
     from scaling import exponent
 

@@ -118,7 +118,7 @@ def by_pool(pool: Any, **options: Any) -> dict[str, bytes]:
     [
         ("rhf, fp64", True),
         ("uhf, core, mixed, check", False),
-        ("uhf, core, mixed, check", True),
+        pytest.param("uhf, core, mixed, check", True, marks=pytest.mark.slow),
         ("repeated in float64", False),
     ],
 )

@@ -426,6 +426,7 @@ def by_core(text):
     return [int(part.split(" uploads, ")[1].split()[0]) for part in text.split(" | ")]
 
 
+@pytest.mark.slow
 def test_cores_are_sent_the_blocks_they_need_and_no_others(machine):
     machine.sound()
     machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0-3")
