@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from dfmp2.host.threads import limited
 from dfmp2.trainium.costs import prediction
 from dfmp2.trainium.costs.chips import CHIPS
 
+FIGURES = ("published", "torch", "host")  # columns
 MS = 1e3  # in a second
 LONG = 1e11  # operations of what is measured only with --slow
 
@@ -144,13 +146,19 @@ def table(chip: str, threads: int, *, measure: bool, slow: bool) -> list[dict[st
 def to_text(rows: Sequence[dict[str, Any]], chip: str) -> str:
     """The table for reading, each column with what it is."""
     lines = [
-        f"published: measured by others on trn1, NKI and PyTorch on its CPU; model: predicted, one {chip} core;",
-        "host: measured here with --measure. A dash: no such figure; energies: dfmp2 validate --table trnsci",
+        "published: measured by others on trn1, NKI and PyTorch on its CPU",
+        f"model: predicted, one {chip} core; host: measured here with --measure",
+        "a dash: no such figure; energies: dfmp2 validate --table trnsci",
         "",
-        f"{'':<38}{'':>4}{'published':>11}{'PyTorch':>9}{'model':>18}{'host':>9}",
+        f"{'':<36}{'':>4}{'published':>10}{'PyTorch':>8}{'model':>15}{'host':>7}",
     ]
     for row in rows:
-        shown = "-" if row["model"] is None else " to ".join(dict.fromkeys(f"{x:.3g}" for x in row["model"]))
-        torch, host = ("-" if row[name] is None else f"{row[name]:.4g}" for name in ("torch", "host"))
-        lines.append(f"{row['what']:<38}{row['unit']:>4}{row['published']:>11.4g}{torch:>9}{shown:>18}{host:>9}")
-    return "\n".join([*lines, "", *(f"source: {one}" for one in dict.fromkeys(row["source"] for row in rows))]) + "\n"
+        shown = "-" if row["model"] is None else " to ".join(dict.fromkeys(_short(x, 3) for x in row["model"]))
+        published, torch, host = ("-" if row[name] is None else _short(row[name], 4) for name in FIGURES)
+        lines.append(f"{row['what']:<36}{row['unit']:>4}{published:>10}{torch:>8}{shown:>15}{host:>7}")
+    sources = (f"source: {one}" for one in dict.fromkeys(row["source"] for row in rows))
+    return "\n".join([*lines, "", *(fill(one, 80, subsequent_indent="  ") for one in sources)]) + "\n"
+
+
+def _short(number: float, digits: int) -> str:
+    return f"{number:.0f}" if number >= 10**digits else f"{number:.{digits}g}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
+from textwrap import fill
 from typing import Any
 
 from dfmp2.backends.base import Shape
@@ -125,13 +126,14 @@ def _label(call: Call) -> str:
 
 
 def assumptions_text(given: Assumptions) -> str:
-    """What the numbers rest on, one line."""
+    """What the numbers rest on."""
     hint = "credited" if given.one_zero_hint else "not credited"
-    return (
+    text = (
         f"assumed: {given.vector_overhead} and {given.scalar_overhead} cycles per Vector and Scalar instruction, "
         f"{given.cross_engine_wait} cycles between engines, {given.dma_start / 1e3:g} us to start a transfer, one/zero "
-        f"hint {hint}\n"
+        f"hint {hint}"
     )
+    return fill(text, 80) + "\n"
 
 
 def catalogue_dict(spins: Sequence[Shape], programs: Sequence[Program], sent: Sequence[int]) -> dict[str, Any]:
@@ -148,7 +150,7 @@ def catalogue_dict(spins: Sequence[Shape], programs: Sequence[Program], sent: Se
 
 def catalogue_text(spins: Sequence[Shape], programs: Sequence[Program], chip: Chip, sent: Sequence[int]) -> str:
     """The kernels, and the programs of a molecule."""
-    lines = [f"{row.name:<20}{row.short:<5}{row.about}" for row in KERNELS]
+    lines = [fill(f"{row.name:<20}{row.short:<5}{row.about}", 80, subsequent_indent=" " * 25) for row in KERNELS]
     if not spins:
         return "\n".join([*lines, "", "give a molecule with --basis, or --shape, for the programs it needs"]) + "\n"
     for shape in spins:
