@@ -171,7 +171,7 @@ def run_page(page: Path, folder: Path, *, slow: bool) -> None:
 
 
 # What a reader tries first, and what is written for programs; the other pages are executed by scripts/check --all.
-OFTEN = ("README.md", "docs/index.md", "docs/start/", "docs/reference/")
+OFTEN = ("README.md", "docs/index.md", "docs/start/first-energy.md", "docs/start/install.md", "docs/reference/")
 
 
 def name(page: Path) -> str:

@@ -51,7 +51,8 @@ def test_many_kills(name: str, server: Server, tmp_path: Path) -> None:
     killed(server, name, tmp_path / "run", 67)
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [3, 60])
 def test_scan(kills: int, server: Server, tmp_path: Path) -> None:
     """Every file that is left holds whole points, with the energies of a scan that was never killed."""
     folder, rng, met, chains = tmp_path / "run", random.Random(20261121), 0, 0

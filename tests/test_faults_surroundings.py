@@ -55,6 +55,7 @@ def customised(folder: Path, code: str) -> str:
     return os.pathsep.join(filter(None, [str(folder / "first"), os.environ.get("PYTHONPATH", "")]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_place(
     place: str,

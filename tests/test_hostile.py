@@ -45,7 +45,11 @@ def plant(folder: Path, marker: Path) -> None:
     (folder / "setup.cfg").write_text("[pyscf]\nmax_memory = 1\n")
 
 
-@pytest.mark.parametrize("program", [(str(COMMAND),), (sys.executable, "-m", "dfmp2")], ids=["script", "module"])
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param((str(COMMAND),), marks=pytest.mark.slow), (sys.executable, "-m", "dfmp2")],
+    ids=["script", "module"],
+)
 def test_hostile_working_directory_changes_nothing(program: tuple[str, ...], folder: Path, water: Stored) -> None:
     marker = folder / "EXECUTED"
     plant(folder, marker)

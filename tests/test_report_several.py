@@ -152,6 +152,7 @@ def test_many_results_are_compared_but_not_all_shown_in_full(result):
     assert {link[1:] for link in elements.values("href") if link != "data:,"} <= set(ids)
 
 
+@pytest.mark.slow
 def test_a_page_of_a_hundred_results_stays_below_two_megabytes(result):
     worst = open_shell(result, 100)  # three maps of the finest mesh each
     shape = np.array([[0, 0, 0], [0, 0.76, 0.5], [0, -0.76, 0.5]])

@@ -103,6 +103,7 @@ def test_stopped_while_waiting_for_standard_input(folder: Path) -> None:
     assert listing(folder) == before
 
 
+@pytest.mark.slow
 def test_any_moment(folder: Path) -> None:
     """From the first line to the last: stopped, or finished with a whole file; nothing in between."""
     for step in range(4):
