@@ -9,7 +9,6 @@ Names are loaded on first use: importing the package loads neither PySCF nor tor
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 
 # Nothing but what the interpreter has loaded already: with -m the working directory is still on the path here.
@@ -61,6 +60,7 @@ _OFFERED = {  # module -> names
         "available_backends",
     ),
     "dfmp2.interop.studies": ("optimize", "frequencies", "interaction", "cbs", "scan", "read_study", "batch"),
+    "dfmp2.interop.tensor": ("tensor",),  # the module
     "dfmp2.molecule.molecule": ("Molecule",),
     "dfmp2.options": ("Options",),
     "dfmp2.mp2.result": ("MP2Result",),
@@ -128,26 +128,14 @@ __all__ = [
 ]
 
 
-class _Later(type(sys)):  # type: ignore[misc]
-    """A module in whose place `import` finds this one; it is loaded when a name of it is asked for."""
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(import_module("dfmp2.interop.tensor"), name)
-
-    def __dir__(self) -> list[str]:
-        return dir(import_module("dfmp2.interop.tensor"))
-
-
-if not TYPE_CHECKING:
-    sys.modules["dfmp2.tensor"] = tensor = _Later("dfmp2.tensor")
-
-
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'dfmp2' has no attribute {name!r}", name=name, obj=import_module(__name__))
     home = import_module(_HOMES[name])
+    if name == "tensor":
+        return home
     return home.version() if name == "__version__" else getattr(home, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*_HOMES, "tensor"})
+    return sorted(_HOMES)

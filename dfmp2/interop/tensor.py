@@ -1,6 +1,6 @@
 """`dfmp2.tensor`: products of arrays, and the steps of DF-MP2, one by one on any backend of `dfmp2 backends`.
 
-    import dfmp2.tensor as dt
+    from dfmp2 import tensor as dt
     b = dt.ao_to_mo(dt.to_device(a, backend="torch"), c_occ, c_vir)      # (nocc, nvir, naux), stays on the device
     energy = dt.mp2_energy(b, eps_occ, eps_vir)                          # Eh
     print(dt.plan("ij,jk->ik", (2048, 2048), (2048, 2048), backend="nki"))
