@@ -19,7 +19,7 @@ import dfmp2
 from dfmp2.errors import InputError, NumericalError, ResourceError
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2 import response
+from dfmp2.mp2 import laplace, response
 from dfmp2.mp2.laplace import quadrature
 from dfmp2.options import make_options
 from dfmp2.output import hdf5
@@ -65,8 +65,15 @@ def test_laplace_is_the_sum_over_pairs(molecule: Molecule, more: dict[str, Any])
     assert found.scf_total_energy == pytest.approx(tiles.scf_total_energy, abs=1e-11)
     wrong = abs(found.correlation_energy - tiles.correlation_energy)
     assert wrong <= found.quadrature.error + 1e-11
-    assert found.quadrature.error <= settings.get("tolerance", 1e-7)
+    tolerance = settings.get("tolerance", 1e-7)
+    assert 0.02 * tolerance < found.quadrature.error <= tolerance  # one point less would not do
     assert found.mp2_singles_energy == pytest.approx(tiles.mp2_singles_energy, abs=1e-11)
+
+
+def test_a_misjudged_size_of_the_energy_is_made_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laplace, "_size", lambda *given: 1e-6)
+    found = dfmp2.run(WATER, method="sos-laplace", **EXACT)
+    assert found.quadrature is not None and found.quadrature.error <= 1e-7
 
 
 @pytest.mark.parametrize(("molecule", "core"), [(WATER, 0), (WATER, 1), (RADICAL, 0), (RADICAL, 1)], ids=str)

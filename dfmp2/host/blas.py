@@ -1,4 +1,4 @@
-"""Triangular solves and symmetric products on SciPy's BLAS, in place and with the GIL released.
+"""Triangular solves and products of symmetric matrices on SciPy's BLAS, in place and with the GIL released.
 
 SciPy's own wrapper of `trsm` holds the GIL and copies operands that are not contiguous, so workers
 would wait for each other. SciPy publishes the addresses of the routines for compiled callers
@@ -37,6 +37,12 @@ _SPREAD = ctypes.CFUNCTYPE(None, _TEXT, _INT, _POINTER, _POINTER, _INT, _INT)
 _SYMM = ctypes.CFUNCTYPE(
     None, *(_TEXT, _TEXT, _INT, _INT), *(_POINTER, _POINTER, _INT), *(_POINTER, _INT), *(_POINTER, _POINTER, _INT)
 )
+_syrk = ctypes.CFUNCTYPE(None, _TEXT, _TEXT, _INT, _INT, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _INT)(
+    _address(cython_blas, "dsyrk")
+)
+_gemm = ctypes.CFUNCTYPE(
+    None, *(_TEXT, _TEXT, _INT, _INT, _INT), *(_POINTER, _POINTER, _INT), *(_POINTER, _INT), *(_POINTER, _POINTER, _INT)
+)(_address(cython_blas, "dgemm"))
 _SYMMETRIC = {  # spread a packed triangle, multiply with it
     np.dtype(np.float32): (_SPREAD(_address(cython_lapack, "stpttr")), _SYMM(_address(cython_blas, "ssymm"))),
     np.dtype(np.float64): (_SPREAD(_address(cython_lapack, "dtpttr")), _SYMM(_address(cython_blas, "dsymm"))),
@@ -67,6 +73,30 @@ def solve_columns(factor: Array, block: Array, start: int, stop: int) -> None:
     n, count = block.shape
     # In Fortran's eyes block is (count, n), with the columns as a range of its rows: X L^T = B.
     _solve(b"R", b"T", stop - start, n, factor, block[:, start:stop], count)
+
+
+def add_square(rows: Array, matrix: Array, start: int, stop: int) -> None:
+    """Add rows^T rows to `matrix[start:stop, start:]`, but below its diagonal.
+
+    Parameters
+    ----------
+    rows : (count, n) float64, C order
+    matrix : (n, n) float64, C order
+    """
+    count, n = rows.shape
+    for array, shape in ((rows, (count, n)), (matrix, (n, n))):
+        if array.dtype != np.float64 or not array.flags.c_contiguous or array.shape != shape:
+            raise ValueError(f"expected C-ordered float64 {shape}, got {array.dtype} {array.shape}")
+    if not count or not start < stop <= n:
+        return
+    one, leading, (m, k) = np.ones(1), _int(n), (_int(stop - start), _int(count))
+    first, rest = (rows.ctypes.data + 8 * column for column in (start, stop))
+    corner, beside = (matrix.ctypes.data + 8 * (start * n + column) for column in (start, stop))
+    # In Fortran's eyes rows is (n, count), and what lies above the diagonal lies below it.
+    _syrk(b"L", b"N", m, k, one.ctypes.data, first, leading, one.ctypes.data, corner, leading)
+    if stop < n:
+        ends = (_int(n - stop), m, k)
+        _gemm(b"N", b"T", *ends, one.ctypes.data, rest, leading, first, leading, one.ctypes.data, beside, leading)
 
 
 class SymmetricProducts:

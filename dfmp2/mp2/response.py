@@ -14,10 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.host import threads
+from dfmp2.host.blas import add_square
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.planning.memory import FLOAT64, GROUP_BYTES
 
 Array = NDArray[np.float64]
+STRIP = 64  # columns of X that are copied to the other side of its diagonal at a time
+
 Factor = Callable[[Array], Array]  # orbital-energy differences, Eh, to factors f >= 0
 
 
@@ -51,19 +54,22 @@ def weighted_products(
         found = [list(matrices) for matrices in room[: len(chosen)]]
         for spin, (tensor, space) in enumerate(zip(b, spaces, strict=True)):
             roots = [np.sqrt(factor(differences(space))) for factor in chosen]
-            for i0, rows in _groups(tensor):
+            for i0, group in groups(tensor):
+                rows = group.reshape(-1, naux)
                 scaled = np.empty(rows.shape)
                 for root, matrices in zip(roots, found, strict=True):
-                    np.multiply(rows, root[i0 : i0 + len(rows), :, None], out=scaled)
-                    _add_square(scaled.reshape(-1, naux), matrices[0 if joined else spin], blocks)
+                    weights = root[i0 : i0 + len(group)].reshape(-1, 1)
+                    _add_square(rows, weights, scaled, matrices[0 if joined else spin], blocks)
         for matrices in found:
             for matrix in matrices:
-                for p0, p1 in blocks:
+                for p0 in range(0, naux, STRIP):
+                    p1 = min(p0 + STRIP, naux)
+                    matrix[p0:p1, p0:p1] += np.triu(matrix[p0:p1, p0:p1], 1).T
                     matrix[p1:, p0:p1] = matrix[p0:p1, p1:].T
             yield matrices
 
 
-def _groups(tensor: Any) -> Iterator[tuple[int, Array]]:
+def groups(tensor: Any) -> Iterator[tuple[int, Array]]:
     """B of groups of occupied orbitals with the first of each; the next one is read meanwhile."""
     nocc, nvir, naux = tensor.shape
     size = max(1, GROUP_BYTES // (FLOAT64 * max(1, nvir * naux)))
@@ -80,14 +86,12 @@ def _groups(tensor: Any) -> Iterator[tuple[int, Array]]:
     yield from zip(starts, threads.prefetched(read, len(starts)), strict=True)
 
 
-def _add_square(rows: Array, matrix: Array, blocks: Sequence[tuple[int, int]]) -> None:
-    """Add rows^T rows, (naux, naux), to the blocks on and above the diagonal of the matrix."""
+def _add_square(rows: Array, weights: Array, scaled: Array, matrix: Array, blocks: Sequence[tuple[int, int]]) -> None:
+    """Add the square of the weighted rows to the matrix, on and above its diagonal; a worker for each block."""
 
-    def add(k: int) -> None:
-        p0, p1 = blocks[k]
-        matrix[p0:p1, p0:] += rows[:, p0:p1].T @ rows[:, p0:]
+    def scale(k: int) -> None:
+        some = slice(k * len(rows) // len(blocks), (k + 1) * len(rows) // len(blocks))
+        np.multiply(rows[some], weights[some], out=scaled[some])
 
-    if len(blocks) == 1:
-        add(0)
-    else:
-        threads.each(len(blocks), add, len(blocks))
+    for work in (scale, lambda k: add_square(scaled, matrix, *blocks[k])):
+        threads.each(len(blocks), work, len(blocks))
