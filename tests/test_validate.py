@@ -394,3 +394,13 @@ def test_everything_passes(call, table, backend, precision):
     options = ("--table", table, "--backend", backend, "--precision", precision, "--require-all", "--json")
     done = call("validate", *options)
     assert done.code == 0, [row for row in done.json["entries"] if row["status"] == "fail"]
+
+
+@pytest.mark.parametrize(("backend", "precision"), [("cpu", "mixed"), ("torch", "auto")])
+def test_methods_without_pairs_run_on_the_host_in_float64_whatever_is_asked(backend, precision):
+    session = Session(backend, precision)
+    found = session.calculate(BY_ID["ferric-rpa-h2o"].calculations[0])
+    assert found.values["rpa_correlation_energy"] == pytest.approx(
+        BY_ID["ferric-rpa-h2o"].quantities[0].value, abs=1e-6
+    )
+    assert not found.mixed

@@ -29,7 +29,7 @@ from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2 import energy
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
 from dfmp2.mp2.result import Certificate, MP2Result
-from dfmp2.options import SCS, Options
+from dfmp2.options import METHODS, SCS, Options
 from dfmp2.output.hdf5 import ENERGIES
 from dfmp2.progress import Silent
 from dfmp2.scf.reference import StartOrbitals
@@ -99,11 +99,12 @@ class Session:
     def result(self, calculation: Calculation) -> MP2Result:
         """The calculation's result, computed when it is asked for the first time."""
         if calculation not in self._results:
+            pairs = METHODS[calculation.method].kind == "pairs"  # all others run in float64 on the host
             options = Options(
                 **{name: getattr(calculation, name) for name in OF_ENTRIES},
                 stability="off",
-                backend=self.backend.name,
-                precision=self.precision,
+                backend=self.backend.name if pairs else "auto",
+                precision=self.precision if pairs else "auto",
                 memory=self.memory,
                 threads=self.threads,
                 allow_small_gap=True,
