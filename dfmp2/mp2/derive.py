@@ -67,8 +67,10 @@ def derive(
 
     Raises
     ------
-    InputError : the change does not follow from pair energies, or leaves nothing to correlate
+    InputError : it is no result; the change does not follow from pair energies, or leaves nothing to correlate
     """
+    if not isinstance(result, MP2Result):
+        raise InputError(f"derive takes a result, not {result!r}: read a file with dfmp2.read")
     listener = Collector(listener or Listener())
     changes = {name: value for name, value in changes.items() if value is not None}
     for name, value in changes.items():
