@@ -4,7 +4,8 @@ python scripts/random_combinations.py [NUMBER [SEED]]
 
 PySCF converges an SCF of its own from the orbitals of dfmp2, with the same fitting set, and gives the integrals; pair
 energies are sums over whole arrays, direct RPA is the plasmon formula 1/2 sum (Omega - A) (Furche, Phys. Rev. B 64,
-195120 (2001)). Prints a row for what differs by more than TOLERANCE, what is refused, and the largest differences.
+195120 (2001)). Every third gradient is compared with differences of energies (`--check`). Prints a row for what differs
+by more than TOLERANCE, what is refused, and the largest differences.
 """
 
 from __future__ import annotations
@@ -146,7 +147,8 @@ def main(number: int = 100, seed: int = 1) -> None:
     rng, folder = random.Random(seed), tempfile.TemporaryDirectory()
     apart: Counter[str] = Counter()
     differences: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for _ in range(number):
+    slopes: list[float] = []
+    for drawn in range(number):
         atoms, options = draw(rng)
         text = f"{len(atoms)}\n\n" + "".join(f"{s} {x:.12f} {y:.12f} {z:.12f}\n" for s, (x, y, z) in atoms)
         path = Path(folder.name) / "drawn.xyz"
@@ -169,9 +171,21 @@ def main(number: int = 100, seed: int = 1) -> None:
         differences[options["precision"]].append((off[0], off[1]))
         if max(off) > TOLERANCE[options["precision"]]:
             print(f"DIFFERS: {name}, {options}: E(SCF) {off[0]:.1e}, E(corr) {off[1]:.1e} Eh", flush=True)
+        if drawn % 3 or options["method"] not in ("mp2", "scs-mp2") or options["reference"] == "rohf":
+            continue
+        try:
+            proof = dfmp2.gradient(path, **options, check=True, stability="off", scf_conv_tol=1e-12).certificate
+        except dfmp2.Dfmp2Error as error:
+            apart[f"gradient refused: {type(error).__name__}"] += 1
+            print(f"gradient refused: {name}, {options}: {error}", flush=True)
+            continue
+        slopes.append(abs(proof.analytic_slope - proof.numerical_slope))
+        if proof.failures:
+            print(f"DIFFERS: {name}, {options}: gradient, {', '.join(proof.failures)}", flush=True)
     for precision, found in differences.items():
         scf_most, most = np.max(found, axis=0)
         print(f"{precision}: {len(found)} energies, at most {scf_most:.1e} Eh in E(SCF) and {most:.1e} Eh in E(corr)")
+    print(f"{len(slopes)} gradients, at most {max(slopes, default=0.0):.1e} Eh/bohr")
     print(*(f"{count} {reason}" for reason, count in apart.items()), sep="\n")
 
 
