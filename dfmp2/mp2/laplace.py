@@ -30,7 +30,7 @@ from dfmp2.progress import Listener
 Array = NDArray[np.float64]
 
 MOST_POINTS = 40
-VECTORS = 16  # random ones, for the size of the energy
+VECTORS = 32  # random ones, for the size of the energy
 ROUGH = 0.02  # relative error of the quadrature of that
 CLOSEST = 1e-12  # relative errors below it drown in rounding
 LONGEST = 0.5  # change of a logarithm in one step of Newton's method
@@ -108,14 +108,12 @@ def _size(b: Sequence[Any], gaps: Sequence[Array], rule: Rule) -> float:
     z = np.random.default_rng(0).choice([-1.0, 1.0], (b[0].shape[2], VECTORS))
     products = []
     for tensor, gap in zip(b, gaps, strict=True):
-        product = np.zeros((len(rule.t), *z.shape))
+        product = np.zeros((tensor.shape[2], len(rule.t), VECTORS))
         for i0, group in groups(tensor):
-            seen = group @ z
-            for t, total in zip(rule.t, product, strict=True):
-                weighted = seen * _decay(t, gap[i0 : i0 + len(group)])[:, :, None]
-                total += np.tensordot(group, weighted, ((0, 1), (0, 1)))
+            factors = np.exp(-rule.t * gap[i0 : i0 + len(group), :, None])
+            product += np.tensordot(group, factors[..., None] * (group @ z)[:, :, None, :], ((0, 1), (0, 1)))
         products.append(product)
-    energy = float(np.einsum("k,kpz,kpz->", rule.w, products[0], products[-1])) / VECTORS
+    energy = float(np.einsum("k,pkz,pkz->", rule.w, products[0], products[-1])) / VECTORS
     return (1.0 + 5.0 * ROUGH) * abs(energy) + np.finfo(float).tiny
 
 
