@@ -15,8 +15,9 @@ from pyscf import gto, lib, scf
 from pyscf.mp import dfmp2_native, dfump2_native
 
 from dfmp2.errors import ConvergenceError, InputError, Interrupted, ResultFileError
+from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.xyz import parse_xyz, read_frames, read_xyz
+from dfmp2.molecule.xyz import parse_xyz, read_xyz
 from dfmp2.mp2 import energy as mp2
 from dfmp2.mp2.extrapolation import correlation_formula, scf_formula
 from dfmp2.output import hdf5

@@ -17,6 +17,7 @@ from dfmp2.cli.checks import without_paths
 from dfmp2.cli.help import COLUMN, LINES, WISHES, GroupedCommand
 from dfmp2.cli.main import COMMANDS, cli
 from dfmp2.cli.options import GROUPS, OF_A_CALCULATION
+from dfmp2.output import hdf5
 from dfmp2.output.document import WIDEST, Table, aligned, fitted
 from tests.conftest import COMMAND, Runner, Stored, run_command, succeed
 from tests.wrong_inputs import FILES, prepare, rows
@@ -135,6 +136,35 @@ def test_other_formats_give_the_energy_of_the_xyz_file(end: str, kind: str, call
     (folder / f"w.{end}").write_text(charged)
     done = succeed(call("run", f"w.{end}", *run, "--multiplicity", "2"))
     assert done.json["charge"] == 1 and "charge 1 (file)" in done.err
+
+
+@pytest.mark.parametrize(("end", "kind"), [("sdf", "sdf"), ("pdb", "proteindatabank")])
+def test_several_molecules_of_a_file_are_the_frames_of_a_scan(end: str, kind: str, call: Runner, folder: Path) -> None:
+    """And items of a batch may be such files; where one molecule is expected, several are an error."""
+    io = pytest.importorskip("ase.io")
+    frames = [io.read("h2.xyz") for _ in range(3)]
+    for number, atoms in enumerate(frames):
+        atoms.positions[1, 2] = 0.7 + 0.1 * number
+    texts = []
+    for number, atoms in enumerate(frames):
+        io.write(f"{number}.{end}", atoms, format=kind)
+        texts.append((folder / f"{number}.{end}").read_text())
+    if end == "pdb":
+        io.write("all.pdb", frames, format=kind)
+    else:
+        (folder / "all.sdf").write_text("".join(text.rstrip().removesuffix("$$$$") + "$$$$\n" for text in texts))
+    io.write("all.xyz", frames, format="xyz")
+    run = ("--basis", "sto-3g", "--json", "--quiet", "--threads", "1")
+    found, expected = (succeed(call("scan", f"all.{one}", *run, "--overwrite")).json["table"] for one in (end, "xyz"))
+    assert found["mp2_total_energy"] == pytest.approx(expected["mp2_total_energy"], abs=1e-9)
+    several = call("run", f"all.{end}", *run)
+    assert several.code == 3 and json.loads(several.err)["error"].startswith(f"all.{end}: 3 molecules")
+    before, _, after = (folder / f"all.{end}").read_text().rpartition("0.900")
+    (folder / f"bad.{end}").write_text(f"{before}x.xxx{after}")
+    assert f"bad.{end}, frame 3 (line" in call("scan", f"bad.{end}", *run).err
+    succeed(call("batch", "run", f"0.{end}", f"2.{end}", *run, "--output", "out"))
+    energies = [hdf5.read(f"out/{number}.h5").mp2_total_energy for number in (0, 2)]
+    assert energies == pytest.approx(expected["mp2_total_energy"][::2], abs=1e-9)
 
 
 # --- wrong inputs -----------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ OF_THE_JOB = "of the array job"  # --shard without a value
     "Prepared file", "STEM.prepared.h5", "Go on from OUTPUT.checkpoint; leave a file that is complete as it is."
 )
 def prepare(given: Given, display: Display) -> None:
-    """SCF, integrals and fitted tensor B of MOLECULE (an xyz file or - for standard input) into a file.
+    """SCF, integrals and fitted tensor B of MOLECULE, a file as of dfmp2 run, into a file.
 
     dfmp2 energy --from FILE.h5 computes the pair energies, here or on other machines.
     """

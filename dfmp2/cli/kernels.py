@@ -79,10 +79,10 @@ def _shapes(
         return spins, max(one.nao for one in spins)
     if molecule is None or basis is None:
         return (), 0
-    from dfmp2.molecule.xyz import read_xyz
+    from dfmp2.molecule.files import read_file
     from dfmp2.planning import plan
 
-    work = plan.sizes(read_xyz(molecule).molecule, Options(basis), Console(quiet=True, log=None))
+    work = plan.sizes(read_file(molecule).molecule, Options(basis), Console(quiet=True, log=None))
     return plan.trainium_shapes(work), work.nao
 
 

@@ -76,7 +76,7 @@ def run(given: Given, display: Display) -> None:
 @one_molecule(*ALL, "check", "polarizability")
 @output_options("Result file, with the gradient", "STEM.gradient.h5")
 def gradient(given: Given, display: Display) -> None:
-    """Compute energy, gradient, relaxed densities and dipole moment of MOLECULE (an xyz file or - for standard input).
+    """Compute energy, gradient, relaxed densities and dipole moment of MOLECULE, a file as of dfmp2 run.
 
     The gradient is that of --method, or of the energy scaled by --os-scale and --ss-scale. --check also compares it
     with energies along one direction. Exit code 8 where the gradient's certificate fails.

@@ -110,7 +110,7 @@ def run_study(
 def interaction(
     given: Given, display: Display, fragments: str, charges: str | None, multiplicities: str | None
 ) -> None:
-    """Interaction energy of the fragments of MOLECULE, an xyz file or - for standard input.
+    """Interaction energy of the fragments of MOLECULE, a file as of dfmp2 run.
 
     Runs the complex, every fragment in the basis of the complex (the other atoms are ghosts), and every fragment in
     its own basis. All runs go into one file. --charge and --multiplicity are those of the complex.
@@ -195,9 +195,9 @@ def scan(
 ) -> None:
     """Energies of MOLECULE along one coordinate: --bond 1,2 0.8:1.2:9, atoms from 1, nine points, both ends included.
 
-    Without a coordinate MOLECULE is an xyz file with several frames of one molecule. Which atoms move follows from the
-    bonds: the side of the last atom named. A point that fails is listed with its exit code, and the command then ends
-    with exit code 9. Writes one file with all runs, the table (CSV) and the curve (SVG).
+    Without a coordinate MOLECULE holds several geometries: frames (xyz), molecules (sdf) or models (pdb). Which atoms
+    move follows from the bonds: the side of the last atom named. A point that fails is listed with its exit code, and
+    the command then ends with exit code 9. Writes one file with all runs, the table (CSV) and the curve (SVG).
     """
     chosen = given.chosen()
     scan = _make_scan(given, {kind: coordinates[kind] for kind in KINDS if coordinates[kind]}, chosen, moving, chain)
@@ -237,7 +237,7 @@ def scan(
 
 
 def _make_scan(given: Given, coordinates: dict[str, Any], options: Options, moving: str | None, chained: bool) -> Scan:
-    from dfmp2.molecule.xyz import read_frames
+    from dfmp2.molecule.files import read_frames
     from dfmp2.studies.coordinate import make_coordinate
     from dfmp2.studies.scan import along, over_frames
 
@@ -303,7 +303,7 @@ def optimize(
     xyz_file: str | None,
     path_file: str | None,
 ) -> None:
-    """Optimise the geometry of MOLECULE, an xyz file or - for standard input, in internal coordinates (geomeTRIC).
+    """Optimise the geometry of MOLECULE, a file as of dfmp2 run, in internal coordinates (geomeTRIC).
 
     All steps go into one file; the last geometry and the way to it are written as xyz files as well, also where
     --max-steps are not enough (exit code 4; --resume goes on). The energy is that of --method.
@@ -371,7 +371,7 @@ def frequencies(
     workers: int | None,
     molden_file: str | None,
 ) -> None:
-    """Harmonic frequencies of MOLECULE, an xyz file or - for standard input, at its stationary point.
+    """Harmonic frequencies of MOLECULE, a file as of dfmp2 run, at its stationary point.
 
     6 N + 1 gradients for N atoms: central differences give the Hessian, and its modes the infrared intensities and the
     thermochemistry of an ideal gas. All runs go into one file. With --workers, --threads are those of each and

@@ -17,8 +17,9 @@ from dfmp2.interop.python import (
     question,
     read_molecule,
 )
+from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.xyz import read_frames, read_point_charges
+from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.options import Keywords, MoleculeKeywords, Options, make_options
 from dfmp2.output import hdf5
 from dfmp2.progress import Listener
@@ -224,7 +225,7 @@ def scan(
 
     Parameters
     ----------
-    molecule : without a coordinate the path of an xyz file of several frames, or a list of molecules
+    molecule : without a coordinate the path of a file of several frames (xyz, sdf, pdb), or a list of molecules
     coordinate : as ("bond", "1,2", "0.8:1.2:9") or ("angle", "2,1,3", [95, 100, 105]): kind (bond, angle or dihedral),
         atoms from 1, values in angstrom (or in `units`) or degrees, FROM:TO:POINTS or a list
     moving : atoms that move, such as "4-6+8"; None for the side of the last atom
