@@ -341,6 +341,28 @@ def test_what_is_printed_fits_a_terminal_and_is_what_was_looked_at(typed: str, v
         assert skeleton(printed) == skeleton(transcripts()[typed])
 
 
+@pytest.mark.parametrize(
+    ("typed", "first"),
+    [
+        ("run h2o.xyz --basis sto-3g", "h2o.xyz, sto-3g"),
+        ("gradient - --basis sto-3g", "standard input, sto-3g"),
+        ("optimize h2o.xyz --basis sto-3g", "h2o.xyz, sto-3g"),
+        ("energy --from x.prepared.h5", "x.prepared.h5"),
+        ("batch run 1.xyz 2.xyz 3.xyz 4.xyz --basis sto-3g --output out", "1.xyz, 2.xyz, 3.xyz and 1 more, sto-3g"),
+        ("validate", ""),
+        ("kernels check", "nki-interpreter"),
+    ],
+)
+def test_the_first_line_comes_before_numpy(typed: str, first: str, folder: Path, tmp_path: Path) -> None:
+    """Libraries take seconds to load on a busy host. --quiet keeps it away."""
+    (tmp_path / "numpy.py").write_text("import os, sys; sys.stderr.write('NUMPY\\n'); sys.stderr.flush(); os._exit(0)")
+    said = run_command(*typed.split(), cwd=folder, env={"PYTHONPATH": str(tmp_path)}).err.splitlines()
+    command = " ".join(word for word in typed.split()[:2] if word in ("run", "check") or word in COMMANDS)
+    assert said == [f"dfmp2 {command}{': ' if first else ''}{first}", "NUMPY"]
+    if "kernels" not in typed:
+        assert run_command(*typed.split(), "--quiet", cwd=folder, env={"PYTHONPATH": str(tmp_path)}).err == "NUMPY\n"
+
+
 # --- shells -----------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from dfmp2.cli.batch_submit import submit
 from dfmp2.cli.console import Console, open_log
-from dfmp2.cli.help import CommandGroup
+from dfmp2.cli.help import AnnouncedCommand, CommandGroup
 from dfmp2.cli.options import MOST_WORKERS, calculation_options
 from dfmp2.cli.run import command_line
 from dfmp2.errors import DeviceFault, InputError, Interrupted, SomeFailed
@@ -78,7 +78,7 @@ def _of_a_batch(function: Callable[..., Any]) -> Callable[..., Any]:
 # --- run --------------------------------------------------------------------------------------------------------------
 
 
-@command.command("run", short_help="Compute what is not complete.")
+@command.command("run", cls=AnnouncedCommand, short_help="Compute what is not complete.")
 @click.argument("sources", nargs=-1, required=True, metavar="MANIFEST.toml | FILE...")
 @_folders
 @click.option("--workers", type=click.IntRange(1, MOST_WORKERS), help="Processes.  [default: 1; all of --engine]")
@@ -323,7 +323,7 @@ def status(batch: Batch, as_json: bool) -> None:
     click.echo(", ".join(f"{found[name]} {name}" for name in STATES) + f"; {len(rows)} in all")
 
 
-@command.command("plan", short_help="Predict the time of every item and of every shard.")
+@command.command("plan", cls=AnnouncedCommand, short_help="Predict the time of every item and of every shard.")
 @_of_a_batch
 @click.option("--shards", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Parts of the batch.")
 @click.option("--scf-chain", is_flag=True, help="Keep pieces of a series together, as batch run --scf-chain does.")

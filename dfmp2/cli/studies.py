@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfmp2.cli import signals
-from dfmp2.cli.help import GroupedCommand
+from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import MOST_WORKERS, Display, Given, one_molecule, output_options, print_report
 from dfmp2.cli.run import command_line, logged, require_distinct
 from dfmp2.errors import Dfmp2Error, InputError, SomeFailed
@@ -96,7 +96,7 @@ def run_study(
     return study, target
 
 
-@click.command("interaction", cls=GroupedCommand)
+@click.command("interaction", cls=AnnouncedCommand)
 @click.option(
     "--fragments",
     required=True,
@@ -133,7 +133,7 @@ SCF_FORMULAS = ["largest", "exponential", "karton-martin", "exp-sqrt", "power", 
 CORRELATION_FORMULAS = ["helgaker", "truhlar", "neese-valeev"]
 
 
-@click.command("cbs", cls=GroupedCommand)
+@click.command("cbs", cls=AnnouncedCommand)
 @one_molecule()
 @click.option(
     "--scf-formula",
@@ -169,7 +169,7 @@ def cbs(given: Given, display: Display, scf_formula: str, correlation_formula: s
 KINDS = ("bond", "angle", "dihedral")
 
 
-@click.command("scan", cls=GroupedCommand)
+@click.command("scan", cls=AnnouncedCommand)
 @click.option("--bond", nargs=2, metavar="I,J FROM:TO:POINTS", help="Bond length, in the unit of the file.")
 @click.option("--angle", nargs=2, metavar="I,J,K FROM:TO:POINTS", help="Angle at J, degrees.")
 @click.option("--dihedral", nargs=2, metavar="I,J,K,L FROM:TO:POINTS", help="Dihedral angle about J-K, degrees.")
@@ -255,7 +255,7 @@ def _make_scan(given: Given, coordinates: dict[str, Any], options: Options, movi
     return along(whole, coordinate, options, chained=chained)
 
 
-@click.command("optimize", cls=GroupedCommand)
+@click.command("optimize", cls=AnnouncedCommand)
 @click.option(
     "--freeze",
     nargs=2,
@@ -346,7 +346,7 @@ def optimize(
     run_study("optimization", read.molecule.name, compute, ending, display, given, beside=files, finish=finish)
 
 
-@click.command("frequencies", cls=GroupedCommand)
+@click.command("frequencies", cls=AnnouncedCommand)
 @click.option("--temperature", type=float, default=298.15, show_default=True, metavar="K", help="Of the gas.")
 @click.option("--pressure", type=float, default=101325.0, show_default=True, metavar="PA", help="Of the gas.")
 @click.option("--symmetry-number", type=int, metavar="N", help="Rotations onto itself.  [default: counted]")
