@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -193,7 +194,7 @@ def show_published(target: str, measure: bool, slow: bool, threads: int | None, 
 @_model
 @click.option("--call", "number", type=int, default=1, show_default=True, metavar="N", help="Which kind of call.")
 @click.option("--begin", type=float, default=0.0, show_default=True, metavar="US", help="First microsecond.")
-@click.option("--length", type=float, default=100.0, show_default=True, metavar="US", help="Microseconds drawn.")
+@click.option("--length", type=float, default=70.0, show_default=True, metavar="US", help="Microseconds drawn.")
 def show_timeline(priced: _Priced, number: int, begin: float, length: float) -> None:
     """Draw the predicted in-order schedule of one call, and what the Tensor Engine waits for."""
     from dfmp2.trainium.costs import schedule, text
@@ -207,7 +208,7 @@ def show_timeline(priced: _Priced, number: int, begin: float, length: float) -> 
     trace, account, plan = schedule.schedule_call(call, chip, priced.assumptions)
     if not 0.0 <= begin * 1e3 < account.makespan:
         raise InputError(f"--begin {begin:g}: expected microseconds from 0 to {account.makespan / 1e3:.1f}, its length")
-    click.echo(f"{call.neff}, variant {priced.price.variant}, one {chip.name} core: predicted")
+    click.echo(f"one {chip.name} core, variant {priced.price.variant}: predicted\n{call.neff}")
     click.echo(text.draw(trace, plan, begin=begin, length=length), nl=False)
     click.echo(text.summary(trace, plan), nl=False)
 
@@ -350,8 +351,8 @@ def _findings_text(lane: str, findings: Sequence[Finding]) -> str:
     from dfmp2.backends.contract import PAIR_TOLERANCE, TOLERANCE
 
     lines = [
-        f"contract of backend {lane}: relative errors against float64, allowed {TOLERANCE:.0e} (sums) and "
-        f"{PAIR_TOLERANCE:.0e} (a pair)",
+        f"contract of backend {lane}: relative errors against float64,",
+        f"allowed {TOLERANCE:.0e} (sums) and {PAIR_TOLERANCE:.0e} (a pair)",
         f"{'nvir':>9}{'naux':>6}  {'block':<10}{'direct':>10}{'exchange':>10}{'worst pair':>12}",
     ]
     for found in findings:
@@ -386,16 +387,16 @@ def _foreign_dict(found: Foreign) -> dict[str, Any]:
 def _foreign_text(findings: Sequence[Foreign], commit: str) -> str:
     """The table of `dfmp2 kernels foreign`: error relative to the largest element, bytes per partition."""
     lines = [f"commit {commit}"] if commit else []
-    lines.append(
-        f"{'kernel':<36}{'chip':<6}{'error':>8}{'SBUF':>8}{'by DMA':>8}  verdict; other rules it does not obey"
-    )
+    lines.append(f"{'kernel':<32}{'chip':<6}{'error':>8}{'SBUF':>8}{'by DMA':>8}  verdict; rules broken")
     for found in findings:
         name = found.case.kernel + (f" ({found.case.note})" if found.case.note else "")
         numbers = f"{'-':>8}{'-':>8}{'-':>8}"
         if found.refusal is None:
             numbers = f"{found.error:>8.1e}{found.sbuf:>8}{found.moved:>8}"
         rules = ", ".join(one.rule for one in found.broken if one.rule not in found.verdict)
-        lines.append(f"{name:<36}{found.target:<6}{numbers}  {found.verdict}{f'; {rules}' if rules else ''}")
-    lines += [f"{found.case.kernel}: {found.refusal}" for found in findings if found.refusal is not None]
+        row = f"{name:<32}{found.target:<6}{numbers}  {found.verdict}{f'; {rules}' if rules else ''}"
+        lines.append(textwrap.fill(row, 80, subsequent_indent=" " * 64, break_on_hyphens=False))
+    refused = [f"{found.case.kernel}: {found.refusal}" for found in findings if found.refusal is not None]
+    lines += [textwrap.fill(one, 80, subsequent_indent="  ", break_on_hyphens=False) for one in refused]
     runs = sum(found.verdict == "runs" for found in findings)
     return "\n".join([*lines, f"{runs} of {len(findings)} run and agree with NumPy"]) + "\n"
