@@ -64,6 +64,8 @@ def test_diffuse_and_def2(call: Runner) -> None:
     refused = call("cbs", "h2.xyz", "--basis", "aug-cc-pv[dt]z", "--memory", "1MB")
     assert refused.code == 7 and "in aug-cc-pvtz: not enough memory" in refused.message  # that of the larger basis
     small = succeed(call("cbs", "h2.xyz", "--basis", "aug-cc-pv[dt]z", "--json")).json
+    printed = succeed(call("show", small["output"])).out  # energies of plain MP2 once, of its two names
+    assert "cbs E(corr)" in printed and "cbs mp2" not in printed and "cbs scs mp2 E(corr)" in printed
     other = succeed(call("cbs", "h2.xyz", "--basis", "def2-[tq]zvpp", "--json", "--overwrite")).json
     assert (small["correlation_formula"], other["correlation_formula"]) == ("helgaker", "neese-valeev")
     for found in (small, other):

@@ -26,7 +26,8 @@ from dfmp2.output.document import WIDEST, Table, aligned, fitted
 from tests.conftest import COMMAND, Runner, Stored, run_command, succeed
 from tests.wrong_inputs import FILES, prepare, rows
 
-TRANSCRIPTS = Path(__file__).parent / "data" / "transcripts.txt"
+ROOT = Path(__file__).parent.parent
+TRANSCRIPTS = ROOT / "tests" / "data" / "transcripts.txt"
 
 # --- three visits -----------------------------------------------------------------------------------
 
@@ -67,6 +68,7 @@ def test_an_engineer(dfmp2: Runner, folder: Path) -> None:
         ((*run, "--overwrite", "--scf-max-cycles", "1"), 4, "ConvergenceError"),
         ((*run, "--overwrite", "--memory", "1MB"), 7, "ResourceError"),
         (("show", "none.h5", "--json"), 3, "InputError"),
+        (("run", "none.xyz", "--basis", "sto-3g", "--json"), 3, "InputError"),
     ):
         failed = dfmp2(*arguments)
         (line,) = failed.err.splitlines()
@@ -363,7 +365,9 @@ def typed_and_printed(typed: str, folder: Path) -> str:
     """What a command prints on a terminal of 80 columns and 24 lines."""
     done = run_command(*shlex.split(typed), cwd=folder, env={"COLUMNS": "80", "LINES": "24", "OMP_NUM_THREADS": "1"})
     assert done.code == 0 or typed.startswith(OF_THE_MACHINE), done.err
-    return (done.out or done.err).replace(str(folder), "FOLDER").replace(str(Path.home()), "~")
+    return (
+        (done.out or done.err).replace(str(folder), "FOLDER").replace(str(ROOT), "DFMP2").replace(str(Path.home()), "~")
+    )
 
 
 @pytest.mark.parametrize("typed", [pytest.param(typed, marks=pytest.mark.slow) for typed in transcripts()])
@@ -391,11 +395,12 @@ def test_what_is_printed_fits_a_terminal_and_is_what_was_looked_at(typed: str, v
 def test_the_first_line_comes_before_numpy(typed: str, first: str, folder: Path, tmp_path: Path) -> None:
     """Libraries take seconds to load on a busy host. --quiet keeps it away."""
     (tmp_path / "numpy.py").write_text("import os, sys; sys.stderr.write('NUMPY\\n'); sys.stderr.flush(); os._exit(0)")
-    said = run_command(*typed.split(), cwd=folder, env={"PYTHONPATH": str(tmp_path)}).err.splitlines()
+    env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    said = run_command(*typed.split(), cwd=folder, env=env).err.splitlines()
     command = " ".join(word for word in typed.split()[:2] if word in ("run", "check") or word in COMMANDS)
     assert said == [f"dfmp2 {command}{': ' if first else ''}{first}", "NUMPY"]
     if "kernels" not in typed:
-        assert run_command(*typed.split(), "--quiet", cwd=folder, env={"PYTHONPATH": str(tmp_path)}).err == "NUMPY\n"
+        assert run_command(*typed.split(), "--quiet", cwd=folder, env=env).err == "NUMPY\n"
 
 
 # --- shells -----------------------------------------------------------------------------------------

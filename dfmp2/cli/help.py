@@ -129,7 +129,7 @@ class AnnouncedCommand(GroupedCommand):
     """A command that computes: a first line says so before libraries are loaded, which may take seconds."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; --quiet, or --json where there is none, keeps the line from the screen."""
+        """Run the command; --quiet and --json keep the line from the screen."""
         from dfmp2.cli.console import Console
 
         named = [ctx.params[one.name] for one in self.params if isinstance(one, click.Argument) and one.name]
@@ -137,7 +137,8 @@ class AnnouncedCommand(GroupedCommand):
         words = [_files(one) if isinstance(one, tuple) else str(one) for one in named if one]
         shown = ", ".join("standard input" if word == "-" else word for word in words)
         ctx.meta[BEGUN] = f"{ctx.command_path}{': ' if shown else ''}{shown}"
-        Console(quiet=ctx.params.get("quiet", ctx.params.get("as_json", False)), log=None).note(ctx.meta[BEGUN])
+        quiet = ctx.params.get("quiet") or ctx.params.get("as_json")  # whose error is the only line
+        Console(quiet=bool(quiet), log=None).note(ctx.meta[BEGUN])
         return super().invoke(ctx)
 
 

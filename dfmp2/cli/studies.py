@@ -406,7 +406,8 @@ def frequencies(
         found = study.table["wavenumber"].values
         imaginary = sum(value < 0 for value in found)
         said = f", {imaginary} IMAGINARY" if imaginary else ""
-        return f"{counted(len(found), 'vibration')}{said}, from {found[0]:.1f} to {found[-1]:.1f} cm^-1; {modes}"
+        ends = " to ".join(dict.fromkeys(f"{value:.1f}" for value in (found[0], found[-1])))
+        return f"{counted(len(found), 'vibration')}{said}, {ends} cm^-1; {modes}"
 
     beside = {"--molden": modes}
     run_study("frequencies", read.molecule.name, compute, ending, display, given, beside=beside, finish=finish)

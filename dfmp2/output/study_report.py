@@ -154,5 +154,7 @@ def cell(value: str | float, units: str, name: str = "") -> str:
     """A value of a study, with the digits that its unit, or its name, has."""
     if isinstance(value, str):
         return value
-    form = ".1e" if 0 < abs(value) < 1e-6 else DIGITS.get(name, DIGITS.get(units, ".8g"))
+    form = (
+        ".1e" if 0 < abs(value) < 1e-6 and units.startswith("hartree") else DIGITS.get(name, DIGITS.get(units, ".8g"))
+    )
     return f"{value:{form}}" if math.isfinite(value) else ABSENT
