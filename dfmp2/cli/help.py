@@ -118,8 +118,8 @@ class GroupedCommand(click.Command):
                 part.indent()
                 part.write_dl(groups[heading], col_max=column)
                 part.dedent()
-            if left_out := len(options) - sum(map(len, groups.values())):
-                part.write_text(f"{left_out} options more: {ctx.command_path} --help-all")
+            if (left_out := len(options) - 1 - sum(map(len, groups.values()))) > 0:  # less --help-all itself
+                part.write_text(f"{left_out} option{'s' * (left_out > 1)} more: {ctx.command_path} --help-all")
             if before + part.getvalue().count("\n") <= LINES:
                 break
         formatter.write(part.getvalue())

@@ -387,7 +387,7 @@ def _foreign_dict(found: Foreign) -> dict[str, Any]:
 def _foreign_text(findings: Sequence[Foreign], commit: str) -> str:
     """The table of `dfmp2 kernels foreign`: error relative to the largest element, bytes per partition."""
     lines = [f"commit {commit}"] if commit else []
-    lines.append(f"{'kernel':<32}{'chip':<6}{'error':>8}{'SBUF':>8}{'by DMA':>8}  verdict; rules broken")
+    lines.append(f"{'kernel':<32}{'chip':<6}{'error':>8}{'SBUF':>8}{'by DMA':>8}  verdict; rules")
     for found in findings:
         name = found.case.kernel + (f" ({found.case.note})" if found.case.note else "")
         numbers = f"{'-':>8}{'-':>8}{'-':>8}"
