@@ -370,6 +370,11 @@ def typed_and_printed(typed: str, folder: Path) -> str:
     )
 
 
+def test_every_command_has_a_transcript() -> None:
+    typed = [f"{one.removeprefix('help ')} " for one in transcripts()]
+    assert [name for name in names_of_commands() if not any(one.startswith(f"{name} ") for one in typed)] == []
+
+
 @pytest.mark.parametrize("typed", [pytest.param(typed, marks=pytest.mark.slow) for typed in transcripts()])
 def test_what_is_printed_fits_a_terminal_and_is_what_was_looked_at(typed: str, visited: Path) -> None:
     printed = typed_and_printed(typed, visited)
