@@ -60,7 +60,7 @@ _OFFERED = {  # module -> names
         "available_backends",
     ),
     "dfmp2.interop.studies": ("optimize", "frequencies", "interaction", "cbs", "scan", "read_study", "batch"),
-    "dfmp2.interop.tensor": ("tensor",),  # the module
+    "dfmp2.interop.tensor": (),  # the module itself
     "dfmp2.molecule.molecule": ("Molecule",),
     "dfmp2.options": ("Options",),
     "dfmp2.mp2.result": ("MP2Result",),
@@ -81,7 +81,7 @@ _OFFERED = {  # module -> names
     "dfmp2.studies.runs": ("Unfinished",),
     "dfmp2.host.provenance": ("__version__",),
 }
-_HOMES = {name: module for module, names in _OFFERED.items() for name in names}
+_HOMES = {name: module for module, names in _OFFERED.items() for name in names or (module.rpartition(".")[2],)}
 
 __all__ = [
     "BackendError",
@@ -132,9 +132,9 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'dfmp2' has no attribute {name!r}", name=name, obj=import_module(__name__))
     home = import_module(_HOMES[name])
-    if name == "tensor":
-        return home
-    return home.version() if name == "__version__" else getattr(home, name)
+    if name == "__version__":
+        return home.version()
+    return getattr(home, name) if name in _OFFERED[_HOMES[name]] else home
 
 
 def __dir__() -> list[str]:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from decimal import Decimal
+from functools import cache
 from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
 from dfmp2.errors import InputError
@@ -57,7 +58,9 @@ class SpaceKeywords(TypedDict, total=False):
 class PairKeywords(TypedDict, total=False):
     """The pair energies, `dfmp2 energy`."""
 
-    method: Literal["mp2", "scs-mp2", "sos-mp2", "scs-vdw-mp2", "scsn-mp2", "kappa-mp2", "sos-laplace", "drpa"]
+    method: Literal[
+        "mp2", "scs-mp2", "sos-mp2", "scs-vdw-mp2", "scsn-mp2", "kappa-mp2", "sos-laplace", "drpa", "custom-scs-mp2"
+    ]
     kappa: float | None
     os_scale: float | None
     ss_scale: float | None
@@ -334,6 +337,10 @@ class Options:
     def __post_init__(self) -> None:
         object.__setattr__(self, "frozen_core", str(self.frozen_core).strip().lower())
         object.__setattr__(self, "backend", BACKEND_WORDS.get(self.backend, self.backend))
+        if self.method == CUSTOM:
+            if self.os_scale is None and self.ss_scale is None:
+                raise InputError(f"--method {CUSTOM} needs --os-scale or --ss-scale: give the factors, or leave it out")
+            object.__setattr__(self, "method", MP2.name)
         if isinstance(self.memory, str):
             object.__setattr__(self, "memory", parse_bytes(self.memory))
         if self.scratch is not None:
@@ -513,7 +520,7 @@ _VALUE = re.compile(r"'[^']*'|[A-Z]+|.*[-0-9./].*")  # a word behind an option t
 
 def in_python(text: str) -> str:
     """A message in the words of Python: `--frozen-core 1` is `frozen_core=1`, `--check` is `check=True`."""
-    hints = get_type_hints(Keywords) | get_type_hints(MoleculeKeywords)
+    hints = _hints()
 
     def said(match: re.Match[str]) -> str:
         if match[3]:
@@ -530,6 +537,12 @@ def in_python(text: str) -> str:
         return f"{name}={value}" if plain else f'{name}="{value}"'
 
     return _WORDS.sub(said, text)
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    """Types of all keywords by name."""
+    return get_type_hints(Keywords) | get_type_hints(MoleculeKeywords)
 
 
 def _number(text: str) -> bool:

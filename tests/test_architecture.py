@@ -45,7 +45,7 @@ FOREIGN = {
     "click": {"cli"},
     "jinja2": {"output", "execution"},
     "trexio": {"output"},
-    "ase": {"interop"},
+    "ase": {"molecule", "interop"},
     "pandas": {"output"},
     "qcelemental": {"interop"},
     "qcengine": {"interop"},

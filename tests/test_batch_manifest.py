@@ -102,7 +102,7 @@ def test_files_on_the_command_line(folder, call):
         ("h2o.xyz", "--basis", "sto-3g"): "no --output",
         ("h2o.xyz", "--output", "out"): "no basis: name an orbital basis",
         (".", "--basis", "sto-3g", "--output", "out"): ". is a folder: name its files, for example ./*.xyz",
-        ("m.toml", "h2o.xyz"): "expected one manifest, or xyz files",
+        ("m.toml", "h2o.xyz"): "expected one manifest, or files of molecules",
         ("m.toml", "--basis", "sto-3g"): "--basis beside a manifest: write basis = ...",
         ("h2o.xyz", "--basis", "sto-3g", "--output", "out", "--shard", "3/3"): "--shard '3/3'",
         ("h2o.xyz", "--basis", "sto-3g", "--output", "h2o.xyz"): "is a file",

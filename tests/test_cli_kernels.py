@@ -43,7 +43,7 @@ def test_cost_prints_one_object_with_the_documented_keys(call):
 def test_cost_table_is_labelled_and_names_the_lane(call):
     text = succeed(call("kernels", "cost", "--kernel", "pair_energy", "--shape", "20,30,90", "--lane", "nki-call")).out
     assert "predicted, not measured" in text.splitlines()[0]
-    assert "nocc 20, nvir 30, naux 90, one trn1 core" in text
+    assert "nocc 20, nvir 30, naux 90" in text and "one trn1 core" in text
     assert "warning: every one of the 6 calls compiles" in text
     quick = succeed(call("kernels", "cost", "--kernel", "pair_energy", "--shape", "20,30,90", "--target", "trn2")).out
     assert "one trn2 core" in quick and "PSUM port" not in quick and "warning" not in quick
@@ -118,7 +118,7 @@ def test_list_counts_the_programs_of_molecules(call):
     assert radical["shapes"] == [[5, 19, 84], [4, 20, 84]]
     assert radical["neffs"] <= 7
     text = succeed(call("kernels", "list", "--shape", "20,30,90", "--beta", "18,32")).out
-    assert "alpha-beta pairs" in text and "bucket of 32 virtual orbitals and 128 fitting functions" in text
+    assert "alpha-beta pairs" in text and "bucket of nvir 32, naux 128" in text
     assert "K3" in succeed(call("kernels", "list")).out
     many = ("kernels", "list", "--shape", "medium", "--cores", "2")
     assert succeed(call(*many, "--json")).json["b_bytes_by_core"] == [8 * 25_165_824, 6 * 25_165_824]  # blocks of B
@@ -128,7 +128,7 @@ def test_list_counts_the_programs_of_molecules(call):
 def test_timeline_draws_engines_and_stalls(call):
     text = succeed(call("kernels", "timeline", "--kernel", "K3", "--shape", "20,130,260", "--length", "60")).out
     assert "predicted" in text.splitlines()[0]
-    rows = [line.split()[0] for line in text.splitlines()[2:] if re.match(r"[a-z]+ +[.A-Za-z0+]{90}", line)]
+    rows = [line.split()[0] for line in text.splitlines()[2:] if re.match(r"[a-z]+ +[.A-Za-z0+]{70}$", line)]
     assert rows == ["tensor", "vector", "scalar", "dma"]
     assert re.search(r"Tensor Engine idle [\d.]+ us of [\d.]+ us:", text)
 

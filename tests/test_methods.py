@@ -202,6 +202,7 @@ def test_studies_have_the_energies_of_the_method() -> None:
         ({"kappa": 1.1}, 'kappa=1.1 belongs to method="kappa-mp2", not to mp2'),
         ({"method": "kappa-mp2", "kappa": -1.0}, "kappa=-1.0: expected a number above zero"),
         ({"method": "sos-mp2", "os_scale": 1.2}, "has factors of its own, 1.3 E(OS) and 0 E(SS)"),
+        ({"method": "custom-scs-mp2"}, "needs os_scale"),
         ({"method": "kappa-mp2", "check": True}, "check=True is of plain MP2"),
         ({"method": "kappa-mp2", "certify_fit": True}, "certify_fit=True is of plain MP2"),
         ({"reference": "rohf"}, 'reference="rohf" is for open shells'),

@@ -15,8 +15,9 @@ from pyscf.hessian import thermo
 from dfmp2.errors import Dfmp2Error
 from dfmp2.gradients.gradient import mp2_gradient
 from dfmp2.molecule.elements import internal_coordinate, mass
+from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.xyz import read_frames, read_xyz
+from dfmp2.molecule.xyz import read_xyz
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
 from dfmp2.output.study import read_study

@@ -15,8 +15,9 @@ from pyscf import gto, lib, scf
 from pyscf.mp import dfmp2_native, dfump2_native
 
 from dfmp2.errors import ConvergenceError, InputError, Interrupted, ResultFileError
+from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.xyz import parse_xyz, read_frames, read_xyz
+from dfmp2.molecule.xyz import parse_xyz, read_xyz
 from dfmp2.mp2 import energy as mp2
 from dfmp2.mp2.extrapolation import correlation_formula, scf_formula
 from dfmp2.output import hdf5
@@ -63,6 +64,8 @@ def test_diffuse_and_def2(call: Runner) -> None:
     refused = call("cbs", "h2.xyz", "--basis", "aug-cc-pv[dt]z", "--memory", "1MB")
     assert refused.code == 7 and "in aug-cc-pvtz: not enough memory" in refused.message  # that of the larger basis
     small = succeed(call("cbs", "h2.xyz", "--basis", "aug-cc-pv[dt]z", "--json")).json
+    printed = succeed(call("show", small["output"])).out  # energies of plain MP2 once, of its two names
+    assert "cbs E(corr)" in printed and "cbs mp2" not in printed and "cbs scs mp2 E(corr)" in printed
     other = succeed(call("cbs", "h2.xyz", "--basis", "def2-[tq]zvpp", "--json", "--overwrite")).json
     assert (small["correlation_formula"], other["correlation_formula"]) == ("helgaker", "neese-valeev")
     for found in (small, other):

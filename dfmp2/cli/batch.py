@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from dfmp2.cli.batch_submit import submit
 from dfmp2.cli.console import Console, open_log
-from dfmp2.cli.help import CommandGroup
+from dfmp2.cli.help import AnnouncedCommand, CommandGroup
 from dfmp2.cli.options import MOST_WORKERS, calculation_options
 from dfmp2.cli.run import command_line
 from dfmp2.errors import DeviceFault, InputError, Interrupted, SomeFailed
@@ -49,7 +49,7 @@ def command() -> None:
     """Many molecules: isolated from each other, computed by several processes, never computed twice.
 
     A manifest is a TOML file: options of `dfmp2 run` (basis = "cc-pvdz"), output = "FOLDER", and one table [[item]]
-    with molecule = "FILE.xyz" per molecule, which may have a name and options of its own.
+    with molecule = "FILE" (as of dfmp2 run) per molecule, which may have a name and options of its own.
     """
 
 
@@ -78,8 +78,8 @@ def _of_a_batch(function: Callable[..., Any]) -> Callable[..., Any]:
 # --- run --------------------------------------------------------------------------------------------------------------
 
 
-@command.command("run", short_help="Compute what is not complete.")
-@click.argument("sources", nargs=-1, required=True, metavar="MANIFEST.toml | FILE.xyz...")
+@command.command("run", cls=AnnouncedCommand, short_help="Compute what is not complete.")
+@click.argument("sources", nargs=-1, required=True, metavar="MANIFEST.toml | FILE...")
 @_folders
 @click.option("--workers", type=click.IntRange(1, MOST_WORKERS), help="Processes.  [default: 1; all of --engine]")
 @click.option("--engine", metavar="FILE|ADDRESS", help="Dask: scheduler file, tcp://HOST:PORT or tls://HOST:PORT.")
@@ -110,7 +110,7 @@ def run(
     warm_up: bool,
     **options: Any,
 ) -> int:
-    """Compute every item of MANIFEST.toml, or every FILE.xyz with the same options, that is not complete.
+    """Compute every item of MANIFEST.toml, or every FILE (as of dfmp2 run) with the same options, that is not complete.
 
     Results are OUTPUT/NAME.h5, errors OUTPUT/NAME.error.json. --threads
     are those of each worker, --memory is shared by all of them (on --engine: of each). Ctrl-C or SIGTERM stops within
@@ -224,7 +224,7 @@ def load(sources: Sequence[str], given: Mapping[str, Any], output: str | None, r
         return make_batch(sources, given, Path(output), root)
     if len(sources) > 1:
         raise InputError(
-            f"{len(sources)} arguments with {manifests[0]} among them: expected one manifest, or xyz files"
+            f"{len(sources)} arguments with {manifests[0]} among them: expected one manifest, or files of molecules"
         )
     foreign = [name for name in given if name not in OF_THE_MACHINE]
     if foreign:
@@ -323,7 +323,7 @@ def status(batch: Batch, as_json: bool) -> None:
     click.echo(", ".join(f"{found[name]} {name}" for name in STATES) + f"; {len(rows)} in all")
 
 
-@command.command("plan", short_help="Predict the time of every item and of every shard.")
+@command.command("plan", cls=AnnouncedCommand, short_help="Predict the time of every item and of every shard.")
 @_of_a_batch
 @click.option("--shards", type=click.IntRange(1, 100_000), default=1, show_default=True, help="Parts of the batch.")
 @click.option("--scf-chain", is_flag=True, help="Keep pieces of a series together, as batch run --scf-chain does.")

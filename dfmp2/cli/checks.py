@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dfmp2.cli.console import Console
-from dfmp2.cli.help import GroupedCommand
+from dfmp2.cli.help import AnnouncedCommand, GroupedCommand
 from dfmp2.cli.options import AS_JSON, OVERWRITE, QUIET, options_of, prepare_libraries
 from dfmp2.errors import ComparisonFailed, InputError
 from dfmp2.host.resources import usable_cores
@@ -28,6 +28,7 @@ from dfmp2.options import parse_bytes
 
 if TYPE_CHECKING:
     from dfmp2.mp2.result import Check, MP2Result
+    from dfmp2.validation.doctor import Finding
     from dfmp2.validation.tables import Row
 
 REPORT = """What I typed:
@@ -62,7 +63,12 @@ def doctor(ctx: click.Context, as_json: bool, report: bool) -> None:
 
     surroundings = Surroundings()
     set_environment(usable_cores())  # as a run does, before NumPy and PySCF are loaded
-    findings = examine(surroundings)
+    findings = []
+    with Console(quiet=as_json or report, log=None) as console:
+        for finding in examine(surroundings):
+            findings.append(finding)
+            if not (as_json or report):
+                console.show(_finding_text(finding))
     code = exit_code(findings)
     if as_json:
         checks = [{name: getattr(found, name) for name in ("name", "status", "detail", "fix")} for found in findings]
@@ -72,15 +78,18 @@ def doctor(ctx: click.Context, as_json: bool, report: bool) -> None:
         lines = [f"- {found.status} {found.name}: {printable(without_paths(found.detail))}" for found in findings]
         click.echo("\n".join([REPORT, *lines]))
         ctx.exit(code)
-    for finding in findings:
-        says = [finding.detail, *([f"fix: {finding.fix}"] if finding.fix else [])]
-        lines = [line for text in says for line in textwrap.wrap(printable(text), 54, break_on_hyphens=False)]
-        click.echo(f"{click.style(f'{finding.status:<5}', fg=COLOURS[finding.status])}{finding.name:<21}{lines[0]}")
-        click.echo("".join(f"{'':26}{line}\n" for line in lines[1:]), nl=False)
     warnings = sum(finding.status == "warn" for finding in findings)
     verdict = "the default run works" if code == 0 else f"the default run does not work (exit code {code})"
     click.echo(f"dfmp2 doctor: {verdict}, {warnings} warning{'s' * (warnings != 1)}")
     ctx.exit(code)
+
+
+def _finding_text(finding: Finding) -> str:
+    """The lines of one check."""
+    says = [finding.detail, *([f"fix: {finding.fix}"] if finding.fix else [])]
+    lines = [line for text in says for line in textwrap.wrap(printable(text), 54, break_on_hyphens=False)]
+    head = f"{click.style(f'{finding.status:<5}', fg=COLOURS[finding.status])}{finding.name:<21}{lines[0]}"
+    return "\n".join([head, *(f"{'':26}{line}" for line in lines[1:])])
 
 
 def without_paths(text: str) -> str:
@@ -99,12 +108,12 @@ def backends(as_json: bool) -> None:
     """List the backends and why each of them can or cannot be used here."""
     from dfmp2.backends.registry import BACKENDS
 
-    rows = [(row.name, row.description, row.probe()) for row in BACKENDS]
+    rows = ((row.name, row.description, row.probe()) for row in BACKENDS)
     if as_json:
         table = {name: {"description": text, "available": why is None, "reason": why} for name, text, why in rows}
         click.echo(json.dumps(table, indent=2))
         return
-    for name, text, why in rows:
+    for name, text, why in rows:  # each as it is found: libraries are loaded
         click.echo(f"{name:<17}{'available' if why is None else 'unavailable':<13}{text}")
         if why is not None:
             click.echo(textwrap.fill(why, 80, initial_indent=" " * 17, subsequent_indent=" " * 17))
@@ -129,7 +138,7 @@ def methods(as_json: bool) -> None:
     click.echo("cost: occ^2 virt^2 fit; of sos-laplace and drpa occ virt fit^2 for each point")
 
 
-@click.command("validate", cls=GroupedCommand)
+@click.command("validate", cls=AnnouncedCommand)
 @click.option(
     "--table",
     type=click.Choice(["main", "trnsci"]),
@@ -189,18 +198,18 @@ def validate(
     others = [Other(program, session) for program in dict.fromkeys(programs)]
     if target is not None:
         require_writable(target, overwrite=overwrite, expected_bytes=10**6)
-    console = Console(quiet=quiet, log=None)
-    name = session.backend.name
-    console.note(f"{len(chosen)} entries on {name} ({session.reason}), {session.precision}")
-    plain = not (as_json or as_markdown)
-    if plain:
-        click.echo(tables.HEADER)
+    name, plain = session.backend.name, not (as_json or as_markdown)
     rows: list[Row] = []
-    for count, found in enumerate(computed(chosen, session, others), start=1):
-        rows += found
+    with Console(quiet=quiet, log=None) as console:
+        console.note(f"{len(chosen)} entries on {name} ({session.reason}), {session.precision}")
         if plain:
-            click.echo("\n".join(tables.lines_of(found)))
-        console.note(f"[{count}/{len(chosen)}] {found[0].id}: {', '.join(sorted({row.status for row in found}))}")
+            console.show(tables.HEADER)
+        for count, found in enumerate(computed(chosen, session, others), start=1):
+            rows += found
+            if plain:
+                console.show("\n".join(tables.lines_of(found)))
+            statuses = ", ".join(sorted({row.status for row in found}))
+            console.note(f"[{count}/{len(chosen)}] {found[0].id}: {statuses}")
     if session.repeated:
         console.warning(f"{session.repeated} calculations were too far off in mixed precision and repeated in float64")
     if as_json:
@@ -222,7 +231,7 @@ def validate(
         )
 
 
-@click.command("compare", cls=GroupedCommand)
+@click.command("compare", cls=AnnouncedCommand)
 @click.argument("result")
 @click.option(
     "--with",
@@ -373,7 +382,7 @@ def _per_atom(stored: MP2Result, energy: float) -> str:
 MOVED = {"race": "race", "--molecule": "race", "scaling": "scaling", "--scaling": "scaling"}
 
 
-@click.command("bench", cls=GroupedCommand, context_settings={"ignore_unknown_options": True})
+@click.command("bench", cls=AnnouncedCommand, context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="")
 @click.option(
     "--shape",
@@ -425,15 +434,15 @@ def bench(
     target = None if json_file in (None, "-") else Path(str(json_file))
     if target is not None:
         require_writable(target, overwrite=overwrite, expected_bytes=10**6, option="--json")
-    console = Console(quiet=quiet, log=None)
-    if shape is None:
-        found = products.measure(count, repeats, console)
-        text = products.to_text(found)
-    else:
-        found = pair_step.measure(
-            *(shape, list(backend), precisions), repeats=repeats, count=count, memory=budget, listener=console
-        )
-        text = pair_step.to_text(found)
+    with Console(quiet=quiet, log=None) as console:
+        if shape is None:
+            found = products.measure(count, repeats, console)
+            text = products.to_text(found)
+        else:
+            found = pair_step.measure(
+                *(shape, list(backend), precisions), repeats=repeats, count=count, memory=budget, listener=console
+            )
+            text = pair_step.to_text(found)
     written = json.dumps(found, indent=2, allow_nan=False) + "\n"
     if target is not None:
         write_atomically(target, written.encode(), overwrite=overwrite)

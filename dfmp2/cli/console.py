@@ -113,9 +113,15 @@ class Console(Listener):
         self._begin()
         self._line(text)
 
-    def error(self, text: str) -> None:
-        """The message a run ends with, for the log; `dfmp2.cli.main` shows it."""
-        self._write(printable(f"dfmp2: {text}"))
+    def show(self, text: str) -> None:
+        """Part of the answer, on standard output."""
+        with self._lock:
+            self._erase()
+            click.echo(text)
+
+    def record(self, text: str) -> None:
+        """A line for the log alone: somebody else shows it."""
+        self._write(printable(text))
 
     def finish(self, text: str) -> None:
         """What the command is about to print, for the log; progress leaves the screen."""

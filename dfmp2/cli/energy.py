@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfmp2.cli import signals
-from dfmp2.cli.help import GroupedCommand
+from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import (
     MOST_WORKERS,
     OF_THE_MOLECULE,
@@ -49,7 +49,7 @@ OF_THE_JOB = "of the array job"  # --shard without a value
 
 
 @click.command(
-    "prepare", cls=GroupedCommand, short_help="SCF, integrals and B of a molecule into a file, without pair energies."
+    "prepare", cls=AnnouncedCommand, short_help="SCF, integrals and B of a molecule into a file, without pair energies."
 )
 @one_molecule(*BEFORE_PAIRS, *BOTH_PARTS)
 @refused(PAIRS, "belongs to dfmp2 energy, which computes the pair energies: leave it out here")
@@ -59,7 +59,7 @@ OF_THE_JOB = "of the array job"  # --shard without a value
     "Prepared file", "STEM.prepared.h5", "Go on from OUTPUT.checkpoint; leave a file that is complete as it is."
 )
 def prepare(given: Given, display: Display) -> None:
-    """SCF, integrals and fitted tensor B of MOLECULE (an xyz file or - for standard input) into a file.
+    """SCF, integrals and fitted tensor B of MOLECULE, a file as of dfmp2 run, into a file.
 
     dfmp2 energy --from FILE.h5 computes the pair energies, here or on other machines.
     """
@@ -97,7 +97,7 @@ def prepare(given: Given, display: Display) -> None:
         )
 
 
-@click.command("energy", cls=GroupedCommand, short_help="Pair energies of a file that dfmp2 prepare has written.")
+@click.command("energy", cls=AnnouncedCommand, short_help="Pair energies of a file that dfmp2 prepare has written.")
 @click.option("--from", "prepared", required=True, metavar="PREPARED.h5", help="File of dfmp2 prepare.")
 @options_of(*PAIRS)
 @click.option(

@@ -12,6 +12,8 @@ COLUMN = 20  # characters of an option and what it takes
 ALL_COLUMN = 30  # the same for --help-all
 LINES = 45  # of --help, which leaves out more options where it would be longer
 EVERY = "dfmp2.help_all"
+BEGUN = "dfmp2.begun"
+SHOWN = 3  # files that the first line of a command names
 
 WISHES = {  # what users of other programs type: what exists here
     **dict.fromkeys(("mp2", "sp", "single-point", "singlepoint", "calc", "compute"), "dfmp2 run computes an energy"),
@@ -116,11 +118,34 @@ class GroupedCommand(click.Command):
                 part.indent()
                 part.write_dl(groups[heading], col_max=column)
                 part.dedent()
-            if left_out := len(options) - sum(map(len, groups.values())):
-                part.write_text(f"{left_out} options more: {ctx.command_path} --help-all")
+            if (left_out := len(options) - 1 - sum(map(len, groups.values()))) > 0:  # less --help-all itself
+                part.write_text(f"{left_out} option{'s' * (left_out > 1)} more: {ctx.command_path} --help-all")
             if before + part.getvalue().count("\n") <= LINES:
                 break
         formatter.write(part.getvalue())
+
+
+class AnnouncedCommand(GroupedCommand):
+    """A command that computes: a first line says so before libraries are loaded, which may take seconds."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; --quiet and --json keep the line from the screen."""
+        from dfmp2.cli.console import Console
+
+        named = [ctx.params[one.name] for one in self.params if isinstance(one, click.Argument) and one.name]
+        named += [ctx.params.get(name) for name in ("prepared", "basis", "lane")]
+        words = [_files(one) if isinstance(one, tuple) else str(one) for one in named if one]
+        shown = ", ".join("standard input" if word == "-" else word for word in words)
+        ctx.meta[BEGUN] = f"{ctx.command_path}{': ' if shown else ''}{shown}"
+        quiet = ctx.params.get("quiet") or ctx.params.get("as_json")  # whose error is the only line
+        Console(quiet=bool(quiet), log=None).note(ctx.meta[BEGUN])
+        return super().invoke(ctx)
+
+
+def _files(names: tuple[str, ...]) -> str:
+    """The first of them, and how many there are more."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"
 
 
 class CommandGroup(click.Group):

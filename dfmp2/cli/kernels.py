@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from dfmp2.cli.console import Console
-from dfmp2.cli.help import CommandGroup
+from dfmp2.cli.help import AnnouncedCommand, CommandGroup
 from dfmp2.cli.options import AS_JSON, BACKENDS, Command, Words, options_of, prepare_libraries, with_options
 from dfmp2.errors import BackendUnavailable, ComparisonFailed, InputError, KernelError
 from dfmp2.options import BACKEND_WORDS, Options
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from dfmp2.backends.contract import Finding
     from dfmp2.trainium.public_kernels import Finding as Foreign
 
+Case = TypeVar("Case")
+Found = TypeVar("Found")
 LANES = ("nki", "nki-xla", "nki-call")
 FORMER = {"neff": "nki", "xla": "nki-xla", "numpy": "nki-call"}  # what these lanes were called
 
@@ -79,10 +82,10 @@ def _shapes(
         return spins, max(one.nao for one in spins)
     if molecule is None or basis is None:
         return (), 0
-    from dfmp2.molecule.xyz import read_xyz
+    from dfmp2.molecule.files import read_file
     from dfmp2.planning import plan
 
-    work = plan.sizes(read_xyz(molecule).molecule, Options(basis), Console(quiet=True, log=None))
+    work = plan.sizes(read_file(molecule).molecule, Options(basis), Console(quiet=True, log=None))
     return plan.trainium_shapes(work), work.nao
 
 
@@ -139,7 +142,7 @@ def list_kernels(spins: tuple[Any, ...], nao: int, target: str, cores: int, as_j
         click.echo(text.catalogue_text(spins, programs, chip, sent), nl=False)
 
 
-@command.command("cost", short_help="Predict what a kernel costs at a shape.")
+@command.command("cost", cls=AnnouncedCommand, short_help="Predict what a kernel costs at a shape.")
 @_model
 @click.option("--lane", type=Words(LANES, FORMER), default="nki", show_default=True, help="How calls are launched.")
 @click.option(
@@ -168,7 +171,9 @@ def cost(priced: _Priced, lane: str, recompile: float, as_json: bool) -> None:
     click.echo(text.assumptions_text(given), nl=False)
 
 
-@command.command("published", short_help="Published trn1 figures beside the model's and this host's.")
+@command.command(
+    "published", cls=AnnouncedCommand, short_help="Published trn1 figures beside the model's and this host's."
+)
 @click.option("--target", type=click.Choice(["trn1", "trn2"]), default="trn1", show_default=True, help="Of the model.")
 @click.option("--measure", is_flag=True, help="Also time the same on this host, in float32.")
 @click.option("--slow", is_flag=True, help="With --measure: also what has more than 1e11 operations.")
@@ -179,16 +184,17 @@ def show_published(target: str, measure: bool, slow: bool, threads: int | None, 
     count = prepare_libraries(threads)
     from dfmp2.trainium import published
 
-    rows = published.table(target, count, measure=measure or slow, slow=slow)
+    with Console(quiet=as_json, log=None) as console:
+        rows = published.table(target, count, measure=measure or slow, slow=slow, listener=console)
     found = {"target": target, "threads": count, "figures": rows}
     click.echo(json.dumps(found, indent=2) if as_json else published.to_text(rows, target), nl=as_json)
 
 
-@command.command("timeline", short_help="Draw the first microseconds of a kernel call.")
+@command.command("timeline", cls=AnnouncedCommand, short_help="Draw the first microseconds of a kernel call.")
 @_model
 @click.option("--call", "number", type=int, default=1, show_default=True, metavar="N", help="Which kind of call.")
 @click.option("--begin", type=float, default=0.0, show_default=True, metavar="US", help="First microsecond.")
-@click.option("--length", type=float, default=100.0, show_default=True, metavar="US", help="Microseconds drawn.")
+@click.option("--length", type=float, default=70.0, show_default=True, metavar="US", help="Microseconds drawn.")
 def show_timeline(priced: _Priced, number: int, begin: float, length: float) -> None:
     """Draw the predicted in-order schedule of one call, and what the Tensor Engine waits for."""
     from dfmp2.trainium.costs import schedule, text
@@ -202,12 +208,12 @@ def show_timeline(priced: _Priced, number: int, begin: float, length: float) -> 
     trace, account, plan = schedule.schedule_call(call, chip, priced.assumptions)
     if not 0.0 <= begin * 1e3 < account.makespan:
         raise InputError(f"--begin {begin:g}: expected microseconds from 0 to {account.makespan / 1e3:.1f}, its length")
-    click.echo(f"{call.neff}, variant {priced.price.variant}, one {chip.name} core: predicted")
+    click.echo(f"one {chip.name} core, variant {priced.price.variant}: predicted\n{call.neff}")
     click.echo(text.draw(trace, plan, begin=begin, length=length), nl=False)
     click.echo(text.summary(trace, plan), nl=False)
 
 
-@command.command("check", short_help="Check that a backend keeps the pair-term contract.")
+@command.command("check", cls=AnnouncedCommand, short_help="Check that a backend keeps the pair-term contract.")
 @click.option(
     "--lane",
     type=Words(BACKENDS[1:], BACKEND_WORDS),
@@ -235,7 +241,7 @@ def check(lane: str, target: str | None, threads: int | None) -> None:
         backend = entry.interpreter(target)
     else:
         raise click.UsageError(f"--target {target}: --lane {lane} runs on the chip that is here")
-    findings = [contract.examine(backend, case) for case in contract.CASES]
+    findings = _each(contract.CASES, lambda case: contract.examine(backend, case), "blocks")
     click.echo(_findings_text(lane, findings), nl=False)
     failed = sum(not found.passed for found in findings)
     if failed:
@@ -244,7 +250,7 @@ def check(lane: str, target: str | None, threads: int | None) -> None:
         )
 
 
-@command.command("foreign", short_help="Run kernels that others wrote against NumPy.")
+@command.command("foreign", cls=AnnouncedCommand, short_help="Run kernels that others wrote against NumPy.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option(
     "--cases",
@@ -263,7 +269,8 @@ def foreign(folder: Path, cases: Path | None, target: str | None, as_json: bool)
     """
     from dfmp2.trainium import public_kernels
 
-    findings = [public_kernels.examine(folder, case, target) for case in public_kernels.cases_of(folder, cases)]
+    asked = public_kernels.cases_of(folder, cases)
+    findings = _each(asked, lambda case: public_kernels.examine(folder, case, target), "kernels", quiet=as_json)
     commit = public_kernels.commit_of(folder)
     if as_json:
         click.echo(json.dumps({"commit": commit, "kernels": [_foreign_dict(found) for found in findings]}, indent=2))
@@ -276,7 +283,7 @@ def foreign(folder: Path, cases: Path | None, target: str | None, as_json: bool)
         raise failure(f"{wrong} of {len(findings)} kernels differ, are refused or break a documented rule")
 
 
-@command.command("warmup", short_help="Compile the programs of a molecule or shape ahead.")
+@command.command("warmup", cls=AnnouncedCommand, short_help="Compile the programs of a molecule or shape ahead.")
 @_problem
 @click.option(
     "--lane",
@@ -329,13 +336,23 @@ def warmup(spins: tuple[Any, ...], nao: int, lane: str, transform: bool, target:
     )
 
 
+def _each(cases: Sequence[Case], examine: Callable[[Case], Found], what: str, *, quiet: bool = False) -> list[Found]:
+    """What is found in each case, with progress."""
+    found: list[Found] = []
+    with Console(quiet=quiet, log=None) as console:
+        for case in cases:
+            found.append(examine(case))
+            console.step(len(found), len(cases), what)
+    return found
+
+
 def _findings_text(lane: str, findings: Sequence[Finding]) -> str:
     """The table of `dfmp2 kernels check`."""
     from dfmp2.backends.contract import PAIR_TOLERANCE, TOLERANCE
 
     lines = [
-        f"contract of backend {lane}: relative errors against float64, allowed {TOLERANCE:.0e} (sums) and "
-        f"{PAIR_TOLERANCE:.0e} (a pair)",
+        f"contract of backend {lane}: relative errors against float64,",
+        f"allowed {TOLERANCE:.0e} (sums) and {PAIR_TOLERANCE:.0e} (a pair)",
         f"{'nvir':>9}{'naux':>6}  {'block':<10}{'direct':>10}{'exchange':>10}{'worst pair':>12}",
     ]
     for found in findings:
@@ -370,16 +387,16 @@ def _foreign_dict(found: Foreign) -> dict[str, Any]:
 def _foreign_text(findings: Sequence[Foreign], commit: str) -> str:
     """The table of `dfmp2 kernels foreign`: error relative to the largest element, bytes per partition."""
     lines = [f"commit {commit}"] if commit else []
-    lines.append(
-        f"{'kernel':<36}{'chip':<6}{'error':>8}{'SBUF':>8}{'by DMA':>8}  verdict; other rules it does not obey"
-    )
+    lines.append(f"{'kernel':<32}{'chip':<6}{'error':>8}{'SBUF':>8}{'by DMA':>8}  verdict; rules")
     for found in findings:
         name = found.case.kernel + (f" ({found.case.note})" if found.case.note else "")
         numbers = f"{'-':>8}{'-':>8}{'-':>8}"
         if found.refusal is None:
             numbers = f"{found.error:>8.1e}{found.sbuf:>8}{found.moved:>8}"
         rules = ", ".join(one.rule for one in found.broken if one.rule not in found.verdict)
-        lines.append(f"{name:<36}{found.target:<6}{numbers}  {found.verdict}{f'; {rules}' if rules else ''}")
-    lines += [f"{found.case.kernel}: {found.refusal}" for found in findings if found.refusal is not None]
+        row = f"{name:<32}{found.target:<6}{numbers}  {found.verdict}{f'; {rules}' if rules else ''}"
+        lines.append(textwrap.fill(row, 80, subsequent_indent=" " * 64, break_on_hyphens=False))
+    refused = [f"{found.case.kernel}: {found.refusal}" for found in findings if found.refusal is not None]
+    lines += [textwrap.fill(one, 80, subsequent_indent="  ", break_on_hyphens=False) for one in refused]
     runs = sum(found.verdict == "runs" for found in findings)
     return "\n".join([*lines, f"{runs} of {len(findings)} run and agree with NumPy"]) + "\n"

@@ -208,9 +208,9 @@ class Given:
 
     def read(self) -> XyzFile:
         """The molecule in its field; NumPy is loaded here."""
-        from dfmp2.interop.files import read_molecule
+        from dfmp2.molecule.files import read_file
 
-        return read_molecule(self.molecule, **self.state).in_field(self.field())
+        return read_file(self.molecule, **self.state).in_field(self.field())
 
     def field(self) -> Any:
         """The point charges around it, None for none."""

@@ -14,7 +14,7 @@ import click
 
 from dfmp2.cli import signals
 from dfmp2.cli.console import Console, open_log
-from dfmp2.cli.help import GroupedCommand
+from dfmp2.cli.help import BEGUN, AnnouncedCommand
 from dfmp2.cli.options import (
     ALL,
     AS_JSON,
@@ -49,7 +49,7 @@ def _refuse(_ctx: click.Context, option: click.Parameter, value: object) -> None
         )
 
 
-@click.command("run", cls=GroupedCommand)
+@click.command("run", cls=AnnouncedCommand)
 @one_molecule(*ALL, "check", *WHOLE_RUN)
 @output_options("Result file", "STEM.dfmp2.h5")
 @click.option("--ranks", hidden=True, expose_value=False, callback=_refuse)
@@ -72,11 +72,11 @@ def run(given: Given, display: Display) -> None:
         compute_result(target, display, console, (read.molecule, chosen), introduction(read), compute)
 
 
-@click.command("gradient", cls=GroupedCommand)
+@click.command("gradient", cls=AnnouncedCommand)
 @one_molecule(*ALL, "check", "polarizability")
 @output_options("Result file, with the gradient", "STEM.gradient.h5")
 def gradient(given: Given, display: Display) -> None:
-    """Compute energy, gradient, relaxed densities and dipole moment of MOLECULE (an xyz file or - for standard input).
+    """Compute energy, gradient, relaxed densities and dipole moment of MOLECULE, a file as of dfmp2 run.
 
     The gradient is that of --method, or of the energy scaled by --os-scale and --ss-scale. --check also compares it
     with energies along one direction. Exit code 8 where the gradient's certificate fails.
@@ -111,7 +111,7 @@ def _with_gradient(path: Path) -> MP2Result:
     return result
 
 
-@click.command("plan", cls=GroupedCommand)
+@click.command("plan", cls=AnnouncedCommand)
 @one_molecule(*ALL, *WHOLE_RUN)
 @click.option("--gradient", is_flag=True, help="Of dfmp2 gradient.")
 @click.option("--calibrate", is_flag=True, help="Measure this host's rates and the scratch folder's again.")
@@ -151,10 +151,11 @@ def logged(display: Display) -> Iterator[Console]:
     """Progress on stderr and in the log, which also gets the message that the run ends with."""
     log = open_log(display.log)
     with log or nullcontext(), Console(quiet=display.quiet, log=log) as console:
+        console.record(click.get_current_context().meta.get(BEGUN, ""))
         try:
             yield console
         except Dfmp2Error as error:
-            console.error(str(error))
+            console.record(f"dfmp2: {error}")
             raise
 
 

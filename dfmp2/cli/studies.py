@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dfmp2.cli import signals
-from dfmp2.cli.help import GroupedCommand
+from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import MOST_WORKERS, Display, Given, one_molecule, output_options, print_report
 from dfmp2.cli.run import command_line, logged, require_distinct
 from dfmp2.errors import Dfmp2Error, InputError, SomeFailed
@@ -96,7 +96,7 @@ def run_study(
     return study, target
 
 
-@click.command("interaction", cls=GroupedCommand)
+@click.command("interaction", cls=AnnouncedCommand)
 @click.option(
     "--fragments",
     required=True,
@@ -110,7 +110,7 @@ def run_study(
 def interaction(
     given: Given, display: Display, fragments: str, charges: str | None, multiplicities: str | None
 ) -> None:
-    """Interaction energy of the fragments of MOLECULE, an xyz file or - for standard input.
+    """Interaction energy of the fragments of MOLECULE, a file as of dfmp2 run.
 
     Runs the complex, every fragment in the basis of the complex (the other atoms are ghosts), and every fragment in
     its own basis. All runs go into one file. --charge and --multiplicity are those of the complex.
@@ -133,7 +133,7 @@ SCF_FORMULAS = ["largest", "exponential", "karton-martin", "exp-sqrt", "power", 
 CORRELATION_FORMULAS = ["helgaker", "truhlar", "neese-valeev"]
 
 
-@click.command("cbs", cls=GroupedCommand)
+@click.command("cbs", cls=AnnouncedCommand)
 @one_molecule()
 @click.option(
     "--scf-formula",
@@ -169,7 +169,7 @@ def cbs(given: Given, display: Display, scf_formula: str, correlation_formula: s
 KINDS = ("bond", "angle", "dihedral")
 
 
-@click.command("scan", cls=GroupedCommand)
+@click.command("scan", cls=AnnouncedCommand)
 @click.option("--bond", nargs=2, metavar="I,J FROM:TO:POINTS", help="Bond length, in the unit of the file.")
 @click.option("--angle", nargs=2, metavar="I,J,K FROM:TO:POINTS", help="Angle at J, degrees.")
 @click.option("--dihedral", nargs=2, metavar="I,J,K,L FROM:TO:POINTS", help="Dihedral angle about J-K, degrees.")
@@ -195,9 +195,9 @@ def scan(
 ) -> None:
     """Energies of MOLECULE along one coordinate: --bond 1,2 0.8:1.2:9, atoms from 1, nine points, both ends included.
 
-    Without a coordinate MOLECULE is an xyz file with several frames of one molecule. Which atoms move follows from the
-    bonds: the side of the last atom named. A point that fails is listed with its exit code, and the command then ends
-    with exit code 9. Writes one file with all runs, the table (CSV) and the curve (SVG).
+    Without a coordinate MOLECULE holds several geometries: frames (xyz), molecules (sdf) or models (pdb). Which atoms
+    move follows from the bonds: the side of the last atom named. A point that fails is listed with its exit code, and
+    the command then ends with exit code 9. Writes one file with all runs, the table (CSV) and the curve (SVG).
     """
     chosen = given.chosen()
     scan = _make_scan(given, {kind: coordinates[kind] for kind in KINDS if coordinates[kind]}, chosen, moving, chain)
@@ -237,7 +237,7 @@ def scan(
 
 
 def _make_scan(given: Given, coordinates: dict[str, Any], options: Options, moving: str | None, chained: bool) -> Scan:
-    from dfmp2.molecule.xyz import read_frames
+    from dfmp2.molecule.files import read_frames
     from dfmp2.studies.coordinate import make_coordinate
     from dfmp2.studies.scan import along, over_frames
 
@@ -255,7 +255,7 @@ def _make_scan(given: Given, coordinates: dict[str, Any], options: Options, movi
     return along(whole, coordinate, options, chained=chained)
 
 
-@click.command("optimize", cls=GroupedCommand)
+@click.command("optimize", cls=AnnouncedCommand)
 @click.option(
     "--freeze",
     nargs=2,
@@ -303,7 +303,7 @@ def optimize(
     xyz_file: str | None,
     path_file: str | None,
 ) -> None:
-    """Optimise the geometry of MOLECULE, an xyz file or - for standard input, in internal coordinates (geomeTRIC).
+    """Optimise the geometry of MOLECULE, a file as of dfmp2 run, in internal coordinates (geomeTRIC).
 
     All steps go into one file; the last geometry and the way to it are written as xyz files as well, also where
     --max-steps are not enough (exit code 4; --resume goes on). The energy is that of --method.
@@ -346,7 +346,7 @@ def optimize(
     run_study("optimization", read.molecule.name, compute, ending, display, given, beside=files, finish=finish)
 
 
-@click.command("frequencies", cls=GroupedCommand)
+@click.command("frequencies", cls=AnnouncedCommand)
 @click.option("--temperature", type=float, default=298.15, show_default=True, metavar="K", help="Of the gas.")
 @click.option("--pressure", type=float, default=101325.0, show_default=True, metavar="PA", help="Of the gas.")
 @click.option("--symmetry-number", type=int, metavar="N", help="Rotations onto itself.  [default: counted]")
@@ -371,7 +371,7 @@ def frequencies(
     workers: int | None,
     molden_file: str | None,
 ) -> None:
-    """Harmonic frequencies of MOLECULE, an xyz file or - for standard input, at its stationary point.
+    """Harmonic frequencies of MOLECULE, a file as of dfmp2 run, at its stationary point.
 
     6 N + 1 gradients for N atoms: central differences give the Hessian, and its modes the infrared intensities and the
     thermochemistry of an ideal gas. All runs go into one file. With --workers, --threads are those of each and
@@ -406,7 +406,8 @@ def frequencies(
         found = study.table["wavenumber"].values
         imaginary = sum(value < 0 for value in found)
         said = f", {imaginary} IMAGINARY" if imaginary else ""
-        return f"{counted(len(found), 'vibration')}{said}, from {found[0]:.1f} to {found[-1]:.1f} cm^-1; {modes}"
+        ends = " to ".join(dict.fromkeys(f"{value:.1f}" for value in (found[0], found[-1])))
+        return f"{counted(len(found), 'vibration')}{said}, {ends} cm^-1; {modes}"
 
     beside = {"--molden": modes}
     run_study("frequencies", read.molecule.name, compute, ending, display, given, beside=beside, finish=finish)

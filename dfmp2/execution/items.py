@@ -39,9 +39,9 @@ from dfmp2.execution.pool import Share, Stop
 from dfmp2.host.deferred import named
 from dfmp2.host.files import require_writable, write_atomically
 from dfmp2.host.locks import acquire, holder, release
+from dfmp2.molecule.files import read_file
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.text import read_text
-from dfmp2.molecule.xyz import MAX_BYTES, TOO_LARGE, parse_xyz, read_point_charges
+from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2.identity import changed, fingerprint, question
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
@@ -109,11 +109,10 @@ class Row:
 
 def read_input(item: Item) -> Input:
     """Read the molecule of an item; InputError with what `dfmp2 run` would say of it."""
-    _, text = read_text(item.path, MAX_BYTES, TOO_LARGE)
     given = {"units": "angstrom", "point_charge_units": "angstrom", **item.given}
     state: dict[str, Any] = {name: given.get(name) for name in ("charge", "multiplicity", "units")}
     charges = read_point_charges(given.get("point_charges"), given["point_charge_units"])
-    molecule = parse_xyz(text, file=item.molecule, **state).molecule.in_field(charges)
+    molecule = read_file(item.path, called=item.molecule, **state).molecule.in_field(charges)
     start = "" if item.options.scf_from is None else _file_hash(Path(item.options.scf_from))
     asked = fingerprint(molecule, item.options, start)
     if item.task != "energy":

@@ -216,7 +216,7 @@ def _checked(batch: Batch) -> Batch:
     """The batch, unless it is empty or too large, or two items would have the same files."""
     file = batch.source or "command line"
     if not batch.items:
-        raise InputError(f"{file}: no molecule: name a manifest or xyz files")
+        raise InputError(f"{file}: no molecule: name a manifest or files of molecules")
     seen: dict[str, tuple[int, Item]] = {}  # also where file names differ in case only
     for number, item in enumerate(batch.items, start=1):
         if not item.name:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from dfmp2.backends.registry import BACKENDS
 from dfmp2.errors import Dfmp2Error, InputError, ResultExists
+from dfmp2.molecule.files import read_file
 from dfmp2.molecule.foreign import Atoms, Mole
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import import_pyscf
-from dfmp2.molecule.xyz import read_point_charges, read_xyz
+from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2 import derive as derivation
 from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, begun, limited
 from dfmp2.mp2.energy import build_b, correlate, mp2_energy
@@ -137,7 +138,8 @@ def run(
 
     Parameters
     ----------
-    molecule : path of an xyz file, a Molecule, ASE's Atoms or PySCF's Mole, of which nothing but the molecule is taken
+    molecule : path of an xyz file (or .mol, .sdf, .pdb, by ASE), a Molecule, ASE's Atoms or PySCF's Mole, of which
+        nothing but the molecule is taken
     basis : orbital basis name
     charge, multiplicity : win over the file; for a Molecule its own values are the default
     units : unit of the coordinates in the file, "angstrom" (None too) or "bohr"; a Molecule is in bohr
@@ -205,7 +207,7 @@ def read_molecule(given: Any, said: Mapping[str, Any]) -> Molecule:
             raise InputError(
                 "molecule is a text: expected the path of an xyz file; dfmp2.Molecule.from_string reads it"
             )
-        return read_xyz(Path(given), units=units or "angstrom", **state).molecule.in_field(field)
+        return read_file(Path(given), units=units or "angstrom", **state).molecule.in_field(field)
     if units is not None:
         raise InputError(
             f"units={units!r} belongs to a file: a dfmp2.Molecule has its coordinates in bohr; leave it out, and "

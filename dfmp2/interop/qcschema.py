@@ -27,7 +27,7 @@ from dfmp2.molecule.foreign import from_qcschema, read_fields
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2.result import MP2Result
-from dfmp2.options import CUSTOM, METHODS, MP2, Options, make_options
+from dfmp2.options import CUSTOM, METHODS, Options, make_options
 from dfmp2.output.export.qcschema import INPUT_NAMES, PROTOCOLS, VERSIONS, atomic_result
 from dfmp2.output.study import Study
 from dfmp2.progress import Listener
@@ -103,13 +103,9 @@ def read_method(text: object, *, scaled: bool) -> str:
         close = difflib.get_close_matches(name, names, n=1)
         advice = f"did you mean {close[0]}? " if close else ""
         raise InputError(f"method {text!r}: {advice}expected one of {', '.join(names)}")
-    if scaled != (name == CUSTOM):
-        raise InputError(
-            f"method {CUSTOM} needs os_scale or ss_scale"
-            if name == CUSTOM
-            else f"os_scale and ss_scale belong to method {CUSTOM}, not to {name}: name it, or leave them out"
-        )
-    return MP2.name if name == CUSTOM else name
+    if scaled and name != CUSTOM:
+        raise InputError(f"os_scale and ss_scale belong to method {CUSTOM}, not to {name}: name it, or leave them out")
+    return name
 
 
 OLD_NAME = "qc_schema_input"  # another spelling that version 1 allows

@@ -17,8 +17,9 @@ from dfmp2.interop.python import (
     question,
     read_molecule,
 )
+from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.molecule.xyz import read_frames, read_point_charges
+from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.options import Keywords, MoleculeKeywords, Options, make_options
 from dfmp2.output import hdf5
 from dfmp2.progress import Listener
@@ -99,7 +100,7 @@ def frequencies(
     allow_gradient: bool = False,
     **options: Unpack[StudyKeywords],
 ) -> Study:
-    """Harmonic frequencies, infrared intensities and thermochemistry; what is not listed is as of `run`.
+    """Harmonic frequencies, infrared intensities and thermochemistry; what is not listed is as of `optimize`.
 
     Parameters
     ----------
@@ -107,15 +108,10 @@ def frequencies(
     symmetry_number : rotations that put the molecule onto itself, None to count them
     displacement : of each coordinate, bohr
     allow_gradient : go on at a geometry that is no stationary point
-    output, overwrite, resume : as of `optimize`
 
     Returns
     -------
     Study; `study.table["wavenumber"].values` are in cm^-1, imaginary ones negative
-
-    Raises
-    ------
-    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do
 
     Examples
     --------
@@ -140,21 +136,16 @@ def interaction(
     multiplicities: Sequence[int] | str | None = None,
     **options: Unpack[StudyKeywords],
 ) -> Study:
-    """Interaction energy of fragments, counterpoise-corrected and not; what is not listed is as of `run`.
+    """Interaction energy of fragments, counterpoise-corrected and not; what is not listed is as of `optimize`.
 
     Parameters
     ----------
     fragments : atoms of each, from 1: "1-5,6-10", or [[1, 2, 3], [4, 5, 6]]
     charges, multiplicities : of each fragment; None for 0 and 1
-    output, overwrite, resume : as of `optimize`
 
     Returns
     -------
     Study; its values are listed at `dfmp2.studies.interaction.interaction_energy`
-
-    Raises
-    ------
-    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do
 
     Examples
     --------
@@ -182,22 +173,17 @@ def cbs(
     correlation_formula: str | None = None,
     **options: Unpack[StudyKeywords],
 ) -> Study:
-    """Energy at the basis set limit, from runs in two basis sets; what is not listed is as of `run`.
+    """Energy at the basis set limit, from runs in two basis sets; what is not listed is as of `optimize`.
 
     Parameters
     ----------
     basis : a pair of neighbours in brackets, such as "cc-pv[tq]z"
     scf_formula, correlation_formula : names of formulas, see `dfmp2.mp2.extrapolation`; None is X^-3, for def2 its own
         exponent
-    output, overwrite, resume : as of `optimize`
 
     Returns
     -------
     Study; its values are listed at `dfmp2.studies.cbs.basis_set_limit`
-
-    Raises
-    ------
-    dfmp2.Dfmp2Error : the message says what was given, what was expected and what to do
 
     Examples
     --------
@@ -220,16 +206,15 @@ def scan(
     chained: bool = True,
     **options: Unpack[StudyKeywords],
 ) -> Study:
-    """Energies along a coordinate, or of several geometries of one molecule; what is not listed is as of `run`.
+    """Energies along a coordinate, or of several geometries of one molecule; what is not listed is as of `optimize`.
 
     Parameters
     ----------
-    molecule : without a coordinate the path of an xyz file of several frames, or a list of molecules
+    molecule : without a coordinate the path of a file of several frames (xyz, sdf, pdb), or a list of molecules
     coordinate : as ("bond", "1,2", "0.8:1.2:9") or ("angle", "2,1,3", [95, 100, 105]): kind (bond, angle or dihedral),
         atoms from 1, values in angstrom (or in `units`) or degrees, FROM:TO:POINTS or a list
     moving : atoms that move, such as "4-6+8"; None for the side of the last atom
     chained : start every SCF from the orbitals of the point before
-    output, overwrite, resume : as of `optimize`
 
     Returns
     -------

@@ -36,16 +36,7 @@ class Mole(Protocol):
 
 
 def from_ase(atoms: Any, charge: int | None = None, multiplicity: int | None = None) -> Molecule:
-    """The molecule of ASE's Atoms.
-
-    Parameters
-    ----------
-    charge, multiplicity : None for the sum of the initial charges, and 1 plus that of the initial magnetic moments
-
-    Raises
-    ------
-    InputError : periodic atoms, or sums that are no whole numbers
-    """
+    """See `Molecule.from_ase`."""
     if atoms.pbc.any():
         raise InputError("the atoms are periodic (pbc): only molecules are handled; set atoms.pbc = False")
     if charge is None:
@@ -70,12 +61,7 @@ def _sum(name: str, what: str, values: Any) -> int:
 
 
 def from_pyscf(mole: Any, source: str = "python: PySCF Mole") -> Molecule:
-    """The molecule of a PySCF Mole that is built: atoms, ghosts, charge and spin; its basis is not taken.
-
-    Raises
-    ------
-    InputError : another object, a cell, a Mole that is not built, or nuclei of finite size
-    """
+    """See `Molecule.from_pyscf`."""
     with shielded():
         from pyscf import gto
 
@@ -108,12 +94,7 @@ SCHEMAS = {("qcschema_molecule", 2), ("qcschema_molecule", 3), ("qc_schema_molec
 
 
 def from_qcschema(document: Any) -> Molecule:
-    """The molecule of a QCSchema document of molecule version 2 or 3, or of a QCElemental molecule.
-
-    Raises
-    ------
-    InputError : a field is missing, unknown, of another type, or contradicts another one
-    """
+    """See `Molecule.from_qcschema`."""
     dump = getattr(document, "model_dump_json", None) or getattr(document, "json", None)
     if dump is not None:
         document = json.loads(dump())

@@ -152,7 +152,7 @@ class Molecule:
 
     @classmethod
     def from_qcschema(cls, document: Any) -> Molecule:
-        """The molecule of a QCSchema document (version 2 or 3), or of a QCElemental molecule, in bohr.
+        """The molecule of a QCSchema document (molecule version 2 or 3), or of a QCElemental molecule, in bohr.
 
         Raises
         ------

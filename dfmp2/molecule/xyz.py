@@ -18,6 +18,7 @@ Trajectories and scans hold several frames, one behind the other. A file of poin
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -351,34 +352,18 @@ def _show(text: str) -> str:
     return shown if len(text) <= 50 and len(shown) <= 52 else f"{shown[:48]}...{shown[-1]}"
 
 
-def read_frames(
-    path: str | Path, *, units: str = "angstrom", charge: int | None = None, multiplicity: int | None = None
-) -> list[Molecule]:
-    """Every frame of an xyz file, or of standard input for "-"; parameters as in `dfmp2.molecule.xyz.read_xyz`.
-
-    Raises
-    ------
-    InputError : the file cannot be read, or a frame is no molecule; the frame and its first line are named
-    """
-    file, text = read_text(path, MAX_BYTES, f"{MORE}: split it")
+def frames_of(text: str) -> Iterator[tuple[int, str]]:
+    """Number of the first line, from 1, and text of each frame of an xyz file."""
     lines = _unix_lines(text).split("\n")
-    frames: list[Molecule] = []
     place = 0
     while place < len(lines):
         word = lines[place].strip()
         if not word:
             place += 1  # blank lines between frames
             continue
-        if len(frames) == MOST_FRAMES:
-            raise InputError(f"more than {MOST_FRAMES} frames: split it", file=file)
         count = int(word) if re.fullmatch("[0-9]{1,9}", word) else 0  # 0: the reader says what is wrong
-        name = f"{file}, frame {len(frames) + 1} (line {place + 1} on)"
-        block = "\n".join(lines[place : place + count + 2])
-        frames.append(parse_xyz(block, file=name, units=units, charge=charge, multiplicity=multiplicity).molecule)
+        yield place + 1, "\n".join(lines[place : place + count + 2])
         place += count + 2
-    if not frames:
-        raise InputError("empty: expected the frames of an xyz file", file=file)
-    return frames
 
 
 def read_point_charges(given: Any, units: str = "angstrom") -> NDArray[np.float64] | None:

@@ -303,11 +303,11 @@ def _energies(result: MP2Result) -> Section:
     values = [
         ("nuclear repulsion", reference.nuclear_repulsion_energy, f"contained in {hf}"),
         ("reference energy", result.scf_total_energy, f"{'E(KS)' if xc else hf}, {reference.title}"),
-        *([("exact-exchange energy", scf, "E(EXX), E(HF) of Kohn-Sham's orbitals")] if xc else []),
+        *([("exact-exchange energy", scf, "E(EXX): HF of these orbitals")] if xc else []),
         *((f"{part} correlation", e, sign) for part, e, sign in parts if quadrature is None or math.isfinite(e)),
         *([("singles", singles, "E(S), ROHF reference")] if singles else []),
         (f"{first.title} correlation", correlation, formula),
-        (f"{first.title} total", scf + correlation, f"{hf} + {formula}"),
+        (f"{first.title} total", scf + correlation, f"{hf} + {formula if quadrature is None else 'the line above'}"),
     ]
     drawn = [Bar(first.title, (opposite, same), energy(correlation))]
     kinds = [kind for kind in dict.fromkeys((SCS, SOS, method)) if kind is not MP2] if method.plain else []

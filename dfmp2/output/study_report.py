@@ -124,12 +124,13 @@ def series_figure(names: Sequence[str], correlation: Sequence[float], hartree_fo
 
 
 def _values(study: Study) -> Table:
-    """The numbers of a study; those that are one energy in several units are one row."""
+    """The numbers of a study; one energy in several units is one row, and of plain MP2 under its two names too."""
     values = study.values
     ends = [end for end in CONVERTED if any(name.endswith(end) for name in values)]
     rows = []
     for name, item in values.items():
-        if not name.endswith(tuple(ends)):
+        same = values.get(name.replace("mp2_", "", 1))
+        if not name.endswith(tuple(ends)) and (same is None or same is item or same.value != item.value):
             others = (values.get(f"{name}{end}") for end in ends)
             said = ("" if other is None else cell(other.value, other.units) for other in others)
             unit = item.units.replace("hartree", "Eh")
@@ -153,5 +154,7 @@ def cell(value: str | float, units: str, name: str = "") -> str:
     """A value of a study, with the digits that its unit, or its name, has."""
     if isinstance(value, str):
         return value
-    form = ".1e" if 0 < abs(value) < 1e-6 else DIGITS.get(name, DIGITS.get(units, ".8g"))
+    form = (
+        ".1e" if 0 < abs(value) < 1e-6 and units.startswith("hartree") else DIGITS.get(name, DIGITS.get(units, ".8g"))
+    )
     return f"{value:{form}}" if math.isfinite(value) else ABSENT

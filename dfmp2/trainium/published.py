@@ -22,6 +22,7 @@ import numpy as np
 from dfmp2.backends import registry, tiling
 from dfmp2.backends.base import Shape
 from dfmp2.host.threads import limited
+from dfmp2.progress import Listener
 from dfmp2.trainium.costs import prediction
 from dfmp2.trainium.costs.chips import CHIPS
 
@@ -122,7 +123,9 @@ def _best(work: Callable[[], object], figure: Figure, threads: int) -> float:
     return MS * min(seconds)
 
 
-def table(chip: str, threads: int, *, measure: bool, slow: bool) -> list[dict[str, Any]]:
+def table(
+    chip: str, threads: int, *, measure: bool, slow: bool, listener: Listener | None = None
+) -> list[dict[str, Any]]:
     """Every figure with the model's and, where asked for, this host's."""
     sources, figures = load()
     found: dict[tuple[object, ...], float | None] = {}
@@ -140,6 +143,8 @@ def table(chip: str, threads: int, *, measure: bool, slow: bool) -> list[dict[st
                 "host": found.get(same),
             }
         )
+        if listener is not None:
+            listener.step(len(rows), len(figures), "figures")
     return rows
 
 

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module, metadata
@@ -150,15 +150,13 @@ class Surroundings:
         return " ".join(texts).split()
 
 
-def examine(s: Surroundings) -> list[Finding]:
+def examine(s: Surroundings) -> Iterator[Finding]:
     """Every finding about these surroundings, in the order of `CHECKS`, those about Trainium behind Psi4's."""
-    findings = []
     for name in CHECKS:
-        findings.append(inspect(name, s))
+        yield inspect(name, s)
         if name == "Psi4":
-            found = import_module(NEURON).diagnose(s)
-            findings += [Finding(status, detail, fix, name=question) for question, status, detail, fix in found]
-    return findings
+            for question, status, detail, fix in import_module(NEURON).diagnose(s):
+                yield Finding(status, detail, fix, name=question)
 
 
 def inspect(name: str, s: Surroundings) -> Finding:

@@ -31,7 +31,7 @@ NAMES = {
     "dma": "DMA queues",
 }
 MS = 1e6  # ns
-COLUMNS = 100
+COLUMNS = 70
 MOST = 8  # reasons listed
 SHORTEST = 0.05  # us of a stall
 LETTERS = {
@@ -73,8 +73,8 @@ def price_text(kernel: str, shape: Shape, chip: Chip, price: Price, launched: Di
     """The engine table of a shape, for reading."""
     sizes = ", ".join(f"{name} {size}" for name, size in zip(find(kernel).sizes, shape, strict=True))
     lines = [
-        f"{kernel}, {sizes}, one {chip.name} core, float32: predicted, not measured",
-        f"variant {price.variant}: {price.calls} calls of {price.neffs} compiled programs",
+        f"{kernel}, {sizes}: predicted, not measured",
+        f"variant {price.variant}: {price.calls} calls of {price.neffs} programs, one {chip.name} core, float32",
         "",
         f"{'predicted':<20}{'busy / ms':>12}{'without overhead':>18}",
     ]
@@ -86,22 +86,20 @@ def price_text(kernel: str, shape: Shape, chip: Chip, price: Price, launched: Di
     ratio = price.makespan / price.floor if price.floor else 0.0
     lines += [
         "",
-        f"{'makespan':<20}{price.makespan / MS:>12.3f} ms   in-order schedule; busiest engine alone "
-        f"{price.bound / MS:.3f} ms",
-        f"{'at ' + format(USUAL, '.0%'):<20}{price.at(USUAL) / MS:>12.3f} ms   of the Tensor Engine's peak (AWS's "
-        f"products), {price.at(SLOWEST) / MS:.3f} ms at {SLOWEST:.0%} (others)",
-        f"{'floor':<20}{price.floor / MS:>12.3f} ms   makespan / floor {ratio:.2f}; Tensor Engine utilisation "
-        f"{price.utilisation:.3f}",
-        f"{'dispatch, ' + launched.lane:<20}{launched.calls:>12.3f} ms   every call waited for; "
-        f"{launched.queued:.3f} ms if calls queue",
-        f"{'device, dispatch':<20}{(price.makespan + MS * launched.queued) / MS:>12.3f} ms   at best, "
+        f"{'makespan':<20}{price.makespan / MS:>12.3f} ms  in order; busiest engine alone {price.bound / MS:.3f} ms",
+        f"{'at ' + format(USUAL, '.0%'):<20}{price.at(USUAL) / MS:>12.3f} ms  of the peak (AWS); "
+        f"{price.at(SLOWEST) / MS:.3f} ms at {SLOWEST:.0%} (others)",
+        f"{'floor':<20}{price.floor / MS:>12.3f} ms  makespan / floor {ratio:.2f}; peak used {price.utilisation:.3f}",
+        f"{'dispatch, ' + launched.lane:<20}{launched.calls:>12.3f} ms  each call waited for; "
+        f"queued {launched.queued:.3f} ms",
+        f"{'device, dispatch':<20}{(price.makespan + MS * launched.queued) / MS:>12.3f} ms  at best; "
         f"{(price.at(SLOWEST) + MS * launched.calls) / MS:.3f} ms at worst",
-        f"{'host link':<20}{launched.link:>12.3f} ms   operands up once, results down",
+        f"{'host link':<20}{launched.link:>12.3f} ms  operands up once, results down",
     ]
     if launched.compile:
-        lines.append(f"{'compilation':<20}{launched.compile:>12.0f} ms   inside the calls")
+        lines.append(f"{'compilation':<20}{launched.compile:>12.0f} ms  inside the calls")
     if launched.flagged:
-        lines.append(f"warning: {launched.flagged}")
+        lines.append(fill(f"warning: {launched.flagged}", 80))
     lines += [
         f"{'HBM traffic':<20}{format_bytes(price.hbm_bytes):>12}",
         f"{'descriptor rings':<20}{format_bytes(price.rings):>12}",
@@ -109,16 +107,16 @@ def price_text(kernel: str, shape: Shape, chip: Chip, price: Price, launched: Di
         f"{'written by DMA':<20}{price.moved:>12} of {MOVED_BYTES} bytes per partition (trn1)",
         f"{'PSUM high water':<20}{price.psum:>12} of 8 banks",
         "",
-        f"{'program':<34}{'calls':>6}{'ms each':>10}{'TE use':>8}{'statements':>12}{'SBUF bytes':>12}",
+        f"{'program':<32}{'calls':>6}{'ms each':>10}{'TE use':>8}{'statements':>12}{'SBUF bytes':>12}",
     ]
     for part in price.parts:
         account = part.account
         count = sum(account.statements.values())
         lines.append(
-            f"{_label(part.call):<34}{part.call.count:>6}{account.makespan / MS:>10.3f}{account.utilisation:>8.3f}"
+            f"{_label(part.call):<32}{part.call.count:>6}{account.makespan / MS:>10.3f}{account.utilisation:>8.3f}"
             f"{count:>12}{account.sbuf:>12}"
         )
-    return "\n".join([*lines, *others]) + "\n"
+    return "\n".join([*lines, *(fill(one, 80) for one in others)]) + "\n"
 
 
 def _label(call: Call) -> str:
@@ -156,8 +154,8 @@ def catalogue_text(spins: Sequence[Shape], programs: Sequence[Program], chip: Ch
     for shape in spins:
         lines += [
             "",
-            f"nocc {shape.nocc}, nvir {shape.nvir}, naux {shape.naux}: bucket of {padded_nvir(shape.nvir)} virtual "
-            f"orbitals and {padded_naux(shape.naux)} fitting functions",
+            f"nocc {shape.nocc}, nvir {shape.nvir}, naux {shape.naux}: bucket of nvir {padded_nvir(shape.nvir)}, "
+            f"naux {padded_naux(shape.naux)}",
         ]
     lines += [
         "",
@@ -167,21 +165,19 @@ def catalogue_text(spins: Sequence[Shape], programs: Sequence[Program], chip: Ch
         lines.append(f"  {program.kernel}, {program.purpose}: {program.calls} calls\n    {program.neff}")
     if len(sent) > 1:
         whole = sum(map(b_bytes, spins))
-        lines.append(
-            f"B on {len(sent)} cores: {format_bytes(sum(sent))} sent, at most {format_bytes(max(sent))} to one core "
-            f"(all of it is {format_bytes(whole)})"
-        )
+        each = f"at most {format_bytes(max(sent))} to one core (all of it is {format_bytes(whole)})"
+        lines.append(fill(f"B on {len(sent)} cores: {format_bytes(sum(sent))} sent, {each}", 80))
     return "\n".join(lines) + "\n"
 
 
-def draw(trace: Trace, plan: Schedule, *, begin: float = 0.0, length: float = 100.0) -> str:
+def draw(trace: Trace, plan: Schedule, *, begin: float = 0.0, length: float = float(COLUMNS)) -> str:
     """Text of the schedule from `begin` on; begin, length : microseconds."""
     step = length / COLUMNS
     rows = {engine: _row(trace, plan, engine, begin, step) for engine in ENGINES}
     ruler = "".join(f"{begin + k * step:<10.4g}" for k in range(0, COLUMNS, 10))
     lines = [f"{'us':<8}{ruler}".rstrip()]
     lines += [f"{engine:<8}{row}" for engine, row in rows.items() if set(row) != {"."} or engine == "tensor"]
-    lines += [f"        each column {step:.4g} us: {LEGEND}"]
+    lines += [fill(f"each column {step:.4g} us: {LEGEND}", 80, initial_indent=8 * " ", subsequent_indent=8 * " ")]
     return "\n".join(lines) + "\n"
 
 
@@ -227,7 +223,7 @@ def summary(trace: Trace, plan: Schedule) -> str:
     total = sum(sum(times) for times in groups.values())
     lines = [f"Tensor Engine idle {total:.1f} us of {plan.makespan / 1e3:.1f} us:"]
     for reason, times in sorted(groups.items(), key=lambda item: -sum(item[1]))[:MOST]:
-        lines.append(f"  {sum(times):8.1f} us in {len(times):4d} waits, longest {max(times):6.1f} us, for {reason}")
+        lines.append(f"  {sum(times):8.1f} us in {len(times):4d} waits <= {max(times):6.1f} us: {reason}")
     return "\n".join(lines) + "\n"
 
 

@@ -1,45 +1,100 @@
-"""Molecules from .mol, .sdf and .pdb files, read by ASE; what ASE passes over in silence is refused or read here.
+"""Molecules from files: xyz, and .mol, .sdf and .pdb by ASE; what ASE passes over in silence is refused or read here.
 
 ASE takes symbols and positions. Charges (`M  CHG`, columns 79-80 of a PDB atom) are added up; drawings in two
-dimensions, V3000, several molecules or models, and alternate locations are refused.
+dimensions, V3000 and alternate locations are refused, several molecules or models where one is expected too.
 """
 
 from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from dfmp2.errors import BackendUnavailable, InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.text import printable, read_text
-from dfmp2.molecule.xyz import MAX_BYTES, TOO_LARGE, XyzFile, read_xyz
+from dfmp2.molecule.xyz import MAX_BYTES, MORE, MOST_FRAMES, TOO_LARGE, XyzFile, frames_of, parse_xyz
 from dfmp2.units import BOHR_PER_ANGSTROM
 
 FORMATS = {".mol": "mol", ".sdf": "sdf", ".pdb": "proteindatabank"}  # end of the name -> ASE's name
+ENDS = {".sdf": r"^\$\$\$\$.*\n?", ".pdb": r"^ENDMDL.*\n?"}  # of a molecule, of a model
 
 
-def read_molecule(path: str, *, units: str, charge: int | None, multiplicity: int | None) -> XyzFile:
+def read_file(
+    path: str | Path,
+    *,
+    units: str = "angstrom",
+    charge: int | None = None,
+    multiplicity: int | None = None,
+    called: str | None = None,
+) -> XyzFile:
     """Read one molecule from a file, whose format is known by the end of its name: .mol, .sdf, .pdb, else xyz.
 
     Parameters
     ----------
+    path : "-" is an xyz file on standard input
     units, charge, multiplicity : as of `dfmp2.molecule.xyz.read_xyz`; only xyz files may be in bohr
+    called : its name in errors and in the result, None for the path
 
     Raises
     ------
     InputError : it cannot be read, or is not one molecule in three dimensions
     BackendUnavailable : ASE is not installed
     """
-    kind = FORMATS.get(Path(path).suffix.lower())
+    end, file, text = _read(path, TOO_LARGE)
+    return _parse(text, called or file, end, {"units": units, "charge": charge, "multiplicity": multiplicity})
+
+
+def read_frames(
+    path: str | Path, *, units: str = "angstrom", charge: int | None = None, multiplicity: int | None = None
+) -> list[Molecule]:
+    """Every frame of an xyz file, molecule of an .sdf file or model of a .pdb file; parameters as in `read_file`.
+
+    Raises
+    ------
+    InputError : the file cannot be read, or a frame is no molecule; the frame and its first line are named
+    BackendUnavailable : ASE is not installed
+    """
+    end, file, text = _read(path, f"{MORE}: split it")
+    blocks = _blocks(text, end) if end in FORMATS else frames_of(text)
+    frames: list[Molecule] = []
+    for line, block in blocks:
+        if len(frames) == MOST_FRAMES:
+            raise InputError(f"more than {MOST_FRAMES} frames: split it", file=file)
+        name = f"{file}, frame {len(frames) + 1} (line {line} on)"
+        state: dict[str, Any] = {"units": units, "charge": charge, "multiplicity": multiplicity}
+        frames.append(_parse(block, name, end, state).molecule)
+    if not frames:
+        raise InputError("empty: expected the frames of an xyz file", file=file)
+    return frames
+
+
+def _read(path: str | Path, too_large: str) -> tuple[str, str, str]:
+    """End of the name in small letters, name for errors, text."""
+    end = Path(path).suffix.lower()
+    return end, *read_text(path, MAX_BYTES, too_large, f"a {end} file" if end in FORMATS else "an xyz file")
+
+
+def _blocks(text: str, end: str) -> Iterator[tuple[int, str]]:
+    """Number of the first line, from 1, and text of each molecule or model."""
+    ends = [found.end() for found in re.finditer(ENDS[end], text, re.MULTILINE)] if end in ENDS else []
+    for begin, stop in pairwise([0, *ends, len(text)]):
+        if re.search(r"^(ATOM|HETATM)" if end == ".pdb" else r"\S", text[begin:stop], re.MULTILINE):
+            yield text.count("\n", 0, begin) + 1, text[begin:stop]
+
+
+def _parse(text: str, file: str, end: str, state: dict[str, Any]) -> XyzFile:
+    """The one molecule of a text in the format of the end of a name; `file` names it in errors."""
+    kind, (units, charge, multiplicity) = FORMATS.get(end), state.values()
     if kind is None:
-        return read_xyz(path, units=units, charge=charge, multiplicity=multiplicity)
-    file, text = read_text(path, MAX_BYTES, TOO_LARGE, f"a {Path(path).suffix} file")
+        return parse_xyz(text, file=file, **state)
     try:
         if units != "angstrom":
-            raise InputError(f"--units {units}: {Path(path).suffix} files are in angstrom: leave it out")
+            raise InputError(f"--units {units}: {end} files are in angstrom: leave it out")
         found = _charge_of_pdb(text) if kind == "proteindatabank" else _charge_of_mol(text, multiplicity)
         atoms = _atoms(text, kind)
         total = found if charge is None else charge
