@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         UnsupportedByBackend,
     )
     from dfmp2.interop import tensor
+    from dfmp2.interop.batch import batch
     from dfmp2.interop.python import (
         available_backends,
         derive,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
         run,
         write,
     )
-    from dfmp2.interop.studies import batch, cbs, frequencies, interaction, optimize, read_study, scan
+    from dfmp2.interop.studies import cbs, frequencies, interaction, optimize, read_study, scan
     from dfmp2.molecule.molecule import Molecule
     from dfmp2.mp2.result import MP2Result
     from dfmp2.options import Options
@@ -59,7 +60,8 @@ _OFFERED = {  # module -> names
         *("run", "gradient", "plan", "prepare", "energy", "from_mean_field", "derive", "read", "write"),
         "available_backends",
     ),
-    "dfmp2.interop.studies": ("optimize", "frequencies", "interaction", "cbs", "scan", "read_study", "batch"),
+    "dfmp2.interop.studies": ("optimize", "frequencies", "interaction", "cbs", "scan", "read_study"),
+    "dfmp2.interop.batch": ("batch",),
     "dfmp2.interop.tensor": (),  # the module itself
     "dfmp2.molecule.molecule": ("Molecule",),
     "dfmp2.options": ("Options",),

@@ -65,11 +65,12 @@ class Cloud:
         """What a container of a job runs, in a process with its variables; `index` is its place in the array."""
         told = self.batch.describe_jobs(jobs=[job])["jobs"][0]
         definition = self.batch.describe_job_definitions(jobDefinitions=[told["jobDefinition"]])["jobDefinitions"][0]
-        environment = {one["name"]: one["value"] for one in definition["containerProperties"]["environment"]}
-        environment |= {one["name"]: one["value"] for one in told["container"]["environment"]}
+        assert not definition["containerProperties"].get("environment")
+        environment = image("cpu") | {one["name"]: one["value"] for one in told["container"]["environment"]}
         # The folders of the image are those of this test, its tools those of this environment.
         mine = {name: value.replace("/work", str(work)) for name, value in environment.items()}
         mine["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        mine |= {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}  # not what is installed
         mine |= {"AWS_BATCH_JOB_ID": job, "AWS_BATCH_JOB_ATTEMPT": "1", **self.variables, **variables}
         if index is not None:
             size = told["arrayProperties"]["size"]
@@ -78,6 +79,13 @@ class Cloud:
         return subprocess.Popen(
             told["container"]["command"], env=mine, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
+
+
+def image(kind: str) -> dict[str, str]:
+    """Variables of the container image "cpu" or "neuron"."""
+    text = (Path(__file__).parent.parent / f"scripts/container/{kind}.Dockerfile").read_text()
+    lines = [line.removeprefix("ENV ") for line in text.splitlines() if line.startswith("ENV ")]
+    return dict(pair.split("=", 1) for line in lines for pair in line.split())
 
 
 @contextmanager

@@ -50,8 +50,8 @@ FOREIGN = {
     "qcelemental": {"interop"},
     "qcengine": {"interop"},
     "geometric": {"studies"},
-    "boto3": {"execution"},
-    "botocore": {"execution"},
+    "boto3": {"host"},
+    "botocore": {"host"},
     "distributed": {"execution"},
 }
 

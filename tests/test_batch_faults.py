@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from dfmp2.errors import Dfmp2Error
-from dfmp2.execution.pool import Call, Died, Share, Slot
+from dfmp2.execution.items import compute, read_input
+from dfmp2.execution.manifest import make_batch
+from dfmp2.execution.pool import Call, Died, Share, Slot, stops
 from tests import broken_worker
 from tests.conftest import COMMAND, MOLECULES, Runner, succeed
 from tests.control_group import killed, limited_memory
@@ -115,6 +117,14 @@ def test_each_fault_fails_its_item_alone(planted: None, call: Runner, folder: Pa
         "differs.h5.checkpoint",
     }
     assert not list((folder / "out").glob(".*"))
+
+
+def test_an_item_that_is_told_to_stop_is_pending_and_the_next_one_is_computed(folder: Path) -> None:
+    (item,) = make_batch(["h2.xyz"], {"basis": "sto-3g"}, folder / "out", folder).items
+    item.target.parent.mkdir()
+    stops.add(signal.SIGTERM)
+    found = [compute(read_input(item), None, None, "", Share(1, 10**9)).status for _ in range(2)]
+    assert found == ["pending", "complete"]
 
 
 def test_a_broken_device_ends_the_run(planted: None, call: Runner, folder: Path, monkeypatch) -> None:

@@ -51,6 +51,26 @@ class Heard(Listener):
         self.said.append(text)
 
 
+@pytest.mark.parametrize("waits", [None, False, True])
+def test_a_run_that_is_asked_to_stop(waits: bool | None, tmp_path: Path) -> None:
+    """At its next event, or at the next safe point of a checkpoint that has something to go on from."""
+    asked: list[bool] = []
+    stop = files.Stop(lambda: bool(asked))
+    if waits is not None:
+        stop.checkpoint = FileCheckpoint(tmp_path / "x.h5", eager=waits)
+    events = (lambda: stop.stage("SCF"), lambda: stop.scf_cycle(1, 0.0, 0.0, 0.0), lambda: stop.step(1, 2, "tiles"))
+    for event in events:
+        event()
+    asked.append(True)
+    for event in events:
+        if waits:
+            event()
+            assert stop.checkpoint is not None and stop.checkpoint.stop_asked
+        else:
+            with pytest.raises(Interrupted, match="stopped"):
+                event()
+
+
 def compute(name: str, options: Options, checkpoint: Checkpoint = NOTHING, **more: Any) -> Bits:
     molecule = read_xyz(INPUTS / f"{name}.xyz").molecule
     listener = more.pop("listener", None) or Heard()

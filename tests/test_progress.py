@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import sys
@@ -9,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -259,25 +261,40 @@ def test_elsewhere_lines_are_few_and_plain(monkeypatch: pytest.MonkeyPatch) -> N
     assert stream.getvalue().strip("\0") == ""
 
 
-def test_a_batch_shows_its_items_and_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dfmp2.cli import batch
-    from dfmp2.execution.items import Row
+def test_a_batch_shows_its_items_and_the_time_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Three items that cost the same and take 90 s each."""
+    from dfmp2.execution import batch
+    from dfmp2.execution.items import Row, read_inputs
+    from dfmp2.execution.manifest import make_batch
 
+    clock, rows = Clock(), {"a": Row("a", "a.xyz", "complete", seconds=2.0)}
+    rows |= {"b": Row("b", "b.xyz", "failed", 4, "no convergence"), "c": Row("c", "c.xyz", "complete", energy=-1.5)}
+
+    class Pool(contextlib.nullcontext[None]):
+        slots, busy = (None,), ()
+
+        def grow(self, size: int) -> None:
+            pass
+
+        def work(self, queue: Any) -> Iterator[tuple[Any, Row]]:
+            call = queue.popleft()
+            clock.wait(90.0)
+            yield call, rows[call.given[0].item.name]
+
+    for name in rows:
+        (tmp_path / f"{name}.xyz").write_text("2\n\nH 0 0 0\nH 0 0 0.74\n")
+    given = make_batch([f"{name}.xyz" for name in rows], {"basis": "sto-3g"}, tmp_path / "out", tmp_path)
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(batch.signal, "signal", lambda *given: None)
+    monkeypatch.setattr(batch, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr(console, "BAR_EVERY", 0.0)
     with Console(quiet=False, log=None) as shown:
-        display = batch.Display(shown)
-        display.item(Row("a", "a.xyz", "complete", seconds=2.0), 1, 3, 170.0)
-        display.item(Row("b", "b.xyz", "failed", exit_code=4, error="no convergence"), 2, 3, 80.0)
-        display.item(Row("c", "c.xyz", "complete", seconds=1.0), 3, 3, 0.0)
+        batch.BatchRun(given, read_inputs(given), range(3), shown).compute(Pool(), 1)
     text = stream.getvalue()
-    assert (
-        "[1/3] a: complete, 2.0 s; 3 min left\n\r  items [##########....................] 1/3, about 3 min left" in text
-    )
-    assert "\r  items [####################..........] 2/3, about 80 s left" in text
-    assert "[3/3] c: complete, 1.0 s\n" in text and text.endswith("\r")
+    assert "[1/3] a: complete, 2.0 s\n\r  items [##########....................] 1/3, about 3 min left" in text
+    assert "warning: b failed with code 4: no convergence" in text
+    assert "\r  items [####################..........] 2/3, about 90 s left" in text
+    assert "[3/3] c: E(MP2) = -1.5000000000 Eh, 0.0 s\n" in text and text.endswith("\r")
 
 
 def test_durations_are_no_more_exact_than_they_are_known() -> None:

@@ -12,7 +12,7 @@ exp(kappa D) = exp(kappa (e_i - e_a)) exp(kappa (e_j - e_b)). RHF, UHF, SCS and 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -279,8 +279,4 @@ class Accelerator(Protocol):
 
     def cache_folder(self) -> Path:
         """Where compiled programs are kept."""
-        ...
-
-    def container_variables(self, target: str, own: Mapping[str, str], prefix: str) -> dict[str, str]:
-        """Environment variables of a container with dfmp2 in `prefix`, beside its `own`; device cores left out."""
         ...

@@ -7,7 +7,10 @@ import functools
 import math
 import os
 import signal
+import subprocess
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -34,9 +37,6 @@ if TYPE_CHECKING:
 OF_THE_MACHINE = ("memory", "threads", "scratch")  # may be given beside a manifest
 STOPPED_TWICE = 130
 MOST_SHOWN = 20
-EVERY_LINE = 100  # items up to which each has its line
-LINE_EVERY = 5.0  # s between lines of complete items in a larger batch
-LONGEST_MESSAGE = 300
 TOGETHER = 1.0  # s within which two SIGTERM are one: a scheduler sends it to all processes, and its script passes it on
 
 
@@ -119,28 +119,25 @@ def run(
     """
     said = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
     given = {name: value for name, value in options.items() if ctx.get_parameter_source(name) in said}
-    from dfmp2.execution.shards import read_shard, shard_of_job
+    from dfmp2.execution.shards import of_shard, read_shard, shard_of_job
 
     workers = workers or (1 if engine is None else MOST_WORKERS)
-    part = shard_of_job() if shard is None else read_shard(shard)
+    part, signals = shard_of_job() if shard is None else read_shard(shard), Signals()
     with contextlib.ExitStack() as stack:
         handle = open_log(log)
         log_file = stack.enter_context(handle) if handle else None
         console = stack.enter_context(Console(quiet=quiet or as_json, log=log_file))
-        display = Display(console)
         copies = None
         if sources[0].startswith("s3://"):  # in a container of AWS Batch: its job is that of `batch submit --aws-batch`
             from dfmp2.execution.aws import unpacked
 
-            batch, copies = stack.enter_context(unpacked(sources[0], copy_every))
+            batch, copies = stack.enter_context(unpacked(sources[0], copy_every, console.warning))
         else:
             batch = load(sources, given, output, root)
         if warm_up:
-            from dfmp2.execution.batch import compile_programs
-
-            return compile_programs(batch, copies, display.stop_asked)
+            return _compile_programs(batch, signals)
         from dfmp2.execution.batch import BatchRun
-        from dfmp2.execution.items import status as status_of
+        from dfmp2.execution.items import read_inputs
         from dfmp2.output.table import to_json
 
         pool, who = _workers(batch, engine, workers, given)
@@ -148,16 +145,23 @@ def run(
         console.note(f"{_count(len(batch.items), 'item')}{shown}, {who} -> {batch.output}")
         if part is not None and part[1] > len(batch.items):
             console.warning(f"more shards ({part[1]}) than items: some of them have nothing to do")
-        line = command_line()[:4000]
+        inputs = read_inputs(batch)
+        mine = of_shard(inputs, part, chained=scf_chain)
+        if copies is not None:
+            from dfmp2.execution.aws import fetch_items
+
+            count = fetch_items(copies, [batch.items[place].name for place in mine])
+            console.note(f"items: {len(mine)}, files of earlier attempts: {count}")
         scratch = given.get("scratch") or batch.items[0].options.scratch
-        done = BatchRun(batch, display, shard=part, chained=scf_chain, scratch=scratch, command=line, copies=copies)
+        line = command_line()[:4000]
+        done = BatchRun(batch, inputs, mine, console, scf_chain, scratch, line, stop_asked=lambda: signals.count)
         done.compute(pool, workers)
         console.close()
         if as_json:
-            click.echo(to_json(status_of(list(done.rows.values()))), nl=False)
+            click.echo(to_json(_status(list(done.rows.values()))), nl=False)
         else:
-            _report(batch, done, display.stop_asked(), quiet=quiet)
-        return _conclude(batch, done, display.stop_asked())
+            _report(batch, done, signals.count, quiet=quiet)
+        return _conclude(batch, done, signals.count)
 
 
 for _parameter in run.params:
@@ -165,49 +169,18 @@ for _parameter in run.params:
         _parameter.required = False  # a manifest names it
 
 
-class Display:
-    """Lines on stderr; the first signal asks the batch to stop, as `stop_asked` says, the second to stop at once."""
+class Signals:
+    """Counts signals: the first asks the batch to stop, the second to stop at once."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._signals = 0
-        self._signalled = -math.inf
-        self._last = 0.0
+    def __init__(self) -> None:
+        self.count, self._last = 0, -math.inf
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._count)
+            signal.signal(number, self._take)
 
-    def stop_asked(self) -> int:
-        """Number of signals so far."""
-        return self._signals
-
-    def note(self, text: str) -> None:
-        """A line."""
-        self._console.note(text)
-
-    def item(self, row: Row, done: int, total: int, left: float | None) -> None:
-        """An item has ended."""
-        self._console.time_left(left)
-        self._say(row, f"[{done}/{total}] {row.name}", None if done == total else left, more=total > EVERY_LINE)
-        self._console.step(done, total, "items")
-
-    def _say(self, row: Row, place: str, left: float | None, *, more: bool) -> None:
-        """The line of an item; where there are many `more`, one now and then."""
-        if row.status == "failed":
-            message = (row.error or "")[:LONGEST_MESSAGE]
-            self._console.warning(f"{place}: failed with code {row.exit_code}: {message}")
-            return
-        now = time.monotonic()
-        if more and left is not None and now - self._last < LINE_EVERY:
-            return
-        self._last = now
-        result = row.status if row.energy is None else f"E(MP2) = {row.energy:.10f} Eh"
-        remaining = "" if left is None else f"; {duration(left)} left"
-        self._console.note(f"{place}: {result}, {row.seconds or 0.0:.1f} s{remaining}")
-
-    def _count(self, number: int, _frame: FrameType | None) -> None:
-        before, self._signalled = self._signalled, time.monotonic()
-        if number != signal.SIGTERM or self._signalled - before > TOGETHER:
-            self._signals += 1
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        before, self._last = self._last, time.monotonic()
+        if number != signal.SIGTERM or self._last - before > TOGETHER:
+            self.count += 1
 
 
 def load(sources: Sequence[str], given: Mapping[str, Any], output: str | None, root: str | None) -> Batch:
@@ -243,13 +216,44 @@ def _workers(batch: Batch, engine: str | None, workers: int, given: Mapping[str,
         from dfmp2.execution.pool import Share
 
         return DaskPool(engine, batch.output, Share(threads or 0, memory or 0)), f"the Dask cluster of {engine}"
-    from dfmp2.execution.manifest import COMPILED
     from dfmp2.execution.pool import local_pool
 
-    pool = local_pool(batch.asks_for(*COMPILED, "cuda", "auto") or "cpu", workers, threads, memory)
-    each = f"{_count(pool.share.threads, 'thread')}, {pool.share.memory / 1e9:.1f} GB each"
+    pool = local_pool(batch.device, workers, threads, memory)
     each = f"{_count(pool.share.threads, 'thread')}, {pool.share.memory / 1e9:.1f} GB each"
     return pool, f"{_count(workers, 'worker')} x {each}"
+
+
+def _compile_programs(batch: Batch, signals: Signals) -> int:
+    """Compile what the batch will launch, in a job of its own before its array: else every task does the same.
+
+    One program serves a bucket of sizes (virtuals to 32, fitting functions to 256). Returns the exit code of the first
+    `dfmp2 kernels warmup` that fails, else 0; Interrupted when stopped, with what was compiled kept.
+    """
+    from dfmp2.backends.registry import accelerator
+    from dfmp2.execution.items import read_inputs
+    from dfmp2.execution.manifest import COMPILED
+    from dfmp2.execution.shards import works
+    from dfmp2.planning.plan import trainium_shapes
+
+    lane, buckets = str(batch.asks_for(*COMPILED)), dict[Any, list[str]]()
+    for item, work in zip(batch.items, works(read_inputs(batch)), strict=True):
+        spins = trainium_shapes(work.load) if work.load and item.options.backend in COMPILED else ()
+        if spins:
+            beta = ["--beta", f"{spins[1].nocc},{spins[1].nvir}"] if len(spins) > 1 else []
+            shape = ["--shape", f"{spins[0].nocc},{spins[0].nvir},{spins[0].naux}", *beta]
+            buckets.setdefault(accelerator().bucket(spins), shape)
+    for _, shape in sorted(buckets.items()):
+        command = [sys.executable, "-P", "-m", "dfmp2", "kernels", "warmup", "--lane", lane, *shape]
+        # A session of its own: a signal reaches it once, from here.
+        with subprocess.Popen(command, start_new_session=True) as child:
+            while child.poll() is None and not signals.count:
+                time.sleep(0.2)
+            child.terminate()
+        if signals.count:
+            raise Interrupted("stopped while kernels were compiled: the same command goes on")
+        if child.returncode:
+            return child.returncode
+    return os.EX_OK
 
 
 def _report(batch: Batch, done: BatchRun, stopped: int, *, quiet: bool) -> None:
@@ -305,12 +309,11 @@ def _count(number: int, what: str) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def status(batch: Batch, as_json: bool) -> None:
     """Say which items are complete, failed, pending or running, at any time, also while the batch runs."""
-    from dfmp2.execution.items import STATES, look, read_inputs
-    from dfmp2.execution.items import status as status_of
+    from dfmp2.execution.items import look, read_inputs
     from dfmp2.output.table import to_json
 
     rows = look(batch, read_inputs(batch))
-    found = status_of(rows)
+    found = _status(rows)
     if as_json:
         click.echo(to_json(found), nl=False)
         return
@@ -320,7 +323,17 @@ def status(batch: Batch, as_json: bool) -> None:
         if row.status == "complete":
             more = f"E(MP2) = {row.energy:.10f} Eh, {row.seconds or 0.0:.1f} s"
         click.echo(printable(f"{row.status + code:12s} {row.name:24s} {more[:200]}").rstrip())
-    click.echo(", ".join(f"{found[name]} {name}" for name in STATES) + f"; {len(rows)} in all")
+    counts = [f"{number} {state}" for state, number in found.items() if state not in ("total", "items")]
+    click.echo(f"{', '.join(counts)}; {len(rows)} in all")
+
+
+def _status(rows: Sequence[Row]) -> dict[str, Any]:
+    """What --json prints: how many items there are in each state, and all of them."""
+    from dfmp2.execution.items import STATES, STATUS_KEYS
+
+    counts = Counter(row.status for row in rows)
+    items = [{key: getattr(row, key) for key in STATUS_KEYS} for row in rows]
+    return {"total": len(rows), **{state: counts[state] for state in STATES}, "items": items}
 
 
 @command.command("plan", cls=AnnouncedCommand, short_help="Predict the time of every item and of every shard.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from click.core import ParameterSource
 
 from dfmp2.cli.help import GroupedCommand
 from dfmp2.cli.options import BACKENDS, Words, with_options
-from dfmp2.errors import InputError, ResourceError
+from dfmp2.errors import BackendUnavailable, InputError
 from dfmp2.molecule.text import printable
 from dfmp2.options import BACKEND_WORDS
 
@@ -178,11 +179,14 @@ def _slurm(batch: Batch | None, given: Mapping[str, Any]) -> Shown:
         if given[name] != default:
             option, kinds = name.replace("_", "-"), ("manifest", "prepared file")[:: 1 if batch is None else -1]
             raise InputError(f"--{option} belongs to a {kinds[0]}, and {given['source']} is a {kinds[1]}: leave it out")
-    work = slurm.prepared_work(given) if batch is None else slurm.batch_work(batch, given)
+    work = slurm.prepared_jobs(given) if batch is None else slurm.batch_jobs(batch, given)
     folder = Path(os.path.abspath(given["write"] or work.folder))
     texts, jobs = slurm.scripts(work, folder, given), {}
-    if given["submit_now"]:
-        slurm.require_slurm()
+    if given["submit_now"] and shutil.which("sbatch") is None:
+        raise BackendUnavailable(
+            "--submit: there is no sbatch on PATH: log in to a machine of the Slurm cluster, or use --write DIR and "
+            "submit from there"
+        )
     if given["submit_now"] or given["write"]:
         _write({path: text.encode() for path, text in texts.items()})
     if given["submit_now"]:
@@ -215,11 +219,8 @@ def _write(files: Mapping[Path, bytes]) -> None:
     ------
     ResourceError : they cannot be written
     """
-    from dfmp2.host.files import write_atomically
+    from dfmp2.host.files import make_folder, write_atomically
 
     for path, content in files.items():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ResourceError(f"cannot make the folder {path.parent}: {error.strerror}: use --write DIR") from error
+        make_folder(path.parent, "--write")
         write_atomically(path, content, overwrite=True)

@@ -162,7 +162,7 @@ def energy(
         )
 
         if part is not None or workers or engine or collect:
-            from dfmp2.execution.pairs import require_pairs
+            from dfmp2.output.shards import require_pairs
 
             require_pairs(chosen)
         if part is not None:
@@ -174,14 +174,14 @@ def energy(
             if workers or engine:
                 return _by_workers(workers, engine, target.parent, source, chosen, given)
             if collect:
-                from dfmp2.execution.pairs import collected
+                from dfmp2.output.shards import collected
 
                 given["elsewhere"] = partial(collected, target)
             return two_parts.energy(source, chosen, **given)
 
         compute_result(target, display, console, (molecule, chosen), begun, compute)
         if collect:
-            from dfmp2.execution.pairs import remove_shards
+            from dfmp2.output.shards import remove_shards
 
             remove_shards(target)
 
@@ -205,9 +205,9 @@ def _compute_shard(
     console: Console,
 ) -> None:
     """Compute part of the tiles into a file of their own, and say which."""
-    from dfmp2.execution.pairs import compute_shard, label, pairs_of, shard_of
     from dfmp2.host.files import require_writable
     from dfmp2.output.checkpoint import checkpointing
+    from dfmp2.output.shards import compute_shard, label, pairs_of, shard_of
 
     place = shard_of(target, *part)
     require_writable(place, overwrite=True, expected_bytes=10**6)

@@ -19,7 +19,6 @@ import os
 import re
 import time
 import traceback
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,9 +34,9 @@ from dfmp2.errors import (
     ResultFileError,
 )
 from dfmp2.execution.manifest import TASKS, Batch, Item
-from dfmp2.execution.pool import Share, Stop
+from dfmp2.execution.pool import Share, stops
 from dfmp2.host.deferred import named
-from dfmp2.host.files import require_writable, write_atomically
+from dfmp2.host.files import NO_FILE, require_writable, stamp, write_atomically
 from dfmp2.host.locks import acquire, holder, release
 from dfmp2.molecule.files import read_file
 from dfmp2.molecule.molecule import Molecule
@@ -46,7 +45,7 @@ from dfmp2.mp2.identity import changed, fingerprint, question
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output import hdf5
-from dfmp2.output.checkpoint import checkpointing
+from dfmp2.output.checkpoint import Stop, checkpointing
 from dfmp2.output.series import METHOD, differences, method
 from dfmp2.output.table import numbers_of, to_json
 
@@ -54,11 +53,9 @@ STATES = ("complete", "failed", "pending", "running")
 STATUS_KEYS = ("name", "molecule", "status", "exit_code", "error", "output", "seconds")
 START = "start orbitals sha256:"  # in the command that a result was made with
 INPUT = "input sha256:"  # before the fingerprint, in the command of a task other than an energy
-LARGEST_START, LARGEST_ERROR, LARGEST_INDEX = 4 * 10**9, 10**6, 500 * 10**6  # bytes of files that are read
 LEAST_FREE = 10**6  # bytes of disk without which nothing is begun
 PREVIOUS = ".previous"  # behind the name of a file that is not the result of the present input
 INDEX, VERSION = "batch.json", 2
-NO_FILE = (0, 0)
 
 
 class Input(NamedTuple):
@@ -99,10 +96,6 @@ class Row:
     notes: tuple[str, ...] = ()
     device_fault: bool = False
 
-    def counts(self, given: Input, now: tuple[int, int]) -> bool:
-        """Whether its result counts for an input while its file is still the same."""
-        return self.status == "complete" and (self.fingerprint, self.stamp) == (given.fingerprint, now)
-
 
 # --- input ------------------------------------------------------------------------------------------------------------
 
@@ -141,12 +134,10 @@ def fingerprint_of(result: MP2Result) -> str:
 
 def _file_hash(path: Path) -> str:
     try:
-        if not path.is_file() or path.stat().st_size > LARGEST_START:
-            raise InputError(f"--scf-from {path}: expected a file with start orbitals")
         with open(path, "rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise InputError(f"--scf-from {path}: cannot be read ({error.strerror})") from error
+        raise InputError(f"--scf-from {path}: expected a file with start orbitals ({error.strerror})") from error
 
 
 # --- state ------------------------------------------------------------------------------------------------------------
@@ -163,10 +154,11 @@ def look_at(given: Input, known: Row | None = None) -> Row:
     item = given.item
     if other := holder(item.target):
         return Row(item.name, item.molecule, "running", remark=f"it is being computed by {other}")
-    if known is not None and known.counts(given, stamp(item.target)):
+    now = given.fingerprint, stamp(item.target)
+    if known is not None and known.status == "complete" and (known.fingerprint, known.stamp) == now:
         return replace(known, molecule=item.molecule, output=str(item.target))
     row, _ = read_result(given)
-    failure = {} if row.status == "complete" else _read_json(error_file(item.target), LARGEST_ERROR)
+    failure = {} if row.status == "complete" else _read_json(error_file(item.target))
     if not isinstance(failure.get("code"), int):
         return row
     return replace(row, status="failed", exit_code=failure["code"], error=str(failure.get("message")))
@@ -196,25 +188,9 @@ def _complete(given: Input, result: MP2Result) -> Row:
     return replace(row, fingerprint=given.fingerprint, stamp=stamp(item.target))
 
 
-def stamp(path: Path) -> tuple[int, int]:
-    """Size and time of change of a file, NO_FILE when there is none."""
-    try:
-        status = path.stat()
-    except OSError:
-        return NO_FILE
-    return status.st_size, status.st_mtime_ns
-
-
 def error_file(target: Path) -> Path:
     """NAME.error.json beside NAME.h5."""
     return target.with_suffix(".error.json")
-
-
-def status(rows: Sequence[Row]) -> dict[str, Any]:
-    """The object `batch status --json` prints."""
-    items = [{key: getattr(row, key) for key in STATUS_KEYS} for row in rows]
-    counts = Counter(row.status for row in rows)
-    return {"total": len(rows), **{state: counts[state] for state in STATES}, "items": items}
 
 
 def write_index(batch: Batch, rows: Sequence[Row]) -> None:
@@ -227,7 +203,7 @@ def write_index(batch: Batch, rows: Sequence[Row]) -> None:
 
 def read_index(batch: Batch) -> dict[str, Row]:
     """What batch.json says of items, by name; nothing where it is of another version."""
-    value = _read_json(batch.output / INDEX, LARGEST_INDEX)
+    value = _read_json(batch.output / INDEX)
     try:
         rows = [Row(**item) for item in value["items"]] if value["dfmp2_batch_version"] == VERSION else []
         return {row.name: replace(row, stamp=(row.stamp[0], row.stamp[1])) for row in rows}
@@ -235,10 +211,10 @@ def read_index(batch: Batch) -> dict[str, Row]:
         return {}
 
 
-def _read_json(path: Path, most: int) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     """The object in a file, empty when it is not there or cannot be understood."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size <= most else {}
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
@@ -249,7 +225,7 @@ def collect_results(batch: Batch, *, allow_mixed: bool) -> tuple[list[dict[str, 
 
     InputError where there is none, or their methods differ, so that their energies do not belong beside each other.
     """
-    rows, remarks, methods = [], [], dict[str, dict[str, str]]()
+    rows, remarks, methods = [], list[str](), dict[str, dict[str, str]]()
     for given in read_inputs(batch):
         row, result = read_result(given)
         if result is not None:
@@ -259,13 +235,10 @@ def collect_results(batch: Batch, *, allow_mixed: bool) -> tuple[list[dict[str, 
             remarks.append(f"{row.name} is left out: {row.remark}")
     if not rows:
         raise InputError(f"no complete result in {batch.output}: run the batch first (dfmp2 batch run)")
-    different = differences(methods)
-    if different and not allow_mixed:
-        raise InputError(
-            f"the results were computed with different methods, {different}: collect them apart, or pass --allow-mixed"
-        )
-    if different:
+    if different := differences(methods):
         remarks.append(f"different methods in one table: {different}")
+        if not allow_mixed:
+            raise InputError(f"{remarks[-1]}: collect them apart, or pass --allow-mixed")
     if missing := len(batch.items) - len(rows):
         remarks.append(f"{missing} of {len(batch.items)} items are not complete and not in the table")
     notes = {field: ", ".join(dict.fromkeys(found[field] for found in methods.values())) for field in METHOD}
@@ -289,25 +262,26 @@ def compute(given: Input, start: Path | None, scratch: str | None, command: str,
     """
     begun, target, notes = time.perf_counter(), given.item.target, list[str]()
     row = Row(given.item.name, given.item.molecule)
-    with Stop(share.token) as stop:
+    try:
+        if other := acquire(target):
+            return replace(row, status="running", remark=f"it is being computed by {other}")
         try:
-            if other := acquire(target):
-                return replace(row, status="running", remark=f"it is being computed by {other}")
-            try:
-                options = replace(given.item.options, threads=share.threads, memory=share.memory, scratch=scratch)
-                row = _compute(given, options, start, command, stop, notes)
-            finally:
-                release(target)
-        except Interrupted:
-            pass
-        except (Dfmp2Error, MemoryError, OSError) as error:
-            code, message = ResourceError.exit_code, f"the system refused: {str(error) or 'no more memory'}"
-            if isinstance(error, Dfmp2Error):
-                code, message = error.exit_code, str(error)
-            if "--memory" in message:
-                message += "; each worker of a batch has its share of the memory"
-            row = failed(given.item, code, message, traceback.format_exc())
-            row = replace(row, seconds=time.perf_counter() - begun, device_fault=isinstance(error, DeviceFault))
+            options = replace(given.item.options, threads=share.threads, memory=share.memory, scratch=scratch)
+            row = _compute(given, options, start, command, Stop(share.stop_asked), notes)
+        finally:
+            release(target)
+    except Interrupted:
+        pass
+    except (Dfmp2Error, MemoryError, OSError) as error:
+        code, message = ResourceError.exit_code, f"the system refused: {str(error) or 'no more memory'}"
+        if isinstance(error, Dfmp2Error):
+            code, message = error.exit_code, str(error)
+        if "--memory" in message:
+            message += "; each worker of a batch has its share of the memory"
+        row = failed(given.item, code, message, traceback.format_exc())
+        row = replace(row, seconds=time.perf_counter() - begun, device_fault=isinstance(error, DeviceFault))
+    finally:
+        stops.clear()
     return replace(row, notes=(*notes, *row.notes))
 
 

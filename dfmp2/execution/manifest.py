@@ -11,7 +11,6 @@ and confined to it. Nothing is evaluated, and everything is checked before anyth
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from dfmp2.backends.registry import names as backend_names
 from dfmp2.errors import InputError
 from dfmp2.molecule.frozen_core import count_core
 from dfmp2.molecule.text import read_text
-from dfmp2.options import Options
+from dfmp2.options import Options, require_known
 
 MAX_BYTES = 64 * 10**6
 LONGEST_NAME = 100
@@ -36,15 +35,10 @@ TASKS = {
     "gradient": "dfmp2.studies.runs:gradient",
     "optimize": "dfmp2.studies.optimize:minimum",
 }
-# What a manifest may say beside the options of a calculation.
-OF_THE_ITEM: dict[str, type] = {
-    **{"charge": int, "multiplicity": int, "units": str},
-    **{"point_charges": str, "point_charge_units": str, "task": str},
-}
-CHOICES = {
-    **dict.fromkeys(("units", "point_charge_units"), ("angstrom", "bohr")),
-    "task": tuple(TASKS),
-    "backend": tuple(backend_names()),
+# What a manifest may say beside the options of a calculation: type or choices.
+OF_THE_ITEM: dict[str, Any] = {
+    **{"charge": int, "multiplicity": int, "units": ("angstrom", "bohr"), "task": tuple(TASKS)},
+    **{"point_charges": str, "point_charge_units": ("angstrom", "bohr")},
 }
 KNOWN = (*(field.name for field in fields(Options)), *OF_THE_ITEM)
 FLOATS = {field.name for field in fields(Options) if str(field.type).startswith("float")}
@@ -88,6 +82,11 @@ class Batch:
     output: Path
     items: tuple[Item, ...]
 
+    @property
+    def device(self) -> str:
+        """The backend whose devices are shared out among workers."""
+        return self.asks_for(*COMPILED, "cuda", "auto") or "cpu"
+
     def asks_for(self, *backends: str) -> str | None:
         """The first of these backends that an item asks for."""
         asked = {item.options.backend for item in self.items}
@@ -125,22 +124,24 @@ def make_batch(files: Sequence[str], values: Mapping[str, Any], output: Path, ro
     root = Path.cwd() if root is None else Path(root)
     given = {name: str(root / x) if name in ("point_charges", "scf_from") else x for name, x in values.items()}
     options = _options(given, "command line")
-    names = {file: slug(Path(file).stem) for file in files}
-    items = (Item(names[file], file, root / file, options, given, _target(output, names[file])) for file in files)
+    items = []
+    for file in files:
+        name = slug(Path(file).stem)
+        items.append(Item(name, file, root / file, options, given, output.absolute() / f"{name}.h5"))
     return _checked(Batch("", root, output, tuple(items)))
 
 
 def _read_values(table: Mapping[str, Any], other: tuple[str, ...], where: str) -> dict[str, Any]:
     """The options in a table but for its `other` keys, under their names with underscores."""
     values: dict[str, Any] = {}
+    try:
+        require_known([key.replace("-", "_") for key in table], [*KNOWN, *other])
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
     for key, value in table.items():
         name = key.replace("-", "_")
         if name in other:
             continue
-        if name not in KNOWN:
-            close = difflib.get_close_matches(name, [*KNOWN, *other], n=1)
-            advice = f"did you mean {close[0]}?" if close else "expected the long name of an option of dfmp2 run"
-            raise InputError(f"{where}: unknown key {key!r}: {advice}")
         if name in values:
             raise InputError(f"{where}: {key!r} is given twice, with _ and with -: keep one")
         values[name] = value
@@ -166,11 +167,7 @@ def _read_item(table: Mapping[str, Any], common: Mapping[str, Any], root: Path, 
     if not isinstance(called, str) or not slug(called):
         raise InputError(f"{where}: name = {called!r}: expected text with letters or digits")
     path, name = _confined(root, molecule, f"{where}: molecule"), slug(called)
-    return Item(name, molecule, path, _options(given, where), given, _target(output, name))
-
-
-def _target(output: Path, name: str) -> Path:
-    return output.absolute() / f"{name}.h5"
+    return Item(name, molecule, path, _options(given, where), given, output.absolute() / f"{name}.h5")
 
 
 def _options(given: Mapping[str, Any], where: str) -> Options:
@@ -178,12 +175,12 @@ def _options(given: Mapping[str, Any], where: str) -> Options:
     if "basis" not in given:
         raise InputError(f'{where}: no basis: name an orbital basis, e.g. basis = "cc-pvdz"')
     for name, value in given.items():
-        kind, allowed = OF_THE_ITEM.get(name), CHOICES.get(name)
-        if kind is not None and type(value) is not kind:
-            expected = "text in quotes" if kind is str else "a whole number"
-            raise InputError(f"{where}: {name} = {value!r}: expected {expected}")
-        if allowed is not None and value not in allowed:
+        allowed = tuple(backend_names()) if name == "backend" else OF_THE_ITEM.get(name)
+        if isinstance(allowed, tuple) and value not in allowed:
             raise InputError(f"{where}: {name} {value!r}: expected one of {', '.join(allowed)}")
+        if isinstance(allowed, type) and type(value) is not allowed:
+            expected = "text in quotes" if allowed is str else "a whole number"
+            raise InputError(f"{where}: {name} = {value!r}: expected {expected}")
     if given.get("multiplicity", 1) < 1:
         raise InputError(f"{where}: multiplicity {given['multiplicity']}: expected 2S + 1, so 1 (singlet) or more")
     rest = {name: value for name, value in given.items() if name not in OF_THE_ITEM}

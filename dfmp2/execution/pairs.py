@@ -1,165 +1,36 @@
 """One calculation in several processes: pair energies of a file of `dfmp2 prepare`, or the steps of a study.
 
     by_workers    the workers of a pool take parts of the tiles, as they are free
-    shard         part I of N by this process, into RESULT.shard-I-of-N.checkpoint
-    collected     the tiles of all those files
     steps         the steps of a study that do not need each other (`dfmp2.studies.runs.Elsewhere`)
 
-A tile is a pure function of B and its place, and results are added in the order of tiles: the bits are those of one
-process, however the work is cut and whatever is computed twice. Two numbers per pair travel between processes.
+Two numbers per pair travel between processes; why their sum has the bits of one process is in `dfmp2.output.shards`.
 """
 
 from __future__ import annotations
 
-import glob
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dfmp2.backends.base import PairTerms, Source
-from dfmp2.backends.tiling import pairs_in
-from dfmp2.errors import Dfmp2Error, InputError, ResultFileError
+from dfmp2.backends.base import PairTerms
+from dfmp2.errors import Dfmp2Error, ResultFileError
 from dfmp2.execution.pool import Call, Pool, Share, local_pool, share_out
-from dfmp2.mp2.calculation import NOTHING, RUN, Calculation, Checkpoint
-from dfmp2.mp2.certificate import operands
+from dfmp2.mp2.calculation import NOTHING, Calculation
 from dfmp2.mp2.identity import differences
-from dfmp2.mp2.pairs import Results, TileKey, evaluate_keys, tile_keys
+from dfmp2.mp2.pairs import Results, TileKey
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
-from dfmp2.output.checkpoint import SUFFIX, decode, remove
-from dfmp2.output.prepared import OpenedFile, opened, opened_calculation, read_b
-from dfmp2.progress import Listener, Silent
+from dfmp2.output.prepared import opened, opened_calculation
+from dfmp2.output.shards import cut, evaluator
+from dfmp2.progress import Silent
 
 if TYPE_CHECKING:
     from dfmp2.studies.runs import Step, Unit
 
 PARTS = 16  # for each worker, at least: they end at about the same time
 SECONDS = 5.0  # that a part takes about, at most: what is lost with a worker
-
-Shard = tuple[int, int]  # I of N
-
-
-def pairs_of(keys: list[TileKey]) -> int:
-    """Pairs in all of these tiles."""
-    return sum(pairs_in(key[3]) for key in keys)
-
-
-def cut(keys: list[TileKey], count: int) -> list[list[TileKey]]:
-    """Parts of about equal numbers of pairs, each of neighbours, so that it needs few rows of B; some may be empty."""
-    parts: list[list[TileKey]] = [[] for _ in range(count)]
-    before, total = 0, pairs_of(keys)
-    for key in sorted(keys):
-        pairs = pairs_in(key[3])
-        parts[(2 * before + pairs) * count // (2 * total)].append(key)
-        before += pairs
-    return parts
-
-
-def evaluator(calculation: Calculation, source: OpenedFile) -> Callable[[list[TileKey]], Results]:
-    """Evaluates tiles in this process; B is read now, into memory where it fits, and put to the backend once."""
-    fitted, setup = read_b(calculation, source), calculation.setup
-    spaces, held = calculation.spaces(source.prepared.reference), calculation.plan.memory.tensor_bytes
-    put: dict[str, list[Source]] = {}
-
-    def evaluate(keys: list[TileKey]) -> Results:
-        precision = "fp64" if keys[0][0] or calculation.options.precision == "fp64" else "mixed"
-        if precision not in put:
-            put.clear()
-            put[precision] = operands(fitted.b, spaces, setup.pair_backend, precision, held, setup.active)
-        return evaluate_keys(setup.pair_backend, put[precision], keys)
-
-    return evaluate
-
-
-def shard_of(target: Path, index: int, count: int) -> Path:
-    """What a shard of a result is called; its tiles are in the checkpoint of that."""
-    return target.with_name(f"{target.name}.shard-{index}-of-{count}")
-
-
-def shards_of(target: Path) -> dict[Shard, Path]:
-    """The files of tiles beside a result, by (I, N)."""
-    files = sorted(target.parent.glob(f"{glob.escape(target.name)}.shard-*{SUFFIX}"))
-    found = ((re.search(r"\.shard-(\d{1,9})-of-(\d{1,9})\.checkpoint$", path.name), path) for path in files)
-    return {(int(match[1]), int(match[2])): path for match, path in found if match}
-
-
-def remove_shards(target: Path) -> None:
-    """Their tiles are in the result."""
-    for path in shards_of(target).values():
-        remove(path)
-
-
-def require_pairs(options: Options) -> None:
-    """Refuse a method that has nothing to share out: InputError where it has no pair energies."""
-    if options.correlation.kind != "pairs":
-        raise InputError(
-            f"--method {options.method} has no tiles of pairs, so that --workers, --engine, --shard and --collect are "
-            "not there for it: leave them out"
-        )
-
-
-def label(index: int, count: int) -> str:
-    """The shard in the identity of its tiles."""
-    return f"shard {index}/{count}"
-
-
-def compute_shard(
-    source: OpenedFile, options: Options, shard: Shard, listener: Listener, command: str, checkpoint: Checkpoint
-) -> tuple[list[TileKey], list[TileKey]]:
-    """Compute the tiles of part I of N that `checkpoint` lacks; the part, and all tiles."""
-    (index, count), tiles_only = shard, replace(options, certify_fit=False)
-    with opened_calculation(source, tiles_only, listener, command, checkpoint) as calculation:
-        keys = tile_keys(source.prepared.shapes, calculation.setup.backend.limits, 0)
-        if count > len(keys):
-            raise InputError(f"--shard {index}/{count}: there are {len(keys)} tiles: use at most {len(keys)} shards")
-        part = cut(keys, count)[index]
-        missing = [key for key in part if key not in checkpoint.tiles]
-        if missing:
-            with closing(evaluator(calculation, source)(missing)) as results:
-                for number, (key, terms) in enumerate(results, len(part) - len(missing) + 1):
-                    checkpoint.add_tile(key, terms)
-                    calculation.listener.step(number, len(part), "tiles")
-        return part, keys
-
-
-def collected(target: Path, calculation: Calculation, keys: list[TileKey]) -> Results:
-    """The tiles of all shards of a result; none of the repetition in float64, which is left to the caller.
-
-    Raises
-    ------
-    ResultFileError : a shard is damaged, or of another calculation, file, version or number of shards
-    InputError : shards are missing or not complete
-    """
-    if keys[0][0]:
-        return
-    files = shards_of(target)
-    counts = sorted({count for _, count in files})
-    if len(counts) != 1:
-        found = f"there are shards of {' and of '.join(map(str, counts))}: delete the wrong ones" if counts else "none"
-        raise InputError(f"--collect: expected all shards of one cut beside {target}, and {found}")
-    done: dict[TileKey, PairTerms] = {}
-    for shard, path in files.items():
-        try:
-            state = decode(path.read_bytes())
-        except (OSError, ValueError) as error:
-            raise ResultFileError(f"{path} is damaged ({error}): compute shard {shard[0]}/{shard[1]} again") from error
-        different = differences(state.identity, {RUN: label(*shard), **calculation.identity})
-        if different:
-            raise ResultFileError(
-                f"{path} belongs to another calculation: {', '.join(different)}: compute it with the same file, "
-                "options and versions as the others, or collect with those"
-            )
-        done |= state.tiles or {}
-    every = [*keys, *(key for key in calculation.checkpoint.tiles if not key[0])]
-    parts = enumerate(cut(every, counts[0]))
-    left = [f"{index}/{counts[0]}" for index, part in parts if not done.keys() >= set(part).intersection(keys)]
-    if left:
-        raise InputError(f"--collect: shards of {target} are missing or not complete: {', '.join(left)}: compute them")
-    yield from ((key, done[key]) for key in keys)
 
 
 class Job(NamedTuple):

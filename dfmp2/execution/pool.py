@@ -27,21 +27,16 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from dfmp2.errors import Dfmp2Error, Interrupted, ResourceError
 from dfmp2.host import threads
 from dfmp2.host.devices import pinning
 from dfmp2.host.resources import available_memory, usable_cores
-from dfmp2.progress import Silent
 from dfmp2.units import format_bytes
-
-if TYPE_CHECKING:
-    from dfmp2.output.checkpoint import FileCheckpoint
 
 TICK = 0.2  # s between two looks at what the user wants
 PATIENCE = 6.0  # s to come to the next safe point when the parent is gone
-LOOK_EVERY = 0.5  # s between two looks for the token
 LAST_BYTES = 16_000  # of what a worker wrote on standard error
 FAULT = 1  # exit code of a fault in dfmp2
 TRIES = 3  # of a call whose worker dies
@@ -54,6 +49,10 @@ class Share(NamedTuple):
     threads: int
     memory: int  # bytes
     token: Path | None = None
+
+    def stop_asked(self) -> bool:
+        """Whether the worker is to stop, at its next safe point."""
+        return bool(stops) or (self.token is not None and not self.token.exists())
 
 
 class Call(NamedTuple):
@@ -69,6 +68,8 @@ class Call(NamedTuple):
 
 
 # --- in the worker ----------------------------------------------------------------------------------------------------
+
+stops: set[int] = set()  # signals that have asked this process to stop what it does
 
 
 def begin(count: int, variables: Mapping[str, str], errors: str) -> None:
@@ -88,7 +89,7 @@ def begin(count: int, variables: Mapping[str, str], errors: str) -> None:
     faulthandler.enable(2)
     os.setsid()  # Ctrl-C on the terminal reaches the parent only, which then decides
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda _number, _frame: setattr(Stop, "asked", True))
+    signal.signal(signal.SIGTERM, lambda number, _frame: stops.add(number))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
 
@@ -101,7 +102,7 @@ def load_libraries() -> None:
     defer_unused()  # as the command line does: 20 MB
     defer_numpy_extras()
     import_pyscf()
-    for name in ("dfmp2.interop.python", "dfmp2.planning.plan", "dfmp2.execution.items", "pyscf.scf", "pyscf.df"):
+    for name in ("dfmp2.mp2.energy", "dfmp2.execution.items", "pyscf.scf", "pyscf.df"):
         import_module(name)
     gc.freeze()  # what is loaded stays: it is spared by the collections of every item, most of whose time it takes
 
@@ -110,51 +111,9 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        Stop.asked = True
-        Stop.idle.wait(PATIENCE)
+        stops.add(signal.SIGTERM)
+        time.sleep(PATIENCE)
         os._exit(Interrupted.exit_code)
-
-
-class Stop(Silent):
-    """Ends an item at the next event of its run, or at the next safe point where there is a checkpoint.
-
-    As a context it marks the process as busy, so that the end of the parent leaves it time to save.
-    """
-
-    asked = False  # of this process, by a signal
-    idle = threading.Event()  # no item is computed
-
-    def __init__(self, token: Path | None) -> None:
-        self.checkpoint: FileCheckpoint | None = None
-        self._token, self._looked = token, time.monotonic()
-
-    def __enter__(self) -> Stop:
-        Stop.idle.clear()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        Stop.asked = False
-        Stop.idle.set()
-
-    def stage(self, text: str) -> None:
-        self._check()
-
-    def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
-        self._check()
-
-    def step(self, done: int, total: int, what: str) -> None:
-        self._check()
-
-    def _check(self) -> None:
-        """Raise `Interrupted` where the item is to stop and no safe point is waited for."""
-        stop = self.asked
-        if self._token is not None and time.monotonic() - self._looked > LOOK_EVERY:
-            self._looked, stop = time.monotonic(), not self._token.exists()
-        if stop and not (self.checkpoint is not None and self.checkpoint.ask_to_stop()):
-            raise Interrupted("stopped")
-
-
-Stop.idle.set()
 
 
 # --- in the parent ----------------------------------------------------------------------------------------------------
@@ -178,10 +137,9 @@ class Died(Exception):
         if need is None:
             return text
         least, most = map(format_bytes, need)
+        change = "more" if need[1] > self.share.memory else "less"  # than what was free in fact
         text += f": about {most} per worker would fit ({least} with large arrays on disk)"
-        if need[1] <= self.share.memory:
-            return f"{text}, so the machine had less free than it seemed: use fewer --workers or less --memory"
-        return f"{text}: use fewer --workers or more --memory"
+        return f"{text}: use fewer --workers or {change} --memory"
 
 
 def fault(error: BaseException) -> Died:

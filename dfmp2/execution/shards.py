@@ -28,9 +28,9 @@ from dfmp2.progress import Silent
 
 PER_ITEM = 0.1  # s beside the calculation itself: reading, planning, writing
 MOST_SHARDS = 100_000
-SCHEDULERS = (  # variables: index, first index (or None), count
+SCHEDULERS = (  # variables: index, first index (0 where there is none), count
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_COUNT"),
-    ("AWS_BATCH_JOB_ARRAY_INDEX", None, "AWS_BATCH_JOB_ARRAY_SIZE"),
+    ("AWS_BATCH_JOB_ARRAY_INDEX", "", "AWS_BATCH_JOB_ARRAY_SIZE"),
 )
 
 
@@ -91,22 +91,17 @@ def foresee(batch: Batch, count: int, *, chained: bool = False) -> dict[str, Any
     inputs, common = read_inputs(batch), batch.items[0].options
     backend = "cpu" if common.backend == "auto" else common.backend
     rates = calibration.load(backend, common.threads or resources.usable_cores())
-    rows: list[dict[str, Any]] = []
-    todo = works(inputs)
-    for (item, molecule, *_), work in zip(inputs, todo, strict=True):
-        sizes = {"nao": work.load and work.load.nao, "naux": work.load and work.load.naux}
-        error = str(molecule) if isinstance(molecule, InputError) else ""
-        row = {"name": item.name, "molecule": item.molecule, "shard": 0, **sizes}
-        rows.append({**row, "seconds": cost(work.load, rates), "error": error})
-    parts = []
-    for number, members in enumerate(shards(todo, count, chained=chained)):
-        mine = [rows[work.place] for work in members]
-        for row in mine:
-            row["shard"] = number
-        spent = sum(row["seconds"] for row in mine)
-        parts.append({"shard": f"{number}/{count}", "items": len(mine), "seconds": spent})
-    total = sum(part["seconds"] for part in parts)
-    return {"total": len(rows), "seconds": total, "measured": rates is not None, "shards": parts, "items": rows}
+    rows, parts = dict[int, dict[str, Any]](), []
+    for number, members in enumerate(shards(works(inputs), count, chained=chained)):
+        for place, _, _, load in members:
+            item, molecule = inputs[place][:2]
+            sizes = {"nao": load and load.nao, "naux": load and load.naux, "seconds": cost(load, rates)}
+            error = str(molecule) if isinstance(molecule, InputError) else ""
+            rows[place] = {"name": item.name, "molecule": item.molecule, "shard": number, **sizes, "error": error}
+        spent = sum(rows[work.place]["seconds"] for work in members)
+        parts.append({"shard": f"{number}/{count}", "items": len(members), "seconds": spent})
+    total = {"total": len(rows), "seconds": sum(part["seconds"] for part in parts), "measured": rates is not None}
+    return {**total, "shards": parts, "items": [row for _, row in sorted(rows.items())]}
 
 
 def arrange(items: Sequence[Work], *, parts: int, chained: bool) -> list[list[Work]]:
@@ -135,6 +130,13 @@ def shards(items: Sequence[Work], count: int, *, chained: bool = False) -> list[
     return [sorted(members, key=lambda item: item.place) for members in filled]
 
 
+def of_shard(inputs: Sequence[Input], shard: tuple[int, int] | None, *, chained: bool = False) -> Sequence[int]:
+    """Places of the items of shard (I, N), of all where it is None."""
+    if shard is None:
+        return range(len(inputs))
+    return [work.place for work in shards(works(inputs), shard[1], chained=chained)[shard[0]]]
+
+
 def _cost(piece: Sequence[Work]) -> float:
     return sum(item.cost for item in piece)
 
@@ -150,17 +152,12 @@ def read_shard(text: str) -> tuple[int, int]:
 def shard_of_job(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
     """(I, N) of a task in a Slurm or AWS Batch array job; None outside of one."""
     for names in SCHEDULERS:
-        if names[0] not in environment:
-            continue
-        try:
-            index, first, count = (int(environment[name]) if name else 0 for name in names)
-        except (KeyError, ValueError) as error:
-            known = ", ".join(filter(None, names))
-            raise InputError(f"{names[0]} is set, but {known} are not all numbers: pass --shard I/N") from error
-        if not 0 <= index - first < count:
-            raise InputError(
-                f"{names[0]} = {index} is not one of {count} tasks in steps of one: use an array such as "
-                f"0-{count - 1}, or pass --shard I/N"
-            )
-        return index - first, count
+        if names[0] in environment:
+            index, first, count = (int(environment.get(name, 0)) for name in names)
+            if not 0 <= index - first < count:
+                raise InputError(
+                    f"{names[0]} = {index} is not one of {count} tasks in steps of one: use an array such as 0-7, or "
+                    "pass --shard I/N"
+                )
+            return index - first, count
     return None

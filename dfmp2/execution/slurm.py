@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dfmp2.backends.registry import accelerator
-from dfmp2.errors import BackendUnavailable, InputError
+from dfmp2.errors import InputError
 from dfmp2.execution.manifest import COMPILED, Batch, slug
 from dfmp2.host.devices import CORES_PER_CHIP
 from dfmp2.host.files import require_writable
@@ -32,7 +31,7 @@ AFTER = {"array": "afterok", "collect": "afterany"}  # how the job before must h
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class Jobs:
     """What the jobs compute: the items of a batch, or the pair energies of a prepared file.
 
     Attributes
@@ -49,7 +48,7 @@ class Work:
     commands: Mapping[str, Sequence[str]]
 
 
-def batch_work(batch: Batch, given: Mapping[str, Any]) -> Work:
+def batch_jobs(batch: Batch, given: Mapping[str, Any]) -> Jobs:
     """The items of a batch, then a table of their energies where one is asked for."""
     source, table = [os.path.abspath(given["source"])], given["collect"]
     for option in ("root", "output"):
@@ -63,10 +62,10 @@ def batch_work(batch: Batch, given: Mapping[str, Any]) -> Work:
             raise InputError(f"--collect {table}: expected a name ending in {', '.join(ENDINGS)}")
         commands["collect"] = ["batch", "collect", *source, "-o", os.path.abspath(table), "--overwrite"]
     devices = ("array",) if backend == "nki" else ("array", "warm-up")  # only nki compiles without one
-    return Work(slug(f"dfmp2-{batch.output.resolve().name}"), batch.output / "slurm", backend, devices, commands)
+    return Jobs(slug(f"dfmp2-{batch.output.resolve().name}"), batch.output / "slurm", backend, devices, commands)
 
 
-def prepared_work(given: Mapping[str, Any]) -> Work:
+def prepared_jobs(given: Mapping[str, Any]) -> Jobs:
     """The pair energies of a file that dfmp2 prepare has written, then the result, which must not be there yet."""
     backend = given["backend"]
     result = Path(given["output"] or given["source"].removesuffix(".h5").removesuffix(".prepared") + ".dfmp2.h5")
@@ -74,10 +73,10 @@ def prepared_work(given: Mapping[str, Any]) -> Work:
     energy = ["energy", "--from", os.path.abspath(given["source"]), "--output", os.path.abspath(result)]
     energy += ["--backend", backend] if backend else []
     commands = {"array": energy, "collect": [*energy, "--collect"]}
-    return Work(slug(f"dfmp2-{result.stem}"), result.with_suffix(".slurm"), backend or "cpu", tuple(commands), commands)
+    return Jobs(slug(f"dfmp2-{result.stem}"), result.with_suffix(".slurm"), backend or "cpu", tuple(commands), commands)
 
 
-def scripts(work: Work, folder: Path, given: Mapping[str, Any]) -> dict[Path, str]:
+def scripts(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[Path, str]:
     """The script of each job, and the one that submits them, by their places in `folder`.
 
     `given` are the options of `dfmp2 batch submit --slurm`; InputError where they do not fit together.
@@ -92,14 +91,14 @@ def scripts(work: Work, folder: Path, given: Mapping[str, Any]) -> dict[Path, st
         keep_trailing_newline=True,
     )
     environment.filters |= {"quote": shlex.quote, "words": shlex.join, "absolute": os.path.abspath}
-    values = {"work": work, "folder": folder, "given": given, "cores_per_chip": CORES_PER_CHIP, "after": AFTER}
-    values |= {"python": os.path.abspath(sys.executable), **_values(work, folder, given)}
+    values = {"jobs": jobs, "folder": folder, "given": given, "cores_per_chip": CORES_PER_CHIP, "after": AFTER}
+    values |= {"python": os.path.abspath(sys.executable), **_values(jobs, folder, given)}
     job = environment.get_template("slurm.sh.j2")
-    found = {folder / f"{kind}.sbatch": job.render(kind=kind, **values) for kind in work.commands}
+    found = {folder / f"{kind}.sbatch": job.render(kind=kind, **values) for kind in jobs.commands}
     return {**found, folder / SUBMIT: environment.get_template("submit.sh.j2").render(**values)}
 
 
-def _values(work: Work, folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+def _values(jobs: Jobs, folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """What follows from the options, after checking them."""
     names = {name: given[name] for name in ("partition", "account", "qos", "constraint", "gres") if given[name]}
     for name, value in names.items():
@@ -117,29 +116,17 @@ def _values(work: Work, folder: Path, given: Mapping[str, Any]) -> dict[str, Any
             f"allow more than {margin + SLOW_SIGNAL} s, or a smaller --signal-before"
         )
     gres, variables = names.pop("gres", None), {}
-    if work.backend in COMPILED:
+    if jobs.backend in COMPILED:
         cache = os.path.abspath(given["cache"] or accelerator().cache_folder())
         variables = {"DFMP2_NEFF_CACHE": cache, "NEURON_COMPILE_CACHE_URL": f"{cache}/xla"}
         variables |= {name: os.environ[name] for name in CARRIED if name in os.environ}
         gres = gres or f"gpu:{-(-workers // CORES_PER_CHIP)}"  # a core of a chip for each worker
     elif given["cache"] is not None:
         raise InputError("--cache: no item asks for the backend nki or nki-xla, so no kernel is compiled")
-    elif work.backend == "cuda":
+    elif jobs.backend == "cuda":
         gres = gres or f"gpu:{workers}"
     cpus = given["cpus_per_task"] or workers * given["threads"]
     return {"places": names, "cpus": cpus, "gres": gres, "variables": variables}
-
-
-def require_slurm() -> None:
-    """Refuse, before anything is written, where there is no Slurm that answers."""
-    if shutil.which("sbatch") is None:
-        raise BackendUnavailable(
-            "--submit: there is no sbatch on PATH: log in to a machine of the Slurm cluster, or use --write DIR and "
-            "submit from there"
-        )
-    done = subprocess.run(["scontrol", "ping"], capture_output=True, text=True)
-    if done.returncode:
-        raise BackendUnavailable(f"--submit: Slurm does not answer: {printable(done.stdout + done.stderr)}")
 
 
 def submit(folder: Path) -> dict[str, str]:

@@ -14,6 +14,8 @@ from dfmp2.errors import InputError, ResourceError, ResultExists
 from dfmp2.host.resources import free_disk
 from dfmp2.units import format_bytes
 
+NO_FILE = (0, 0)
+
 
 def put(target: Path, content: bytes, *, overwrite: bool = True) -> None:
     """Write `content` to `target`; on any failure or interrupt the old file is there still, and nothing beside it.
@@ -103,6 +105,19 @@ def require_writable(target: Path, *, overwrite: bool, expected_bytes: int = 0, 
         )
 
 
+def make_folder(folder: Path, option: str = "--output") -> None:
+    """Make a folder, and those above it.
+
+    Raises
+    ------
+    ResourceError : it cannot be made
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResourceError(f"cannot make the folder {folder}: {error.strerror}: choose another {option}") from error
+
+
 def write_atomically(target: Path, content: bytes, *, overwrite: bool) -> None:
     """Put `content` into `target`, all or nothing; on any failure or interrupt nothing is left.
 
@@ -144,3 +159,12 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def stamp(path: Path) -> tuple[int, int]:
+    """Size and time of change of a file, NO_FILE when there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return NO_FILE
+    return status.st_size, status.st_mtime_ns

@@ -1,4 +1,4 @@
-"""Studies and batches for Python, as `interop.python` offers single calculations: what `import dfmp2` has besides."""
+"""Studies for Python, as `interop.python` offers single calculations and `interop.batch` many of them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from dfmp2.interop.python import (
 from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
-from dfmp2.options import Keywords, MoleculeKeywords, Options, make_options
+from dfmp2.options import Keywords, MoleculeKeywords, make_options
 from dfmp2.output import hdf5
 from dfmp2.progress import Listener
 
 if TYPE_CHECKING:
-    from dfmp2.execution.batch import BatchResult
     from dfmp2.output.study import Study
 
 
@@ -282,80 +281,3 @@ def read_study(path: str | os.PathLike[str]) -> Study:
     from dfmp2.output.study import read_study as stored
 
     return stored(Path(path))
-
-
-@offered(Keywords)
-def batch(
-    molecules: str | os.PathLike[str] | Sequence[MoleculeLike] | Mapping[str, MoleculeLike],
-    basis: str | None = None,
-    output: str | os.PathLike[str] | None = None,
-    *,
-    workers: int = 1,
-    chained: bool = False,
-    listener: Listener | None = None,
-    **options: Unpack[Keywords],
-) -> BatchResult:
-    """Many molecules in processes of this host, isolated from each other; what is complete is not computed again.
-
-    Parameters
-    ----------
-    molecules : a manifest (.toml), or molecules as of `run`: a list, or by the names of their results. Those that are
-        no files are written to OUTPUT/molecules
-    basis, options : of all of them; a manifest has its own, and takes memory, threads and scratch alone
-    output : folder of the results, None for that of a manifest
-    workers : processes; `memory` is shared by all of them, `threads` are those of each
-    chained : start each SCF from the orbitals of the item before, where it has the same atoms
-    listener : hears of each item, of one that failed as a warning
-
-    Returns
-    -------
-    BatchResult: `result["NAME"]` reads a result, `to_dataframe` has a row for each item, `failed` those that failed
-
-    Raises
-    ------
-    dfmp2.Dfmp2Error : before anything is computed; the failure of an item is in its row
-
-    Examples
-    --------
-    >>> found = dfmp2.batch(["a.xyz", "b.xyz"], "cc-pvdz", "results", workers=2)            # doctest: +SKIP
-    >>> found["a"].mp2_total_energy                                                         # doctest: +SKIP
-    """
-    from dfmp2.execution.batch import compute_batch
-    from dfmp2.execution.manifest import make_batch, read_manifest
-
-    given: dict[str, Any] = {**options} if basis is None else {**options, "basis": basis}
-    if isinstance(molecules, str | os.PathLike):
-        foreign = sorted(set(given) - {"memory", "threads", "scratch"})
-        if foreign:
-            raise InputError(f"{foreign[0]} beside a manifest: write it into {os.fspath(molecules)}")
-        found = read_manifest(Path(molecules), output=None if output is None else Path(output))
-    else:
-        if output is None:
-            raise InputError("output was not given: name the folder of the results")
-        make_options(**given)  # before a file is written
-        files = _files(molecules, Path(output) / "molecules")
-        found = make_batch(files, given, Path(output))
-    machine = {name: given[name] for name in ("memory", "threads", "scratch") if given.get(name) is not None}
-    return compute_batch(found, workers, Options("-", **machine), Told(listener), chained=chained)
-
-
-def _files(molecules: Any, folder: Path) -> list[str]:
-    """The xyz file of each molecule, written where it has none."""
-    from dfmp2.execution.manifest import slug
-    from dfmp2.host.files import write_atomically
-    from dfmp2.molecule.xyz import write_xyz
-
-    names = list(molecules) if isinstance(molecules, Mapping) else [None] * len(molecules)
-    files: list[str] = []
-    for name, given in zip(names, molecules.values() if isinstance(molecules, Mapping) else molecules, strict=True):
-        if name is None and isinstance(given, str | os.PathLike):
-            files.append(os.fspath(given))
-            continue
-        molecule = read_molecule(given, {})
-        if molecule.point_charges is not None:
-            raise InputError(f"{molecule!r}: an xyz file holds no point charges: name them in a manifest")
-        path = folder / f"{slug(name or f'{molecule.name}-{len(files) + 1}')}.xyz"
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, write_xyz(molecule).encode(), overwrite=True)
-        files.append(str(path))
-    return files

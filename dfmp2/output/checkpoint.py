@@ -36,7 +36,7 @@ from dfmp2.host.scratch import remove_kept
 from dfmp2.mp2.calculation import RUN, Checkpoint, State, StoredB
 from dfmp2.mp2.identity import require_same
 from dfmp2.mp2.pairs import TileKey
-from dfmp2.progress import Listener
+from dfmp2.progress import Listener, Silent
 from dfmp2.scf.reference import Reference, Solutions, Stability, StartOrbitals
 
 SUFFIX = ".checkpoint"
@@ -177,6 +177,27 @@ class FileCheckpoint(Checkpoint):
             self.save()
         if self.stop_asked:
             raise Interrupted(f"stopped: {self.path} holds what was done")
+
+
+class Stop(Silent):
+    """Ends a run once `asked` says so: at its next safe point, or at its next event where it has no checkpoint."""
+
+    def __init__(self, asked: Callable[[], bool]) -> None:
+        self.checkpoint: FileCheckpoint | None = None
+        self._asked = asked
+
+    def stage(self, text: str) -> None:
+        self._check()
+
+    def scf_cycle(self, cycle: int, energy: float, change: float, gradient: float) -> None:
+        self._check()
+
+    def step(self, done: int, total: int, what: str) -> None:
+        self._check()
+
+    def _check(self) -> None:
+        if self._asked() and not (self.checkpoint is not None and self.checkpoint.ask_to_stop()):
+            raise Interrupted("stopped")
 
 
 @contextmanager

@@ -10,8 +10,7 @@ measured.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -26,7 +25,7 @@ from dfmp2.trainium.interpreter.rules import Settings
 from dfmp2.trainium.launch import compiler, environment, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
 from dfmp2.trainium.launch.cores import CoresBackend
-from dfmp2.trainium.launch.environment import HERE, LIBRARIES, ON, Host, cache_folder
+from dfmp2.trainium.launch.environment import HERE, ON, Host, cache_folder
 from dfmp2.trainium.launch.executors import InterpreterExecutor, XlaExecutor, executor
 from dfmp2.trainium.launch.guard import GuardedBackend
 from dfmp2.trainium.launch.proof import Proof
@@ -182,14 +181,6 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool, host: H
 def bucket(spins: Sequence[Shape]) -> tuple[tuple[int, int], ...]:
     """Padded virtual orbitals and fitting functions of each spin: what compiled programs are made for."""
     return tuple((padded_nvir(shape.nvir), padded_naux(shape.naux)) for shape in spins)
-
-
-def container_variables(target: str, own: Mapping[str, str], prefix: str) -> dict[str, str]:
-    """Variables of a container whose Python in `prefix` compiles and runs; each process is given its core later."""
-    planted = Host({**own, "DFMP2_NKI_PYTHON": f"{prefix}/bin/python"}, Path("/"), Path(prefix))
-    found = environment.settings("nki", target, planted)
-    del found["NEURON_RT_VISIBLE_CORES"]
-    return {**found, "LD_LIBRARY_PATH": LIBRARIES}
 
 
 def compile_ahead(spins: tuple[Shape, ...], target: str, host: Host = HERE, nao: int = 0) -> Proof:

@@ -1,0 +1,146 @@
+"""Files of a folder and their copies in S3, Amazon's object store; and who asks AWS for anything, by boto3.
+
+An object appears whole or not at all, and the newest version is seen at once (S3 documentation, "data consistency
+model"). Credentials and region come from where boto3 looks for them; it is imported here only.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dfmp2.errors import BackendUnavailable, Dfmp2Error, InputError, Interrupted, ResourceError
+from dfmp2.host.files import stamp
+
+# Which error an answer of AWS or an error of boto3 becomes, by its code or name; ResourceError where it is another one.
+# Sources: AWS documentation, "Common error types" and "S3 error responses".
+ERRORS: dict[type[Dfmp2Error], str] = {
+    BackendUnavailable: r"\w*(NoRegion|Token|Credential|AccessKeyId|Signature|Profile|AuthFailure|Unrecognized)\w*",
+    InputError: r"301|40[04]|ClientException|InvalidBucketName|NoSuch\w*|NotFound|Param\w*|Permanent\w*|Validation\w*",
+}
+
+
+@contextmanager
+def asking(what: str) -> Iterator[None]:
+    """Translate what goes wrong in the block, by ERRORS."""
+    from boto3.exceptions import Boto3Error
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except (BotoCoreError, Boto3Error, ClientError, OSError) as error:
+        answer = error.response.get("Error", {}) if isinstance(error, ClientError) else {}
+        code, message = str(answer.get("Code", type(error).__name__)), str(answer.get("Message", error))
+        kind = next((kind for kind, codes in ERRORS.items() if re.fullmatch(codes, code)), ResourceError)
+        advice = ": see `aws configure`, --region and --profile" if kind is BackendUnavailable else ""
+        raise kind(f"{what}: {code}: {' '.join(message.split())}{advice}") from error
+
+
+def connect(service: str, region: str | None = None, profile: str | None = None) -> Any:
+    """A client of a service of AWS, as "s3"; BackendUnavailable where boto3 or the region is missing."""
+    try:
+        import boto3
+    except ImportError as error:
+        raise BackendUnavailable(f"AWS needs the boto3 package ({error}): pip install 'dfmp2[aws]'") from error
+    with asking(f"connecting to {service}"):
+        return boto3.Session(region_name=region, profile_name=profile).client(service)
+
+
+class Copies:
+    """Copies below s3://BUCKET/PREFIX of the files of a folder whose names match `kind`.
+
+    Lock files stay on the host, so two jobs that compute one item do it twice, with the same result.
+    """
+
+    def __init__(self, client: Any, place: str, folder: Path, kind: re.Pattern[str]) -> None:
+        self._client, self._place, self._folder, self._kind = client, place, folder, kind
+        self._bucket, _, self._prefix = f"{place}/".removeprefix("s3://").partition("/")
+        self._known, self._lock = dict[str, tuple[int, int]](), threading.Lock()
+
+    def names(self) -> set[str]:
+        """Of all objects."""
+        with asking(f"listing {self._place}"):
+            pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
+            return {one["Key"].removeprefix(self._prefix) for page in pages for one in page.get("Contents", ())}
+
+    def put(self, name: str, content: BinaryIO) -> None:
+        """Put what is read into an object."""
+        with asking(f"writing {self._place}/{name}"):
+            self._client.upload_fileobj(content, self._bucket, self._prefix + name)
+
+    def delete(self, name: str) -> None:
+        """Remove an object, if there is one."""
+        with asking(f"removing {self._place}/{name}"):
+            self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
+
+    def fetch(self, names: Iterable[str]) -> int:
+        """Get what the folder lacks of these objects, each all or nothing; how many were asked for."""
+        before = len(self._known)
+        with self._lock:
+            for name in names:
+                path = self._folder / name
+                if not path.exists():
+                    with asking(f"copying {self._place}/{name} to {path}"):
+                        path.parent.mkdir(parents=True, exist_ok=True)
+                        self._client.download_file(self._bucket, self._prefix + name, str(path))
+                self._known[name] = stamp(path)
+            return len(self._known) - before
+
+    def save(self) -> None:
+        """Bring S3 to what the host holds."""
+        with self._lock:
+            # A result is there before its checkpoint or error goes: what is gone is looked for first, and goes last.
+            gone = self._known.keys() - set(self._files())
+            for name in self._files():
+                path = self._folder / name
+                seen = stamp(path)
+                if seen != self._known.get(name):
+                    with suppress(FileNotFoundError), open(path, "rb") as stream:  # one version of it; the next look
+                        self.put(name, stream)  # sees one that went since
+                        self._known[name] = seen
+            for name in gone:
+                self.delete(name)
+                del self._known[name]
+
+    def _files(self) -> list[str]:
+        """Names of the files there are; a program comes before its record, NAME.neff before .json."""
+        paths = [path for path in sorted(self._folder.rglob("*"), reverse=True) if path.is_file()]
+        return [name for path in paths if self._kind.fullmatch(name := path.relative_to(self._folder).as_posix())]
+
+
+@contextmanager
+def kept(copies: Sequence[Copies], every: float, warn: Callable[[str], None]) -> Iterator[None]:
+    """Save copies every so many seconds while the block runs, and at its end.
+
+    Raises
+    ------
+    Interrupted : the last copies could not be made; earlier ones are tried again, and `warn` is told
+    """
+    over = threading.Event()
+
+    def save() -> None:
+        for one in copies:
+            one.save()
+
+    def save_now_and_then() -> None:
+        while not over.wait(every):
+            try:
+                save()
+            except Dfmp2Error as error:
+                warn(f"{error}; it is tried again")
+
+    thread = threading.Thread(target=save_now_and_then, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        try:
+            save()
+        except ResourceError as error:
+            raise Interrupted(f"{error}; what did not arrive is computed again by the next attempt") from error

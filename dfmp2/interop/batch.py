@@ -1,0 +1,153 @@
+"""Many molecules for Python: `dfmp2.batch`, and what became of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Unpack
+
+from dfmp2.errors import InputError
+from dfmp2.execution.batch import BatchRun
+from dfmp2.execution.items import STATUS_KEYS, Row, read_inputs
+from dfmp2.execution.manifest import OF_THE_BATCH, make_batch, read_manifest, slug
+from dfmp2.execution.pool import local_pool
+from dfmp2.host.files import write_atomically
+from dfmp2.interop.python import MoleculeLike, Told, offered, read_molecule
+from dfmp2.molecule.xyz import write_xyz
+from dfmp2.mp2.result import MP2Result
+from dfmp2.options import Keywords, in_python, make_options
+from dfmp2.output.hdf5 import read
+from dfmp2.output.table import UNITS, frame
+from dfmp2.progress import Listener
+
+
+class BatchResult(Mapping[str, MP2Result]):
+    """What became of a batch: the results of its complete items by name, each read when it is asked for.
+
+    Attributes
+    ----------
+    output : folder of the results
+    rows : all items, also those that failed (`dfmp2.execution.items.Row`)
+    """
+
+    def __init__(self, output: Path, rows: Sequence[Row]) -> None:
+        self.output, self.rows = output, tuple(rows)
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Message of each item that failed, by name."""
+        return {row.name: in_python(row.error or "") for row in self.rows if row.status == "failed"}
+
+    def to_dataframe(self) -> Any:
+        """A row for each item as a pandas DataFrame, whose index is its name; units are in `attrs["units"]`.
+
+        Raises
+        ------
+        InputError : pandas is not installed
+        """
+        columns = {name: [getattr(row, name) for row in self.rows] for name in (*STATUS_KEYS[1:], "energy")}
+        columns["mp2_total_energy"] = columns.pop("energy")
+        return frame(columns, UNITS, [row.name for row in self.rows])
+
+    def __getitem__(self, name: str) -> MP2Result:
+        row = next((row for row in self.rows if row.name == name), None)
+        if row is None or row.output is None:
+            why = "there is no such item" if row is None else self.failed.get(name, row.status)
+            raise KeyError(f"{name}: {why}")
+        return read(row.output)
+
+    def __iter__(self) -> Iterator[str]:
+        return (row.name for row in self.rows if row.status == "complete")
+
+    def __len__(self) -> int:
+        return sum(row.status == "complete" for row in self.rows)
+
+    def __repr__(self) -> str:
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        return f"BatchResult({len(self)} of {len(self.rows)} items complete{failed} -> {self.output})"
+
+    def __str__(self) -> str:
+        lines = [f"{'item':<24}{'status':<10}{'E(MP2, total) / Eh':>18}"]
+        for row in self.rows:
+            said = f"{row.energy:18.10f}" if row.energy is not None else self.failed.get(row.name, "")
+            lines.append(f"{row.name:<24}{row.status:<10}{said}")
+        return "\n".join([*lines, repr(self)])
+
+
+@offered(Keywords)
+def batch(
+    molecules: str | os.PathLike[str] | Sequence[MoleculeLike] | Mapping[str, MoleculeLike],
+    basis: str | None = None,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    workers: int = 1,
+    chained: bool = False,
+    listener: Listener | None = None,
+    **options: Unpack[Keywords],
+) -> BatchResult:
+    """Many molecules in processes of this host, isolated from each other; what is complete is not computed again.
+
+    Parameters
+    ----------
+    molecules : a manifest (.toml), or molecules as of `run`: a list, or by the names of their results. Those that are
+        no files are written to OUTPUT/molecules
+    basis, options : of all of them; a manifest has its own, and takes memory, threads and scratch alone
+    output : folder of the results, None for that of a manifest
+    workers : processes; `memory` is shared by all of them, `threads` are those of each
+    chained : start each SCF from the orbitals of the item before, where it has the same atoms
+    listener : hears of each item, of one that failed as a warning
+
+    Returns
+    -------
+    BatchResult: `result["NAME"]` reads a result, `to_dataframe` has a row for each item, `failed` those that failed
+
+    Raises
+    ------
+    dfmp2.Dfmp2Error : before anything is computed; the failure of an item is in its row
+
+    Examples
+    --------
+    >>> found = dfmp2.batch(["a.xyz", "b.xyz"], "cc-pvdz", "results", workers=2)            # doctest: +SKIP
+    >>> found["a"].mp2_total_energy                                                         # doctest: +SKIP
+    """
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise InputError(f"--workers {workers!r}: expected a whole number, 1 or more")
+    given: dict[str, Any] = {**options} if basis is None else {**options, "basis": basis}
+    if isinstance(molecules, str | os.PathLike):
+        foreign = sorted(set(given) - set(OF_THE_BATCH))
+        if foreign:
+            raise InputError(f"{foreign[0]} beside a manifest: write it into {os.fspath(molecules)}")
+        found = read_manifest(Path(molecules), output=None if output is None else Path(output))
+    else:
+        if output is None:
+            raise InputError("output was not given: name the folder of the results")
+        make_options(**given)  # before a file is written
+        files = _files(molecules, Path(output) / "molecules")
+        found = make_batch(files, given, Path(output))
+    machine = {name: given[name] for name in OF_THE_BATCH if given.get(name) is not None}
+    common, inputs = replace(found.items[0].options, **machine), read_inputs(found)
+    pool = local_pool(found.device, workers, common.threads, common.memory)
+    how: dict[str, Any] = {"chained": chained, "scratch": common.scratch, "command": "dfmp2.batch"}
+    run = BatchRun(found, inputs, range(len(inputs)), Told(listener), **how)
+    run.compute(pool, workers)
+    return BatchResult(found.output, list(run.rows.values()))
+
+
+def _files(molecules: Any, folder: Path) -> list[str]:
+    """The xyz file of each molecule, written where it has none."""
+    names = list(molecules) if isinstance(molecules, Mapping) else [None] * len(molecules)
+    files: list[str] = []
+    for name, given in zip(names, molecules.values() if isinstance(molecules, Mapping) else molecules, strict=True):
+        if name is None and isinstance(given, str | os.PathLike):
+            files.append(os.fspath(given))
+            continue
+        molecule = read_molecule(given, {})
+        if molecule.point_charges is not None:
+            raise InputError(f"{molecule!r}: an xyz file holds no point charges: name them in a manifest")
+        path = folder / f"{slug(name or f'{molecule.name}-{len(files) + 1}')}.xyz"
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, write_xyz(molecule).encode(), overwrite=True)
+        files.append(str(path))
+    return files
