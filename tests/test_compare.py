@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -570,18 +569,3 @@ def test_psi4_agrees(name):
         assert result.sizes.nmo < result.sizes.nao
     check = compare.recompute(result, 1e-7, 2, Listener(), program="psi4")
     assert check.passed, check
-
-
-@needs_psi4
-@pytest.mark.slow
-def test_psi4s_own_words(call: Runner, folder: Path):
-    """An atom its DF-MP2 refuses, and gold, whose core potential Psi4 1.3 integrates 3e-5 Eh wrong."""
-    (folder / "h.xyz").write_text("1\nmultiplicity=2\nH 0 0 0\n")
-    succeed(call("run", "h.xyz", "--basis", "cc-pvdz", "--quiet"))
-    done = call("compare", "h.dfmp2.h5", "--with", "psi4")
-    assert done.code == 6
-    assert "no occupied orbitals with beta spin" in done.message
-    gold = dfmp2.run(atoms("Au 0 0 0; H 0 0 1.5"), "def2-svp", stability="off")
-    with pytest.raises(BackendError, match="did not converge"):
-        compare.recompute(gold, 1e-6, 2, Listener(), program="psi4")
-    assert not list(Path(tempfile.gettempdir()).glob("dfmp2-psi4-*"))

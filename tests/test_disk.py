@@ -75,10 +75,9 @@ def stale_name(pid: int = DEAD, host: str | None = None) -> str:
 # --- the same numbers ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [pytest.param("h2o", marks=SLOW), "nh2"])
-def test_energies_on_disk_equal_those_in_memory(name: str, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+def test_energies_on_disk_equal_those_in_memory(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     held, stored = both(
-        monkeypatch, lambda: dfmp2.run(INPUTS / f"{name}.xyz", "sto-3g", scratch=str(root), stability="off", **EXACT)
+        monkeypatch, lambda: dfmp2.run(INPUTS / "nh2.xyz", "sto-3g", scratch=str(root), stability="off", **EXACT)
     )
     for energy in ("scf_total_energy", "mp2_same_spin_correlation_energy", "mp2_correlation_energy"):
         assert getattr(stored, energy) == getattr(held, energy)  # to the last bit
@@ -86,7 +85,7 @@ def test_energies_on_disk_equal_those_in_memory(name: str, monkeypatch: pytest.M
     assert (held.storage.scf_integrals, held.storage.fitted_tensor, held.storage.written) == ("memory", "memory", 0)
     assert (stored.storage.scf_integrals, stored.storage.fitted_tensor) == ("disk", "disk")
     sizes = stored.sizes
-    b = sum(o * v for o, v in zip(sizes.nocc, sizes.nvir, strict=True)) // (1 if name != "h2o" else 2) * sizes.naux
+    b = sum(o * v for o, v in zip(sizes.nocc, sizes.nvir, strict=True)) * sizes.naux
     columns = sizes.nao * (sizes.nao + 1) // 2
     assert stored.storage.written == 8 * (sizes.naux_scf * columns + 2 * b)  # B raw, and once more fitted
     assert stored.storage.read > stored.storage.written
@@ -95,7 +94,7 @@ def test_energies_on_disk_equal_those_in_memory(name: str, monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     ("backend", "precision", "spin"),
-    [("cpu", "fp64", 0), ("cpu", "mixed", 1), ("torch", "mixed", 0), pytest.param("torch", "mixed", 1, marks=SLOW)],
+    [("cpu", "fp64", 0), ("cpu", "mixed", 1), ("torch", "mixed", 0)],
 )
 def test_pair_energies_on_the_same_orbitals(
     backend: str, precision: str, spin: int, monkeypatch: pytest.MonkeyPatch
@@ -199,23 +198,6 @@ def test_arrays_go_back_to_the_system_when_they_are_freed() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 10 * 10**6  # of 80 MB
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("memory_given", ["270MB", "220MB"])
-def test_peak_stays_near_the_budget(memory_given: str, tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [COMMAND, "run", INPUTS / "water-8.xyz", "--basis", "cc-pvdz", "--precision", "fp64", "--memory", memory_given],
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    assert usage.ru_maxrss * 1024 <= 1.05 * int(memory_given[:-2]) * 10**6
-    result = dfmp2.read(tmp_path / "water-8.dfmp2.h5")
-    assert result.mp2_total_energy == pytest.approx(-610.0169162773, abs=1e-8)
 
 
 # --- arrays -------------------------------------------------------------------------------------------
