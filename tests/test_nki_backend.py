@@ -70,8 +70,10 @@ def test_molecule_equals_pyscf(tmp_path, monkeypatch, name, basis, target):
     assert source_hash().startswith(launches["kernel sources"].split()[1])
 
 
-@pytest.mark.parametrize("variant", ["plain", "packed"])
-@pytest.mark.parametrize("tile", [Tile(0, 9, 0, 9, True), Tile(3, 9, 1, 10, False), Tile(8, 10, 0, 2, False)])
+@pytest.mark.parametrize(
+    ("variant", "tile"),
+    [("plain", Tile(0, 9, 0, 9, True)), ("packed", Tile(3, 9, 1, 10, False)), ("plain", Tile(8, 10, 0, 2, False))],
+)
 def test_tiles_that_do_not_follow_the_blocks(variant, tile):
     space = fitted(10, 180, 30)
     backend = NkiBackend("nki-interpreter", InterpreterExecutor(), variant)

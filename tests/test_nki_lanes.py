@@ -28,7 +28,6 @@ from dfmp2.errors import (
 )
 from dfmp2.interop import python
 from dfmp2.mp2.pairs import pair_energies
-from dfmp2.progress import Listener
 from dfmp2.trainium import entry, layout
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import program_of, programs
@@ -46,10 +45,11 @@ from dfmp2.trainium.launch import (
 from dfmp2.trainium.launch.compiler import NeffCache
 from dfmp2.trainium.launch.executors import InterpreterExecutor, source_hash
 from dfmp2.trainium.launch.guard import GuardedBackend, redo
-from tests.conftest import MOLECULES
+from tests.conftest import MOLECULES, Heard
 from tests.stand_in_nki.site import PACKAGES, planted
 from tests.test_backends import fitted, oracle
 from tests.test_disk import both
+from tests.test_nki_backend import Quiet
 
 LANES = ("nki", "nki-xla", "nki-simulator")
 
@@ -58,13 +58,6 @@ LANES = ("nki", "nki-xla", "nki-simulator")
 def machine(tmp_path, monkeypatch):
     with planted(tmp_path, monkeypatch) as site:
         yield site
-
-
-class Quiet(Listener):
-    """Keeps warnings to itself."""
-
-    def warning(self, text):
-        pass
 
 
 def water(machine, lane, **more):
@@ -131,15 +124,10 @@ def test_programs_are_compiled_once_for_all_sizes_of_a_bucket_and_run_where_ther
     machine.patch.setenv("DFMP2_NKI_PYTHON", "/nonexistent/python")
     assert details(water(machine, "nki"))["programs"].startswith("1 launched, 0 compiled now")
     (machine.folder / "o2.xyz").write_text(MOLECULES["o2"])
-    stages = []
-
-    class Stages(Quiet):
-        def stage(self, text):
-            stages.append(text)
-
+    heard = Heard()
     with pytest.raises(BackendUnavailable, match="cannot be compiled here: nki is not installed"):
-        python.run(machine.folder / "o2.xyz", "cc-pvdz", backend="nki", threads=1, listener=Stages())
-    assert stages == ["compiled kernels of nki"]
+        python.run(machine.folder / "o2.xyz", "cc-pvdz", backend="nki", threads=1, listener=heard)
+    assert heard.stages == ["compiled kernels of nki"]
 
 
 @pytest.mark.parametrize("entry", ["tracer", "standalone", "call", "misfit"])
@@ -441,13 +429,6 @@ def test_cores_are_sent_the_blocks_they_need_and_no_others(machine):
             neg = sum(36 if tile.diagonal else 64 for tile in mine) * (1 + (left == right))  # per pair and partition
             tables[core] += 4 * 128 * (neg + (32 + (128 if left == right else 0) if mine else 0))  # once: e_a + e_b, 1
     assert by_core(backend.describe()["transfers"]) == [b + t for b, t in zip(sent, tables, strict=True)]
-
-
-def test_a_core_that_does_not_answer_is_named(machine):
-    machine.sound()
-    machine.patch.setenv("NEURON_RT_VISIBLE_CORES", "0,1")  # real processes, which find no device on this machine
-    with pytest.raises(BackendUnavailable, match="NeuronCore 0: --backend nki cannot be used: there is no Neuron"):
-        entry.make("nki", 1)
 
 
 def test_the_plain_call_is_a_lane_for_probes_and_no_backend(machine):
