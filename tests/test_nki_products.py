@@ -85,6 +85,13 @@ def test_one_source_for_all_releases_and_chips(target, release):
     np.testing.assert_allclose(energies_of(settings, t, occ[:1], occ, vir), exact, rtol=5e-7)
 
 
+@pytest.mark.slow
+def test_products_of_the_published_sizes():
+    a, b = np.random.default_rng(8).standard_normal((2, 2048, layout.stored_columns(2048)))
+    found = launch(Settings(), "products", "gemm", a=a, b=b, columns=2048)
+    assert_close(found, a[:, :2048].T @ b, 2e-6)
+
+
 def account(call):
     return schedule_call(call, TRN1, GIVEN)[1]
 
