@@ -23,7 +23,6 @@ from dfmp2.errors import ResourceError, ResultFileError
 from dfmp2.host import scratch as scratch_folder
 from dfmp2.host.arrays_on_disk import Region, StoredTensor
 from dfmp2.host.scratch import PREFIX, Room, Space, remove_stale
-from dfmp2.host.threads import prefetched
 from dfmp2.mp2.result import MP2Result
 from dfmp2.planning import memory
 from dfmp2.scf.jk import FittedIntegrals
@@ -93,8 +92,7 @@ def test_energies_on_disk_equal_those_in_memory(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize(
-    ("backend", "precision", "spin"),
-    [("cpu", "fp64", 0), ("cpu", "mixed", 1), ("torch", "mixed", 0)],
+    ("backend", "precision", "spin"), [("cpu", "fp64", 0), ("cpu", "mixed", 1), ("torch", "mixed", 0)]
 )
 def test_pair_energies_on_the_same_orbitals(
     backend: str, precision: str, spin: int, monkeypatch: pytest.MonkeyPatch
@@ -240,20 +238,6 @@ def test_tensor_is_fitted_group_by_group(root: Path, block: int) -> None:
         out = np.empty((5, 3, 6))
         shorter.read(0, 5, out)
         np.testing.assert_allclose(out, np.einsum("pia,pq->iaq", raw, factor), atol=1e-14)
-
-
-def test_next_block_is_fetched_during_the_work_on_the_present_one() -> None:
-    loaded: list[int] = []
-
-    def load(k: int) -> int:
-        loaded.append(k)
-        return k
-
-    for k in prefetched(load, 3):
-        deadline = time.monotonic() + 5
-        while len(loaded) < min(k + 2, 3) and time.monotonic() < deadline:
-            time.sleep(0.001)
-        assert loaded == list(range(min(k + 2, 3)))
 
 
 def test_numbers_beyond_the_end_of_a_file_are_no_numbers(tmp_path: Path) -> None:

@@ -321,11 +321,7 @@ def test_access_patterns_follow_the_formula(counts, steps, offset):
 
 SOURCE = str(Path(__file__).parent / "data" / "nki_kernels" / "dynamic_rows.py")
 BLOCKS, WIDTH = 6, 40
-TAKEN = {
-    "counter_in_sbuf": RELEASES[:4],
-    "index_as_offset": RELEASES[1:4],
-    "body_function": RELEASES[3:],
-}
+TAKEN = {"counter_in_sbuf": RELEASES[:4], "index_as_offset": RELEASES[1:4], "body_function": RELEASES[3:]}
 
 
 def rows_and_count() -> dict[str, object]:

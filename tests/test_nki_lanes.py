@@ -33,15 +33,7 @@ from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import program_of, programs
 from dfmp2.trainium.costs import prediction
 from dfmp2.trainium.interpreter.run import Settings
-from dfmp2.trainium.launch import (
-    compiler,
-    cores,
-    environment,
-    executors,
-    faults,
-    proof,
-    toolchain,
-)
+from dfmp2.trainium.launch import compiler, cores, environment, executors, faults, proof, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
 from dfmp2.trainium.launch.executors import InterpreterExecutor, source_hash
 from dfmp2.trainium.launch.guard import GuardedBackend, redo
