@@ -26,11 +26,11 @@ from dfmp2.options import Options
 from dfmp2.output import checkpoint as files
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import VARIABLE, FileCheckpoint, checkpointing, decode, encode
-from dfmp2.planning import memory
 from dfmp2.scf import hartree_fock
 from dfmp2.scf.reference import StartOrbitals
 from tests.conftest import Heard, Runner, listing, succeed
 from tests.faults import Stopping, close, numbers, recorded
+from tests.test_disk import set_variant
 
 INPUTS = Path(__file__).parent.parent / "inputs"
 SMALL = Options(basis="sto-3g", threads=1, backend="cpu")
@@ -129,8 +129,7 @@ def test_tiles_of_another_b_are_not_taken(states: Any, tmp_path: Path) -> None:
 @pytest.fixture
 def on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
     """Options of a run with everything on disk, in `scratch`; its checkpoint is saved wherever it can be."""
-    for name in ("scf_fits_in_core", "mp2_fits_in_core"):
-        monkeypatch.setattr(memory.MemoryPlan, name, property(lambda _: False))
+    set_variant(monkeypatch, disk=True)
     monkeypatch.setenv(VARIABLE, "0")
     (tmp_path / "scratch").mkdir()
     return Options(basis="sto-3g", threads=1, scratch=str(tmp_path / "scratch"))

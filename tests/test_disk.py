@@ -62,8 +62,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that can go to disk goes there, however small."""
-    for name in ("scf_fits_in_core", "mp2_fits_in_core"):
-        monkeypatch.setattr(memory.MemoryPlan, name, property(lambda _: False))
+    set_variant(monkeypatch, disk=True)
 
 
 def stale_name(pid: int = DEAD, host: str | None = None) -> str:
