@@ -149,11 +149,6 @@ def test_gemm_measures_both_libraries_and_keeps_the_record(call: Runner, monkeyp
     assert "numpy" in products.to_text(found)
 
 
-def test_auto_never_takes_torch_on_the_host(folder: Path):
-    code = "import sys, dfmp2; r = dfmp2.run('h2o.xyz', basis='sto-3g', threads=1); assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-P", "-c", code], cwd=folder, check=True)
-
-
 def test_ratios_are_taken_run_by_run():
     # The machine was twice as slow in the second round: the medians' ratio would be the same, the range would not.
     assert ratios([1.0, 2.0, 1.0], [2.0, 4.0, 2.0]) == spread([0.5])
@@ -186,15 +181,15 @@ def test_a_child_is_measured_alone(scripts: None, tmp_path: Path, monkeypatch: p
 
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
     monkeypatch.setenv("PYSCF_EXT_PATH", "7")
-    ballast = np.ones(50_000_000)  # 400 MB
+    ballast = np.ones(12_500_000)  # 100 MB
     show = "import os, sys, time; time.sleep(0.3); print([k for k in os.environ if os.environ[k] == '7']); sys.exit(3)"
     small = run_child([*STANDARD_LIBRARY, show], tmp_path, {"HOME": FOLDER})
-    burn = "import time; x = b'x' * 200_000_000; t = time.process_time()\nwhile time.process_time() < t + 0.5: pass"
+    burn = "import time; x = b'x' * 200_000_000; t = time.process_time()\nwhile time.process_time() < t + 0.3: pass"
     large = run_child([*STANDARD_LIBRARY, burn], tmp_path, {})
     assert ballast[-1] == 1.0
     assert (small.code, small.out.strip()) == (3, "[]")
     assert small.wall >= 0.3 and small.cpu < 0.25 and small.peak < 60e6
-    assert 0.45 < large.cpu < 1.0 and 200e6 < large.peak < 260e6
+    assert 0.25 < large.cpu < 0.8 and 200e6 < large.peak < 260e6
     with pytest.raises(SystemExit, match="no-such-program cannot be started"):
         run_child(["no-such-program"], tmp_path, {})
 

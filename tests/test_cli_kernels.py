@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 
@@ -125,14 +123,6 @@ def test_list_counts_the_programs_of_molecules(call):
     assert "B on 2 cores: 352.32 MB sent, at most 201.33 MB to one core" in succeed(call(*many)).out
 
 
-def test_timeline_draws_engines_and_stalls(call):
-    text = succeed(call("kernels", "timeline", "--kernel", "K3", "--shape", "20,130,260", "--length", "60")).out
-    assert "predicted" in text.splitlines()[0]
-    rows = [line.split()[0] for line in text.splitlines()[2:] if re.match(r"[a-z]+ +[.A-Za-z0+]{70}$", line)]
-    assert rows == ["tensor", "vector", "scalar", "dma"]
-    assert re.search(r"Tensor Engine idle [\d.]+ us of [\d.]+ us:", text)
-
-
 def test_check_passes_for_a_backend_that_keeps_its_contract(call):
     done = succeed(call("kernels", "check", "--lane", "cpu", "--threads", "1"))
     assert "FAILED" not in done.out
@@ -161,24 +151,8 @@ class Swapped(CpuBackend):
         return PairTerms(np.roll(found.direct, 1, axis=1), exchange)
 
 
-class Coarse(CpuBackend):
-    """Rounds B to 16 bits."""
-
-    def put(self, b, eps_occ, eps_vir, precision):
-        return super().put(b.astype(np.float16).astype(np.float64), eps_occ, eps_vir, precision)
-
-
-class Empty(CpuBackend):
-    """Returns what was in the memory."""
-
-    def pair_terms(self, left, right, tile):
-        found = super().pair_terms(left, right, tile)
-        return PairTerms(np.full_like(found.direct, np.nan), found.exchange)
-
-
-@pytest.mark.parametrize("broken", [Swapped, Coarse, Empty])
-def test_check_ends_with_8_for_a_backend_that_does_not(call, monkeypatch, broken):
-    monkeypatch.setattr(registry, "select", lambda name, precision, threads: (broken(1), "test"))
+def test_check_ends_with_8_for_a_backend_that_does_not(call, monkeypatch):
+    monkeypatch.setattr(registry, "select", lambda name, precision, threads: (Swapped(1), "test"))
     done = call("kernels", "check", "--lane", "cpu", "--threads", "1")
     assert done.code == 8
     assert "FAILED" in done.out

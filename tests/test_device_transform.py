@@ -26,7 +26,7 @@ from dfmp2.planning import memory, plan, rates
 from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.trainium.backend import NkiBackend
-from dfmp2.trainium.calls import program_of, programs, transform_calls, transform_traffic
+from dfmp2.trainium.calls import program_of, programs
 from dfmp2.trainium.costs.prediction import predict_transform
 from dfmp2.trainium.launch import executors
 from dfmp2.trainium.launch.cores import CoresBackend
@@ -248,10 +248,3 @@ def test_plan_says_where_b_is_made(call, monkeypatch, tmp_path):
     water = ("plan", "h2o.xyz", "--basis", "cc-pvdz", "--backend", "nki-interpreter")
     assert succeed(call(*water, "--json")).json["transform"] == {"place": "host"}
     assert "B is made on the device" in succeed(call(*water, "--transform", "device")).out
-
-
-def test_traffic_counts_fitted_integrals_once():
-    one = transform_calls(300, 70, 200, 5000)  # 40 slices in three pieces of 14, nine blocks of occupied orbitals
-    assert [call.count for call in one] == [9, 18]
-    a = 4 * 42 * 3 * 128 * 384 * 128
-    assert transform_traffic(one + one) == 2 * transform_traffic(one) - a

@@ -126,8 +126,17 @@ NAMES = (
 )
 
 
-@pytest.mark.parametrize("option", ["--basis", "--auxbasis", "--scf-auxbasis"])
-@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+OTHER = ("--auxbasis", "--scf-auxbasis")  # named in the same way
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        *(("--basis", name) for name in NAMES),
+        *((f"--{kind}auxbasis", name) for kind in ("", "scf-") for name in NAMES[:5]),
+    ],
+    ids=lambda value: value[:20].encode("unicode_escape").decode(),
+)
 def test_hostile_basis_name(name: str, option: str, call: Runner, folder: Path) -> None:
     (folder / "planted").write_text(f"BASIS\nH S\n 0.1 {CODE}\nEND\n")
     before = listing(folder)

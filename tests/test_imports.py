@@ -205,7 +205,7 @@ def test_a_run_does_not_load_it(tmp_path):
         f"code = main(['run', 'inputs/h2o.xyz', '--basis', 'sto-3g', '--output', r'{tmp_path}/h2o.h5']); "
         f"assert code == 0; assert 'pyscf.scf.diis' in sys.modules; assert not {LOADED}; "
         "assert 'scipy.special' in sys.modules; assert 'numpy.f2py.f2py2e' not in sys.modules; "
-        "assert 'pyscf.symm.geom' not in sys.modules"
+        "assert 'pyscf.symm.geom' not in sys.modules; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 

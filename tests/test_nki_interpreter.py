@@ -21,20 +21,29 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
+DYNAMIC_LOOPS = True
 
-def load(tensor, dtype):
-    tile = nl.ndarray(tensor.shape, dtype=dtype, buffer=nl.sbuf)
+
+def new(shape, dtype=nl.float32, buffer=nl.sbuf):
+    return nl.ndarray(shape, dtype=dtype, buffer=buffer)
+
+
+def load(tensor, dtype=nl.float32):
+    tile = new(tensor.shape, dtype)
     nisa.dma_copy(dst=tile, src=tensor)
     return tile
 
 
-"""
-PRODUCT = (
-    HEAD
-    + """\
+def stored(tile):
+    out = new(tile.shape, nl.float32, nl.shared_hbm)
+    nisa.dma_copy(dst=out, src=tile)
+    return out
+
+
 @nki.jit
-def kernel(a, b, dtype16, times):
-    x = nl.ndarray((a.shape[1], b.shape[1]), dtype=nl.float32, buffer=nl.psum)
+def kernel"""
+PRODUCT = """(a, b, dtype16, times):
+    x = new((a.shape[1], b.shape[1]), nl.float32, nl.psum)
     if dtype16 == 'bfloat16':
         left = load(a, nl.bfloat16)
         right = load(b, nl.bfloat16)
@@ -42,28 +51,20 @@ def kernel(a, b, dtype16, times):
         left = load(a, nl.tfloat32)
         right = load(b, nl.tfloat32)
     else:
-        left = load(a, nl.float32)
-        right = load(b, nl.float32)
+        left = load(a)
+        right = load(b)
     for k in range(times):
         nisa.nc_matmul(dst=x, stationary=left, moving=right, accumulate=k > 0)
-    y = nl.ndarray(x.shape, dtype=nl.float32, buffer=nl.sbuf)
+    y = new(x.shape)
     nisa.tensor_copy(dst=y, src=x)
-    out = nl.ndarray(x.shape, dtype=nl.float32, buffer=nl.shared_hbm)
-    nisa.dma_copy(dst=out, src=y)
-    return out
+    return stored(y)
 """
-)
-CHAIN = (
-    HEAD
-    + """\
-@nki.jit
-def kernel(a, column):
-    s = load(a, nl.float32)
-    c = load(column, nl.float32)
-    out = nl.ndarray((128, 8, 24), dtype=nl.float32, buffer=nl.shared_hbm)
-    r = nl.ndarray((128, 8, 24), dtype=nl.float32, buffer=nl.sbuf)
-    sums = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
-    sum3 = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
+CHAIN = """(a, column):
+    s = load(a)
+    c = load(column)
+    r = new((128, 8, 24))
+    sums = new((128, 1))
+    sum3 = new((128, 2))
     cube = s.ap(pattern=[[24, 128], [12, 2], [1, 12]], offset=0)
     nisa.tensor_scalar(dst=r[:, 0, :], data=s, op0=nl.subtract, operand0=c, reverse0=True, op1=nl.multiply,
                        operand1=3.0)
@@ -78,17 +79,20 @@ def kernel(a, column):
     nisa.tensor_copy(dst=r[:, 5, 2:24], src=s[:, 0:22])
     nisa.tensor_scalar_reduce(dst=r[:, 6, :], data=s, op0=nl.add, operand0=1.0, reduce_op=nl.maximum, reduce_res=sums)
     nisa.activation(dst=r[:, 7, :], op=nl.rsqrt, data=s, scale=sums)
-    nisa.dma_copy(dst=out, src=r)
-    return out
+    return stored(r)
 """
-)
+
+
+def traced(tmp_path, text: str, arguments: dict[str, object], **settings: object) -> tuple[np.ndarray, Trace]:
+    """Output and trace of a kernel, given from its parameters on."""
+    path = tmp_path / "kernel.py"
+    path.write_text(HEAD + text)
+    (out,), trace = run_kernel(str(path), "kernel", arguments, Settings(**settings))
+    return out, trace
 
 
 def run(tmp_path, text: str, arguments: dict[str, object], **settings: object) -> np.ndarray:
-    path = tmp_path / "kernel.py"
-    path.write_text(text)
-    (out,), _ = run_kernel(str(path), "kernel", arguments, Settings(**settings))
-    return out
+    return traced(tmp_path, text, arguments, **settings)[0]
 
 
 def product(tmp_path, a, b, dtype16="", times=1, **settings):
@@ -157,40 +161,25 @@ def test_row_sums_are_sequential_or_exact(tmp_path, model, total):
     """Six ones after 2^24 are lost one by one in float32."""
     a = np.zeros((128, 24), np.float32)
     a[:, 0], a[:, 1:7] = 2.0**24, 1.0
-    text = (
-        HEAD
-        + """\
-@nki.jit
-def kernel(a):
-    s = load(a, nl.float32)
-    t = nl.ndarray((128, 24), dtype=nl.float32, buffer=nl.sbuf)
-    r = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.activation(dst=t, op=nl.copy, data=s, reduce_op=nl.add, reduce_cmd=nisa.reduce_cmd.reset_reduce,
-                    reduce_res=r[:, 0:1])
+    text = """(a):
+    s = load(a)
+    r = new((128, 2))
+    nisa.activation(dst=new((128, 24)), op=nl.copy, data=s, reduce_op=nl.add,
+                    reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=r[:, 0:1])
     nisa.tensor_reduce(dst=r[:, 1:2], op=nl.add, data=s, axis=1)
-    out = nl.ndarray((128, 2), dtype=nl.float32, buffer=nl.shared_hbm)
-    nisa.dma_copy(dst=out, src=r)
-    return out
+    return stored(r)
 """
-    )
     np.testing.assert_array_equal(run(tmp_path, text, {"a": a}, row_sum=model), np.full((128, 2), total))
 
 
 def test_row_sums_are_those_of_the_operand_that_dst_overwrites(tmp_path):
-    text = (
-        HEAD
-        + """\
-@nki.jit
-def kernel(a):
-    s = load(a, nl.float32)
-    r = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
+    text = """(a):
+    s = load(a)
+    r = new((128, 1))
     nisa.activation(dst=s[:, 1:24], op=nl.copy, data=s[:, 0:23], reduce_op=nl.add,
                     reduce_cmd=nisa.reduce_cmd.reset_reduce, reduce_res=r)
-    out = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.shared_hbm)
-    nisa.dma_copy(dst=out, src=r)
-    return out
+    return stored(r)
 """
-    )
     a = np.arange(128 * 24, dtype=np.float32).reshape(128, 24)
     np.testing.assert_array_equal(run(tmp_path, text, {"a": a}), a[:, :23].sum(axis=1, keepdims=True))
 
@@ -221,47 +210,31 @@ def test_element_instructions_against_numpy(tmp_path, storage):
 def test_formats_of_tiles(tmp_path):
     """Casts on the way through 16-bit and integer tiles, as NumPy's float16 and round-half-even give them."""
     a = np.array([[2.5, 3.5, -2.5, 1 / 3] * 2] * 4, np.float32)
-    text = (
-        HEAD
-        + """\
-@nki.jit
-def kernel(a):
-    s = load(a, nl.float32)
+    text = """(a):
+    s = load(a)
     half = load(a, nl.float16)
-    whole = nl.ndarray((4, 8), dtype=nl.int32, buffer=nl.sbuf)
-    small = nl.ndarray((4, 8), dtype=nl.uint8, buffer=nl.sbuf)
+    whole = new((4, 8), nl.int32)
+    small = new((4, 8), nl.uint8)
     nisa.tensor_scalar(dst=whole, data=s, op0=nl.multiply, operand0=1.0)
     nisa.tensor_copy(dst=small, src=s)
-    r = nl.ndarray((4, 3, 8), dtype=nl.float32, buffer=nl.sbuf)
+    r = new((4, 3, 8))
     nisa.tensor_copy(dst=r[:, 0, :], src=half)
     nisa.tensor_copy(dst=r[:, 1, :], src=whole)
     nisa.tensor_copy(dst=r[:, 2, :], src=small)
-    out = nl.ndarray((4, 3, 8), dtype=nl.float32, buffer=nl.shared_hbm)
-    nisa.dma_copy(dst=out, src=r)
-    return out
+    return stored(r)
 """
-    )
     out = run(tmp_path, text, {"a": a})
     np.testing.assert_array_equal(out[:, 0], a.astype(np.float16).astype(np.float32))
     np.testing.assert_array_equal(out[0, 1, :4], [2.0, 4.0, -2.0, 0.0])
     np.testing.assert_array_equal(out[0, 2, :4], [2.0, 4.0, 0.0, 0.0])
 
 
-UNWRITTEN = (
-    HEAD
-    + """\
-@nki.jit
-def kernel(a):
-    u = nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf)
-    k = nl.ndarray((128, 8), dtype=nl.int32, buffer=nl.sbuf)
-    r = nl.ndarray((128, 2, 8), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_copy(dst=r[:, 0, :], src=u)
-    nisa.tensor_copy(dst=r[:, 1, :], src=k)
-    out = nl.ndarray((128, 2, 8), dtype=nl.float32, buffer=nl.shared_hbm)
-    nisa.dma_copy(dst=out, src=r)
-    return out
+UNWRITTEN = """(a):
+    r = new((128, 2, 8))
+    nisa.tensor_copy(dst=r[:, 0, :], src=new((128, 8)))
+    nisa.tensor_copy(dst=r[:, 1, :], src=new((128, 8), nl.int32))
+    return stored(r)
 """
-)
 
 
 def test_poison_flows_where_reads_are_not_refused(tmp_path):
@@ -348,11 +321,7 @@ def test_access_patterns_follow_the_formula(counts, steps, offset):
 
 SOURCE = str(Path(__file__).parent / "data" / "nki_kernels" / "dynamic_rows.py")
 BLOCKS, WIDTH = 6, 40
-TAKEN = {
-    "counter_in_sbuf": RELEASES[:4],
-    "index_as_offset": RELEASES[1:4],
-    "body_function": RELEASES[3:],
-}
+TAKEN = {"counter_in_sbuf": RELEASES[:4], "index_as_offset": RELEASES[1:4], "body_function": RELEASES[3:]}
 
 
 def rows_and_count() -> dict[str, object]:
@@ -402,63 +371,42 @@ def test_counter_is_followed_without_arithmetic():
         run_kernel(SOURCE, "counter_in_sbuf", {**given, "count": Shape((1, 1), "int32")}, Settings(arithmetic=False))
 
 
-NESTED = """\
-import nki
-import nki.isa as nisa
-import nki.language as nl
-
-DYNAMIC_LOOPS = True
-
-
-@nki.jit
-def kernel(a):
-    out = nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.shared_hbm)
-    s = nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.dma_copy(dst=s, src=a)
+NESTED = """(a):
+    s = load(a)
     for i in nl.dynamic_range(3):
-        t = nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf)
+        t = new((128, 8))
         nisa.tensor_copy(dst=t, src=s)
         for j in nl.dynamic_range(2):
-            u = nl.ndarray((128, 16), dtype=nl.float32, buffer=nl.sbuf)
+            u = new((128, 16))
             nisa.tensor_scalar(dst=u[:, 0:8], data=t, op0=nl.add, operand0=1.0)
             nisa.tensor_copy(dst=s, src=u[:, 0:8])
-    nisa.dma_copy(dst=out, src=s)
-    return out
+    return stored(s)
 """
 
 
 def test_nested_loops_from_0_6_0_on(tmp_path):
-    path = tmp_path / "nested.py"
-    path.write_text(NESTED)
-    a = np.zeros((128, 8), np.float32)
-    (out,), trace = run_kernel(str(path), "kernel", {"a": a}, Settings(release="0.6.0"))
+    given = {"a": np.zeros((128, 8), np.float32)}
+    out, trace = traced(tmp_path, NESTED, given, release="0.6.0")
     assert (out == 3).all()
     assert trace.sbuf_high_water == 4 * (8 + 8 + 16)
     for release in RELEASES[:3]:
         with pytest.raises(Violation, match="loop-nested"):
-            run_kernel(str(path), "kernel", {"a": a}, Settings(release=release))
+            run(tmp_path, NESTED, given, release=release)
 
 
-TRACED = """\
-import nki
-import nki.isa as nisa
-import nki.language as nl
-
-
-@nki.jit
-def kernel(b3, small):
-    out = nl.ndarray((128, 4), dtype=nl.float32, buffer=nl.shared_hbm)
-    part = nl.ndarray((128, 3, 100), dtype=nl.float32, buffer=nl.sbuf)
-    full = nl.ndarray((128, 3, 256), dtype=nl.float32, buffer=nl.sbuf)
-    sums = nl.ndarray((128, 4), dtype=nl.float32, buffer=nl.sbuf)
-    half = nl.ndarray((128, 16), dtype=nl.bfloat16, buffer=nl.sbuf)
+TRACED = """(b3, small):
+    out = new((128, 4), nl.float32, nl.shared_hbm)
+    part = new((128, 3, 100))
+    full = new((128, 3, 256))
+    sums = new((128, 4))
+    half = new((128, 16), nl.bfloat16)
     nisa.dma_copy(dst=part, src=b3[128:256, :, 64:164])
     nisa.dma_copy(dst=full, src=b3[0:128, :, :])
     nisa.dma_copy(dst=half, src=small)
-    x = nl.ndarray((128, 100), dtype=nl.float32, buffer=nl.psum)
+    x = new((128, 100), nl.float32, nl.psum)
     for k in range(3):
         nisa.nc_matmul(dst=x, stationary=full[:, k, 128:256], moving=part[:, k, :], accumulate=k > 0)
-    y = nl.ndarray((128, 100), dtype=nl.float32, buffer=nl.sbuf)
+    y = new((128, 100))
     nisa.activation(dst=y, op=nl.copy, data=x, reduce_op=nl.add, reduce_cmd=nisa.reduce_cmd.reset_reduce,
                     reduce_res=sums[:, 0:1])
     nisa.tensor_tensor(dst=y, data1=y, data2=x, op=nl.multiply)
@@ -472,13 +420,9 @@ def kernel(b3, small):
 
 @pytest.fixture(scope="module", params=[True, False], ids=["arithmetic", "counts only"])
 def trace(request, tmp_path_factory) -> Trace:
-    path = tmp_path_factory.mktemp("trace") / "kernel.py"
-    path.write_text(TRACED)
-    values = np.ones((256, 3, 256), np.float32), np.ones((128, 16), np.float32)
-    given = dict(
-        zip(("b3", "small"), values if request.param else (Shape((256, 3, 256)), Shape((128, 16))), strict=True)
-    )
-    return run_kernel(str(path), "kernel", given, Settings(arithmetic=request.param))[1]
+    values = {"b3": np.ones((256, 3, 256), np.float32), "small": np.ones((128, 16), np.float32)}
+    given = values if request.param else {name: Shape(value.shape) for name, value in values.items()}
+    return traced(tmp_path_factory.mktemp("trace"), TRACED, given, arithmetic=request.param)[1]
 
 
 def test_program_order_and_lines(trace):
@@ -488,7 +432,7 @@ def test_program_order_and_lines(trace):
         *["activation", "tensor_tensor", "tensor_copy", "tensor_copy", "memset", "dma_copy"],
     ]
     assert [i.engine for i in trace.instructions[6:]] == ["scalar", "vector", "vector", "vector", "gpsimd", "dma"]
-    first = TRACED[: TRACED.index("    nisa.dma_copy(dst=part")].count("\n") + 1
+    first = (HEAD + TRACED)[: (HEAD + TRACED).index("    nisa.dma_copy(dst=part")].count("\n") + 1
     assert trace.instructions[0].line == f"kernel.py:{first}"
 
 

@@ -143,11 +143,12 @@ def test_as_many_residents_as_only_trn2_holds(variant, nvir, naux):
     assert (deviations(found, oracle(s, 4, False))[0] < 3e-7).all()
 
 
+CROSS = [(28, 26, 61), (13, 130, 61), (130, 13, 61), (1, 1, 61), (448, 129, 61), (129, 600, 61), (300, 416, 1700)]
+
+
 @pytest.mark.parametrize(
-    ("left", "right", "naux"),
-    [(28, 26, 61), (13, 130, 61), (130, 13, 61), (1, 1, 61), (448, 129, 61), (129, 600, 61), (300, 416, 1700)],
+    ("left", "right", "naux", "settings"), [*((*sizes, ALGEBRA) for sizes in CROSS), (448, 129, 61, Settings())]
 )
-@pytest.mark.parametrize("settings", [Settings(), ALGEBRA], ids=["float32", "algebra"])
 def test_cross_mode(left, right, naux, settings):
     edge, held = 4, 1 if layout.parts(layout.padded_nvir(right), layout.padded_naux(naux)) > 1 else 2
     a, b = space(3, left, naux, 1), space(4, right, naux, 2)
@@ -257,7 +258,7 @@ def test_the_newton_step_mends_a_coarse_reciprocal(tmp_path, monkeypatch, varian
     planted(tmp_path, "NEWTON = False", "NEWTON = True")
     source = str(tmp_path / ("pair_energy_packed.py" if variant == "packed" else "pair_energy.py"))
     assert (deviations(evaluate(s, 4, 4, False, variant, source=source), exact)[0] < 3e-7).all()
-    for release in RELEASES:
+    for release in (RELEASES[0], RELEASES[-1]):
         evaluate(s, 4, 4, False, variant, Settings(release=release), source)
 
 

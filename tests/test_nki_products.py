@@ -10,18 +10,12 @@ from dfmp2.errors import KernelError
 from dfmp2.trainium import calls, layout
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions
 from dfmp2.trainium.costs.schedule import schedule_call
-from dfmp2.trainium.interpreter.rules import RELEASES, Violation
-from dfmp2.trainium.interpreter.run import Settings, run_kernel
+from dfmp2.trainium.interpreter.rules import RELEASES
+from dfmp2.trainium.interpreter.run import Settings
 from tests.test_nki_kernels import ALGEBRA, ARITHMETIC, assert_close, energies_of, launch
 
 TRN1, GIVEN = CHIPS["trn1"], Assumptions()
 SIZES = [(1, 1, 1), (5, 3, 127), (127, 129, 130), (128, 512, 128), (300, 700, 257), (130, 1100, 900), (800, 100, 2500)]
-
-
-def operand(rng, *shape):
-    """A matrix, stored with another column where its rows would be a power of two of bytes."""
-    whole = rng.standard_normal((*shape[:-1], layout.stored_columns(shape[-1])))
-    return whole, whole[..., : shape[-1]]
 
 
 @ARITHMETIC
@@ -91,34 +85,11 @@ def test_one_source_for_all_releases_and_chips(target, release):
     np.testing.assert_allclose(energies_of(settings, t, occ[:1], occ, vir), exact, rtol=5e-7)
 
 
-LARGE = [pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((1024,) * 3, (2048,) * 3, (1000, 3000, 4096))]
-
-
-@pytest.mark.parametrize(("m", "n", "k"), [(512, 512, 512), *LARGE])
-def test_products_of_the_published_sizes(m, n, k):
-    rng = np.random.default_rng(8)
-    (a, used), (b, full) = operand(rng, k, m), operand(rng, k, n)
-    found = launch(Settings(), "products", "gemm", a=a, b=b, columns=m)
-    assert_close(found[:, :n], used.T @ full, 2e-6)
-
-
-@pytest.mark.parametrize(("batches", "size"), [(16, 256), pytest.param(32, 1024, marks=pytest.mark.slow)])
-def test_batches_of_the_published_sizes(batches, size):
-    rng = np.random.default_rng(9)
-    a, b = rng.standard_normal((2, batches, size, size), dtype=np.float32)
-    given = {"a": a.reshape(-1, size), "b": b.reshape(-1, size), "batches": batches}
-    found = launch(Settings(), "products", "gemm_batch", **given)
-    assert_close(found.reshape(batches, size, size), a.transpose(0, 2, 1) @ b.astype(float), 2e-6)
-
-
 @pytest.mark.slow
-def test_solve_and_energies_of_the_large_shape():
-    rng = np.random.default_rng(10)
-    lower, (b, used) = triangle(rng, 2304), operand(rng, 2304, 2048)
-    found = launch(Settings(), "products", "trsm", factor=layout.pack_triangle(lower * 0.3), b=b)
-    assert_close(found[:, :2048], solve_triangular(lower * 0.3, used, lower=True), 5e-6)
-    t, occ, vir, exact = energy_problem(672, 96, 1)
-    np.testing.assert_allclose(energies_of(Settings(), t, occ[:1], occ, vir), exact, rtol=5e-7)
+def test_products_of_the_published_sizes():
+    a, b = np.random.default_rng(8).standard_normal((2, 2048, layout.stored_columns(2048)))
+    found = launch(Settings(), "products", "gemm", a=a, b=b, columns=2048)
+    assert_close(found, a[:, :2048].T @ b, 2e-6)
 
 
 def account(call):
@@ -140,11 +111,6 @@ def test_one_triangle_costs_half_and_its_transposes():
     tiles = 16
     assert half.busy["tensor"] < whole.busy["tensor"] * (tiles + 1) / (2 * tiles) * 1.03 + 120 * 512 / 2.8
     assert half.statements["nc_matmul (hinted)"] >= tiles * (tiles - 1) // 2
-
-
-def test_batches_do_not_wait_for_each_other():
-    one, many = account(calls.product_call(1, 1024, 1024, 1024)), account(calls.product_call(8, 1024, 1024, 1024))
-    assert many.makespan < 8 * many.busy["tensor"] / 8 + (one.makespan - one.busy["tensor"])
 
 
 def test_dependencies_of_a_solve_are_hidden_by_another_part_of_its_columns():
@@ -169,20 +135,3 @@ def test_dependencies_of_a_solve_are_hidden_by_another_part_of_its_columns():
 def test_what_a_call_does_not_take_is_refused_with_the_reason(make, message):
     with pytest.raises(KernelError, match=message):
         make()
-
-
-@pytest.mark.parametrize(
-    ("module", "kernel", "given"),
-    [
-        ("products", "gemm", {"a": np.ones((4097, 1)), "b": np.ones((4097, 1))}),
-        ("products", "trsm", {"factor": np.ones((128, 1, 128)), "b": np.ones((4097, 1))}),
-        ("pair_checks", "mp2_energy", {"t": np.ones((1, 1)), "eu": np.ones((878, 878)), "neg": np.ones((1, 1))}),
-    ],
-)
-def test_kernels_assert_their_limits(module, kernel, given):
-    given = {name: array.astype(np.float32) for name, array in given.items()}
-    if kernel == "mp2_energy":
-        given |= {"identity": np.eye(1, dtype=np.float32), "ic": 1, "nocc": 1}
-    with pytest.raises(Violation) as caught:
-        run_kernel(f"{calls.KERNELS}.{module}", kernel, given)
-    assert caught.value.rule == "kernel-assert"

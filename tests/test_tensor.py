@@ -184,11 +184,7 @@ def test_the_energy_of_pyscf_by_primitives_alone(lane):
         (lambda a: dt.gemm(torch.ones(2, 2, requires_grad=True), a), InputError, "tensor that requires gradients"),
         (lambda a: dt.gemm(a, a, backend="abacus"), BackendUnavailable, "'abacus' is unknown: expected one of auto"),
         (lambda a: dt.gemm(a, a, backend="nki"), BackendUnavailable, "nki .* cannot be used: .*nki is not installed"),
-        (
-            lambda a: dt.gemm(a, a, backend="nki-interpreter"),
-            UnsupportedByBackend,
-            "a is float64.* computes in",
-        ),
+        (lambda a: dt.gemm(a, a, backend="nki-interpreter"), UnsupportedByBackend, "a is float64.* computes in"),
         (
             lambda a: dt.gemm(dt.to_device(a, backend="cpu"), dt.to_device(a, backend="torch")),
             InputError,
@@ -212,11 +208,7 @@ def test_the_energy_of_pyscf_by_primitives_alone(lane):
             r"integrals \(1, 4, 4\), eps_occ \(4,\)",
         ),
         (lambda a: dt.mp2_energy(a, np.ones(2), np.zeros(2)), InputError, "below every virtual one"),
-        (
-            lambda a: dt.plan("ij,jk", (2, 3), (4, 5)),
-            InputError,
-            r"'ij,jk' with \(2, 3\), \(4, 5\): j is 3 and 4",
-        ),
+        (lambda a: dt.plan("ij,jk", (2, 3), (4, 5)), InputError, r"'ij,jk' with \(2, 3\), \(4, 5\): j is 3 and 4"),
         (lambda a: dt.plan("ij,jk", (2, 3), (3, 5), dtype="int8"), InputError, "dtype 'int8': expected float64 or"),
     ],
 )
