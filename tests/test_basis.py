@@ -26,7 +26,6 @@ from dfmp2.molecule.basis import (
 from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.elements import SYMBOLS
 from dfmp2.molecule.pyscf_shield import import_pyscf, shielded
-from dfmp2.output.hdf5 import basis_from, basis_items
 from dfmp2.scf import fitting_error
 from dfmp2.scf.fitting_error import LARGEST, LEAST_GAP, key, measure
 from dfmp2.scf.fitting_sets import PARTNERS, find_partners, resolve_fitting
@@ -67,17 +66,6 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- names ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "key"),
-    [
-        *(("CC_pvdz ", "ccpvdz"), ("cc-pVDZ-RIFIT", "ccpvdzri"), ("6-31G(d,p)", "631g**"), ("6-31G(D)", "631g*")),
-        *(("6-311++G(2df,2pd)", "6311++g(2df,2pd)"), ("cc-pv(d+d)z", "ccpv(d+d)z")),
-    ],
-)
-def test_names_are_compared_without_spelling(name: str, key: str) -> None:
-    assert normalise(name) == key
 
 
 @pytest.mark.exchange
@@ -341,20 +329,6 @@ def mole_of(atoms, *elements):
     return gto.M(atom=atoms, basis={e.symbol: to_pyscf(e) for e in elements}, spin=None, unit="Bohr", verbose=0)
 
 
-@pytest.mark.parametrize("fitting", ["cc-pvdz-jkfit", "def2-universal-jkfit"])
-def test_error_of_the_bromine_atom_is_that_of_hydrogen_bromide(fitting):
-    """Density-fitted against conventional Hartree-Fock of the molecule in PySCF: +6.74e-1 and +3e-5 Eh."""
-    bromine, poor = pair("jk", "Br", "cc-pvdz", fitting)
-    hydrogen, sound = pair("jk", "H", "cc-pvdz")
-    mole = mole_of([("Br", (0, 0, 0)), ("H", (0, 0, 2.6645))], bromine, hydrogen)
-    exact = scf.RHF(mole).run(conv_tol=1e-9)
-    auxbasis = {"Br": to_pyscf(poor), "H": to_pyscf(sound)}
-    fitted = scf.RHF(mole).density_fit(auxbasis=auxbasis).run(conv_tol=1e-9, max_cycle=100)
-    found = measure("jk", bromine, poor)
-    assert found == pytest.approx(fitted.e_tot - exact.e_tot, rel=0.02, abs=2e-5)
-    assert (abs(found) > LARGEST) == (fitting == "cc-pvdz-jkfit")
-
-
 @pytest.mark.parametrize(("symbol", "basis"), [("H", "cc-pvdz"), ("C", "6-31g*"), ("Ti", "sto-3g"), ("I", "def2-svp")])
 @pytest.mark.parametrize("role", ["jk", "ri"])
 def test_errors_of_an_atom_by_four_centre_integrals(role: str, symbol: str, basis: str) -> None:
@@ -460,16 +434,6 @@ def test_errors_are_stored_and_summed_over_real_atoms(tmp_path):
     assert again.scf_fitting == result.scf_fitting and again.mp2_fitting.errors == result.mp2_fitting.errors
     assert again.diagnostics == result.diagnostics
     assert again.to_dict()["mp2_fitting_error"]["elements"] == dict(result.mp2_fitting.errors)
-
-
-def test_bases_of_older_files_are_read_without_errors():
-    basis = resolve_fitting("ri", None, resolve_orbital("sto-3g", ["O"]), ["O"])
-    stored = {path.rsplit("/", 1)[1]: item.value for path, item in basis_items("mp2_fitting", basis).items()}
-    assert basis_from(stored) == basis
-    del stored["fitting_error"]
-    assert basis_from(stored).errors == {}
-    with pytest.raises(ValueError, match="do not belong"):
-        basis_from({**stored, "fitting_error": np.array([1e-5, 2e-5])})
 
 
 def test_an_error_is_surveyed_or_measured_once(monkeypatch):

@@ -258,15 +258,6 @@ def test_xyz_by_ase(case: tuple[MP2Result, str], tmp_path: Path) -> None:
 # --- orders and limits ------------------------------------------------------------------------------
 
 
-def test_orders_are_those_of_the_formats() -> None:
-    """As published: Molden's D 0, D+1, D-1, D+2, D-2 with p as x, y, z; TREXIO's p as z, x, y; CCA from -l to +l."""
-    assert conventions.molden(2) == [0, 1, -1, 2, -2]
-    assert conventions.molden(4) == [0, 1, -1, 2, -2, 3, -3, 4, -4]
-    assert [conventions.pyscf(1)[i] for i in conventions.rows([1], conventions.molden)] == [1, -1, 0]  # x, y, z
-    assert conventions.rows([0, 1], conventions.alternating).tolist() == [0, 3, 1, 2]
-    assert conventions.rows([1, 2], conventions.cca).tolist() == [1, 2, 0, 3, 4, 5, 6, 7]
-
-
 def test_h_functions_do_not_fit_into_molden() -> None:
     result = dfmp2.run(Molecule(("O",), [[0, 0, 0]], multiplicity=3), "cc-pv5z", threads=1, stability="off")
     with pytest.raises(InputError, match=r"angular momentum 5, and the format ends at g \(4\): use --to trexio"):
@@ -300,12 +291,6 @@ def test_command_writes_each_format(call: Runner, water: Stored, folder: Path) -
     assert json.loads((folder / "v2.json").read_text())["schema_name"] == "qcschema_atomic_result"
 
 
-def test_formats_of_the_command_are_those_of_the_table() -> None:
-    from dfmp2.cli.results import NAMES
-
-    assert tuple(FORMATS) == NAMES
-
-
 REFUSED = [  # (arguments after the result, code, message)
     (("--to", "pdb"), 2, "'pdb' is not one of 'molden', 'trexio', 'qcschema', 'xyz', 'cube'"),
     ((), 2, "Missing option '--to'"),
@@ -329,7 +314,8 @@ def test_refused(
 
 def test_one_run_of_a_study(call: Runner, folder: Path) -> None:
     (folder / "he2.xyz").write_text("2\n\nHe 0 0 0\nHe 0 0 3\n")
-    succeed(call("interaction", "he2.xyz", "--fragments", "1,2", "--basis", "cc-pvdz", "--output", "pair.h5"))
+    pair = ("interaction", "he2.xyz", "--fragments", "1,2", "--basis", "6-31g", "--auxbasis", "cc-pvdz-ri")
+    succeed(call(*pair, "--allow-poor-fit", "--output", "pair.h5"))
     assert call("export", "pair.h5", "--to", "xyz").code == 3
     done = call("export", "pair.h5", "--to", "xyz", "--run", "dimer")
     assert done.code == 3 and "--run dimer: pair.h5 holds complex, fragment-1-in-complex" in done.message

@@ -137,14 +137,6 @@ def test_energies_are_the_sums_over_amplitudes(atoms, spin, frozen):
     assert (found.sizes.frozen_core, found.sizes.frozen_virtual) == frozen
 
 
-def test_ghost_functions_lower_the_energy_and_carry_no_electrons():
-    ghosts = Molecule(("He", "He"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 3.0]]), ghost=(False, True))
-    alone, counterpoise = (dfmp2.run(m, **EXACT) for m in (Molecule(("He",), np.zeros((1, 3))), ghosts))
-    assert counterpoise.sizes.nelectron == 2
-    assert counterpoise.sizes.nao == 2 * alone.sizes.nao
-    assert counterpoise.mp2_total_energy < alone.mp2_total_energy - 1e-5
-
-
 def test_linear_dependence_leaves_fewer_orbitals_than_functions():
     """Diffuse ghosts 0.21 angstrom apart: nmo < nao, and nvir follows nmo."""
     z = [[0.0, 0.0, 0.0], [0.0, 0.0, 0.4], [0.0, 0.4, 0.0], [0.4, 0.0, 0.0], [0.4, 0.4, 0.0]]

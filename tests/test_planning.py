@@ -229,15 +229,6 @@ def test_a_part_of_a_run_is_forecast_alone(tmp_path):
     assert both.total == pytest.approx(prepared.total + both.pair_energies + Rates().start)
 
 
-def test_time_is_operations_over_rate():
-    work, found = replace(LARGE, precision="auto"), Rates()
-    slow, fast = (time.seconds(work, r) for r in (found, replace(found, pairs_mixed=2 * found.pairs_mixed)))
-    assert slow.total - fast.total == pytest.approx(work.flops()["pairs_mixed"] / found.pairs_mixed / 2)
-    stages = (slow.scf, slow.integrals, slow.fit, slow.transform, slow.pair_energies)
-    assert slow.total == pytest.approx(sum(stages) + found.start)
-    assert all(stage > 0 for stage in stages)
-
-
 def test_reading_ahead_costs_only_what_the_computation_does_not_hide():
     disk = DiskRates(write=1e9, read=1e9)
     plain = time.seconds(LARGE, Rates())
@@ -370,14 +361,6 @@ def test_plan_command_measures_once_and_prints_every_key(monkeypatch, capsys):
     assert calls == [("cpu", 1)]
     assert main([*arguments, "--calibrate"]) == 0
     assert len(calls) == 2
-
-
-def test_plan_names_the_smallest_change(monkeypatch, capsys):
-    fixed_rates(monkeypatch, [])
-    assert main(["plan", "inputs/c20h42.xyz", "--basis", "cc-pvdz", "--memory", "150MB", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["fits"] is False
-    assert facts["change"].startswith("--memory ")
 
 
 def test_plan_measures_the_folder_when_arrays_go_there(tmp_path, monkeypatch, capsys):
