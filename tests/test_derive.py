@@ -21,7 +21,6 @@ from tests.conftest import Heard, Runner, Stored, listing, succeed
 
 EXACT = 1e-12  # Eh, asked of fp64
 COMPONENTS = ("mp2_same_spin_correlation_energy", "mp2_opposite_spin_correlation_energy", "mp2_correlation_energy")
-SCALED = ("scs_mp2_correlation_energy", "sos_mp2_correlation_energy", "scaled_mp2_correlation_energy")
 
 
 @pytest.fixture(scope="module")
@@ -96,16 +95,6 @@ def test_mixed_precision_stays_within_its_certificates(fields, name, core):
         error = abs(getattr(derived, component) - getattr(exact, component))
         assert error <= getattr(derived.certificate, limit) + EXACT
     assert derived.certificate.pairs == parent.certificate.pairs
-
-
-@pytest.mark.parametrize("name", ["water", "nh2"])
-def test_scaling_is_that_of_a_run(fields, name):
-    derived = derive(compute(fields[name], 0, os_scale=1.7), frozen_core=1, os_scale=1.2, ss_scale=1 / 3)
-    full = compute(fields[name], 1, os_scale=1.2, ss_scale=1 / 3)
-    for energy in SCALED:
-        assert getattr(derived, energy) == pytest.approx(getattr(full, energy), abs=EXACT, rel=0)
-    # Grimme's factors are those of SCS-MP2, given by hand.
-    assert derived.scaled_mp2_correlation_energy == pytest.approx(derived.scs_mp2_correlation_energy, abs=1e-15)
 
 
 def test_a_factor_left_out_is_one_whatever_was_stored(fields):

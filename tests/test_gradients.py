@@ -97,47 +97,6 @@ def test_the_gradient_is_exact_where_eigenvalues_of_the_metric_are_cut(monkeypat
     assert np.vdot(direction, found.gradient) == pytest.approx(expected, abs=1e-7)
 
 
-@pytest.mark.parametrize("state", [(0, 1), (1, 2)], ids=["rhf", "uhf"])
-def test_densities_are_those_of_pyscf(state):
-    from pyscf.mp import dfmp2_native, dfump2_native
-
-    from dfmp2.molecule.mole import fitting_data
-    from dfmp2.planning.system import prepare, resolve
-    from dfmp2.scf.hamiltonian import mean_field
-
-    molecule = WATER.with_state(*state)
-    scaled = {"os_scale": 1.2, "ss_scale": 0.5, "frozen_core": "1"}
-    options = make_options(**SMALL | EXACT | FOUR_CENTRE | scaled)
-    found = mp2_gradient(molecule, options, listener=Silent())
-    system = resolve(molecule, prepare(options, "test"), Silent())
-    reference, own = found.result.reference, found.properties
-    mf = mean_field(system.mole, reference.kind, "none", None)
-    parts = (reference.mo_coeff, reference.mo_energy, reference.mo_occ)
-    mf.mo_coeff, mf.mo_energy, mf.mo_occ = (part[0] for part in parts) if state[1] == 1 else parts
-    mf.e_tot, mf.converged = reference.scf_total_energy, True
-    solver = dfmp2_native.DFRMP2 if state[1] == 1 else dfump2_native.DFUMP2
-    for name, density, occupations, dipole in (
-        ("unrelaxed", own.unrelaxed_density, own.unrelaxed_occupations, own.unrelaxed_dipole),
-        ("relaxed", own.relaxed_density, own.relaxed_occupations, own.relaxed_dipole),
-    ):
-        with solver(mf, frozen=1, auxbasis=fitting_data(molecule, system.mp2_fitting)) as theirs:
-            theirs.verbose, theirs.ps, theirs.pt, theirs.cphf_tol = 0, 1.2, 0.5, 1e-12
-            theirs.kernel()
-            expected = np.asarray(theirs.make_rdm1(relaxed=name == "relaxed", ao_repr=True))
-            numbers = np.asarray(theirs.make_natorbs(relaxed=name == "relaxed")[0])
-        expected = expected[None] / 2 if expected.ndim == 2 else expected
-        np.testing.assert_allclose(density, expected, atol=2e-7, err_msg=name)
-        np.testing.assert_allclose(occupations, numbers, atol=2e-7, err_msg=name)
-        np.testing.assert_allclose(
-            dipole, mf.dip_moment(system.mole, _total(expected), unit="au", verbose=0), atol=1e-6
-        )
-
-
-def _total(density):
-    """A density as PySCF takes it: the sum over spins of one that stands for two."""
-    return 2 * density[0] if len(density) == 1 else density
-
-
 def test_the_relaxed_density_has_the_potential_that_a_charge_feels():
     """dE/dq of a charge q at R is the potential of the molecule there."""
     options = make_options(**SMALL | EXACT | {"frozen_core": "1", "frozen_virtual": 1})

@@ -184,9 +184,9 @@ def test_commands_take_x2c(call: Runner, folder: Path) -> None:
     succeed(call("prepare", "h2o.xyz", *sto3g, *X2C))
     parts = succeed(call("energy", "--from", "h2o.prepared.h5", "--json", "--overwrite", "--threads", "1")).json
     assert parts["mp2_total_energy"] == relativistic["mp2_total_energy"]
-    (folder / "neh.xyz").write_text("2\n\nNe 0 0 0\nHe 0 0 2.6\n")
-    asked = ("--fragments", "1,2", *sto3g)
-    study = succeed(call("interaction", "neh.xyz", *asked, *X2C)).json
+    (folder / "pair.xyz").write_text("4\n\nH 0 0 0\nH 0 0 0.74\nH 3 0 0\nH 3 0 0.76\n")
+    asked = ("--fragments", "1-2,3-4", *sto3g)
+    study = succeed(call("interaction", "pair.xyz", *asked, *X2C)).json
     assert "relativity in every run: spin-free one-electron X2C" in study["notes"]
     (folder / "hi.xyz").write_text("2\n\nH 0 0 0\nI 0 0 1.6\n")
     refused = call("run", "hi.xyz", "--basis", "def2-svp", *X2C)

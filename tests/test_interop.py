@@ -440,16 +440,6 @@ def hydrogen(distance: float = 0.76) -> Any:
     return ase.Atoms("H2", positions=[(0, 0, 0), (0, 0, distance)])
 
 
-class Counting(DFMP2):
-    """Counts how often it really computes."""
-
-    runs = 0
-
-    def calculate(self, *arguments: Any, **keywords: Any) -> None:
-        self.runs += 1
-        super().calculate(*arguments, **keywords)
-
-
 def test_energy_in_electronvolts() -> None:
     atoms = hydrogen()
     atoms.calc = DFMP2(**SETTINGS)
@@ -463,23 +453,6 @@ def test_energy_in_electronvolts() -> None:
     assert atoms.get_potential_energy() / Hartree == pytest.approx(
         expected.scf_total_energy + expected.scs_mp2_correlation_energy, abs=1e-11
     )
-
-
-def test_results_are_kept_as_ase_expects() -> None:
-    atoms = hydrogen()
-    atoms.calc = calculator = Counting(**SETTINGS)
-    for _ in range(2):
-        atoms.get_potential_energy()
-    assert calculator.runs == 1
-    calculator.set(basis="6-31g")  # no change
-    atoms.get_potential_energy()
-    assert calculator.runs == 1
-    atoms.positions[1, 2] = 0.75
-    atoms.get_potential_energy()
-    calculator.set(frozen_core=0)
-    assert (calculator.results, calculator.result) == ({}, None)
-    atoms.get_potential_energy()
-    assert calculator.runs == 3
 
 
 def test_forces_are_differences_of_energies() -> None:

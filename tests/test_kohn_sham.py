@@ -235,8 +235,6 @@ def test_what_is_not_there_is_refused_with_the_way_out(options: dict[str, Any], 
     assert said in str(refusal.value)
 
 
-def test_a_gradient_is_refused_and_qcschema_has_the_functional() -> None:
-    with pytest.raises(InputError, match='"drpa" has no gradient'):
-        dfmp2.gradient(HELIUM, **SMALL)
+def test_qcschema_has_the_functional() -> None:
     options = qcschema.read_keywords("cc-pvdz", "drpa", {"xc": "PBE"}, {})
     assert (options.method, options.xc) == ("drpa", "pbe")

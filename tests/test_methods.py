@@ -15,10 +15,9 @@ from pyscf import ao2mo, gto, scf
 import dfmp2
 from dfmp2.backends import registry
 from dfmp2.errors import InputError, UnsupportedByBackend
-from dfmp2.interop import pyscf as pyscf_plugin
 from dfmp2.interop import qcschema
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.options import METHODS, Options, make_options
+from dfmp2.options import METHODS, make_options
 from dfmp2.output import hdf5
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
@@ -224,14 +223,7 @@ def test_no_gradient_of_kappa_and_rohf_and_no_kappa_on_a_device_without_it() -> 
         dfmp2.run(WATER, basis="sto-3g", method="kappa-mp2", backend="nki-interpreter", precision="mixed")
 
 
-def test_gradient_of_a_method_is_that_of_its_factors() -> None:
-    scs = dfmp2.gradient(WATER, method="scs-mp2", **EXACT)
-    own = dfmp2.gradient(WATER, os_scale=1.2, ss_scale=1 / 3, **EXACT)
-    assert np.abs(scs.gradient - own.gradient).max() < 1e-10
-    assert Options("x", method="scs-mp2").correlation.title == scs.result.gradient.scaling
-
-
-def test_qcschema_and_pyscf_take_the_method_with_its_keywords() -> None:
+def test_qcschema_takes_the_method_with_its_keywords() -> None:
     keywords = {"auxbasis": "cc-pvdz-ri", "precision": "fp64", "scf_conv_tol": 1e-12, "kappa": 1.3}
     document = {
         "molecule": {"symbols": list(WATER.symbols), "geometry": WATER.coordinates.ravel().tolist()},
@@ -243,12 +235,6 @@ def test_qcschema_and_pyscf_take_the_method_with_its_keywords() -> None:
     assert answer["return_result"] == pytest.approx(ours.total_energy, abs=1e-9)
     assert "MP2 CORRELATION ENERGY" not in answer["extras"]["qcvars"]
     assert answer["extras"]["qcvars"]["KAPPA-MP2 TOTAL ENERGY"] == answer["properties"]["return_energy"]
-    atoms = list(zip(WATER.symbols, WATER.coordinates, strict=True))
-    mf = scf.RHF(gto.M(atom=atoms, unit="bohr", basis="6-31g", verbose=0)).density_fit(auxbasis="weigend").run()
-    found = mf.apply(pyscf_plugin.DFMP2, auxbasis="cc-pvdz-ri", method="scs-mp2", precision="fp64").run()
-    plain = mf.apply(pyscf_plugin.DFMP2, auxbasis="cc-pvdz-ri", precision="fp64").run()
-    assert found.e_corr == pytest.approx(1.2 * plain.e_corr_os + plain.e_corr_ss / 3, abs=1e-12)
-    assert found.e_tot == pytest.approx(mf.e_tot + found.e_corr, abs=1e-12)
 
 
 def test_the_list_of_methods_names_every_source(call: Any) -> None:

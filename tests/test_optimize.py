@@ -133,7 +133,7 @@ def test_stopped_again_and_again(call: Runner, folder: Path, monkeypatch: pytest
     check_files_of(whole)
     monkeypatch.setenv(EACH, "1000")
     stops = 0
-    with Stopping(every=25):
+    with Stopping(every=9):
         while (done := call(*command, "--output", "x.h5", "--resume")).code == 75:
             stops += 1
             assert stops < 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -212,8 +211,6 @@ def test_iterations_follow_tolerance_elements_and_start():
     assert usual == CYCLES
     assert scf_cycles(1e-4, ("C", "H")) < usual < scf_cycles(1e-8, ("C", "H"))
     assert scf_cycles(1e-6, ("C", "Fe")) > usual > scf_cycles(1e-6, ("C", "H"), started=True)
-    result = dfmp2.run(INPUTS / "h2o.xyz", "cc-pvdz", stability="off", scf_conv_tol=1e-6, threads=1)
-    assert result.reference.cycles == pytest.approx(scf_cycles(1e-4, ("H", "O")), abs=3)
 
 
 def test_a_part_of_a_run_is_forecast_alone(tmp_path):
@@ -305,20 +302,6 @@ def test_a_folder_is_measured_once_and_left_empty(tmp_path):
     assert rates.load_disk(folder) == found and rates.load_disk(tmp_path) is None
     cache.store(rates._disk_key(folder), {"write": "fast"})
     assert rates.load_disk(folder) is None
-
-
-def test_a_file_system_without_direct_access_is_measured_too(tmp_path, monkeypatch):
-    real, dropped = os.open, []
-
-    def refuse(path, flags, *more, **given):
-        if flags & rates.DIRECT:
-            raise OSError(22, "Invalid argument")
-        return real(path, flags, *more, **given)
-
-    monkeypatch.setattr(rates.os, "open", refuse)
-    monkeypatch.setattr(rates.os, "posix_fadvise", lambda *given: dropped.append(given[3]))
-    assert rates.measure_disk(tmp_path, rates.CHUNK).read > 0
-    assert dropped == [os.POSIX_FADV_DONTNEED]
 
 
 def test_a_full_or_failing_folder_is_named(tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -14,11 +13,9 @@ import h5py
 import numpy as np
 import pytest
 
-from dfmp2.molecule.elements import bonds
 from dfmp2.mp2.result import Certificate
 from dfmp2.output import hdf5
-from dfmp2.output.html.page import FOLDER
-from dfmp2.output.html.svg import FILLS, LEVELS, OTHER_FILL, orient
+from dfmp2.output.html.svg import orient
 from dfmp2.output.report import list_pairs, operations
 from dfmp2.planning import rates
 from dfmp2.planning.memory import Storage
@@ -80,28 +77,17 @@ def test_printed_energies_are_the_stored_ones_to_the_last_digit(which, call, req
     if which == "radical":
         names["scaled MP2 correlation"] = "scaled_mp2_correlation_energy"
     title = "scaled MP2" if which == "radical" else "MP2"
-    found, check, diagnostics, sizes = (said[key] for key in ("precision_certificate", "check", "diagnostics", "sizes"))
+    found, check, diagnostics = (said[key] for key in ("precision_certificate", "check", "diagnostics"))
     expected = {name: f"{said[key]:.10f}" for name, key in names.items()} | {
-        "accepted up to": f"{found['tolerance']:.1e} Eh",
         "95 % bound on the error of E(SS)": f"{found['same_spin_error']:.1e} Eh",
         "95 % bound on the error of E(OS)": f"{found['opposite_spin_error']:.1e} Eh",
-        "certificate": f"{found['sampled']} of {found['pairs']} pairs redone in float64",
-        "formula": said["formula"],
-        "explicit electrons": str(sizes["nelectron"]),
         f"E({title}, total) / Eh": f"{said['total_energy']:.10f}",
-        "SCF iterations": str(said["scf_iterations"]),
         "same spin": f"{check['same_spin']:.10f} Eh",
         "opposite spin difference": f"{check['opposite_spin_difference']:+.2e} Eh",
-        "correlation difference": f"{check['correlation_difference']:+.2e} Eh",
         "HOMO-LUMO gap": f"{diagnostics['homo_lumo_gap']:.4f} Eh",
         "smallest MP2 denominator": f"{diagnostics['smallest_denominator']:.4f} Eh",
-        "backend": f"{said['backend']}: {said['backend_reason']}",
-        **{name: said["provenance"][name] for name in ("blas", "host", "platform", "pyscf")},
     }
     assert {name: rows.row(name)[1] for name in expected} == expected
-    for role, basis, functions in (("orbital", "basis", "nao"), ("MP2 fitting", "auxbasis", "naux")):
-        assert rows.row(role)[1].startswith(said[basis])
-        assert rows.row(role)[1].endswith(f", {sizes[functions]} spherical functions")
     assert said["provenance"]["command"] in rows.text
 
 
@@ -243,34 +229,7 @@ def test_pairs_add_up_to_the_correlation_energy(water, radical):
         assert [pair.total for pair in pairs] == sorted(pair.total for pair in pairs)
 
 
-# --- colours and drawings -----------------------------------------------------------------------------
-
-
-def palettes():
-    """The colours of the style sheet, in light and in dark."""
-    sheet = (FOLDER / "page.css").read_text(encoding="utf-8")
-    return [dict(re.findall(r"--(\w+):(#\w{6})", part)) for part in re.findall(r":root\{([^}]*--[^}]*)\}", sheet)]
-
-
-def luminance(colour):
-    channels = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return float(np.dot((0.2126, 0.7152, 0.0722), linear))
-
-
-@pytest.mark.parametrize("palette", palettes(), ids=["light", "dark"])
-def test_every_text_has_enough_contrast(palette):
-    def contrast(one, other):
-        """Contrast ratio of WCAG 2.1."""
-        dark, light = sorted(map(luminance, (one, other)))
-        return (light + 0.05) / (dark + 0.05)
-
-    for name in ("text", "muted", "accent", "ok", "warning", "failure", "info"):
-        assert all(contrast(palette[name], palette[ground]) >= 4.5 for ground in ("page", "surface")), name
-    assert all(contrast(palette["ink"], fill) >= 4.5 for fill in (*FILLS.values(), OTHER_FILL))
-    assert all(contrast(palette[f"series{k}"], palette["surface"]) >= 3.0 for k in range(1, 4))
-    steps = [luminance(palette[f"level{k}"]) for k in range(LEVELS)]
-    assert steps in (sorted(steps), sorted(steps, reverse=True))  # also in shades of grey
+# --- drawings and rates -------------------------------------------------------------------------------
 
 
 def test_drawing_keeps_distances_and_hands_and_shows_the_longest_axis_across():
@@ -279,12 +238,6 @@ def test_drawing_keeps_distances_and_hands_and_shows_the_longest_axis_across():
     gaps = [np.linalg.norm(x[:, None] - x[None], axis=2) for x in (points, turned)]
     assert np.abs(gaps[0] - gaps[1]).max() < 1e-12 and np.ptp(turned, axis=0).argmax() == 0
     assert np.linalg.det(np.linalg.lstsq(points - points.mean(0), turned, rcond=None)[0]) == pytest.approx(1.0)
-
-
-def test_sticks_join_what_chemists_join(result):
-    positions = result.molecule.coordinates * 0.52917721092
-    assert bonds(result.molecule.symbols, positions, result.molecule.ghost) == [(0, 1), (0, 2)]
-    assert bonds(("O", "H", "H"), positions, (False, True, False)) == [(0, 2)]
 
 
 def test_rates_are_operations_over_time(result, monkeypatch):
@@ -361,9 +314,11 @@ def test_refusals_name_their_reason_and_leave_nothing(call, folder, water, argum
 
 
 def test_a_required_browser_that_is_missing_is_a_failure(tmp_path):
-    browser_test = f"{Path(__file__).with_name('test_report_browser.py')}::test_headings_sort"
-    program = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", browser_test, "--require", "browser"]
+    skipped = "import pytest\n\n@pytest.mark.browser\ndef test_page():\n    pytest.skip('no chromium')\n"
+    (tmp_path / "test_one.py").write_text(skipped)
     root = Path(__file__).parent.parent
-    done = subprocess.run(program, env={**os.environ, "PATH": str(tmp_path)}, cwd=root, capture_output=True, text=True)
+    options = ("-p", "tests.conftest", "-c", str(root / "pyproject.toml"), "--rootdir", str(tmp_path), "--noconftest")
+    program = [sys.executable, "-m", "pytest", *options, str(tmp_path / "test_one.py"), "--require", "browser"]
+    done = subprocess.run(program, cwd=root, capture_output=True, text=True)
     assert done.returncode == 1, done.stdout
-    assert "--require browser, but it was skipped" in done.stdout and "no chromium on this machine" in done.stdout
+    assert "--require browser, but it was skipped" in done.stdout and "no chromium" in done.stdout

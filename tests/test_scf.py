@@ -41,16 +41,6 @@ def built(molecule: Molecule, basis: str) -> Any:
 # --- energies and start densities -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("scf_type", "fit"), [("df", "cc-pvdz-jkfit"), ("conventional", None)])
-@pytest.mark.parametrize("molecule", [WATER, RADICAL], ids=["rhf", "uhf"])
-def test_scf_energy_equals_pyscf(molecule: Molecule, scf_type: str, fit: str | None) -> None:
-    mf = scf.HF(pyscf_mole(molecule, "cc-pvdz"))
-    mf = (mf.density_fit(auxbasis=fit) if fit else mf).set(conv_tol=1e-12).run()
-    result = dfmp2.run(molecule, "cc-pvdz", scf=scf_type, **ONE)
-    assert result.scf_total_energy == pytest.approx(mf.e_tot, abs=2e-10)
-    assert result.reference.scf_type == scf_type
-
-
 @pytest.mark.parametrize(
     ("options", "expected"),
     [({}, -0.2039736135), ({"scf": "conventional"}, -0.2039883827), ({"auxbasis": "cc-pvdz-jkfit"}, -0.2039606691)],
