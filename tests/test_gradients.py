@@ -35,7 +35,6 @@ FIELD = WATER.in_field([[0, 0.3, 4.2, 0.5], [1, -5, 0, -0.8]])
 APART = Molecule(tuple("OOHHHH"), np.stack([WATER.coordinates, WATER.coordinates[:, ::-1] + 40], 1).reshape(-1, 3))
 GHOST = Molecule(("H", "F", "H"), [[0, 0, 0.22], [0, 1.43, -0.88], [0.1, -1.5, -0.8]], ghost=(False, False, True))
 CASES = {
-    "rhf": (WATER, {}),
     "uhf, scaled": (WATER.with_state(1, 2), {"os_scale": 1.3, "ss_scale": 0.4}),
     "rhf, core and virtuals frozen, scaled": (
         WATER, {"frozen_core": "1", "frozen_virtual": 2, "os_scale": 1.2, "ss_scale": 0.3},

@@ -145,9 +145,9 @@ def test_a_checkpoint_belongs_to_one_functional(tmp_path: Path) -> None:
 
 
 def test_a_prepared_file_goes_on_with_drpa(call: Runner, tmp_path: Path) -> None:
-    prepared = dfmp2.prepare(WATER, "cc-pvdz", tmp_path / "p.h5", xc="pbe")
+    prepared = dfmp2.prepare(HELIUM, "cc-pvdz", tmp_path / "p.h5", xc="pbe")
     assert (prepared.reference.name, prepared.reference.xc) == ("rks", "pbe")
-    whole = dfmp2.run(WATER, **SMALL)
+    whole = dfmp2.run(HELIUM, **SMALL)
     assert dfmp2.energy(tmp_path / "p.h5").total_energy == pytest.approx(whole.total_energy, abs=1e-10)
     with pytest.raises(InputError, match='method="mp2" is not there on Kohn-Sham orbitals'):
         dfmp2.energy(tmp_path / "p.h5", method="mp2")

@@ -63,27 +63,16 @@ def radical() -> Any:
 
 
 @pytest.mark.parametrize("frozen", [None, 1])
-def test_rhf_against_pyscf(closed: Any, frozen: int | None) -> None:
-    mp = closed.apply(DFMP2, frozen=frozen, auxbasis="def2-svp-ri", **EXACT).run()
-    theirs = dfmp2_native.DFRMP2(closed, frozen=frozen, auxbasis="def2-svp-ri").run()
-    assert mp.e_corr == pytest.approx(theirs.e_corr, abs=1e-11)
-    assert mp.e_tot == pytest.approx(closed.e_tot + theirs.e_corr, abs=1e-10)
-    # PySCF's other DF-MP2 class has the names we use; with the same fitting set it must have the same parts.
-    other = pyscf_dfmp2.DFMP2(closed, frozen=frozen)
-    other.with_df.auxbasis = "def2-svp-ri"
-    other.kernel(with_t2=False)
-    assert (mp.e_corr_ss, mp.e_corr_os) == pytest.approx((other.e_corr_ss, other.e_corr_os), abs=1e-9)
-    assert mp.result.reference.scf_type == "conventional"
-
-
-@pytest.mark.parametrize("frozen", [0, 1])
-def test_uhf_against_pyscf(radical: Any, frozen: int) -> None:
-    mp = radical.apply(DFMP2, frozen=frozen, auxbasis="def2-svp-ri", **EXACT).run()
-    theirs = dfump2_native.DFUMP2(radical, frozen=frozen or None, auxbasis="def2-svp-ri").run()
-    assert mp.e_corr == pytest.approx(theirs.e_corr, abs=1e-11)
+@pytest.mark.parametrize(("kind", "theirs"), [("closed", dfmp2_native.DFRMP2), ("radical", dfump2_native.DFUMP2)])
+def test_energies_against_pyscf(kind: str, theirs: Any, frozen: int | None, request: pytest.FixtureRequest) -> None:
+    mf = request.getfixturevalue(kind)
+    mp = mf.apply(DFMP2, frozen=frozen, auxbasis="def2-svp-ri", **EXACT).run()
+    expected = theirs(mf, frozen=frozen, auxbasis="def2-svp-ri").run().e_corr
+    assert mp.e_corr == pytest.approx(expected, abs=1e-11)
+    assert mp.e_tot == pytest.approx(mf.e_tot + expected, abs=1e-10)
     assert mp.e_corr_ss + mp.e_corr_os == pytest.approx(mp.e_corr, abs=1e-14)
-    assert (mp.e_hf, mp.converged, mp.result.sizes.frozen_core) == (radical.e_tot, True, frozen)
-    assert mp.result.reference.scf_type == "df"
+    assert (mp.e_hf, mp.converged, mp.result.sizes.frozen_core) == (mf.e_tot, True, frozen or 0)
+    assert mp.result.reference.scf_type == ("conventional" if kind == "closed" else "df")
 
 
 def test_orbitals_in_any_order_are_stored_by_energy(radical: Any) -> None:

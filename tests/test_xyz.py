@@ -271,7 +271,7 @@ def test_write_is_read_by_pyscf_and_by_us() -> None:
 # --- arbitrary input: a molecule or an InputError, within a second, nothing else -----------------------------
 
 
-LIMITS = settings(deadline=1000, max_examples=120, derandomize=True)
+LIMITS = settings(deadline=1000, max_examples=60, derandomize=True)
 
 
 ODD = st.one_of(
