@@ -242,6 +242,14 @@ def test_xyz_by_ase(case: tuple[MP2Result, str], tmp_path: Path) -> None:
 # --- orders and limits ------------------------------------------------------------------------------
 
 
+def test_orders_are_those_of_the_formats() -> None:
+    """As published: Molden's D 0, D+1, D-1, D+2, D-2 with p as x, y, z; TREXIO's p as z, x, y; CCA from -l to +l."""
+    assert conventions.molden(2) == [0, 1, -1, 2, -2]
+    assert [conventions.pyscf(1)[i] for i in conventions.rows([1], conventions.molden)] == [1, -1, 0]  # x, y, z
+    assert conventions.rows([0, 1], conventions.alternating).tolist() == [0, 3, 1, 2]
+    assert conventions.rows([1, 2], conventions.cca).tolist() == [1, 2, 0, 3, 4, 5, 6, 7]
+
+
 def test_h_functions_do_not_fit_into_molden() -> None:
     result = dfmp2.run(Molecule(("O",), [[0, 0, 0]], multiplicity=3), "cc-pv5z", threads=1, stability="off")
     with pytest.raises(InputError, match=r"angular momentum 5, and the format ends at g \(4\): use --to trexio"):
