@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -292,12 +293,23 @@ def test_plan_says_under_which_load_the_rates_were_measured(monkeypatch, capsys)
         assert words in capsys.readouterr().out
 
 
-def test_a_folder_is_measured_once_and_left_empty(tmp_path):
-    folder = tmp_path / "scratch"
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_folder_is_measured_once_and_left_empty(direct, tmp_path, monkeypatch):
+    """Also on a file system without direct access, where what was written is dropped from the cache."""
+    real, dropped, folder = os.open, [], tmp_path / "scratch"
+
+    def opened(path, flags, *more, **given):
+        if flags & rates.DIRECT and not direct:
+            raise OSError(22, "Invalid argument")
+        return real(path, flags, *more, **given)
+
+    monkeypatch.setattr(rates.os, "open", opened)
+    monkeypatch.setattr(rates.os, "posix_fadvise", lambda *given: dropped.append(given[3]))
     folder.mkdir()
     assert rates.load_disk(folder) is None
     found = rates.measure_disk(folder, 2 * rates.CHUNK)
     assert found.write > 0 and found.read > 0 and found.date
+    assert direct or os.POSIX_FADV_DONTNEED in dropped
     assert list(folder.iterdir()) == []
     assert rates.load_disk(folder) == found and rates.load_disk(tmp_path) is None
     cache.store(rates._disk_key(folder), {"write": "fast"})

@@ -15,7 +15,8 @@ import pytest
 
 from dfmp2.mp2.result import Certificate
 from dfmp2.output import hdf5
-from dfmp2.output.html.svg import orient
+from dfmp2.output.html.page import FOLDER
+from dfmp2.output.html.svg import FILLS, LEVELS, OTHER_FILL, orient
 from dfmp2.output.report import list_pairs, operations
 from dfmp2.planning import rates
 from dfmp2.planning.memory import Storage
@@ -229,7 +230,34 @@ def test_pairs_add_up_to_the_correlation_energy(water, radical):
         assert [pair.total for pair in pairs] == sorted(pair.total for pair in pairs)
 
 
-# --- drawings and rates -------------------------------------------------------------------------------
+# --- colours and drawings -----------------------------------------------------------------------------
+
+
+def palettes():
+    """The colours of the style sheet, in light and in dark."""
+    sheet = (FOLDER / "page.css").read_text(encoding="utf-8")
+    return [dict(re.findall(r"--(\w+):(#\w{6})", part)) for part in re.findall(r":root\{([^}]*--[^}]*)\}", sheet)]
+
+
+def luminance(colour):
+    channels = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return float(np.dot((0.2126, 0.7152, 0.0722), linear))
+
+
+@pytest.mark.parametrize("palette", palettes(), ids=["light", "dark"])
+def test_every_text_has_enough_contrast(palette):
+    def contrast(one, other):
+        """Contrast ratio of WCAG 2.1."""
+        dark, light = sorted(map(luminance, (one, other)))
+        return (light + 0.05) / (dark + 0.05)
+
+    for name in ("text", "muted", "accent", "ok", "warning", "failure", "info"):
+        assert all(contrast(palette[name], palette[ground]) >= 4.5 for ground in ("page", "surface")), name
+    assert all(contrast(palette["ink"], fill) >= 4.5 for fill in (*FILLS.values(), OTHER_FILL))
+    assert all(contrast(palette[f"series{k}"], palette["surface"]) >= 3.0 for k in range(1, 4))
+    steps = [luminance(palette[f"level{k}"]) for k in range(LEVELS)]
+    assert steps in (sorted(steps), sorted(steps, reverse=True))  # also in shades of grey
 
 
 def test_drawing_keeps_distances_and_hands_and_shows_the_longest_axis_across():
