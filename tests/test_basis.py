@@ -68,6 +68,14 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # --- names ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("CC_pvdz ", "ccpvdz"), ("cc-pVDZ-RIFIT", "ccpvdzri"), ("6-31G(D)", "631g*"), ("cc-pv(d+d)z", "ccpv(d+d)z")],
+)
+def test_names_are_compared_without_spelling(name: str, key: str) -> None:
+    assert normalise(name) == key
+
+
 @pytest.mark.exchange
 def test_kinds_agree_with_the_roles_of_the_exchange() -> None:
     exchange = pytest.importorskip("basis_set_exchange")

@@ -55,7 +55,6 @@ def of_pyscf(ours: Any, xc: str) -> Any:
 @pytest.mark.parametrize(
     ("molecule", "xc", "scf"),
     [
-        (WATER, "pbe", "df"),
         (WATER, "tpss", "df"),
         (WATER, "b3lyp", "conventional"),
         (RADICAL, "pbe", "df"),

@@ -52,7 +52,7 @@ def test_a_sum_of_exponentials_is_as_near_to_the_inverse_as_it_says(ratio: float
         (RADICAL, {}),
         (RADICAL, {"reference": "rohf"}),
         (STRETCHED, {}),
-        (WATER, {"basis": "aug-cc-pvdz", "auxbasis": None, "threads": 2}),
+        (WATER, {"basis": "aug-cc-pvtz", "auxbasis": None, "threads": 2}),
     ],
     ids=str,
 )

@@ -196,17 +196,6 @@ def test_absurd_numbers_make_no_broken_page(result, value):
         assert drawn and not [v for v in drawn if re.search("nan|inf|e", v)]
 
 
-def test_the_scf_is_drawn_with_every_iteration(result, page):
-    history = result.reference.history
-    elements = parse(page)
-    assert all(elements.row(str(number), f"{row[0]:.10f}") for number, row in enumerate(history, start=1))
-    curves = page.split("Convergence of the SCF")[1].split("</svg>")[0]
-    gradients, changes = (points.split() for points in re.findall(r'points="([^"]+)"', curves))
-    assert len(gradients) == len(history) and len(changes) == len(history) - 1
-    given = replace(result, reference=replace(result.reference, history=None))
-    assert "The iterations of this SCF are not recorded" in page_of(given)
-
-
 # --- pair energies ------------------------------------------------------------------------------------
 
 

@@ -135,17 +135,6 @@ def test_results_that_have_nothing_in_common_are_listed_with_a_warning(result, r
     assert "differ in frozen core" in parse(page_of(result, frozen)).text
 
 
-def test_many_results_are_compared_but_not_all_shown_in_full(result):
-    many = [moved(result, np.array([[0, 0, 0], [0, 0.76, h], [0, -0.76, h]])) for h in np.linspace(0.4, 0.8, 30)]
-    page = page_of(*many)
-    elements = parse(page)
-    assert "The first 8 of 30 results are shown in full" in elements.text
-    assert len(page.encode()) < 1_000_000
-    ids = elements.values("id")
-    assert len(ids) == len(set(ids))
-    assert {link[1:] for link in elements.values("href") if link != "data:,"} <= set(ids)
-
-
 # --- a study ------------------------------------------------------------------------------------------
 
 
