@@ -96,23 +96,6 @@ def test_the_gradient_is_exact_where_eigenvalues_of_the_metric_are_cut(monkeypat
     assert np.vdot(direction, found.gradient) == pytest.approx(expected, abs=1e-7)
 
 
-def test_the_relaxed_density_has_the_potential_that_a_charge_feels():
-    """dE/dq of a charge q at R is the potential of the molecule there."""
-    options = make_options(**SMALL | EXACT | {"frozen_core": "1", "frozen_virtual": 1})
-    found = mp2_gradient(WATER, options, listener=Silent())
-    place, step = np.array([0.4, 0.8, 2.5]), 0.002
-    energies = [
-        total(mp2_energy(WATER.in_field([[*place, factor * step]]), options, listener=Silent()))
-        for factor in (-2, -1, 1, 2)
-    ]
-    expected = (energies[0] - 8 * energies[1] + 8 * energies[2] - energies[3]) / (12 * step)
-    mole = gto.Mole.loads(found.result.mole_json)
-    potential = mole.intor("int1e_grids", grids=place[None])[0]
-    nuclei = (mole.atom_charges() / np.linalg.norm(mole.atom_coords() - place, axis=1)).sum()
-    density = 2 * found.properties.relaxed_density[0]
-    assert nuclei - np.vdot(density, potential) == pytest.approx(expected, abs=2e-7)
-
-
 @pytest.mark.parametrize(("molecule", "single"), [(WATER.with_state(1, 2), False), (APART, False), (APART, True)])
 def test_matrices_of_rotations_are_those_of_their_densities(molecule, single, monkeypatch):
     """Against four-index integrals made of B, in random orbitals."""
