@@ -250,7 +250,8 @@ def test_rates_are_kept_per_backend_and_threads_and_damage_counts_as_none(monkey
     found = rates.measure(CpuBackend(1), 1)
     assert all(value > 0 for value in (found.integrals, found.exchange, found.solve, found.transform, found.eigen))
     assert found.pairs_mixed > 1.2 * found.pairs_fp64
-    assert found.integrals > 2e7 and found.four_centre > 1e7 and found.matrices > 1e5 and found.reorder > 1e8
+    # per second, a tenth of what a slow core does alone
+    assert found.integrals > 2e6 and found.four_centre > 1e6 and found.matrices > 1e4 and found.reorder > 1e7
     assert found.start != Rates().start and found.launch != Rates().launch  # a command of its own was timed
     assert 0 < found.start < 30 and 0 < found.launch < 30 and found.foreign >= 0 and found.date
     assert rates.load("cpu", 1) == found
