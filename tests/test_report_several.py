@@ -21,7 +21,7 @@ from dfmp2.output.html.svg import scan_curve
 from dfmp2.output.series import find_coordinate, find_groups
 from dfmp2.output.study import Column, Study, StudyWriter, Value
 from tests.conftest import listing
-from tests.report_page import entries, page_of, parse
+from tests.report_page import entries, open_shell, page_of, parse
 
 BOHR = 0.52917721092
 NASTY = "</td><script>alert(1)</script>"
@@ -133,6 +133,24 @@ def test_results_that_have_nothing_in_common_are_listed_with_a_warning(result, r
     frozen = dataclasses.replace(result, sizes=dataclasses.replace(result.sizes, frozen_core=1, nocc=(4, 4)))
     assert relation(result, frozen)[3] == ("1.h5", "2.h5")
     assert "differ in frozen core" in parse(page_of(result, frozen)).text
+
+
+def test_many_results_are_compared_but_not_all_shown_in_full(result):
+    many = [moved(result, np.array([[0, 0, 0], [0, 0.76, h], [0, -0.76, h]])) for h in np.linspace(0.4, 0.8, 30)]
+    page = page_of(*many)
+    elements = parse(page)
+    assert "The first 8 of 30 results are shown in full" in elements.text
+    assert len(page.encode()) < 1_000_000
+    ids = elements.values("id")
+    assert len(ids) == len(set(ids))
+    assert {link[1:] for link in elements.values("href") if link != "data:,"} <= set(ids)
+
+
+@pytest.mark.slow
+def test_a_page_of_a_hundred_results_stays_below_two_megabytes(result):
+    worst = open_shell(result, 100)  # three maps of the finest mesh each
+    shape = np.array([[0, 0, 0], [0, 0.76, 0.5], [0, -0.76, 0.5]])
+    assert len(page_of(*(moved(worst, shape * (1 + 0.001 * k)) for k in range(100))).encode()) < 2_000_000
 
 
 # --- a study ------------------------------------------------------------------------------------------
