@@ -234,6 +234,16 @@ def test_energies_are_shown_in_the_unit_that_is_chosen(tab, tmp_path, water, uni
     assert column(tab, 6) == before and tab.run(heads)[6] == "E(total) / Eh"
 
 
+def test_links_lead_to_their_section(three):
+    links = three.run("[...document.querySelectorAll('nav a, td a, th a')].map(a => a.getAttribute('href'))")
+    assert len(links) >= 8
+    for link in links:
+        three.run(f"document.querySelector('a[href=\"{link}\"]').click()")
+        assert three.run("location.hash") == link
+        assert three.run("document.querySelector(location.hash).tagName") in ("SECTION", "DETAILS")
+        assert three.run("document.querySelector(location.hash).checkVisibility()")
+
+
 def test_page_can_be_read_without_script(tab, three, tmp_path):
     tab.ask("Emulation.setScriptExecutionDisabled", value=True)
     tab.open(tmp_path / "three.html")
