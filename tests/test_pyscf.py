@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -340,3 +342,19 @@ def test_refused_settings(closed: Any, settings: dict[str, Any], message: str) -
     with pytest.raises(InputError, match=message):
         mp.run(**settings)
     assert (mp.frozen, mp.auxbasis, mp.options) == (None, None, {})
+
+
+def test_import_changes_nothing_in_pyscf() -> None:
+    """Every attribute of PySCF's SCF and MP classes is the same object before and after."""
+    code = """
+import pyscf.scf, pyscf.mp, pyscf.dft, sys
+from pyscf import scf, mp, gto
+places = (scf.hf.SCF, scf.hf.RHF, scf.uhf.UHF, scf.rohf.ROHF, mp.mp2.MP2, gto.Mole, scf, mp, pyscf)
+before = [dict(vars(place)) for place in places]
+import dfmp2.interop.pyscf
+for place, then in zip(places, before):
+    now = dict(vars(place))
+    assert all(now.get(name) is value for name, value in then.items()), place
+    assert all(name in then or name in ("mp", "scf", "dft", "df", "lib", "gto") for name in now), set(now) - set(then)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
