@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,15 +89,18 @@ def test_cycle_limit_is_hard_and_no_energy_is_made(limit: int, rungs: list[int])
     assert failed == [f"{cycles} cycles" for cycles in rungs]
 
 
-def test_adiis_goes_down_where_diis_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("atoms", "distance", "basis"), [("CN", 2.2144, "cc-pvdz"), (("Ni", "H"), 2.7968, "def2-svp")])
+def test_adiis_goes_down_where_diis_does_not_come_back(
+    atoms: Sequence[str], distance: float, basis: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It leads to the solution that the second-order solver finds, in half the iterations."""
-    radical = dfmp2.Molecule(("C", "N"), np.array([[0, 0, 0], [0, 0, 2.2144]]), multiplicity=2)
+    radical = dfmp2.Molecule(tuple(atoms), np.array([[0, 0, 0], [0, 0, distance]]), multiplicity=2)
     heard = Heard()
-    found = dfmp2.run(radical, "cc-pvdz", listener=heard, **ONE).reference
+    found = dfmp2.run(radical, basis, listener=heard, **ONE).reference
     assert found.ladder == ("DIIS", "ADIIS", "DIIS") and found.cycles < 60
     assert any("not converged by ADIIS" in stage for stage in heard.stages)
     monkeypatch.setattr(hartree_fock, "CLIMBED", 1000)
-    slower = dfmp2.run(radical, "cc-pvdz", **ONE).reference
+    slower = dfmp2.run(radical, basis, **ONE).reference
     assert slower.ladder == ("DIIS", "level shift", "second order") and slower.cycles > 80
     assert found.scf_total_energy == pytest.approx(slower.scf_total_energy, abs=1e-8)
     assert found.spin_square == pytest.approx(slower.spin_square, abs=1e-4)
