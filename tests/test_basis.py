@@ -26,14 +26,13 @@ from dfmp2.molecule.basis import (
 from dfmp2.molecule.basis_library import resolve_orbital
 from dfmp2.molecule.elements import SYMBOLS
 from dfmp2.molecule.pyscf_shield import import_pyscf, shielded
-from dfmp2.output.hdf5 import basis_from, basis_items
 from dfmp2.scf import fitting_error
 from dfmp2.scf.fitting_error import LARGEST, LEAST_GAP, key, measure
 from dfmp2.scf.fitting_sets import PARTNERS, find_partners, resolve_fitting
 from tests.conftest import Runner, succeed
 
 import_pyscf()
-from pyscf import df, gto, mp, scf  # noqa: E402 - after the shield
+from pyscf import df, gto, scf  # noqa: E402 - after the shield
 from pyscf.gto.basis import ALIAS  # noqa: E402
 from pyscf.scf.atom_hf import AtomSphAverageRHF  # noqa: E402
 
@@ -71,10 +70,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("name", "key"),
-    [
-        *(("CC_pvdz ", "ccpvdz"), ("cc-pVDZ-RIFIT", "ccpvdzri"), ("6-31G(d,p)", "631g**"), ("6-31G(D)", "631g*")),
-        *(("6-311++G(2df,2pd)", "6311++g(2df,2pd)"), ("cc-pv(d+d)z", "ccpv(d+d)z")),
-    ],
+    [("CC_pvdz ", "ccpvdz"), ("cc-pVDZ-RIFIT", "ccpvdzri"), ("6-31G(D)", "631g*"), ("cc-pv(d+d)z", "ccpv(d+d)z")],
 )
 def test_names_are_compared_without_spelling(name: str, key: str) -> None:
     assert normalise(name) == key
@@ -95,58 +91,33 @@ def test_kinds_agree_with_the_roles_of_the_exchange() -> None:
 # --- orbital sets -----------------------------------------------------------------------------------
 
 
-def test_sizes_of_water_in_cc_pvdz() -> None:
-    """24 orbital, 116 JK and 84 RI functions: PySCF's and Psi4's counts."""
-    orbital = resolve_orbital("cc-pVDZ", ["O", "H", "H"])
-    jk, ri = (resolve_fitting(role, None, orbital, ["O", "H", "H"]) for role in ("jk", "ri"))
-    assert [count(basis, "O", "H", "H") for basis in (orbital, jk, ri)] == [24, 116, 84]
-    assert gto.M(atom=WATER, basis="cc-pvdz").nao == 24
-    assert (orbital.name, jk.name, ri.role) == ("cc-pVDZ", "default", "ri")
-    assert [{e.name for e in b.elements.values()} for b in (orbital, jk, ri)] == [
-        {f"cc-pvdz{role}"} for role in ("", "-jkfit", "-ri")
-    ]
-    assert ri.elements["O"].source.endswith(": cc-pvdz-ri.dat")
-
-
-@pytest.mark.parametrize(
-    ("name", "atoms"),
-    [
-        ("cc-pVDZ", WATER),
-        ("aug-cc-pVTZ", [("F", (0, 0, 0)), ("H", (0, 0, 0.92))]),
-        ("6-31G(d,p)", WATER),
-        ("6-311+G(2df,p)", WATER),
-        ("cc-pCVTZ", [("Ne", (0, 0, 0))]),
-        ("ano", WATER),
-        ("def2-TZVPPD", [("Br", (0, 0, 0)), ("H", (0, 0, 1.4))]),
-        ("dyall-v2z", WATER),
-    ],
-)
-def test_same_functions_as_pyscf_loads_by_name(name: str, atoms: Any) -> None:
-    """The overlap and kinetic matrices agree element by element, so number, order and norm do."""
-    ours = make_mole(atoms, resolve_orbital(name, [symbol for symbol, _ in atoms]))
-    theirs = gto.M(atom=atoms, basis=name, verbose=0, spin=None)
-    for integral in ("int1e_ovlp", "int1e_kin"):
-        np.testing.assert_allclose(ours.intor(integral), theirs.intor(integral), atol=1e-13)
-
-
 @pytest.mark.parametrize(
     ("name", "atoms", "core"),
     [
+        ("cc-pVDZ", WATER, 0),
+        ("aug-cc-pVTZ", [("F", (0, 0, 0)), ("H", (0, 0, 0.92))], 0),
+        ("6-31G(d,p)", WATER, 0),
+        ("6-311+G(2df,p)", WATER, 0),
+        ("cc-pCVTZ", [("Ne", (0, 0, 0))], 0),
+        ("ano", WATER, 0),
+        ("def2-TZVPPD", [("Br", (0, 0, 0)), ("H", (0, 0, 1.4))], 0),
+        ("dyall-v2z", WATER, 0),
         ("def2-svp", [("I", (0, 0, 0)), ("H", (0, 0, 1.6))], 28),
         ("cc-pvdz-pp", [("Ag", (0, 0, 0))], 28),
         ("lanl2dz", [("Au", (0, 0, 0))], 60),
         ("stuttgart", [("Br", (0, 0, 0))], 28),
     ],
 )
-def test_core_potentials_come_along(name: str, atoms: Any, core: int) -> None:
+def test_same_functions_and_core_potentials_as_pyscf_loads_by_name(name: str, atoms: Any, core: int) -> None:
+    """The matrices agree element by element, so number, order and norm do."""
     basis = resolve_orbital(name, [symbol for symbol, _ in atoms])
     heavy = basis.elements[atoms[0][0]]
     ours = make_mole(atoms, basis)
-    theirs = gto.M(atom=atoms, basis=name, ecp={heavy.symbol: name}, verbose=0, spin=None)
-    assert heavy.ecp_electrons == core and heavy.ecp_source is not None
+    theirs = gto.M(atom=atoms, basis=name, ecp={heavy.symbol: name} if core else {}, verbose=0, spin=None)
+    assert heavy.ecp_electrons == core and (heavy.ecp_source is not None) == (core > 0)
     assert ours.nelectron == theirs.nelectron
-    np.testing.assert_allclose(ours.intor("ECPscalar"), theirs.intor("ECPscalar"), atol=1e-12)
-    np.testing.assert_allclose(ours.intor("int1e_ovlp"), theirs.intor("int1e_ovlp"), atol=1e-13)
+    for integral in ("int1e_ovlp", "int1e_kin", "ECPscalar")[: 2 + (core > 0)]:
+        np.testing.assert_allclose(ours.intor(integral), theirs.intor(integral), atol=1e-12)
 
 
 def test_a_potential_kept_in_another_file_is_found() -> None:
@@ -167,7 +138,7 @@ def test_no_set_leaves_core_electrons_without_functions(no_exchange: None) -> No
         from dfmp2.molecule.basis_library import find_element
 
         for key in basis_library.pyscf_index():
-            for number, symbol in [(8, "O"), (29, "Cu"), (38, "Sr"), (53, "I"), (79, "Au")]:
+            for number, symbol in [(29, "Cu"), (53, "I")]:
                 element = find_element(key, symbol) if kind(key) is None else None
                 if element is not None and element.ecp is None:
                     sharpest = max(row[0] for shell in element.shells if shell[0] == 0 for row in shell[1:])
@@ -228,21 +199,6 @@ def test_defaults_do_not_depend_on_the_exchange(monkeypatch: pytest.MonkeyPatch)
     with_exchange = resolve()
     monkeypatch.setitem(sys.modules, "basis_set_exchange", None)
     assert resolve() == with_exchange
-
-
-def test_generated_set_fits_like_an_optimised_one() -> None:
-    """DF-MP2 against four-index MP2 of water/cc-pVDZ: within the 15 microhartree cc-pvdz-ri itself is off."""
-    orbital = resolve_orbital("cc-pvdz", ["O", "H"])
-    mf = scf.RHF(make_mole(WATER, orbital)).run(conv_tol=1e-10)
-    exact = mp.MP2(mf).run().e_corr
-    for name in ("auto", "cc-pvdz-ri"):
-        fitting = resolve_fitting("ri", name, orbital, ["O", "H"])
-        fitted = mp.dfmp2.DFMP2(mf)
-        fitted.with_df = df.DF(mf.mol, auxbasis={s: to_pyscf(e) for s, e in fitting.elements.items()})
-        assert fitted.kernel()[0] == pytest.approx(exact, abs=16e-6)
-    element = resolve_fitting("ri", "AUTO", orbital, ["O"]).elements["O"]
-    assert element.name == "auto(cc-pvdz)" and "AutoAux" in element.source and "cc-pvdz" in element.source
-    assert max(shell[0] for shell in element.shells) == 3
 
 
 @pytest.mark.parametrize(
@@ -339,20 +295,6 @@ def pair(role, symbol, basis, fitting=None):
 
 def mole_of(atoms, *elements):
     return gto.M(atom=atoms, basis={e.symbol: to_pyscf(e) for e in elements}, spin=None, unit="Bohr", verbose=0)
-
-
-@pytest.mark.parametrize("fitting", ["cc-pvdz-jkfit", "def2-universal-jkfit"])
-def test_error_of_the_bromine_atom_is_that_of_hydrogen_bromide(fitting):
-    """Density-fitted against conventional Hartree-Fock of the molecule in PySCF: +6.74e-1 and +3e-5 Eh."""
-    bromine, poor = pair("jk", "Br", "cc-pvdz", fitting)
-    hydrogen, sound = pair("jk", "H", "cc-pvdz")
-    mole = mole_of([("Br", (0, 0, 0)), ("H", (0, 0, 2.6645))], bromine, hydrogen)
-    exact = scf.RHF(mole).run(conv_tol=1e-9)
-    auxbasis = {"Br": to_pyscf(poor), "H": to_pyscf(sound)}
-    fitted = scf.RHF(mole).density_fit(auxbasis=auxbasis).run(conv_tol=1e-9, max_cycle=100)
-    found = measure("jk", bromine, poor)
-    assert found == pytest.approx(fitted.e_tot - exact.e_tot, rel=0.02, abs=2e-5)
-    assert (abs(found) > LARGEST) == (fitting == "cc-pvdz-jkfit")
 
 
 @pytest.mark.parametrize(("symbol", "basis"), [("H", "cc-pvdz"), ("C", "6-31g*"), ("Ti", "sto-3g"), ("I", "def2-svp")])
@@ -460,16 +402,6 @@ def test_errors_are_stored_and_summed_over_real_atoms(tmp_path):
     assert again.scf_fitting == result.scf_fitting and again.mp2_fitting.errors == result.mp2_fitting.errors
     assert again.diagnostics == result.diagnostics
     assert again.to_dict()["mp2_fitting_error"]["elements"] == dict(result.mp2_fitting.errors)
-
-
-def test_bases_of_older_files_are_read_without_errors():
-    basis = resolve_fitting("ri", None, resolve_orbital("sto-3g", ["O"]), ["O"])
-    stored = {path.rsplit("/", 1)[1]: item.value for path, item in basis_items("mp2_fitting", basis).items()}
-    assert basis_from(stored) == basis
-    del stored["fitting_error"]
-    assert basis_from(stored).errors == {}
-    with pytest.raises(ValueError, match="do not belong"):
-        basis_from({**stored, "fitting_error": np.array([1e-5, 2e-5])})
 
 
 def test_an_error_is_surveyed_or_measured_once(monkeypatch):

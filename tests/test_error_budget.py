@@ -12,11 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pyscf import gto, scf
 
-from dfmp2.mp2.error_budget import EXACT, KINDS, ErrorBudget, Share, Source, bonded_atoms, combined
+import dfmp2
+from dfmp2.molecule.xyz import parse_xyz
+from dfmp2.mp2.error_budget import EXACT, ErrorBudget, Share, Source, bonded_atoms, combined
 from dfmp2.mp2.result import Certificate, FittingCertificate, MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.study import read_study
+from dfmp2.planning.memory import MemoryPlan
 from dfmp2.scf.reference import GIVEN
 from tests.conftest import Runner, Stored, succeed
 from tests.report_page import page_of, parse
@@ -175,21 +179,19 @@ def test_conventional_scf_has_no_fitting_error(result: MP2Result) -> None:
         assert source.scf is not None and source.scf.value == 0.0 and source.correlation is None
 
 
-def test_neighbours_that_are_heavier_than_hydrogen(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("atoms", "count"),
+    [
+        ("H 0 0 -1.07; C 0 0 0; N 0 0 1.15", 2),
+        ("N 0 0 0; N 0 0 1.1; Ne 0 0 4", 2),
+        ("O 0 0 0; H 0 0.76 0.59; H 0 -0.76 0.59", 0),
+        ("O 0 0 0; @O 0 0 1.2", 0),
+    ],
+)
+def test_neighbours_that_are_heavier_than_hydrogen(atoms: str, count: int) -> None:
     """Counted; ghosts and separate molecules are not."""
-    from dfmp2.molecule.xyz import read_xyz
-
-    found = {}
-    for name, atoms in {
-        "HCN": "H 0 0 -1.07; C 0 0 0; N 0 0 1.15",
-        "N2 and Ne": "N 0 0 0; N 0 0 1.1; Ne 0 0 4",
-        "water": "O 0 0 0; H 0 0.76 0.59; H 0 -0.76 0.59",
-        "O and a ghost": "O 0 0 0; @O 0 0 1.2",
-    }.items():
-        lines = atoms.split("; ")
-        (folder / "m.xyz").write_text(f"{len(lines)}\n\n" + "\n".join(lines) + "\n")
-        found[name] = bonded_atoms(read_xyz(folder / "m.xyz").molecule)
-    assert found == {"HCN": 2, "N2 and Ne": 2, "water": 0, "O and a ghost": 0}
+    lines = atoms.split("; ")
+    assert bonded_atoms(parse_xyz("\n".join((str(len(lines)), "", *lines)), file="m").molecule) == count
 
 
 # --- what an SCF misses between atoms -------------------------------------------------------------------
@@ -224,13 +226,6 @@ def between_atoms(mf: Any) -> float:
 
 def test_what_an_scf_misses_between_atoms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Against all integrals of PySCF; the same from its mean field, from disk, turned round, and of RHF as UHF."""
-    import dfmp2
-    from dfmp2.molecule.pyscf_shield import import_pyscf
-    from dfmp2.planning.memory import MemoryPlan
-
-    import_pyscf()
-    from pyscf import gto, scf
-
     mole = gto.M(atom=AMIDOGEN, basis="cc-pvdz", spin=1, verbose=0)
     mf = scf.UHF(mole).density_fit(auxbasis="cc-pvdz-jkfit").run(conv_tol=1e-11)
     expected = between_atoms(mf)
@@ -308,25 +303,9 @@ def test_a_run_is_as_wrong_as_it_says(
     )
 
 
-def test_an_scf_that_ends_early(call: Runner) -> None:
-    """Its error is within the budget, which grows with the gradient."""
-    found = []
-    for tolerance in ("1e-4", "1e-12"):
-        options = ("--precision", "fp64", "--scf-conv-tol", tolerance, "--overwrite", "--json")
-        found.append(succeed(call("run", "nh2.xyz", "--basis", "cc-pvdz", *options)).json)
-    loose, tight = found
-    for key in ("scf_total_energy", "mp2_correlation_energy"):
-        share = loose["error_budget"]["sources"]["scf_convergence"][key]["value"]
-        true = abs(loose[key] - tight[key])
-        assert share / 50 <= true <= share
-        assert tight["error_budget"]["sources"]["scf_convergence"][key]["value"] < 1e-3 * share
-
-
 @pytest.mark.parametrize("name", ["h2o", "nh2"])
 def test_a_gradient_measures_what_an_scf_left(name: str) -> None:
     """From its relaxed density: the error of E(corr), with its sign, against an SCF converged to 1e-12 Eh."""
-    import dfmp2
-
     given = {"precision": "fp64", "stability": "off", "frozen_core": "auto", "threads": 1}
     path = Path(__file__).parent.parent / "inputs" / f"{name}.xyz"
     tight = dfmp2.run(path, "6-31g", scf_conv_tol=1e-12, **given)
@@ -343,12 +322,6 @@ def test_a_gradient_measures_what_an_scf_left(name: str) -> None:
 
 def test_a_mean_field_of_pyscf() -> None:
     """Its gradient is recorded: PySCF's own, and E(corr) is within what follows from it."""
-    import dfmp2
-    from dfmp2.molecule.pyscf_shield import import_pyscf
-
-    import_pyscf()
-    from pyscf import gto, scf
-
     mole = gto.M(atom="N 0 0 0; H 0 0.80 0.63; H 0 -0.80 0.63", basis="6-31g", spin=1, verbose=0)
     found = []
     for tolerance in (1e-5, 1e-12):
@@ -364,22 +337,12 @@ def test_a_mean_field_of_pyscf() -> None:
     assert found[0].error_budget.total is not None
 
 
-def test_one_electron(call: Runner, folder: Path) -> None:
-    """Nothing to correlate, nothing to be wrong about."""
-    (folder / "h.xyz").write_text("1\nmultiplicity=2\nH 0 0 0\n")
-    budget = succeed(call("run", "h.xyz", "--basis", "6-31g", "--json")).json["error_budget"]
-    assert budget["mp2_correlation_energy"] == 0.0
-
-
 # --- where it is shown --------------------------------------------------------------------------------
 
 
 def test_json_of_a_run(water: Stored) -> None:
-    """Every source has its energies; the sums are those of the shares."""
+    """The sums are those of the shares."""
     budget = water.json["error_budget"]
-    shares = [share for source in budget["sources"].values() for share in source.values() if share is not None]
-    assert {frozenset(share) for share in shares} == {frozenset(("value", "kind", "how"))}
-    assert {share["kind"] for share in shares} <= set(KINDS) and all(share["how"] for share in shares)
     for key in ("scf_total_energy", "mp2_correlation_energy"):
         values = [
             source[key]["value"] for name, source in budget["sources"].items() if source[key] and name != "basis_set"
@@ -390,13 +353,9 @@ def test_json_of_a_run(water: Stored) -> None:
 
 
 def test_text_and_page(water: Stored, result: MP2Result, call: Runner) -> None:
-    """One table, nothing wider than a terminal, the sentence on both."""
-    text = succeed(call("show", str(water.path))).out
-    lines = text[text.index("Errors, precision") :].splitlines()
-    block = lines[: lines.index(next(line for line in lines if line.startswith("sum")))]
-    assert max(map(len, block)) <= 80
-    summary = result.error_budget.summary
-    assert summary in " ".join(line.strip() for line in lines) and text.count("decimals") == 1
+    """The sentence on both, and on the page how each source is known."""
+    text, summary = succeed(call("show", str(water.path))).out, result.error_budget.summary
+    assert summary in " ".join(text.split()) and text.count("decimals") == 1
     page = parse(page_of(result))
     assert summary in page.text and "3 decimals" in page.row("good to")[1]
     share = result.error_budget.sources["scf_convergence"].correlation

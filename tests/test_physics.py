@@ -52,21 +52,6 @@ def test_closed_shell_uhf_is_rhf(water):
         assert getattr(uhf, name) == pytest.approx(getattr(water, name), abs=1e-9)
 
 
-def test_distant_dimer_is_twice_the_monomer():
-    """Conventional SCF: fitted densities do not carry exactly two electrons, which leaves a 1/R tail."""
-    helium = Molecule(("He",), np.zeros((1, 3)))
-    dimer = Molecule(("He", "He"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 1000.0]]))
-    one, two = (dfmp2.run(m, scf="conventional", **EXACT) for m in (helium, dimer))
-    assert two.mp2_correlation_energy == pytest.approx(2 * one.mp2_correlation_energy, abs=1e-10)
-
-
-def test_two_electrons_have_no_same_spin_correlation():
-    helium = dfmp2.run(Molecule(("He",), np.zeros((1, 3))), **EXACT)
-    assert str(helium.mp2_same_spin_correlation_energy) == "0.0"
-    # He/cc-pVDZ, conventional MP2: two basis functions of s symmetry and one p shell; literature -0.0258.
-    assert helium.mp2_correlation_energy == pytest.approx(-0.02583, abs=5e-5)
-
-
 def test_one_electron_has_no_correlation():
     hydrogen = dfmp2.run(Molecule(("H",), np.zeros((1, 3)), multiplicity=2), **EXACT)
     assert hydrogen.mp2_correlation_energy == 0.0
@@ -135,14 +120,6 @@ def test_energies_are_the_sums_over_amplitudes(atoms, spin, frozen):
     components = found.mp2_same_spin_correlation_energy, found.mp2_opposite_spin_correlation_energy
     assert components == pytest.approx(expected, abs=1e-11)
     assert (found.sizes.frozen_core, found.sizes.frozen_virtual) == frozen
-
-
-def test_ghost_functions_lower_the_energy_and_carry_no_electrons():
-    ghosts = Molecule(("He", "He"), np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 3.0]]), ghost=(False, True))
-    alone, counterpoise = (dfmp2.run(m, **EXACT) for m in (Molecule(("He",), np.zeros((1, 3))), ghosts))
-    assert counterpoise.sizes.nelectron == 2
-    assert counterpoise.sizes.nao == 2 * alone.sizes.nao
-    assert counterpoise.mp2_total_energy < alone.mp2_total_energy - 1e-5
 
 
 def test_linear_dependence_leaves_fewer_orbitals_than_functions():

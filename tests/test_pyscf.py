@@ -65,27 +65,16 @@ def radical() -> Any:
 
 
 @pytest.mark.parametrize("frozen", [None, 1])
-def test_rhf_against_pyscf(closed: Any, frozen: int | None) -> None:
-    mp = closed.apply(DFMP2, frozen=frozen, auxbasis="def2-svp-ri", **EXACT).run()
-    theirs = dfmp2_native.DFRMP2(closed, frozen=frozen, auxbasis="def2-svp-ri").run()
-    assert mp.e_corr == pytest.approx(theirs.e_corr, abs=1e-11)
-    assert mp.e_tot == pytest.approx(closed.e_tot + theirs.e_corr, abs=1e-10)
-    # PySCF's other DF-MP2 class has the names we use; with the same fitting set it must have the same parts.
-    other = pyscf_dfmp2.DFMP2(closed, frozen=frozen)
-    other.with_df.auxbasis = "def2-svp-ri"
-    other.kernel(with_t2=False)
-    assert (mp.e_corr_ss, mp.e_corr_os) == pytest.approx((other.e_corr_ss, other.e_corr_os), abs=1e-9)
-    assert mp.result.reference.scf_type == "conventional"
-
-
-@pytest.mark.parametrize("frozen", [0, 1])
-def test_uhf_against_pyscf(radical: Any, frozen: int) -> None:
-    mp = radical.apply(DFMP2, frozen=frozen, auxbasis="def2-svp-ri", **EXACT).run()
-    theirs = dfump2_native.DFUMP2(radical, frozen=frozen or None, auxbasis="def2-svp-ri").run()
-    assert mp.e_corr == pytest.approx(theirs.e_corr, abs=1e-11)
+@pytest.mark.parametrize(("kind", "theirs"), [("closed", dfmp2_native.DFRMP2), ("radical", dfump2_native.DFUMP2)])
+def test_energies_against_pyscf(kind: str, theirs: Any, frozen: int | None, request: pytest.FixtureRequest) -> None:
+    mf = request.getfixturevalue(kind)
+    mp = mf.apply(DFMP2, frozen=frozen, auxbasis="def2-svp-ri", **EXACT).run()
+    expected = theirs(mf, frozen=frozen, auxbasis="def2-svp-ri").run().e_corr
+    assert mp.e_corr == pytest.approx(expected, abs=1e-11)
+    assert mp.e_tot == pytest.approx(mf.e_tot + expected, abs=1e-10)
     assert mp.e_corr_ss + mp.e_corr_os == pytest.approx(mp.e_corr, abs=1e-14)
-    assert (mp.e_hf, mp.converged, mp.result.sizes.frozen_core) == (radical.e_tot, True, frozen)
-    assert mp.result.reference.scf_type == "df"
+    assert (mp.e_hf, mp.converged, mp.result.sizes.frozen_core) == (mf.e_tot, True, frozen or 0)
+    assert mp.result.reference.scf_type == ("conventional" if kind == "closed" else "df")
 
 
 def test_orbitals_in_any_order_are_stored_by_energy(radical: Any) -> None:
@@ -201,6 +190,10 @@ REFUSED: dict[str, tuple[Made, str]] = {
     "kohn-sham": (lambda: dft.RKS(water()).run(), "not there on Kohn-Sham orbitals"),
     "cartesian": (lambda: water(basis="6-31g*", cart=True).RHF().run(), "Cartesian"),
     "no mean field": (object, "object"),
+    "gpu4pyscf": (
+        lambda: type("RHF", (), {"__module__": "gpu4pyscf.df.df_jk", "mol": water()})(),
+        r"the mean field is a RHF of GPU4PySCF: pass mf\.to_cpu\(\)",
+    ),
     "dirac": (lambda: scf.DHF(gto.M(atom="He", basis="6-31g", verbose=0)).run(), "the mean field is a DHF"),
 }
 
@@ -282,12 +275,6 @@ def test_max_memory_is_a_limit_where_it_was_changed(closed: Any) -> None:
     assert mp.kernel() < 0
 
 
-def test_a_mean_field_of_gpu4pyscf_is_named() -> None:
-    other = type("RHF", (), {"__module__": "gpu4pyscf.df.df_jk", "mol": water()})
-    with pytest.raises(InputError, match=r"the mean field is a RHF of GPU4PySCF: pass mf\.to_cpu\(\)"):
-        dfmp2.from_mean_field(other(), **PLAIN)
-
-
 @pytest.mark.parametrize("spin", [0, 1], ids=["rhf", "uhf"])
 def test_gradient_and_densities_by_pyscfs_names(spin: int, closed: Any, radical: Any) -> None:
     mf = radical if spin else closed
@@ -321,20 +308,6 @@ def test_a_scanner_runs_the_scf_and_returns_energy_and_gradient(closed: Any) -> 
     assert energy(mol) == pytest.approx(found[2][0], abs=1e-9)
     assert mf.mol is mol
     assert mf.mol.atom_coords()[0, 2] == pytest.approx(closed.mol.atom_coords()[0, 2])
-
-
-@pytest.mark.slow
-def test_pyscfs_optimiser_finds_our_minimum(closed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyscf.geomopt import geometric_solver
-
-    monkeypatch.chdir(tmp_path)
-    settings = {"basis": "6-31g", "auxbasis": "def2-svp-ri", "scf": "conventional", "threads": 1}
-    molecule = dfmp2.Molecule(("O", "H", "H"), closed.mol.atom_coords())
-    ours = dfmp2.optimize(molecule, convergence="GAU_TIGHT", **settings)
-    found = geometric_solver.optimize(closed.apply(DFMP2, **EXACT | PLAIN), convergence_set="GAU_TIGHT")
-    lengths = [np.linalg.norm(np.diff(x[[0, k]], axis=0)) for x in (found.atom_coords(),) for k in (1, 2)]
-    (geometry,) = [run.molecule.coordinates for name, run in ours.runs.items() if name == list(ours.runs)[-1]]
-    np.testing.assert_allclose(lengths, [np.linalg.norm(geometry[k] - geometry[0]) for k in (1, 2)], atol=1e-4)
 
 
 def test_speaks_through_pyscfs_logger_and_can_be_stored(closed: Any, tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def test_the_molecule_is_measured(peroxide):
     assert tab.run("document.querySelectorAll('.chosen').length") == 2
 
 
-@pytest.mark.parametrize("unit", list(UNITS))
+@pytest.mark.parametrize("unit", ["eV", "kJ/mol"])
 def test_energies_are_shown_in_the_unit_that_is_chosen(tab, tmp_path, water, unit):
     result = hdf5.read(water.path)
     molecule = dataclasses.replace(result.molecule, coordinates=result.molecule.coordinates * 1.05)

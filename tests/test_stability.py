@@ -16,7 +16,6 @@ import dfmp2
 from dfmp2.errors import ConvergenceError, InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
-from dfmp2.output.study import read_study
 from dfmp2.output.text import report
 from dfmp2.scf import following, rotations, stability
 from dfmp2.scf.reference import Solutions
@@ -25,7 +24,6 @@ from tests.conftest import Heard, Runner, succeed
 
 FAR = -0.998721351  # Eh, H2 at 3 angstrom, cc-pVDZ with cc-pvdz-jkfit: PySCF's UHF from orbitals of its atoms
 RHF_FAR = -0.826484078  # its RHF
-TWO_ATOMS = 2 * -0.4992784  # Eh, H in cc-pVDZ
 
 
 def atoms(*rows: tuple[str, float, float, float], multiplicity: int = 1) -> Molecule:
@@ -82,14 +80,6 @@ def test_orbitals_of_a_triplet_do_not_collapse(tmp_path: Path) -> None:
     dfmp2.write(triplet, tmp_path / "triplet.h5")
     result, _ = run(hydrogen(), reference="uhf", scf_from=str(tmp_path / "triplet.h5"))
     assert result.scf_total_energy == pytest.approx(FAR, abs=1e-8)
-
-
-def test_the_curve_of_a_scan_ends_at_two_atoms(call: Runner, folder: Path) -> None:
-    arguments = ("--bond", "1,2", "0.74:6.74:4", "--basis", "cc-pvdz", "--reference", "uhf", "--allow-small-gap")
-    found = succeed(call("scan", "h2.xyz", *arguments, "--json")).json["table"]
-    assert found["scf_total_energy"][-1] == pytest.approx(TWO_ATOMS, abs=2e-5)
-    runs = read_study(folder / "h2.scan.h5").runs.values()
-    assert [solutions(one).followed for one in runs] == [0, 1, 0, 0]  # broken once, handed on from there
 
 
 def test_diis_that_climbs_back_is_replaced_by_the_second_order_solver() -> None:

@@ -271,7 +271,7 @@ def test_write_is_read_by_pyscf_and_by_us() -> None:
 # --- arbitrary input: a molecule or an InputError, within a second, nothing else -----------------------------
 
 
-LIMITS = settings(deadline=1000, max_examples=120, derandomize=True)
+LIMITS = settings(deadline=1000, max_examples=60, derandomize=True)
 
 
 ODD = st.one_of(
@@ -291,18 +291,6 @@ def nearly_xyz(draw: st.DrawFn) -> str:
     for place in draw(st.lists(st.integers(0, len(parts) - 1), max_size=4)):
         parts[place] = draw(ODD)
     return "".join(parts)
-
-
-@st.composite
-def molecules(draw: st.DrawFn) -> Molecule:
-    """Atoms in distinct cells of a grid, so that none are too close."""
-    cells = draw(st.lists(st.integers(0, 999), min_size=1, max_size=12, unique=True))
-    shifts = draw(st.lists(st.floats(-0.5, 0.5), min_size=3 * len(cells), max_size=3 * len(cells)))
-    grid = np.array([(cell // 100, cell // 10 % 10, cell % 10) for cell in cells], dtype=np.float64)
-    points = grid * draw(st.floats(3.0, 1000.0)) + np.array(shifts).reshape(-1, 3)
-    symbols = draw(st.lists(st.sampled_from(SYMBOLS), min_size=len(cells), max_size=len(cells)))
-    ghost = draw(st.lists(st.booleans(), min_size=len(cells) - 1, max_size=len(cells) - 1))
-    return Molecule(tuple(symbols), points, (False, *ghost), draw(st.integers(-9, 9)), draw(st.integers(1, 9)))
 
 
 def outcome(read: Any, *given: Any, **named: Any) -> XyzFile | InputError:
@@ -325,25 +313,6 @@ def check(text: str) -> None:
 @given(st.one_of(st.text(), nearly_xyz(), nearly_xyz()))
 def test_arbitrary_text(text: str) -> None:
     check(text)
-
-
-@LIMITS
-@given(molecules())
-def test_round_trip(molecule: Molecule) -> None:
-    again = parse_xyz(write_xyz(molecule), file="fuzz.xyz").molecule
-    assert again.labels == molecule.labels
-    assert (again.charge, again.multiplicity) == (molecule.charge, molecule.multiplicity)
-    assert np.abs(again.coordinates - molecule.coordinates).max() < 1e-10
-
-
-def test_lying_header_allocates_nothing() -> None:
-    text = "100000\n\n" + "O 0 0 0\n" * 10
-    tracemalloc.start()
-    with pytest.raises(InputError, match="announces 100000 atoms, but 10 atom lines follow"):
-        parse_xyz(text, file="w.xyz")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 20_000
 
 
 @pytest.mark.parametrize(
