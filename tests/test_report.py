@@ -331,7 +331,7 @@ def test_rates_are_operations_over_time(result, monkeypatch):
     assert cells(exact)[4] == "25"  # per cent
     assert len(cells(replace(exact, provenance=replace(exact.provenance, host="elsewhere")))) == 4
     # 1 s of SCF, of which a large product would take 1/4 s in float64 and 1/2 s in float32.
-    begun = replace(exact, reference=replace(exact.reference, operations=(2 * flops, 8 * flops)))
+    begun = replace(exact, reference=replace(exact.reference, operations=np.array([2.0, 8.0]) * flops))
     assert cells(begun, "SCF")[3:] == [f"{10 * flops / 1e9:.1f}", "75"]
     integrals = naux * 7 * 8 / 2  # of 7 functions
     assert cells(begun, "integrals")[2] == f"{integrals / 1e9:.3g}"

@@ -38,6 +38,7 @@ ADDED = (
     *("energies/same_spin_correlation_energy", "energies/opposite_spin_correlation_energy"),
     *("energies/mp2_singles_energy", "options/properties", "options/polarizability"),
     *("timings/gradient", "predicted/gradient", "reference/interatomic_fitting_error", "reference/dipole"),
+    "reference/operations",
 )
 OLD = {  # name -> (hash, energies) as dfmp2 0.1.0 wrote and printed them
     "restricted": (  # RHF water in the field of two point charges, with PySCF's check

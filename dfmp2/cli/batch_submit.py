@@ -93,9 +93,7 @@ OPTIONS = (
     click.option("--warm-up/--no-warm-up", default=True, help="AWS: compile kernels in a job of its own, first."),
     _number("--copy-every", click.FloatRange(1, 3600), 60.0, "AWS: seconds between two copies to S3."),
     click.option("--region", metavar="NAME", help="AWS: region.  [default: of the environment or ~/.aws]"),
-    click.option(
-        "--profile", "aws_profile", metavar="NAME", help="AWS: profile of ~/.aws.  [default: that of the environment]"
-    ),
+    click.option("--profile", metavar="NAME", help="AWS: profile of ~/.aws.  [default: that of the environment]"),
 )
 
 
@@ -205,7 +203,7 @@ def _aws(batch: Batch | None, given: Mapping[str, Any]) -> Shown:
         contents = {name: text.encode() for name, text in texts.items()}
         contents |= {Path(Path(place).name): content for place, content in inputs.items()}
         _write({Path(given["write"]) / name: content for name, content in contents.items()})
-    jobs = aws.submit(requests, inputs, given["region"], given["aws_profile"]) if given["submit_now"] else {}
+    jobs = aws.submit(requests, inputs, given["region"], given["profile"]) if given["submit_now"] else {}
     results = f"results: aws s3 sync {given['s3']}/results FOLDER"
     return Shown(texts, jobs, results, {"submitted": jobs or None, "requests": requests})
 

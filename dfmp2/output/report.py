@@ -537,7 +537,7 @@ def _pair_map(name: str, matrix: Array, first: Sequence[int]) -> Block:
 def _reference(result: MP2Result | Prepared) -> Section:
     reference, stability = result.reference, result.reference.stability
     spin = (result.molecule.multiplicity - 1) / 2
-    facts = dict(record_facts(reference, leave=("operations",))) | {"relativity": RELATIVITY[result.options.relativity]}
+    facts = dict(record_facts(reference)) | {"relativity": RELATIVITY[result.options.relativity]}
     facts["<S^2>"] += f" (pure spin state: {spin * (spin + 1):.2f})"
     examined = [("orbital stability", "not examined")] if stability is None else record_facts(stability)
     blocks: list[Block] = [Facts([*facts.items(), *examined, *record_facts(result.diagnostics, leave=FITTING)])]
@@ -696,7 +696,7 @@ def _cost(result: MP2Result) -> Section:
         Figure(partial(bars, "Wall time per stage", drawn), "Wall time per stage."),
         Facts(facts),
         Table(
-            "Wall time; floating-point operations of matrix products (of the integrals, how many) and their rate",
+            "Wall time; operations of products, number of integrals, and their rates",
             heads[:shown],
             [row[:shown] for row in rows],
         ),
@@ -721,10 +721,10 @@ def operations(result: MP2Result) -> dict[str, int]:
     if result.quadrature is not None:
         rows = sum(spin.nocc * spin.nvir for spin in spins)
         pairs = result.quadrature.points * rows * sizes.naux**2
-    scf = sum(result.reference.operations) if result.reference.xc is None else 0
+    made = result.reference.operations if result.reference.xc is None else None
     integrals = sizes.naux * sizes.nao * (sizes.nao + 1) // 2
     return {
-        "scf": scf,
+        "scf": 0 if made is None else int(made.sum()),
         "integrals": integrals,
         "transform": done[0]["transform"],
         "fit": done[0]["fit"],
@@ -740,11 +740,11 @@ def _products(result: MP2Result) -> rates.ProductRates | None:
 
 def _least_seconds(result: MP2Result, stage: str, count: int) -> float | None:
     """Time that the operations of a stage take at the rate of a large product; None where that is not known."""
-    done = {("numpy", "fp64"): count}
-    if stage == "scf":
-        done = {("numpy", kind): n for kind, n in zip(("fp64", "mixed"), result.reference.operations, strict=True) if n}
+    split, done = result.reference.operations, {("numpy", "fp64"): float(count)}
+    if stage == "scf" and split is not None:
+        done = {("numpy", kind): float(n) for kind, n in zip(KINDS, split, strict=True) if n}
     elif stage == "pair_energies":
-        done = {(LIBRARIES.get(result.backend, ""), result.precision): count}
+        done = {(LIBRARIES.get(result.backend, ""), result.precision): float(count)}
     record = None if stage == "integrals" else _products(result)
     known = {} if record is None else record.products
     best = [known.get(f"{library} {kind} {result.provenance.threads}") for library, kind in done]
