@@ -29,6 +29,9 @@ class Listener:
     def step(self, done: int, total: int, what: str) -> None:
         """`done` of `total` parts of the present stage are done; `what` they are: integrals, pairs."""
 
+    def spent(self, stage: str, begin: float, end: float) -> None:
+        """The stopwatch has charged this time to a stage (`Timings`), in s of `time.perf_counter`."""
+
     def time_left(self, seconds: float | None) -> None:
         """About so many seconds are left of all that was asked for, None where that is not known.
 
@@ -64,6 +67,9 @@ class Relay(Listener):
 
     def step(self, done: int, total: int, what: str) -> None:
         self._listener.step(done, total, what)
+
+    def spent(self, stage: str, begin: float, end: float) -> None:
+        self._listener.spent(stage, begin, end)
 
     def time_left(self, seconds: float | None) -> None:
         self._listener.time_left(seconds)
@@ -128,9 +134,15 @@ class Collector(Relay):
 
 
 class Stopwatch:
-    """Wall time per named stage, in seconds; a stage within another one is not charged to that."""
+    """Wall time per named stage, in seconds; a stage within another one is not charged to that.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    listener : is told of each stretch of time that is charged
+    """
+
+    def __init__(self, listener: Listener | None = None) -> None:
+        self._listener = listener or Listener()
         self._started = self._mark = time.perf_counter()
         self._stages: list[str] = []
         self.seconds: dict[str, float] = {}
@@ -165,6 +177,7 @@ class Stopwatch:
         if self._stages:
             stage = self._stages[-1]
             self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._mark
+            self._listener.spent(stage, self._mark, now)
         self._mark = now
 
     @property

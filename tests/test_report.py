@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -20,6 +19,7 @@ from dfmp2.output.html.svg import FILLS, LEVELS, OTHER_FILL, orient
 from dfmp2.output.report import list_pairs, operations
 from dfmp2.planning import rates
 from dfmp2.planning.memory import Storage
+from dfmp2.planning.rates import ProductRates
 from dfmp2.planning.time import Timings
 from dfmp2.scf.reference import Stability
 from tests.conftest import listing
@@ -266,16 +266,22 @@ def test_rates_are_operations_over_time(result, monkeypatch):
     repeated = replace(exact, certificate=Certificate(15, 15, 1e-5, 1e-5, 1e-5, 1e-6, 1e-7, True))
     assert operations(repeated)["pair_energies"] == 3 * flops  # mixed, its sample of all pairs, float64
 
-    def cells(shown):
-        return next(row for row in parse(page_of(shown)).rows if row[0] == "pair energies")[1:]
+    def cells(shown, stage="pair energies"):
+        return next(row for row in parse(page_of(shown)).rows if row[0] == stage)[1:]
 
     monkeypatch.setattr(rates, "load_products", lambda _: None)
-    assert cells(exact)[0] == "0.50" and len(cells(exact)) == 4
     count = exact.provenance.threads
-    record = SimpleNamespace(products={f"numpy fp64 {count}": 8.0 * flops, f"numpy mixed {count}": 1.0})
+    assert cells(exact)[0] == "0.50" and len(cells(exact)) == 4
+    assert f"dfmp2 bench --gemm --threads {count}" in page_of(exact)
+    record = ProductRates({f"numpy fp64 {count}": 8.0 * flops, f"numpy mixed {count}": 16.0 * flops}, 0.0, "2026-11-23")
     monkeypatch.setattr(rates, "load_products", {count: record}.get)
     assert cells(exact)[4] == "25"  # per cent
     assert len(cells(replace(exact, provenance=replace(exact.provenance, host="elsewhere")))) == 4
+    # 1 s of SCF, of which a large product would take 1/4 s in float64 and 1/2 s in float32.
+    begun = replace(exact, reference=replace(exact.reference, operations=np.array([2.0, 8.0]) * flops))
+    assert cells(begun, "SCF")[3:] == [f"{10 * flops / 1e9:.1f}", "75"]
+    integrals = naux * 7 * 8 / 2  # of 7 functions
+    assert cells(begun, "integrals")[2] == f"{integrals / 1e9:.3g}"
 
 
 def test_a_certificate_without_a_seed_is_called_an_estimate(result):

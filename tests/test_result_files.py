@@ -38,6 +38,7 @@ ADDED = (
     *("energies/same_spin_correlation_energy", "energies/opposite_spin_correlation_energy"),
     *("energies/mp2_singles_energy", "options/properties", "options/polarizability"),
     *("timings/gradient", "predicted/gradient", "reference/interatomic_fitting_error", "reference/dipole"),
+    "reference/operations",
 )
 WRITTEN = Path(__file__).parent / "data" / "written_by_0.1"  # what these files say is held by test_pinned
 STUDIES = ("cbs", "interaction", "scan")

@@ -302,7 +302,7 @@ def test_wide_tables_are_shown_in_turns() -> None:
 
 def skeleton(text: str) -> list[str]:
     """The words of the lines of a transcript, without numbers, hashes and what the machine decides."""
-    own = r"^(memory|scratch|storage|threads|peak|predicted|device|backend|rates|made|wall|\[|prepared:)"
+    own = r"^(memory|scratch|storage|threads|large|stage|peak|predicted|device|backend|rates|made|wall|\[|prepared:)"
     numbers = r"\b[0-9a-f]{12,}\b|[-+]?\d[\d.]*(e[-+]?\d+)?"
     lines = (re.sub(numbers, "", line) for line in text.splitlines() if not re.match(own, line))
     return [" ".join(re.findall(r"[A-Za-z]+", line)) for line in lines]

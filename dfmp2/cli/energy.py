@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from dfmp2.mp2.result import MP2Result
     from dfmp2.options import Options
     from dfmp2.output.prepared import OpenedFile
+    from dfmp2.progress import Listener
 
 OF_THE_JOB = "of the array job"  # --shard without a value
 
@@ -169,8 +170,8 @@ def energy(
             _compute_shard(part, source, chosen, target, display, console)
             return
 
-        def compute(console: Console, checkpoint: Any) -> MP2Result:
-            given = {"listener": console, "command": command_line(), "checkpoint": checkpoint}
+        def compute(listener: Listener, checkpoint: Any) -> MP2Result:
+            given = {"listener": listener, "command": command_line(), "checkpoint": checkpoint}
             if workers or engine:
                 return _by_workers(workers, engine, target.parent, source, chosen, given)
             if collect:

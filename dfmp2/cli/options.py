@@ -107,13 +107,13 @@ GROUPS = {  # heading of --help: options always there, there where 45 lines suff
         "instance",
         "job-role execution-role attempts warm-up copy-every region profile",
     ),
-    "Output": ("output overwrite resume json help", "quiet", "log help-all root"),
+    "Output": ("output overwrite resume json help", "quiet", "log trace help-all root"),
 }
 
 
 def group_of(option: click.Parameter) -> tuple[str, int]:
     """Heading of --help under which an option is, and in which of its three lists."""
-    name = option.opts[-1].lstrip("-")
+    name = "trace" if option.name == "trace" else option.opts[-1].lstrip("-")  # --profile is an option of AWS, too
     for heading, lists in GROUPS.items():
         for rank, names in enumerate(lists):
             if name in names.split():

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from dfmp2.molecule.xyz import XyzFile
     from dfmp2.mp2.result import MP2Result
     from dfmp2.options import Options
+    from dfmp2.output.profile import Profile
+    from dfmp2.progress import Listener
 
 
 def _refuse(_ctx: click.Context, option: click.Parameter, value: object) -> None:
@@ -49,33 +51,38 @@ def _refuse(_ctx: click.Context, option: click.Parameter, value: object) -> None
         )
 
 
+PROFILE = click.option("--profile", "trace", metavar="FILE.json", help="Timeline for Perfetto or chrome://tracing.")
+
+
 @click.command("run", cls=AnnouncedCommand)
 @one_molecule(*ALL, "check", *WHOLE_RUN)
 @output_options("Result file", "STEM.dfmp2.h5")
+@PROFILE
 @click.option("--ranks", hidden=True, expose_value=False, callback=_refuse)
 @click.option("--max-restarts", hidden=True, expose_value=False, callback=_refuse)
-def run(given: Given, display: Display) -> None:
+def run(given: Given, display: Display, trace: str | None) -> None:
     """Compute the DF-MP2 energy of MOLECULE: an xyz, mol, sdf or pdb file, or - for xyz on standard input.
 
     The report goes to stdout, progress and warnings to stderr, everything to an HDF5 file.
     """
     chosen, read = given.chosen(), given.read()
     target = display.target(f"{read.molecule.name}.dfmp2.h5")
-    require_distinct_files(given, target, display)
+    require_distinct_files(given, target, display, trace)
 
-    def compute(console: Console, checkpoint: Any) -> MP2Result:
+    def compute(listener: Listener, checkpoint: Any) -> MP2Result:
         from dfmp2.interop.python import run_options
 
-        return run_options(read.molecule, chosen, listener=console, command=command_line(), checkpoint=checkpoint)
+        return run_options(read.molecule, chosen, listener=listener, command=command_line(), checkpoint=checkpoint)
 
     with logged(display) as console:
-        compute_result(target, display, console, (read.molecule, chosen), introduction(read), compute)
+        compute_result(target, display, console, (read.molecule, chosen), introduction(read), compute, trace=trace)
 
 
 @click.command("gradient", cls=AnnouncedCommand)
 @one_molecule(*ALL, "check", "polarizability")
 @output_options("Result file, with the gradient", "STEM.gradient.h5")
-def gradient(given: Given, display: Display) -> None:
+@PROFILE
+def gradient(given: Given, display: Display, trace: str | None) -> None:
     """Compute energy, gradient, relaxed densities and dipole moment of MOLECULE, a file as of dfmp2 run.
 
     The gradient is that of --method, or of the energy scaled by --os-scale and --ss-scale. --check also compares it
@@ -83,17 +90,17 @@ def gradient(given: Given, display: Display) -> None:
     """
     chosen, read = given.chosen(), given.read()
     target = display.target(f"{read.molecule.name}.gradient.h5")
-    require_distinct_files(given, target, display)
+    require_distinct_files(given, target, display, trace)
 
-    def compute(console: Console, checkpoint: Any) -> MP2Result:
+    def compute(listener: Listener, checkpoint: Any) -> MP2Result:
         from dfmp2.interop.python import gradient_options
 
-        options: dict[str, Any] = {"listener": console, "command": command_line(), "checkpoint": checkpoint}
+        options: dict[str, Any] = {"listener": listener, "command": command_line(), "checkpoint": checkpoint}
         return gradient_options(read.molecule, chosen, **options).result
 
     with logged(display) as console:
         question = read.molecule, chosen
-        compute_result(target, display, console, question, introduction(read), compute, _with_gradient)
+        compute_result(target, display, console, question, introduction(read), compute, _with_gradient, trace)
 
 
 def _with_gradient(path: Path) -> MP2Result:
@@ -165,8 +172,9 @@ def compute_result(
     console: Console,
     question: tuple[Molecule, Options],
     begun: str,
-    compute: Callable[[Console, Any], MP2Result],
+    compute: Callable[[Listener, Any], MP2Result],
     read: Callable[[Path], MP2Result] | None = None,
+    trace: str | None = None,
 ) -> None:
     """Print the result that an earlier run has completed, or compute it with a checkpoint beside it, and write it.
 
@@ -174,8 +182,9 @@ def compute_result(
     ----------
     question : molecule and options, to which a stored result must be the answer
     begun : says what is computed
-    compute : console, checkpoint -> result
+    compute : listener, checkpoint -> result
     read : reads the result of an earlier run and checks it, None for any result
+    trace : file of the timeline, None for none
 
     Raises
     ------
@@ -202,9 +211,15 @@ def compute_result(
     def ready() -> None:
         require_writable(target, overwrite=display.overwrite, expected_bytes=10**6)
 
-    with checkpointing(target, resume=display.resume, note=console.note, warn=console.warning, ready=ready) as kept:
+    timeline = _timeline(trace, display, console)
+    with (
+        timeline or nullcontext(),
+        checkpointing(target, resume=display.resume, note=console.note, warn=console.warning, ready=ready) as kept,
+    ):
         signals.finish_first(kept)
-        result = compute(console, kept)
+        result = compute(timeline or console, kept)
+        if timeline is not None:
+            timeline.finished(result)
         publish(lambda: hdf5.write(result, target, overwrite=display.overwrite), kept)
     show(result)
     if result.check is not None and not result.check.passed:
@@ -215,6 +230,15 @@ def compute_result(
     for proof in (result.gradient_certificate, result.polarizability):
         if proof is not None:
             proof.require(f"; the result was written to {target}")
+
+
+def _timeline(trace: str | None, display: Display, console: Console) -> Profile | None:
+    """The listener that writes the timeline; its module is loaded where one is asked for."""
+    if trace is None:
+        return None
+    from dfmp2.output.profile import Profile
+
+    return Profile(console, Path(trace), overwrite=display.overwrite)
 
 
 def publish(write: Callable[[], Any], kept: Any) -> None:
@@ -271,10 +295,11 @@ def completed(
     return found
 
 
-def require_distinct_files(given: Given, target: Path, display: Display) -> None:
-    """Refuse to write the file or the log over something that is read; --scf-from may be the file that is replaced."""
-    require_distinct({**given.files, "--log": display.log})
-    require_distinct({**given.files, "--scf-from": None, "--output": target, "--log": display.log})
+def require_distinct_files(given: Given, target: Path, display: Display, trace: str | None = None) -> None:
+    """Refuse to write a file over something that is read or written; --scf-from may be the file that is replaced."""
+    written = {"--log": display.log, "--profile": trace}
+    require_distinct({**given.files, **written})
+    require_distinct({**given.files, "--scf-from": None, "--output": target, **written})
 
 
 def require_distinct(files: Mapping[str, str | Path | None]) -> None:

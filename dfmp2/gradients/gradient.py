@@ -186,7 +186,8 @@ def _with_densities(
     field: Array | None = None,
 ) -> MP2Result:
     """The result with its densities, and what else is asked for; `field` as of `Calculation`."""
-    listener, clock = Collector(listener or Listener()), Stopwatch()
+    listener = Collector(listener or Listener())
+    clock = Stopwatch(listener)
     options = options.settled(molecule.multiplicity)
     if options.transform == "device":
         raise InputError(

@@ -3,18 +3,21 @@
 NumPy, SciPy and PySCF bring one OpenBLAS each, and PySCF an OpenMP runtime; left alone they start
 several times as many threads as there are cores and spin against each other. Here every OpenBLAS
 runs single-threaded and all parallelism is PySCF's OpenMP loops and our workers, which never run at
-the same time. The settings of a process that imports dfmp2 are put back afterwards. Our workers: `each`, `prefetched`.
+the same time. The settings of a process that imports dfmp2 are put back afterwards. Our workers: `Workers`, `each`,
+`prefetched`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 Loaded = TypeVar("Loaded")
 
@@ -89,9 +92,41 @@ def _loaded(*names: str) -> list[str]:
     return sorted(path for path in paths if any(name in os.path.basename(path) for name in names))
 
 
+class Workers(ThreadPoolExecutor):
+    """The pool that all work of ours is shared out with.
+
+    Attributes
+    ----------
+    watch : where set, called by the worker with its name, the task, its begin and end (`time.perf_counter`, s)
+    """
+
+    watch: ClassVar[Callable[[str, str, float, float], None] | None] = None
+
+    def __init__(self, workers: int, name: str = "worker") -> None:
+        super().__init__(workers, name)
+
+    def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Any:
+        """As of `concurrent.futures`."""
+        watch = Workers.watch
+        return super().submit(work if watch is None else _watched(work, watch), *given, **named)
+
+
+def _watched(work: Callable[..., Any], watch: Callable[[str, str, float, float], None]) -> Callable[..., Any]:
+    task = getattr(work, "__qualname__", type(work).__name__).replace(".<locals>", "")
+
+    def timed(*given: Any, **named: Any) -> Any:
+        begin = time.perf_counter()
+        try:
+            return work(*given, **named)
+        finally:
+            watch(threading.current_thread().name, task, begin, time.perf_counter())
+
+    return timed
+
+
 def each(count: int, work: Callable[[int], object], workers: int) -> None:
     """Call work(0) .. work(count - 1) in threads; after an error or a signal nothing more is begun."""
-    with ThreadPoolExecutor(workers) as pool:
+    with Workers(workers) as pool:
         try:
             futures = [pool.submit(work, number) for number in range(count)]
             for future in wait(futures, return_when=FIRST_EXCEPTION).done:
@@ -105,7 +140,7 @@ def prefetched(load: Callable[[int], Loaded], count: int) -> Iterator[Loaded]:
 
     `load(k)` must leave what `load(k - 1)` returned as it is.
     """
-    with ThreadPoolExecutor(1) as pool:
+    with Workers(1, "reader") as pool:
         coming = [pool.submit(load, 0)] if count else []
         for k in range(1, count + 1):
             present = coming.pop().result()

@@ -11,13 +11,13 @@ share of a block.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.host.blas import SymmetricProducts
+from dfmp2.host.threads import Workers
 from dfmp2.integrals.screening import PairList, every_pair
 from dfmp2.integrals.spaces import ActiveSpace
 
@@ -147,7 +147,7 @@ class Transformation:
                     else:
                         np.matmul(x, virtual, out=part[start:stop])
 
-        with ThreadPoolExecutor(self._threads) as pool:
+        with Workers(self._threads) as pool:
             list(pool.map(share, range(self._threads)))
         return parts
 

@@ -517,7 +517,8 @@ def _on_mean_field(
 ) -> Iterator[tuple[Calculation, Reference]]:
     """A calculation begun with the orbitals of a mean field; `task` as of `dfmp2.planning.plan.make_plan`."""
     import_pyscf()
-    listener, clock = Collector(Told(listener)), Stopwatch()
+    listener = Collector(Told(listener))
+    clock = Stopwatch(listener)
     found = adopt(mean_field)
     fixed = OF_THE_SCF & set(options)
     if fixed:

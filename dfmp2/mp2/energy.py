@@ -82,7 +82,8 @@ def mp2_energy(
     ------
     Dfmp2Error : see `dfmp2.errors`; nothing is written by this function but by the checkpoint
     """
-    listener, clock = Collector(listener or Listener()), Stopwatch()
+    listener = Collector(listener or Listener())
+    clock = Stopwatch(listener)
     options = options.settled(molecule.multiplicity)
     kind = reference_kind(options, molecule.multiplicity)
     setup = set_up(options, command)  # backend, threads, memory

@@ -13,7 +13,7 @@ Chem. Phys. Lett. 294, 143 (1998).
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import closing
 
 import numpy as np
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Source, Tile
 from dfmp2.errors import NumericalError
+from dfmp2.host.threads import Workers
 from dfmp2.mp2.result import PairEnergies
 
 
@@ -48,7 +49,7 @@ def _resident(
             yield tile, backend.pair_terms(left, right, tile)
         return
     owners = backend.owners(left, right, tiles) if divided else [0] * len(tiles)
-    pools = [ThreadPoolExecutor(1) for _ in range(workers)] if divided else [ThreadPoolExecutor(workers)]
+    pools = [Workers(1, f"part {k}") for k in range(workers)] if divided else [Workers(workers)]
     try:
         futures = {
             pools[owner].submit(backend.pair_terms, left, right, tile): tile

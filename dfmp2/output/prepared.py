@@ -151,7 +151,8 @@ def prepare(
     Dfmp2Error : see `dfmp2.errors`
     """
     start = start_of(options)
-    listener, clock = Collector(listener or Listener()), Stopwatch()
+    listener = Collector(listener or Listener())
+    clock = Stopwatch(listener)
     options = options.settled(molecule.multiplicity)
     setup = set_up(options, command, lambda count: (CpuBackend(count), "the pair energies are still to come"))
     system = resolve(molecule, setup, listener)
@@ -272,7 +273,8 @@ def opened_calculation(
 ) -> Iterator[Calculation]:
     """The second part, begun; parameters are those of `energy`."""
     prepared, kind = source.prepared, source.prepared.reference.kind
-    listener, clock = Collector(listener or Listener()), Stopwatch()
+    listener = Collector(listener or Listener())
+    clock = Stopwatch(listener)
     setup = set_up(options, command)
     system = _rebuilt(prepared, setup, source.path)
     core = FrozenCore(prepared.sizes.frozen_core, options.frozen_core, note=prepared.frozen_core_note)

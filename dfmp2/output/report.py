@@ -70,6 +70,7 @@ STAGES = {
 AFTER = {"fitting_certificate": "fitting certificate", "gradient": "gradient and densities"}  # in runs that have them
 ITERATION = ("#iteration", "#E(SCF) / Eh", "#change / Eh", "#orbital gradient / Eh")
 SHORTEST = 0.01  # s; below, a rate would say more about the clock than about the machine
+KINDS = {"fp64": "float64", "mixed": "float32"}  # of products
 LIBRARIES = {"cpu": "numpy", "torch": "torch"}  # backend -> library whose matrix products it uses
 
 
@@ -674,26 +675,28 @@ def _cost(result: MP2Result) -> Section:
     rows: list[tuple[str, ...]] = []
     stages = STAGES | {name: title for name, title in AFTER.items() if spent[name]}
     for name, title in stages.items():
-        count, seconds, best = work.get(name), spent[name], _product_rate(result, name)
-        rate = None if count is None or not seconds >= SHORTEST else count / seconds / 1e9
-        share = None if rate is None or best is None else 1e11 * rate / best
-        done = "" if count is None else f"{count / 1e9:.3g}"
-        rows.append((title, fixed(seconds), fixed(predicted[name]), done, fixed(rate, 1), fixed(share, 0)))
+        count, seconds, least = work.get(name), spent[name], _least_seconds(result, name, work.get(name, 0))
+        rate = None if not count or not seconds >= SHORTEST else count / seconds / 1e9
+        share = None if rate is None or least is None else 100 * least / seconds
+        done = f"{count / 1e9:.3g}" if count else ""
+        speed = fixed(rate, 3 if name == "integrals" else 1)
+        rows.append((title, fixed(seconds), fixed(predicted[name]), done, speed, fixed(share, 0)))
     other = max(0.0, spent["total"] - sum(spent[name] for name in stages))
     rows += [("everything else", fixed(other), *[""] * 4)]
     rows += [("total", fixed(spent["total"]), fixed(predicted["total"]), *[""] * 3)]
     times = [*(spent[name] for name in stages), other]
     drawn = [Bar(row[0], (seconds,), f"{row[1]} s") for row, seconds in zip(rows, times, strict=False)]
-    heads = ("stage", "#time / s", "#predicted", "#10^9 ops", "#GFLOP/s", "#% of a product")
+    heads = ("stage", "#time / s", "#predicted", "#10^9 ops", "#10^9/s", "#% of a product")
     shown = len(heads) if any(row[-1] for row in rows) else -1  # of the columns
-    facts = [("threads", str(result.provenance.threads)), *record_facts(result.memory)]
+    facts = [("threads", str(result.provenance.threads)), ("large product", possible(result))]
+    facts += record_facts(result.memory)
     for record, start in ((result.storage, "storage: "), (result.ranks, "ranks: "), (result.preparation, "prepared: ")):
         facts += [] if record is None else record_facts(record, start)
     blocks: list[Block] = [
         Figure(partial(bars, "Wall time per stage", drawn), "Wall time per stage."),
         Facts(facts),
         Table(
-            "Wall time, and the rate of the stages that are matrix products",
+            "Wall time; operations of products, number of integrals, and their rates",
             heads[:shown],
             [row[:shown] for row in rows],
         ),
@@ -702,7 +705,10 @@ def _cost(result: MP2Result) -> Section:
 
 
 def operations(result: MP2Result) -> dict[str, int]:
-    """Operations of the stages that are matrix products; a multiplication and an addition count as two."""
+    """Operations of the stages that are matrix products, and the number of three-centre integrals.
+
+    A multiplication and an addition count as two. Those of the SCF are of its fit, of J and of K; 0 where not known.
+    """
     sizes, certificate = result.sizes, result.certificate
     # A mixed pass whose result was not accepted was followed by one in float64: both were done.
     passes = [] if certificate is None else ["mixed"]
@@ -715,17 +721,44 @@ def operations(result: MP2Result) -> dict[str, int]:
     if result.quadrature is not None:
         rows = sum(spin.nocc * spin.nvir for spin in spins)
         pairs = result.quadrature.points * rows * sizes.naux**2
-    return {"transform": done[0]["transform"], "fit": done[0]["fit"], "pair_energies": pairs}
+    made = result.reference.operations if result.reference.xc is None else None
+    integrals = sizes.naux * sizes.nao * (sizes.nao + 1) // 2
+    return {
+        "scf": 0 if made is None else int(made.sum()),
+        "integrals": integrals,
+        "transform": done[0]["transform"],
+        "fit": done[0]["fit"],
+        "pair_energies": pairs,
+    }
 
 
-def _product_rate(result: MP2Result, stage: str) -> float | None:
-    """Operations per second of a large matrix product alone, where `dfmp2 bench --gemm` measured it on this host."""
+def _products(result: MP2Result) -> rates.ProductRates | None:
+    """Rates of large matrix products with the threads of the run, where this is its host and they were measured."""
     run = result.provenance
-    record = rates.load_products(run.threads) if run.host == socket.gethostname() else None
-    library, precision = "numpy", "fp64"
-    if stage == "pair_energies":
-        library, precision = LIBRARIES.get(result.backend, ""), result.precision
-    return None if record is None else record.products.get(f"{library} {precision} {run.threads}")
+    return rates.load_products(run.threads) if run.host == socket.gethostname() else None
+
+
+def _least_seconds(result: MP2Result, stage: str, count: int) -> float | None:
+    """Time that the operations of a stage take at the rate of a large product; None where that is not known."""
+    split, done = result.reference.operations, {("numpy", "fp64"): float(count)}
+    if stage == "scf" and split is not None:
+        done = {("numpy", kind): float(n) for kind, n in zip(KINDS, split, strict=True) if n}
+    elif stage == "pair_energies":
+        done = {(LIBRARIES.get(result.backend, ""), result.precision): float(count)}
+    record = None if stage == "integrals" else _products(result)
+    known = {} if record is None else record.products
+    best = [known.get(f"{library} {kind} {result.provenance.threads}") for library, kind in done]
+    seconds = [n / rate for n, rate in zip(done.values(), best, strict=True) if rate]
+    return sum(seconds) if best and len(seconds) == len(best) else None
+
+
+def possible(result: MP2Result) -> str:
+    """What the machine can do, or how to find out."""
+    run, record = result.provenance, _products(result)
+    if record is None:
+        return f"rate not measured on {run.host}: dfmp2 bench --gemm --threads {run.threads}"
+    found = {name: record.products.get(f"numpy {kind} {run.threads}", 0.0) for kind, name in KINDS.items()}
+    return f"{', '.join(f'{name} {rate / 1e9:.0f}' for name, rate in found.items())} GFLOP/s, {record.date[:10]}"
 
 
 # --- provenance ---------------------------------------------------------------------------------------

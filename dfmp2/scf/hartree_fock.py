@@ -152,12 +152,13 @@ def run_scf(
             ) from error
         history = np.array(found.history).reshape(-1, 3)
         reference = record(found.mf, kind, auxmole is not None, found.ladder, len(history), found.origin)
-        between = None
+        between, operations = None, None
         if auxmole is not None and integrals != "pyscf":
             fitted, between = fitted_integrals(found.mf), 0.0
+            operations = np.array(fitted.operations, dtype=np.float64)
             if fitted.squares is not None:  # one electron needs no integrals
                 between = between_atoms(mole, found.mf.make_rdm1(), fitted.pairs.expand(fitted.squares[None])[0])
-        reference = replace(reference, history=history, interatomic_fitting_error=between)
+        reference = replace(reference, history=history, interatomic_fitting_error=between, operations=operations)
         return found.mf, replace(reference, stability=found.stability, solutions=solutions)
 
 

@@ -14,7 +14,6 @@ reads the same B. Source: Weigend, Phys. Chem. Chem. Phys. 4, 4285 (2002).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.host.blas import solve_columns
+from dfmp2.host.threads import Workers
 from dfmp2.integrals.metric import MetricFactor, factorise
 from dfmp2.integrals.screening import PairList, pair_list
 from dfmp2.integrals.three_center import coulomb_metric, packed_blocks
@@ -54,6 +54,7 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
     ----------
     single : half-transform and exchange products in float32; the caller switches it off before the end
     squares : (ncolumn,) sum_P B_P,mn^2, (mn|mn) as it is fitted, Eh; there with B
+    operations : floating-point operations of all fits, J and K so far, in float64 and in float32
     """
 
     def __init__(self, mole: Any, auxmole: Any, threads: int, progress: Progress = lambda done, total: None) -> None:
@@ -63,6 +64,7 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
         self.threads = threads
         self.single = False
         self.squares: Any = None
+        self.operations = [0, 0]
         self._progress = progress
         self.pairs = pair_list(mole)
 
@@ -71,6 +73,7 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
         if self._cderi is None:
             self._cderi = fitted_integrals(self.mol, self.auxmol, self.pairs, self.threads, self._progress)
             self.squares = column_squares(self._cderi)
+            self.operations[0] += len(self._cderi) ** 2 * len(self.pairs.columns)
         return self
 
     def loop(self, blksize: int | None = None) -> Iterator[Array]:
@@ -100,8 +103,17 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
 
     def matrices(self, occupied: list[Array], *, exchange: bool = True) -> tuple[Array, Array]:
         """J and K of each spin, from orbitals (nao, n) scaled with the root of their occupation; K is 0 if unwanted."""
-        how = {"single": self.single, "exchange": exchange}
+        how = self._counted(occupied, exchange)
         return coulomb_exchange(self.build()._cderi, self.pairs, occupied, self.threads, **how)
+
+    def _counted(self, occupied: list[Array], exchange: bool) -> dict[str, bool]:
+        """How J and K are made, with their operations counted: 4 P npair of each J; of each K 2 P n^2 nocc, over the
+        kept pairs, of the half transformation, and P n^2 nocc of the symmetric product."""
+        naux, n, columns = self.get_naoaux(), self.pairs.nao, len(self.pairs.columns)
+        self.operations[0] += len(occupied) * 4 * naux * columns
+        per_orbital = naux * n * n + 4 * naux * n * columns // (n + 1)
+        self.operations[self.single] += exchange * per_orbital * sum(c.shape[1] for c in occupied)
+        return {"single": self.single, "exchange": exchange}
 
     def discard(self) -> None:
         """Free B."""
@@ -193,7 +205,7 @@ def fit_columns(b: Array, factor: MetricFactor, ends: list[int], threads: int) -
         else:
             fitted[:, slice(*cut)] = factor.factor.T @ b[:, slice(*cut)]
 
-    with ThreadPoolExecutor(threads) as pool:
+    with Workers(threads) as pool:
         list(pool.map(solve, ranges))
     return fitted
 
@@ -246,7 +258,7 @@ def accumulated(
     density = [c @ c.T for c in occupied]
     folded = np.stack([lib.pack_tril(d + d.T - np.diag(d.diagonal()))[pairs.columns] for d in density])
     workers = [Share(folded, pairs, occupied, single=single, exchange=exchange) for _ in range(threads)]
-    with ThreadPoolExecutor(threads) as pool:
+    with Workers(threads) as pool:
         for chunk in chunks:
             list(pool.map(Share.add, workers, chunk))
         list(pool.map(Share.finish, workers))

@@ -80,6 +80,7 @@ class DiskIntegrals(FittedIntegrals):
                 del raw, fitted
                 self._progress(block.c1, len(self.pairs.columns))
             self._cderi = stored
+            self.operations[0] += factor.naux**2 * len(self.pairs.columns)
             return_memory()
         return self
 
@@ -103,7 +104,7 @@ class DiskIntegrals(FittedIntegrals):
 
     def matrices(self, occupied: list[Array], *, exchange: bool = True) -> tuple[Array, Array]:
         """J and K of each spin, with the bits of those in memory."""
-        self.build()
+        how = self._counted(occupied, exchange)
         bounds, (few, _) = shares(self._naux, self.threads), rows_at_a_time(self.pairs, occupied)
         step = max(few, self._most() // self.threads // few * few)
         count = max(-(-(stop - start) // step) for start, stop in pairwise(bounds))
@@ -111,7 +112,6 @@ class DiskIntegrals(FittedIntegrals):
             [(min(start + k * step, stop), min(start + (k + 1) * step, stop)) for start, stop in pairwise(bounds)]
             for k in range(count)
         ]
-        how = {"single": self.single, "exchange": exchange}
         return accumulated(self._read(cuts), self.pairs, occupied, self.threads, **how)
 
     def rows(self) -> Iterator[Array]:

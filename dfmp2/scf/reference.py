@@ -69,6 +69,7 @@ class Reference:
     xc: str | None = _q("", "functional of a Kohn-Sham reference, restricted for rhf, unrestricted for uhf", None)
     grid_level: int | None = _q("", "level of the integration grid in PySCF (Kohn-Sham)", None)
     exx_total_energy: float | None = _q("hartree", "Hartree-Fock energy of the Kohn-Sham determinant", None)
+    operations: Array | None = _q("", "operations of fitted J and K, in float64 and in float32 (2,)", None)
     dipole: Array | None = _q("elementary charge * bohr", "dipole moment about the origin (3,)", None)
 
     def __post_init__(self) -> None:

@@ -1,0 +1,192 @@
+"""`--profile`: times and tracks on a clock of ours, rates counted by hand, and runs that end early."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dfmp2.errors import ResourceError
+from dfmp2.host.threads import Workers, each
+from dfmp2.output import hdf5
+from dfmp2.output.profile import Profile
+from dfmp2.planning.time import Timings
+from dfmp2.progress import Stopwatch
+from dfmp2.scf import jk
+from tests.conftest import Heard, Runner, Stored, succeed
+from tests.test_progress import Clock
+from tests.test_signals import LINES, LONG, LOOSE, start, stopped, wait_for
+
+Event = dict[str, Any]
+
+
+def read(path: Path) -> dict[str, list[Event]]:
+    """Events of a file by the name of their track, in which they are nested; counters under "counters"."""
+    events = json.loads(path.read_text())["traceEvents"]
+    names = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+    found: dict[str, list[Event]] = {name: [] for name in [*names.values(), "counters"]}
+    for event in events:
+        if event["ph"] != "M":
+            found["counters" if event["ph"] == "C" else names[event["tid"]]].append(event)
+    for track in names.values():
+        ends: list[float] = []
+        for event in found[track]:
+            ends = [end for end in ends if end > event["ts"]]
+            assert all(event["ts"] + event["dur"] <= end for end in ends), event
+            ends.append(event["ts"] + event["dur"])
+    return found
+
+
+def test_times_are_microseconds_and_rates_operations_over_time(
+    water: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, result = Clock(), hdf5.read(water.path)
+    monkeypatch.setattr(time, "perf_counter", clock)
+    with Profile(Heard(), tmp_path / "t.json", overwrite=False) as profile:
+        watch = Stopwatch(profile)
+        clock.wait(0.25)
+        profile.stage("RHF (df)")
+        with watch("scf"):
+            for cycle in (1, 2):
+                clock.wait(2.0)
+                profile.scf_cycle(cycle, -75.0, -1.0, 0.5)
+        profile.stage("pair energies")
+        with watch("pair_energies"):
+            clock.wait(0.5)
+            profile.step(15, 15, "pairs")
+        timings = Timings(4.0, 0.0, 0.0, 0.0, 0.5, 4.75)
+        profile.finished(replace(result, certificate=None, precision="fp64", timings=timings))
+    found = read(tmp_path / "t.json")
+    assert [(event["name"], event["ts"], event["dur"]) for event in found["run"]] == [
+        ("bases and plan", 0, 250_000),
+        ("RHF (df)", 250_000, 4_000_000),
+        ("SCF iteration 1", 250_000, 2_000_000),
+        ("SCF iteration 2", 2_250_000, 2_000_000),
+        ("pair energies", 4_250_000, 500_000),
+        ("pairs", 4_250_000, 500_000),
+        ("result file", 4_750_000, 0),
+    ]
+    assert [(event["name"], event["ts"], event["dur"]) for event in found["stages"]] == [
+        ("SCF", 250_000, 4_000_000),
+        ("pair energies", 4_250_000, 500_000),
+    ]
+    # 5 x 6 / 2 pairs of 2^2 integrals, each a product over naux counted as two operations.
+    rate = 5 * 6 * 2**2 * result.sizes.naux / 0.5 / 1e9
+    counted = [event for event in found["counters"] if event["name"] == "pair energies, 10^9/s"]
+    assert [event["ts"] for event in counted] == [4_250_000, 4_750_000]
+    assert [event["args"]["rate"] for event in counted] == [pytest.approx(rate, rel=1e-12), 0.0]
+
+
+def test_each_worker_has_its_track_and_nothing_is_wrapped_without_a_profile(tmp_path: Path) -> None:
+    both = threading.Barrier(2, timeout=10)
+
+    def task(number: int) -> None:
+        both.wait()  # one worker cannot do two of them at a time
+        time.sleep(0.01)
+        both.wait()
+
+    with Profile(Heard(), tmp_path / "t.json", overwrite=False) as profile:
+        profile.stage("tasks")
+        each(6, task, 2)
+    found = read(tmp_path / "t.json")
+    first, second = found["worker_0"], found["worker_1"]
+    assert len(first) == len(second) == 3
+    for one, other in zip(first, second, strict=True):
+        assert one["dur"] >= 10_000 and max(one["ts"], other["ts"]) < min(one["ts"], other["ts"]) + 10_000
+    with Workers(1) as pool:
+        assert pool.submit(lambda: threading.current_thread().name).result() == "worker_0"
+        assert Workers.watch is None
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_operations_of_the_scf_are_those_of_its_products(where: str, tmp_path: Path) -> None:
+    from dfmp2.host.scratch import Room, Space
+    from dfmp2.molecule.pyscf_shield import import_pyscf
+    from dfmp2.scf.hartree_fock import jk_builder
+
+    import_pyscf()
+    from pyscf import df, gto
+
+    mole = gto.M(atom="O 0 0 0; H 0 0 1; H 0 1 0", basis="6-31g", verbose=0)
+    auxmole = df.addons.make_auxmol(mole, "def2-universal-jkfit")
+    n, p = mole.nao, auxmole.nao
+    with Space(tmp_path, 10**6) as space:
+        fitted: jk.FittedIntegrals = jk_builder(mole, auxmole, where, 1, Room(space, 10**6, 10**6))
+        fitted.matrices([np.eye(n)[:, :5].copy(), np.eye(n)[:, :4].copy()])
+        once = [p * p * n * (n + 1) // 2 + 2 * 2 * p * n * (n + 1) + 3 * p * n * n * 9, 0]  # fit, J, K
+        assert fitted.operations == once
+        fitted.single = True
+        fitted.matrices([np.eye(n)[:, :5].copy()])
+        assert fitted.operations == [once[0] + 2 * p * n * (n + 1), 3 * p * n * n * 5]
+        fitted.discard()
+
+
+def test_a_run_is_timed_as_its_result_says(call: Runner, folder: Path) -> None:
+    done = succeed(call("run", "h2o.xyz", "--basis", "cc-pvdz", "--json", "--threads", "1", "--profile", "t.json"))
+    found, timings = read(folder / "t.json"), done.json["timings"]
+    for title, stage in (("SCF", "scf"), ("metric and fit", "fit"), ("pair energies", "pair_energies")):
+        seconds = sum(event["dur"] for event in found["stages"] if event["name"] == title) / 1e6
+        assert seconds == pytest.approx(timings[stage], abs=1e-4)
+    cycles = [event for event in found["run"] if event["name"].startswith("SCF iteration")]
+    assert [event["args"]["energy"] for event in cycles][-1] == pytest.approx(done.json["scf_total_energy"], abs=1e-6)
+    assert "Share.add" in {event["name"] for event in found["worker_0"]}
+    memory = [event["args"] for event in found["counters"] if event["name"] == "memory / MB"]
+    assert all(0 < one["resident"] <= 1.01 * one["peak"] for one in memory)
+    again = call("run", "h2o.xyz", "--basis", "cc-pvdz", "--output", "other.h5", "--profile", "t.json")
+    assert again.code == 3 and "--profile names another file" in again.message
+
+
+def test_ctrl_c_leaves_the_timeline_of_what_was_done(tmp_path: Path) -> None:
+    process = start("run", *LONG, *LOOSE, "--profile", "t.json", cwd=tmp_path)
+    wait_for(process, "  SCF   2 ")
+    process.send_signal(signal.SIGINT)
+    assert LINES[signal.SIGINT] in stopped(process, signal.SIGINT)
+    assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
+    found = read(tmp_path / "t.json")
+    assert {"RHF (df)", "SCF iteration 1", "SCF iteration 2"} <= {event["name"] for event in found["run"]}
+    assert [event["name"] for event in found["stages"]] == ["SCF"]
+
+
+@pytest.mark.parametrize(
+    ("profile", "code", "words"),
+    [
+        ("missing/t.json", 3, "--profile missing/t.json: there is no folder missing"),
+        (".", 3, "--profile .: not a regular file"),
+        ("h2.xyz", 3, "--profile h2.xyz is the file given as MOLECULE"),
+        ("h2.dfmp2.h5", 3, "--profile h2.dfmp2.h5 is the file given as --output"),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused_before_the_scf(call: Runner, profile: str, code: int, words: str) -> None:
+    refused = call("run", "h2.xyz", "--basis", "sto-3g", "--profile", profile)
+    assert refused.code == code and words in refused.message and "RHF" not in refused.err
+
+
+def test_a_refused_run_leaves_none(call: Runner, folder: Path) -> None:
+    assert call("run", "h2.xyz", "--basis", "no-such", "--profile", "t.json").code == 3
+    assert not (folder / "t.json").exists()
+
+
+def test_a_file_that_cannot_be_written_in_the_end_is_said_and_hides_no_other_error(tmp_path: Path) -> None:
+    folder, heard = tmp_path / "sub", Heard()
+
+    def run_without_folder(error: Exception | None) -> None:
+        folder.mkdir()
+        with Profile(heard, folder / "t.json", overwrite=False) as profile:
+            profile.stage("RHF")
+            folder.rmdir()
+            if error is not None:
+                raise error
+
+    with pytest.raises(ResourceError, match=r"t\.json"):
+        run_without_folder(None)
+    assert not heard.warnings
+    with pytest.raises(ValueError, match="first"):
+        run_without_folder(ValueError("first"))
+    assert "t.json" in heard.warnings[0]
