@@ -21,6 +21,7 @@ from pyscf import gto, scf
 import dfmp2
 from dfmp2.errors import InputError, NumericalError
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.molecule.xyz import read_xyz
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.export import FORMATS, conventions, export
 from dfmp2.output.export.qcschema import qcschema
@@ -227,7 +228,7 @@ def test_xyz_by_ase(case: tuple[MP2Result, str], tmp_path: Path) -> None:
     path = tmp_path / "result.xyz"
     path.write_bytes(export(result, "xyz"))
     if any(result.molecule.ghost):  # ASE knows no ghosts; our own reader does
-        again = dfmp2.interop.python.read_xyz(path).molecule
+        again = read_xyz(path).molecule
         assert (again.labels, again.charge) == (result.molecule.labels, 0)
         np.testing.assert_allclose(again.coordinates, result.molecule.coordinates, rtol=0, atol=1e-11)
         return

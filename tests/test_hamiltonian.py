@@ -273,7 +273,7 @@ def test_items_of_a_batch_have_their_own(call: Runner, folder: Path) -> None:
     among, bare, heavy = (dfmp2.read(folder / "out" / f"{name}.h5") for name in ("charged", "bare", "heavy"))
     assert np.array_equal(among.molecule.point_charges, IN_BOHR) and bare.molecule.point_charges is None
     assert (bare.options.relativity, heavy.options.relativity) == ("none", "x2c")
-    assert "different methods, relativity" in call("batch", "collect", "m.toml", "-o", "table.csv").message
+    assert "different methods in one table: relativity" in call("batch", "collect", "m.toml", "-o", "table.csv").message
     (folder / "field.dat").write_text(FIELD.replace("-0.834", "-0.835"))
     assert "point charges" in succeed(call("batch", "run", "m.toml")).err
     assert dfmp2.read(folder / "out" / "charged.h5").molecule.point_charges[0, 3] == -0.835

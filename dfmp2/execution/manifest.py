@@ -135,7 +135,8 @@ def _read_values(table: Mapping[str, Any], other: tuple[str, ...], where: str) -
     """The options in a table but for its `other` keys, under their names with underscores."""
     values: dict[str, Any] = {}
     try:
-        require_known([key.replace("-", "_") for key in table], [*KNOWN, *other])
+        known = [*KNOWN, *other]
+        require_known(table, [*known, *(name.replace("_", "-") for name in known)], known)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     for key, value in table.items():
