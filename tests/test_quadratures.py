@@ -19,12 +19,13 @@ import dfmp2
 from dfmp2.errors import InputError, NumericalError, ResourceError
 from dfmp2.molecule.mole import fitting_data
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2 import laplace, response
+from dfmp2.mp2 import laplace
 from dfmp2.mp2.laplace import quadrature
 from dfmp2.options import make_options
 from dfmp2.output import hdf5
 from dfmp2.output.report import in_full
 from dfmp2.output.text import pair_table, report
+from dfmp2.planning import memory
 
 EXACT = {"basis": "6-31g", "auxbasis": "cc-pvdz-ri", "precision": "fp64", "scf_conv_tol": 1e-12}
 WATER = Molecule(("O", "H", "H"), np.array([[0.0, 0.0, 0.22], [0.0, 1.43, -0.89], [0.0, -1.43, -0.89]]))
@@ -137,7 +138,7 @@ def test_b_on_disk_gives_the_same_energy(monkeypatch: pytest.MonkeyPatch) -> Non
     settings = {"basis": "cc-pvdz", "scf_conv_tol": 1e-10, "threads": 1}
     for method in ("sos-laplace", "drpa"):
         inside = dfmp2.run(far, method=method, **settings)
-        monkeypatch.setattr(response, "GROUP_BYTES", 10**6)
+        monkeypatch.setattr(memory, "GROUP_BYTES", 10**6)
         with pytest.raises(ResourceError) as refusal:
             dfmp2.run(far, method=method, **settings, memory=1)
         least = re.search(r'at least memory="(\d+)MB"', str(refusal.value))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dfmp2.host import threads
 from dfmp2.host.blas import add_square
 from dfmp2.integrals.spaces import ActiveSpace
-from dfmp2.planning.memory import FLOAT64, GROUP_BYTES
+from dfmp2.planning.memory import FLOAT64, group_bytes
 
 Array = NDArray[np.float64]
 STRIP = 64  # columns of X that are copied to the other side of its diagonal at a time
@@ -72,7 +72,7 @@ def weighted_products(
 def groups(tensor: Any) -> Iterator[tuple[int, Array]]:
     """B of groups of occupied orbitals with the first of each; the next one is read meanwhile."""
     nocc, nvir, naux = tensor.shape
-    size = max(1, GROUP_BYTES // (FLOAT64 * max(1, nvir * naux)))
+    size = max(1, group_bytes(naux) // (FLOAT64 * max(1, nvir * naux)))
     starts = range(0, nocc, size)
     if isinstance(tensor, np.ndarray):
         yield from ((i0, tensor[i0 : i0 + size]) for i0 in starts)

@@ -43,7 +43,7 @@ EXACT_BLOCK = 32 * 10**6  # of four-centre integrals (dfmp2.integrals.four_cente
 EXACT_WORK = 16 * 10**6  # of a worker that adds them up
 CERTIFICATE_LEFT = 24 * 10**6  # PySCF's modules of exact J, K and integrals, and what they leave (18 to 26 measured)
 MOST_MATRICES = 16  # over fitting functions that one pass over B on disk serves
-GROUP_BYTES = 16 * 10**6  # of B taken at a time by what makes them, one orbital at least
+GROUP_BYTES = 16 * 10**6  # of B taken at a time by what makes them
 LEAST_FUNCTIONS = 16  # fitting functions in the smallest block of MP2 integrals: one shell
 
 
@@ -382,12 +382,20 @@ def _tile_elements(limits: Limits, edge: int, pair: int) -> int:
     return held + min(max(wanted, 2 * pair), 2 * held)
 
 
+def group_bytes(naux: int) -> int:
+    """Of B that is taken at a time by what makes matrices (naux, naux) of it, one orbital at least.
+
+    With as many rows as a matrix has, little time goes into reading and writing that.
+    """
+    return max(GROUP_BYTES, naux**2 * FLOAT64)
+
+
 def without_pairs(found: MemoryPlan, work: Workload) -> MemoryPlan:
     """The plan of a method that needs matrices over fitting functions (`dfmp2.mp2.response`) in place of tiles."""
     matrices = len(work.spins) * work.naux**2 * FLOAT64
     row = max((s.nvir for s in work.spins), default=0) * work.naux * FLOAT64
     whole = work.elements * work.naux * FLOAT64
-    group = min(max(row, GROUP_BYTES), whole)
+    group = min(max(row, group_bytes(work.naux)), whole)
     scaled = 2 * group  # the one before as well
     in_core = max(found.mp2_in_core, whole + matrices + scaled)
     streamed = Stage(found.mp2_pairs.fixed + scaled + 3 * group, matrices, MOST_MATRICES * matrices)
