@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -365,9 +366,11 @@ def typed_and_printed(typed: str, folder: Path) -> str:
     """What a command prints on a terminal of 80 columns and 24 lines."""
     done = run_command(*shlex.split(typed), cwd=folder, env={"COLUMNS": "80", "LINES": "24", "OMP_NUM_THREADS": "1"})
     assert done.code == 0 or typed.startswith(OF_THE_MACHINE), done.err
-    return (
-        (done.out or done.err).replace(str(folder), "FOLDER").replace(str(ROOT), "DFMP2").replace(str(Path.home()), "~")
-    )
+    printed = done.out or done.err
+    places = {sys.prefix: "ENVIRONMENT", str(folder): "FOLDER", str(ROOT): "DFMP2", str(Path.home()): "~"}
+    for place, name in places.items():
+        printed = printed.replace(place, name)
+    return printed
 
 
 def test_every_command_has_a_transcript() -> None:
