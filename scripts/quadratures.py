@@ -1,9 +1,10 @@
 """Make docs/validation/quadratures.md: Laplace SOS-MP2 against tiles, and the frequencies of direct RPA.
 
-    python scripts/quadratures.py [--rows FILE.jsonl]
+    python scripts/quadratures.py [--rows FILE.jsonl] [--large FILE.json]
 
 Energies against those of `--method sos-mp2` on the same orbitals, dRPA against a run with --tolerance 1e-12; then times
 of alkanes on one core. Rows are added to the file as they come, and those that are there are not computed again.
+--large is what `scripts/benchmarks/laplace.py` has printed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PAGE = ROOT / "docs" / "validation" / "quadratures.md"
 BOHR = 0.52917721092
 HEAD = """# Quadratures
 
-Made by `scripts/quadratures.py` on one of 2 cores of an AMD EPYC that others used as well, 22 November 2026.
+Made by `scripts/quadratures.py` on one of 2 cores of an AMD EPYC, otherwise idle, 23 November 2026.
 
 ## Against pairs
 
@@ -37,8 +38,8 @@ less that of `sos-mp2`; bound: the error that the run prints. Frequencies: of `d
 TIMES = """
 ## Times
 
-Frozen core, cc-pVDZ, float64, one core; wall times of the pair step, s, the shorter of two, where others used the
-machine at the same time. In brackets the exponent against the number of functions, from the row above.
+Frozen core, cc-pVDZ, float64, one core; wall times of the pair step, s, the shorter of two. In brackets the
+exponent against the number of functions, from the row above.
 
 | molecule | functions | pairs of orbitals | Laplace | exponents | dRPA | frequencies |
 |---|---|---|---|---|---|---|
@@ -130,11 +131,22 @@ def time_rows(found: list[list[Any]]) -> str:
     return text
 
 
+def large_row(found: dict[str, Any]) -> str:
+    """The sentence about one large alkane."""
+    times = f"pairs {found['pairs / s']:.0f} s, Laplace {found['laplace / s']:.0f} s, {found['ratio']:.2f} of it"
+    return (
+        f"\n{found['molecule']} ({found['functions']} functions, {found['threads']} threads; "
+        f"`scripts/benchmarks/laplace.py`): {times}, with {found['exponents']} exponents; the energies differ by\n"
+        f"{found['difference / Eh']:.1e} Eh (bound {found['bound / Eh']:.1e}).\n"
+    )
+
+
 def main() -> None:
     """Compute what is missing, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=Path, default=Path("quadratures.jsonl"))
     parser.add_argument("--largest", type=int, default=15, help="carbon atoms of the largest alkane")
+    parser.add_argument("--large", type=Path, help="what scripts/benchmarks/laplace.py has printed")
     given = parser.parse_args()
     rows = dict(map(json.loads, given.rows.read_text().splitlines())) if given.rows.exists() else {}
     jobs = {f"{m if isinstance(m, str) else m.name} {o}": (compared, m, o) for m, o in MOLECULES}
@@ -145,8 +157,9 @@ def main() -> None:
             with given.rows.open("a") as file:
                 file.write(json.dumps([name, rows[name]]) + "\n")
     against = "".join(row for name, row in rows.items() if name in jobs and not name.startswith("alkane"))
+    times = time_rows([row for name, row in rows.items() if name.startswith("alkane")])
     PAGE.write_text(
-        HEAD + against + TIMES + time_rows([row for name, row in rows.items() if name.startswith("alkane")])
+        HEAD + against + TIMES + times + (large_row(json.loads(given.large.read_text())) if given.large else "")
     )
 
 

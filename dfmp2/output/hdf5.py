@@ -176,20 +176,18 @@ def content_hash(group: h5py.Group, leave_out: Collection[str] = ()) -> str:
     """SHA-256 over names, types, shapes and bytes of all datasets but some, in the order of their names."""
     found: dict[str, h5py.Dataset] = {}
     group.visititems(lambda name, item: found.update({name: item}) if isinstance(item, h5py.Dataset) else None)
-    return _hash({name: dataset for name, dataset in found.items() if name not in leave_out})
+    return _hash({name: np.asarray(item[()], item.dtype) for name, item in found.items() if name not in leave_out})
 
 
-def _hash(datasets: Mapping[str, h5py.Dataset]) -> str:
+def _hash(values: Mapping[str, NDArray[Any]]) -> str:
     digest = hashlib.sha256()
-    for name in sorted(datasets):
-        dataset = datasets[name]
-        value = dataset[()]
-        if dataset.dtype.kind == "O":
-            texts = [value] if isinstance(value, bytes) else list(value)
-            content = b"\0".join(text if isinstance(text, bytes) else str(text).encode() for text in texts)
+    for name in sorted(values):
+        value = values[name]
+        if value.dtype.kind == "O":
+            content = b"\0".join(text if isinstance(text, bytes) else str(text).encode() for text in value.flat)
         else:
             content = np.ascontiguousarray(value).tobytes()
-        digest.update(f"{name}|{dataset.dtype.str}|{dataset.shape}|".encode() + content)
+        digest.update(f"{name}|{value.dtype.str}|{value.shape}|".encode() + content)
     return digest.hexdigest()
 
 
@@ -541,8 +539,8 @@ def write_items(
     items: Mapping[str, Item],
     convert: Callable[[Any], Any],
     label: Callable[[str], Any] | None = None,
-) -> dict[str, h5py.Dataset]:
-    """Store datasets with their units and descriptions, and return them by name.
+) -> dict[str, NDArray[Any]]:
+    """Store datasets with their units and descriptions, and return what was stored by name.
 
     Parameters
     ----------
@@ -554,13 +552,26 @@ def write_items(
         folder, _, last = name.rpartition("/")
         if folder not in groups:  # to look one up costs as much as to make a dataset
             groups[folder] = group.require_group(folder)
-        made[name] = dataset = groups[folder].create_dataset(last, data=convert(item.value))
+        value = convert(item.value)
+        made[name] = value = np.array(value, h5py.string_dtype()) if isinstance(value, str) else np.asarray(value)
+        dataset = _create(groups[folder], last, value)
         _set_text(dataset, "units", (label or convert)(item.units))
         _set_text(dataset, "description", (label or convert)(item.description))
     return made
 
 
 TEXT, SCALAR = h5py.h5t.py_create(h5py.string_dtype(), logical=True), h5py.h5s.create(h5py.h5s.SCALAR)
+PLAIN = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+PLAIN.set_obj_track_times(False)
+
+
+def _create(group: h5py.Group, name: str, value: NDArray[Any]) -> h5py.Dataset:
+    """`group.create_dataset(name, data=value)`, in a third of the time: a result has 150 of them."""
+    kind = h5py.h5t.py_create(value.dtype, logical=True)
+    space = h5py.h5s.create_simple(value.shape) if value.shape else SCALAR
+    made = h5py.h5d.create(group.id, name.encode(), kind, space, PLAIN)
+    made.write(h5py.h5s.ALL, h5py.h5s.ALL, np.ascontiguousarray(value).reshape(value.shape))
+    return h5py.Dataset(made)
 
 
 def _set_text(dataset: h5py.Dataset, name: str, text: str | bytes) -> None:
