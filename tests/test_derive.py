@@ -234,3 +234,8 @@ def test_a_file_with_another_content_is_refused(call: Runner, water: Stored, fol
         done = call("derive", other)
         assert done.code == 3
         assert fragment in done.message
+
+
+def test_a_file_is_no_result() -> None:
+    with pytest.raises(InputError, match=r"not 'x\.h5': read a file with dfmp2\.read"):
+        dfmp2.derive("x.h5", method="mp2")  # type: ignore[arg-type]
