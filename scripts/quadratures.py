@@ -24,7 +24,7 @@ PAGE = ROOT / "docs" / "validation" / "quadratures.md"
 BOHR = 0.52917721092
 HEAD = """# Quadratures
 
-Made by `scripts/quadratures.py` on one of 2 cores of an AMD EPYC, otherwise idle, 23 November 2026.
+Made by `scripts/quadratures.py` on one of 2 cores of an AMD EPYC, the other in use at times, 23 November 2026.
 
 ## Against pairs
 
