@@ -417,3 +417,9 @@ def test_keywords_of_studies_do_not_hide_parameters() -> None:
         own = set(inspect.signature(getattr(dfmp2, name)).parameters) - {"options"}
         assert not own & set(StudyKeywords.__annotations__), name
     assert set(MoleculeKeywords.__annotations__) <= set(StudyKeywords.__annotations__)
+
+
+def test_a_batch_whose_folder_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(dfmp2.ResourceError, match="cannot make the folder"):
+        dfmp2.batch({"w": _water()}, "sto-3g", tmp_path / "file" / "out")

@@ -85,8 +85,7 @@ def add_square(rows: Array, matrix: Array, start: int, stop: int) -> None:
     """
     count, n = rows.shape
     for array, shape in ((rows, (count, n)), (matrix, (n, n))):
-        if array.dtype != np.float64 or not array.flags.c_contiguous or array.shape != shape:
-            raise ValueError(f"expected C-ordered float64 {shape}, got {array.dtype} {array.shape}")
+        _require(array, np.dtype(np.float64), shape)
     if not count or not start < stop <= n:
         return
     one, leading, (m, k) = np.ones(1), _int(n), (_int(stop - start), _int(count))
@@ -113,7 +112,7 @@ class SymmetricProducts:
         self._sets, self._n, self._dtype = sets, sets[0].shape[1], sets[0].dtype
         self._spread, self._symm = _SYMMETRIC[self._dtype]
         for vectors in sets:
-            self._require(vectors, (len(vectors), self._n))
+            _require(vectors, self._dtype, (len(vectors), self._n))
         self._square = np.zeros((self._n, self._n), dtype=self._dtype)
         self._rounded = np.empty(self._n * (self._n + 1) // 2, dtype=np.float32) if self._dtype == np.float32 else None
         self._one, self._zero = np.ones(1, dtype=self._dtype), np.zeros(1, dtype=self._dtype)
@@ -131,7 +130,7 @@ class SymmetricProducts:
         if packed.dtype != np.float64 or not packed.flags.c_contiguous or packed.shape[1:] != (size,):
             raise ValueError(f"expected C-ordered float64 triangles of {size}, got {packed.dtype} {packed.shape}")
         for vectors, target in zip(self._sets, out, strict=True):
-            self._require(target, (len(packed), *vectors.shape))
+            _require(target, self._dtype, (len(packed), *vectors.shape))
         n, info, square = _int(self._n), ctypes.byref(ctypes.c_int()), self._square.ctypes.data
         one, zero = self._one.ctypes.data, self._zero.ctypes.data
         places = [
@@ -151,9 +150,10 @@ class SymmetricProducts:
             for count, source, result, step in places:
                 symm(b"L", b"U", n, count, one, square, n, source, n, zero, result + k * step, n)
 
-    def _require(self, array: NDArray[Any], shape: tuple[int, ...]) -> None:
-        if array.dtype != self._dtype or not array.flags.c_contiguous or array.shape != shape:
-            raise ValueError(f"expected C-ordered {self._dtype} {shape}, got {array.dtype} {array.shape}")
+
+def _require(array: NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    if array.dtype != dtype or not array.flags.c_contiguous or array.shape != shape:
+        raise ValueError(f"expected C-ordered {dtype} {shape}, got {array.dtype} {array.shape}")
 
 
 def _solve(side: bytes, trans: bytes, m: int, n: int, factor: Array, block: Array, leading: int) -> None:

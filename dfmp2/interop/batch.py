@@ -13,7 +13,7 @@ from dfmp2.execution.batch import BatchRun
 from dfmp2.execution.items import STATUS_KEYS, Row, read_inputs
 from dfmp2.execution.manifest import OF_THE_BATCH, make_batch, read_manifest, slug
 from dfmp2.execution.pool import local_pool
-from dfmp2.host.files import write_atomically
+from dfmp2.host.files import make_folder, write_atomically
 from dfmp2.interop.python import MoleculeLike, Told, offered, read_molecule
 from dfmp2.molecule.xyz import write_xyz
 from dfmp2.mp2.result import MP2Result
@@ -147,7 +147,7 @@ def _files(molecules: Any, folder: Path) -> list[str]:
         if molecule.point_charges is not None:
             raise InputError(f"{molecule!r}: an xyz file holds no point charges: name them in a manifest")
         path = folder / f"{slug(name or f'{molecule.name}-{len(files) + 1}')}.xyz"
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_atomically(path, write_xyz(molecule).encode(), overwrite=True)
         files.append(str(path))
     return files

@@ -110,14 +110,14 @@ def _size(b: Sequence[Any], gaps: Sequence[Array], rule: Rule) -> float:
     for tensor, gap in zip(b, gaps, strict=True):
         product = np.zeros((tensor.shape[2], len(rule.t), VECTORS))
         for i0, group in groups(tensor):
-            factors = np.exp(-rule.t * gap[i0 : i0 + len(group), :, None])
+            factors = _decay(rule.t, gap[i0 : i0 + len(group), :, None])
             product += np.tensordot(group, factors[..., None] * (group @ z)[:, :, None, :], ((0, 1), (0, 1)))
         products.append(product)
     energy = float(np.einsum("k,pkz,pkz->", rule.w, products[0], products[-1])) / VECTORS
     return (1.0 + 5.0 * ROUGH) * abs(energy) + np.finfo(float).tiny
 
 
-def _decay(t: float, gaps: Array) -> Array:
+def _decay(t: float | Array, gaps: Array) -> Array:
     return np.asarray(np.exp(-t * gaps))
 
 

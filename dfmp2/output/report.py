@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
@@ -673,9 +673,12 @@ def _cost(result: MP2Result) -> Section:
     derived = "derived from" in result.frozen_core_note  # a derived result keeps the times of its original run
     work = {} if derived else operations(result)
     rows: list[tuple[str, ...]] = []
+    measured = _products(result)
+    known = {} if measured is None else measured.products
     stages = STAGES | {name: title for name, title in AFTER.items() if spent[name]}
     for name, title in stages.items():
-        count, seconds, least = work.get(name), spent[name], _least_seconds(result, name, work.get(name, 0))
+        count, seconds = work.get(name, 0), spent[name]
+        least = _least_seconds(result, name, count, known)
         rate = None if not count or not seconds >= SHORTEST else count / seconds / 1e9
         share = None if rate is None or least is None else 100 * least / seconds
         done = f"{count / 1e9:.3g}" if count else ""
@@ -738,15 +741,15 @@ def _products(result: MP2Result) -> rates.ProductRates | None:
     return rates.load_products(run.threads) if run.host == socket.gethostname() else None
 
 
-def _least_seconds(result: MP2Result, stage: str, count: int) -> float | None:
-    """Time that the operations of a stage take at the rate of a large product; None where that is not known."""
+def _least_seconds(result: MP2Result, stage: str, count: int, known: Mapping[str, float]) -> float | None:
+    """Time that the operations of a stage take at the `known` rates of products; None where there is none for it."""
+    if stage == "integrals":
+        return None
     split, done = result.reference.operations, {("numpy", "fp64"): float(count)}
     if stage == "scf" and split is not None:
         done = {("numpy", kind): float(n) for kind, n in zip(KINDS, split, strict=True) if n}
     elif stage == "pair_energies":
         done = {(LIBRARIES.get(result.backend, ""), result.precision): float(count)}
-    record = None if stage == "integrals" else _products(result)
-    known = {} if record is None else record.products
     best = [known.get(f"{library} {kind} {result.provenance.threads}") for library, kind in done]
     seconds = [n / rate for n, rate in zip(done.values(), best, strict=True) if rate]
     return sum(seconds) if best and len(seconds) == len(best) else None
