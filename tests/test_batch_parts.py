@@ -53,6 +53,7 @@ def test_shards_are_taken_from_the_scheduler():
     assert shard_of_job({"AWS_BATCH_JOB_ARRAY_INDEX": "0", "AWS_BATCH_JOB_ARRAY_SIZE": "3"}) == (0, 3)
     for job, said in (
         ({**slurm, "SLURM_ARRAY_TASK_ID": "11"}, "11 is not one of 4"),
+        ({**slurm, "SLURM_ARRAY_TASK_COUNT": "four"}, "7 is not one of four"),
         ({"AWS_BATCH_JOB_ARRAY_INDEX": "0"}, "of 0"),
     ):
         with pytest.raises(InputError, match=said):

@@ -54,7 +54,7 @@ class BatchRun:
     _queue: deque[Call] = field(default_factory=deque)  # what may begin; tags are its place, and those to follow it
     _elsewhere: dict[int, float] = field(default_factory=dict)  # items of other processes, since when that is known
     _ended: int = 0
-    _cost_left: float = 0.0
+    _cost: float = 0.0
     _cost_done: float = 0.0
 
     def own(self, status: str) -> list[Row]:
@@ -92,7 +92,7 @@ class BatchRun:
             row = self.rows[place]
             if row.remark and row.status != "running" and self.inputs[place].fingerprint:
                 self.listener.stage(f"{row.name}: {row.remark}: it is computed again")
-        self._cost_left = sum(self._works[place].cost for place in left)
+        self._cost = sum(self._works[place].cost for place in left)
         for piece in reversed(arrange([self._works[k] for k in self.rows], parts=workers, chained=self.chained)):
             self._begin(None, [work.place for work in piece])
         self._began = self._written = time.monotonic()
@@ -149,14 +149,13 @@ class BatchRun:
         self.rows[place] = row
         self._ended += 1
         self._cost_done += self._works[place].cost
-        self._cost_left -= self._works[place].cost
         self._tell(row)
         self._begin(place, rest)
 
     def _tell(self, row: Row) -> None:
         """Say what became of an item, and how much time is left: what is done has taken its share of the cost."""
         total, spent = len(self.rows) - self.found, time.monotonic() - self._began
-        left = max(0.0, self._cost_left) * spent / self._cost_done if self._cost_done > 0 else None
+        left = max(0.0, self._cost / self._cost_done - 1.0) * spent if self._cost_done > 0 else None
         self.listener.time_left(left)
         for text in row.notes:
             self.listener.stage(f"{row.name}: {text}")

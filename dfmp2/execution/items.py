@@ -101,27 +101,24 @@ class Row:
 
 
 def read_input(item: Item) -> Input:
-    """Read the molecule of an item; InputError with what `dfmp2 run` would say of it."""
+    """The input of an item; what `dfmp2 run` would say of it in place of a molecule that cannot be read."""
     given = {"units": "angstrom", "point_charge_units": "angstrom", **item.given}
     state: dict[str, Any] = {name: given.get(name) for name in ("charge", "multiplicity", "units")}
-    charges = read_point_charges(given.get("point_charges"), given["point_charge_units"])
-    molecule = read_file(item.path, called=item.molecule, **state).molecule.in_field(charges)
-    start = "" if item.options.scf_from is None else _file_hash(Path(item.options.scf_from))
-    asked = fingerprint(molecule, item.options, start)
+    try:
+        charges = read_point_charges(given.get("point_charges"), given["point_charge_units"])
+        molecule = read_file(item.path, called=item.molecule, **state).molecule.in_field(charges)
+        start = "" if item.options.scf_from is None else _file_hash(Path(item.options.scf_from))
+        asked = fingerprint(molecule, item.options, start)
+    except InputError as error:
+        return Input(item, error)
     if item.task != "energy":
         asked = hashlib.sha256(f"{item.task} {asked}".encode()).hexdigest()
     return Input(item, molecule, asked, start)
 
 
 def read_inputs(batch: Batch) -> list[Input]:
-    """Read all molecules."""
-    found = []
-    for item in batch.items:
-        try:
-            found.append(read_input(item))
-        except InputError as error:
-            found.append(Input(item, error))
-    return found
+    """Those of all items."""
+    return [read_input(item) for item in batch.items]
 
 
 def fingerprint_of(result: MP2Result) -> str:

@@ -66,10 +66,16 @@ class Call(NamedTuple):
     given: tuple[Any, ...]
     tag: Any = None
 
+    def run(self, share: Share) -> Any:
+        """What it gives, in a worker."""
+        with at_work:
+            return self.function(*self.given, share)
+
 
 # --- in the worker ----------------------------------------------------------------------------------------------------
 
 stops: set[int] = set()  # signals that have asked this process to stop what it does
+at_work = threading.Lock()  # held during a call
 
 
 def begin(count: int, variables: Mapping[str, str], errors: str) -> None:
@@ -112,7 +118,7 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         stops.add(signal.SIGTERM)
-        time.sleep(PATIENCE)
+        at_work.acquire(timeout=PATIENCE)
         os._exit(Interrupted.exit_code)
 
 
@@ -195,7 +201,7 @@ class Slot:
         if self._process.exitcode is not None:
             self.close()
             self._start()
-        self.call, self.future = call, self._executor.submit(call.function, *call.given, self.share)
+        self.call, self.future = call, self._executor.submit(call._replace(tag=None).run, self.share)
 
     def result(self) -> Any:
         """What its call gives or raises; Died where the process has, Dfmp2Error where none can start."""

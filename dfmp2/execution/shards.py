@@ -153,11 +153,9 @@ def shard_of_job(environment: Mapping[str, str] = os.environ) -> tuple[int, int]
     """(I, N) of a task in a Slurm or AWS Batch array job; None outside of one."""
     for names in SCHEDULERS:
         if names[0] in environment:
-            index, first, count = (int(environment.get(name, 0)) for name in names)
-            if not 0 <= index - first < count:
-                raise InputError(
-                    f"{names[0]} = {index} is not one of {count} tasks in steps of one: use an array such as 0-7, or "
-                    "pass --shard I/N"
-                )
-            return index - first, count
+            index, first, count = given = [environment.get(name, "0") for name in names]
+            if not all(map(str.isdecimal, given)) or not 0 <= int(index) - int(first) < int(count):
+                wrong = f"{names[0]} = {index} is not one of {count} tasks in steps of one"
+                raise InputError(f"{wrong}: use an array such as 0-7, or pass --shard I/N")
+            return int(index) - int(first), int(count)
     return None
