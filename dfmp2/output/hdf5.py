@@ -197,13 +197,15 @@ def _hash(values: Mapping[str, NDArray[Any]]) -> str:
 
 def store(group: h5py.Group, result: MP2Result) -> None:
     """Put a result into an empty group: the root of a file of its own, or one of several in a study."""
-    group.attrs["creator"] = "dfmp2"
-    group.attrs["creator_version"] = result.provenance.version
-    group.attrs["file_time"] = result.provenance.created
-    group.attrs["HDF5_Version"] = h5py.version.hdf5_version
-    group.attrs["h5py_version"] = h5py.version.version
-    group.attrs["default"] = "dfmp2"
-    group.attrs["dfmp2_schema_version"] = SCHEMA_VERSION
+    texts = {
+        "creator": "dfmp2",
+        "creator_version": result.provenance.version,
+        "file_time": result.provenance.created,
+        "HDF5_Version": h5py.version.hdf5_version,
+        "h5py_version": h5py.version.version,
+        "default": "dfmp2",
+    }
+    set_texts(group.id, texts | {"dfmp2_schema_version": SCHEMA_VERSION})
     items = calculation_items(result)
     for name, description in RUN_FIELDS.items():
         items[f"dfmp2/run/{name}"] = Item(getattr(result, name), "", description)
@@ -553,13 +555,12 @@ def write_items(
         value = convert(item.value)
         made[name] = value = np.asarray(value, TEXT if isinstance(value, str) else None, order="C")
         space = h5py.h5s.create_simple(value.shape) if value.shape else SCALAR
-        kind = _type(value.dtype, str(value.dtype.metadata))
-        dataset = h5py.h5d.create(group.id, name.encode(), kind, space, PLAIN, WITH_GROUPS)
-        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, value)
-        for attribute, text in ((b"units", item.units), (b"description", item.description)):
-            words = (label or convert)(text)
-            words = _words(words) if isinstance(words, str) else np.asarray(words)
-            h5py.h5a.create(dataset, attribute, _type(words.dtype, str(words.dtype.metadata)), SCALAR).write(words)
+        stored_as, held_as = _types(value.dtype, str(value.dtype.metadata))
+        dataset = h5py.h5d.create(group.id, name.encode(), stored_as, space, PLAIN, WITH_GROUPS)
+        dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, value, held_as)
+        set_texts(
+            dataset, {"units": (label or convert)(item.units), "description": (label or convert)(item.description)}
+        )
     return made
 
 
@@ -572,14 +573,22 @@ WITH_GROUPS.set_create_intermediate_group(True)
 
 
 @cache
-def _type(kind: np.dtype[Any], metadata: str) -> h5py.h5t.TypeID:
-    """Of data in the file; types that differ in their `metadata` alone, the encoding of text, are equal for NumPy."""
-    return h5py.h5t.py_create(kind, logical=True)
+def _types(kind: np.dtype[Any], metadata: str) -> tuple[h5py.h5t.TypeID, h5py.h5t.TypeID]:
+    """In the file and in memory; types that differ in their `metadata` alone, the encoding of text, equal for NumPy."""
+    return h5py.h5t.py_create(kind, logical=True), h5py.h5t.py_create(kind)
 
 
 @lru_cache(1000)
 def _words(text: str) -> NDArray[Any]:
     return np.array(text, TEXT)
+
+
+def set_texts(holder: h5py.h5g.GroupID | h5py.h5d.DatasetID, texts: Mapping[str, Any]) -> None:
+    """Give a group or dataset attributes that it does not have yet, of variable length but where a text is an array."""
+    for name, text in texts.items():
+        words = _words(text) if isinstance(text, str) else np.asarray(text)
+        stored_as, held_as = _types(words.dtype, str(words.dtype.metadata))
+        h5py.h5a.create(holder, name.encode(), stored_as, SCALAR).write(words, held_as)
 
 
 def storable(value: Any) -> Any:
