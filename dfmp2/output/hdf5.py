@@ -550,7 +550,7 @@ def write_items(
     convert : turns a value into what h5py takes
     label : the same for units and descriptions, where it differs
     """
-    made = {}
+    made, label = dict[str, NDArray[Any]](), label or convert
     for name, item in items.items():
         value = convert(item.value)
         made[name] = value = np.asarray(value, TEXT if isinstance(value, str) else None, order="C")
@@ -558,9 +558,7 @@ def write_items(
         stored_as, held_as = _types(value.dtype, str(value.dtype.metadata))
         dataset = h5py.h5d.create(group.id, name.encode(), stored_as, space, PLAIN, WITH_GROUPS)
         dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, value, held_as)
-        set_texts(
-            dataset, {"units": (label or convert)(item.units), "description": (label or convert)(item.description)}
-        )
+        set_texts(dataset, {"units": label(item.units), "description": label(item.description)})
     return made
 
 
