@@ -22,7 +22,7 @@ from dfmp2.integrals.transform import Transformation
 from dfmp2.mp2.device_b import fitted_integrals as untransformed_integrals
 from dfmp2.mp2.pairs import pair_energies
 from dfmp2.scf import jk
-from dfmp2.scf.jk import FittedIntegrals, coulomb_exchange, fitted_integrals
+from dfmp2.scf.jk import FittedIntegrals, coulomb_exchange, fitted_integrals, signed_orbitals
 from tests.test_nki_backend import GEOMETRIES
 from tests.twins import transform_twin
 
@@ -147,6 +147,21 @@ def test_matrices_of_an_open_shell_equal_pyscf(uhf, threads, monkeypatch):
         np.testing.assert_allclose(mine, reference, atol=1e-11)
 
 
+def test_matrices_of_densities_that_are_no_sum_of_occupied_orbitals_equal_pyscf(uhf):
+    """As the second-order solver asks for them: neither positive nor of full rank; and J alone."""
+    rng = np.random.default_rng(3)
+    factors = rng.standard_normal((2, 2, MOLE.nao, 6))
+    density = np.stack([a @ b.T + b @ a.T for a, b in factors])
+    theirs, fitted = uhf.with_df.get_jk(density), FittedIntegrals(MOLE, AUX, 2)
+    np.testing.assert_allclose(fitted.get_jk(density), theirs, atol=1e-10)
+    np.testing.assert_allclose(fitted.get_jk(density[1])[1], theirs[1][1], atol=1e-10)
+    alone, nothing = fitted.get_jk(density, with_k=False)
+    np.testing.assert_allclose(alone, theirs[0], atol=1e-10)
+    assert nothing is None and all(half.shape[1] == 6 for half in signed_orbitals(density[0]))
+    with pytest.raises(NotImplementedError):
+        fitted.get_jk(density, hermi=0)
+
+
 def test_matrices_of_a_closed_shell_have_no_spin_axis():
     mole = gto.M(atom="F 0 0 0; H 0 0 0.92", basis="6-31g", verbose=0)
     aux = df.addons.make_auxmol(mole, "cc-pvdz-jkfit")
@@ -191,7 +206,7 @@ def test_dropped_pairs_change_nothing(apart, cluster, monkeypatch):
     density = apart.make_rdm1()
     theirs = apart.with_df.get_jk(density)
     np.testing.assert_allclose(fitted.get_jk(density), theirs, atol=1e-10)
-    np.testing.assert_allclose(fitted.get_jk(np.asarray(density)), theirs, atol=1e-10)  # through PySCF's builder
+    np.testing.assert_allclose(fitted.get_jk(np.asarray(density)), theirs, atol=1e-10)  # without its orbitals
 
 
 @pytest.mark.parametrize(("mole", "aux", "reference"), [(MOLE, AUX, "uhf"), (APART, APART_AUX, "apart")])

@@ -7,13 +7,14 @@
 J is float64 always. K may be made from float32 products while the SCF is far from its end (`single`).
 Every step streams over blocks of fitting functions that stay in cache, shared out over our own
 single-threaded workers; a fixed share for each worker keeps the sums in the same order from run to
-run. Densities without orbitals (the second-order solver, stability) go to PySCF's own builder, which
-reads the same B. Source: Weigend, Phys. Chem. Chem. Phys. 4, 4285 (2002).
+run. A density without orbitals (of the second-order solver) is the difference of two with orbitals, its
+eigenvectors of positive and negative eigenvalues: few, where it is of few orbitals.
+Source: Weigend, Phys. Chem. Chem. Phys. 4, 4285 (2002).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -38,6 +39,7 @@ Progress = Callable[[int, int], None]
 
 COLUMNS = 1024  # of B per triangular solve
 BLOCK_BYTES = 12 * 10**6  # of half-transformed integrals per exchange product; stays in the shared cache
+NOTHING = 1e-14  # eigenvalues of a density this small, of the largest, are rounding
 CACHE_BYTES = 4 * 10**6  # of B at a time; stays in cache from Coulomb to exchange
 
 
@@ -76,11 +78,6 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
             self.operations[0] += len(self._cderi) ** 2 * len(self.pairs.columns)
         return self
 
-    def loop(self, blksize: int | None = None) -> Iterator[Array]:
-        """Blocks of packed triangles, for PySCF's own builder."""
-        for block in super().loop(blksize):
-            yield self.pairs.expand(block)
-
     def get_jk(
         self,
         dm: Any,
@@ -90,15 +87,19 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
         direct_scf_tol: float = 1e-13,
         omega: float | None = None,
     ) -> tuple[Any, Any]:
-        """J and K of densities that carry their orbitals, or J alone; any other density goes to PySCF."""
+        """J and K of symmetric densities, or J alone, as PySCF asks for them."""
+        if hermi != 1 or omega:
+            raise NotImplementedError(f"fitted J and K of hermi={hermi}, omega={omega}")
         orbitals = getattr(dm, "mo_coeff", None)
-        if orbitals is None or omega or not with_j or hermi != 1:
-            self.build()
-            return super().get_jk(dm, hermi, with_j, with_k, direct_scf_tol, omega)  # type: ignore[no-any-return]
-        occupations = np.asarray(dm.mo_occ)
-        spins = [(orbitals, occupations)] if occupations.ndim == 1 else list(zip(orbitals, occupations, strict=True))
-        occupied = [np.asarray(c)[:, n > 0] * np.sqrt(n[n > 0]) for c, n in spins]
-        j, k = self.matrices(occupied, exchange=with_k)
+        if orbitals is None:
+            densities = np.reshape(dm, (-1, self.pairs.nao, self.pairs.nao))
+            parts = [self.matrices(signed_orbitals(density), exchange=with_k) for density in densities]
+            j, k = (np.stack([plus - minus for plus, minus in kind]) for kind in zip(*parts, strict=True))
+        else:
+            occupations = np.asarray(dm.mo_occ)
+            spins = [(orbitals, occupations)] if occupations.ndim == 1 else zip(orbitals, occupations, strict=True)
+            occupied = [np.asarray(c)[:, n > 0] * np.sqrt(n[n > 0]) for c, n in spins]
+            j, k = self.matrices(occupied, exchange=with_k)
         return j.reshape(np.shape(dm)), k.reshape(np.shape(dm)) if with_k else None
 
     def matrices(self, occupied: list[Array], *, exchange: bool = True) -> tuple[Array, Array]:
@@ -118,6 +119,13 @@ class FittedIntegrals(df.DF):  # type: ignore[misc]
     def discard(self) -> None:
         """Free B."""
         self._cderi = None
+
+
+def signed_orbitals(density: Array) -> list[Array]:
+    """P and N, (nao, n) each, with P P^T - N N^T a symmetric density (nao, nao)."""
+    values, vectors = np.linalg.eigh(density)
+    least = NOTHING * np.abs(values).max(initial=0.0)
+    return [vectors[:, part] * np.sqrt(np.abs(values[part])) for part in (values > least, values < -least)]
 
 
 def fitted_integrals(

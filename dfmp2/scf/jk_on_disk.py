@@ -95,13 +95,6 @@ class DiskIntegrals(FittedIntegrals):
         self.build()
         return self._naux
 
-    def loop(self, blksize: int | None = None) -> Iterator[Array]:
-        """Blocks of packed triangles, for PySCF's own builder."""
-        for block in self.rows():
-            step = len(block) if blksize is None else max(1, int(blksize))
-            for start in range(0, len(block), step):
-                yield self.pairs.expand(block[start : start + step])
-
     def matrices(self, occupied: list[Array], *, exchange: bool = True) -> tuple[Array, Array]:
         """J and K of each spin, with the bits of those in memory."""
         how = self._counted(occupied, exchange)
