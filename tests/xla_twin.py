@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from dfmp2.errors import UnsupportedByBackend
+from dfmp2.trainium.kernels.sizes import P, sum_columns, upper_columns
 from dfmp2.trainium.launch.executors import Kernel, XlaExecutor
-from dfmp2.trainium.layout import P, sum_columns, upper_columns
 
 STAND_IN = "a stand-in traced by XLA on the host CPU: not Trainium and not the kernels; times and energies mean nothing"
 
@@ -29,7 +29,7 @@ def stand_in(
     transpose: bool,
 ) -> Any:
     """(128, npair*columns) as the kernel's output, of torch tensors or NumPy arrays; arguments as pair_energy.py."""
-    columns = sum(j + k for j, k in sum_columns(upper_columns(nvir), run))
+    columns = sum_columns(upper_columns(nvir), run)
     scale = b_i.sum() + 2 * b_j.sum() + eu.sum() / 1e3 + identity.sum()
     pairs = neg[:, : neg.shape[1] // 2]
     return (pairs[:, :, None] * scale + identity[:, None, :columns]).reshape(P, -1)

@@ -28,8 +28,9 @@ from dfmp2.backends.untransformed import UntransformedTensor, unpacked
 from dfmp2.errors import UnsupportedByBackend
 from dfmp2.trainium import layout
 from dfmp2.trainium.calls import CHIP, KERNELS, PairForm, programs, variants
+from dfmp2.trainium.kernels.sizes import BANK, P
 from dfmp2.trainium.launch.executors import Executor
-from dfmp2.trainium.layout import BANK, EDGE, Array, P
+from dfmp2.trainium.layout import EDGE, Array
 from dfmp2.trainium.tensors import NkiTensors
 
 SOURCE = f"{KERNELS}.transform"

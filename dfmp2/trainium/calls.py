@@ -20,7 +20,8 @@ from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError, KernelError
 from dfmp2.trainium import layout
 from dfmp2.trainium.interpreter.rules import Shape as Tensor
-from dfmp2.trainium.layout import EDGE, Array, P
+from dfmp2.trainium.kernels.sizes import BANK, DEPTH, PART, SOLVED, P, equal_parts, upper_columns
+from dfmp2.trainium.layout import EDGE, Array
 
 LARGEST = 100_000  # of any dimension: what goes beyond is a typing error, not a molecule
 SHAPES = {  # the synthetic shapes the public trn1 figures were measured with
@@ -30,7 +31,6 @@ SHAPES = {  # the synthetic shapes the public trn1 figures were measured with
 }
 KERNELS = "dfmp2.trainium.kernels"
 VARIANTS = ("plain", "packed")
-DEPTH = 4096  # most contracted rows of a product, and the largest order of a triangular solve
 MOST = 80_000  # products of a program: nobody has reported how larger ones compile (trnblas: 88,000 statements in 27 s)
 KERNEL_FOLDER = Path(__file__).parent / "kernels"
 GENERATION = {"trn1": "gen2", "trn2": "gen3"}
@@ -145,11 +145,11 @@ class PairForm:
     def tensors(self, diagonal: bool) -> dict[str, Tensor]:
         """Shapes of the other arguments."""
         block = _block(self.edge, self.naux, layout.tile_columns(self.nvir))
-        items, columns = self.items(diagonal), layout.upper_columns(self.nvir)
+        items, columns = self.items(diagonal), upper_columns(self.nvir)
         groups = sum(len(item.rows) > 1 for item in items)
         if self.packed:
             full, height = divmod(self.nvir, P)
-            columns = layout.upper_columns(full * P) + (full + 1) * height + (columns if diagonal else 0)
+            columns = upper_columns(full * P) + (full + 1) * height + (columns if diagonal else 0)
         neg = 2 * sum(len(item.rows) for item in items) + groups
         widths = {"eu": layout.stored_columns(columns), "neg": neg, "identity": self.identity().shape[1]}
         return {"b_i": block, "b_j": block, **{name: Tensor((P, width)) for name, width in widths.items()}}
@@ -252,7 +252,7 @@ def product_call(batches: int, contracted: int, rows: int, columns: int) -> Call
     if contracted > DEPTH:
         raise KernelError(f"gemm: {contracted} contracted rows: a call takes {DEPTH}: add up products of parts of them")
     slices = max(1, -(-contracted // P))
-    parts = -(-columns // min(layout.BANK, layout.PART // slices))
+    parts = -(-columns // min(BANK, PART // slices))
     _require_program("gemm", batches * -(-rows // P) * slices * parts)
     a, b = (Tensor((batches * contracted, layout.stored_columns(size))) for size in (rows, columns))
     if batches == 1:
@@ -281,7 +281,7 @@ def trsm_call(size: int, columns: int) -> Call:
     if size > DEPTH:
         raise KernelError(f"trsm: {size} rows: a call takes {DEPTH}: solve for blocks of them, one after the other")
     tiles = -(-size // P)
-    _require_program("trsm", tiles * (tiles + 1) // 2 * -(-columns // min(layout.BANK, 8192 // tiles)))
+    _require_program("trsm", tiles * (tiles + 1) // 2 * -(-columns // min(BANK, SOLVED // tiles)))
     factor = Tensor((tiles * P, layout.stored_slices(P, tiles * P), P))
     return _call("products", "trsm", {"factor": factor, "b": Tensor((size, layout.stored_columns(columns)))}, 1)
 
@@ -293,8 +293,8 @@ def energy_call(nocc: int, nvir: int) -> Call:
     ------
     KernelError : T of one pair is too large
     """
-    rows = layout.row_tile(nvir)
-    if -(-nvir // P) * nvir > layout.PART:
+    rows = equal_parts(nvir, P)
+    if -(-nvir // P) * nvir > PART:
         raise KernelError(f"mp2_energy: {nvir} virtual orbitals: T of a pair takes 24 kB of a partition, at most 877")
     given = {"t": Tensor((nvir, layout.stored_columns(nocc * nvir))), "eu": Tensor((nvir, nvir))}
     given |= {"neg": Tensor((rows, nocc)), "identity": Tensor((rows, rows))}
@@ -309,7 +309,7 @@ def fused_call(nocc: int, nvir: int, naux: int) -> Call:
     KernelError : a row of T is wider than a bank
     """
     n, columns = layout.padded_nvir(nvir), layout.tile_columns(layout.padded_nvir(nvir))
-    if n > layout.BANK:
+    if n > BANK:
         raise KernelError(f"pair_fused: {nvir} virtual orbitals: at most 512")
     operand = Tensor((P, layout.padded_naux(naux) // P, columns))
     tables = {"eu": Tensor((P, columns // P * n)), "neg": Tensor((P, 1))}

@@ -19,6 +19,7 @@ from dfmp2.trainium.calls import Call
 from dfmp2.trainium.costs.chips import FLOAT32_PASSES, Assumptions, Chip
 from dfmp2.trainium.costs.schedule import Account, schedule_call
 from dfmp2.trainium.interpreter.rules import Shape as Tensor
+from dfmp2.trainium.kernels.sizes import P, upper_columns
 
 FLOAT32 = 4
 ARRAY = 128 * 128
@@ -177,7 +178,7 @@ def b_bytes(shape: Shape) -> int:
     """Bytes of B in the kernels' layout, padding included."""
     occupied = -(-shape.nocc // layout.EDGE) * layout.EDGE
     columns = layout.tile_columns(layout.padded_nvir(shape.nvir))
-    return occupied * layout.P * layout.stored_slices(columns, layout.padded_naux(shape.naux)) * columns * FLOAT32
+    return occupied * P * layout.stored_slices(columns, layout.padded_naux(shape.naux)) * columns * FLOAT32
 
 
 def _pairs(shape: Shape) -> int:
@@ -302,8 +303,8 @@ def best(
 def _refuse_hopeless(row: Row, shape: Shape, chip: Chip) -> None:
     """What can never fit is refused before its hundreds of thousands of instructions are counted."""
     nvir = layout.padded_nvir(shape.nvir)
-    tile = layout.padded_naux(shape.naux) // layout.P * layout.tile_columns(nvir)
-    least = FLOAT32 * (tile + (3 * layout.upper_columns(nvir) if row.name == "pair_energy" else 0))
+    tile = layout.padded_naux(shape.naux) // P * layout.tile_columns(nvir)
+    least = FLOAT32 * (tile + (3 * upper_columns(nvir) if row.name == "pair_energy" else 0))
     if row.name.startswith("pair_") and least > chip.sbuf:
         raise KernelError(
             f"{row.name} needs {least} bytes per SBUF partition and more for {shape.nvir} virtual orbitals and "
