@@ -207,7 +207,7 @@ def test_predicted_transfers_are_those_of_the_lane(tmp_path, monkeypatch):
         operands = backend.put_untransformed(tensors, [(-np.ones(n), np.ones(40 - n)) for n in (9, 7)])
         found = predict_transform(spins, 40, "trn1")
         assert (executor.proof.bytes_up, executor.proof.bytes_down) == (found.up, 0)
-        assert executor.launches == found.calls
+        assert executor.proof.launches == found.calls
         assert executor.proof.compiled == compiled <= 6
         for tensor, operand in zip(tensors, operands, strict=True):
             expected = NkiBackend("k", InterpreterExecutor()).put(
@@ -235,7 +235,7 @@ def test_a_run_on_the_compiled_lane(tmp_path, monkeypatch):
 def test_several_cores_take_b_from_the_host():
     single = NkiBackend("nki-interpreter", InterpreterExecutor())
     assert single.limits.transforms
-    backend = CoresBackend("nki-interpreter", "nki-interpreter", (0,), single.limits)
+    backend = CoresBackend("nki-interpreter", (0,))
     try:
         assert not backend.limits.transforms
     finally:

@@ -304,7 +304,7 @@ def warmup(spins: tuple[Any, ...], nao: int, lane: str, transform: bool, target:
     """
     from dfmp2.trainium import entry
     from dfmp2.trainium.costs.chips import find_chip
-    from dfmp2.trainium.launch import environment, toolchain
+    from dfmp2.trainium.launch import compiler, environment, toolchain
 
     if not spins:
         raise click.UsageError("give MOLECULE with --basis, or --shape")
@@ -317,7 +317,7 @@ def warmup(spins: tuple[Any, ...], nao: int, lane: str, transform: bool, target:
         proof = entry.launch_ahead(spins, nao)
         place = environment.settings(lane, chip)["NEURON_COMPILE_CACHE_URL"]
     else:
-        proof, place = entry.compile_ahead(spins, chip, nao=nao), str(environment.cache_folder())
+        proof, place = compiler.compile_ahead(spins, chip, nao=nao), str(environment.cache_folder())
     found = {
         "lane": lane,
         "target": chip,

@@ -17,7 +17,7 @@ energies as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from dfmp2.trainium.layout import EDGE, Array
 from dfmp2.trainium.tensors import NkiTensors
 
 SOURCE = f"{KERNELS}.transform"
+LIMITS = Limits(("mixed",), EDGE, P * BANK, workers=1, least_edge=EDGE, transforms=True)  # of one core
 
 
 def transform(tensors: Sequence[UntransformedTensor], executor: Executor) -> list[tuple[Any, ...]]:
@@ -123,13 +124,7 @@ class NkiBackend(Backend):
 
     def __init__(self, name: str, executor: Executor, variant: str | None = None) -> None:
         self.name = name
-        self.limits = Limits(
-            *(("mixed",), EDGE, P * BANK),
-            workers=1,
-            least_edge=EDGE,
-            transforms=True,
-            compiles=executor.compiles,
-        )
+        self.limits = replace(LIMITS, compiles=executor.compiles)
         self._executor = executor
         self._variant = variant
 

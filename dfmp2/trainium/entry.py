@@ -64,7 +64,7 @@ def make(name: str, threads: int, host: Host = HERE) -> Backend:
         return interpreter(host.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE") or "trn1")
     cores = visible_cores(host)
     if name in ("nki", "nki-xla") and len(cores) > 1:
-        return GuardedBackend(ManyCores(name, cores, host))
+        return GuardedBackend(CoresBackend(name, cores, host))
     return GuardedBackend(NkiBackend(name, executor(name, None, host)))
 
 
@@ -83,24 +83,6 @@ def interpreter(target: str) -> Backend:
 def visible_cores(host: Host = HERE) -> tuple[int, ...]:
     """NeuronCores that this process may use."""
     return environment.cores(host.environ.get("NEURON_RT_VISIBLE_CORES") or "0") or (0,)
-
-
-class ManyCores(CoresBackend):
-    """Several cores of a lane; programs are compiled here, once, before the cores load them."""
-
-    def __init__(self, name: str, cores: Sequence[int], host: Host = HERE) -> None:
-        single = NkiBackend(name, InterpreterExecutor())  # limits but `compiles` do not depend on the executor
-        super().__init__(name, name, cores, single.limits, compiles=name == "nki")
-        self._host = host
-
-    def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:
-        """Have the programs compiled that these shapes need."""
-        if self.limits.compiles:
-            compile_ahead(tuple(spins), toolchain.device_target(self._host) or "trn1", self._host)
-
-    def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
-        """Predicted pair energies on one core of each chip, on all, and on as many as there are here."""
-        return prediction.offer(spins, self.limits.workers)
 
 
 def named_lane(name: str, host: Host = HERE) -> tuple[str, str]:
@@ -181,23 +163,6 @@ def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool, host: H
 def bucket(spins: Sequence[Shape]) -> tuple[tuple[int, int], ...]:
     """Padded virtual orbitals and fitting functions of each spin: what compiled programs are made for."""
     return tuple((padded_nvir(shape.nvir), padded_naux(shape.naux)) for shape in spins)
-
-
-def compile_ahead(spins: tuple[Shape, ...], target: str, host: Host = HERE, nao: int = 0) -> Proof:
-    """Compile what the pair energies of these shapes need, unless it is in the cache; needs no device.
-
-    Parameters
-    ----------
-    nao : basis functions where the device transforms, else 0
-
-    Raises
-    ------
-    BackendUnavailable : nothing can be compiled here; KernelError : the compiler refuses a kernel
-    """
-    proof, cache = Proof(), NeffCache(cache_folder(host))
-    for program in programs(spins, target, nao):
-        compiler.ensure(program, target, cache, proof, host)
-    return proof
 
 
 def launch_ahead(spins: tuple[Shape, ...], nao: int = 0, host: Host = HERE) -> Proof:

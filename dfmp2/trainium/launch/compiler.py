@@ -28,9 +28,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
+from dfmp2.backends.base import Shape
 from dfmp2.errors import BackendUnavailable, KernelError, ResourceError
 from dfmp2.host.files import put
-from dfmp2.trainium.calls import Program
+from dfmp2.trainium.calls import Program, programs
 from dfmp2.trainium.launch import environment, toolchain
 from dfmp2.trainium.launch.environment import HERE, Host
 from dfmp2.trainium.launch.proof import Proof
@@ -171,6 +172,23 @@ def ensure(program: Program, target: str, cache: NeffCache, proof: Proof, host: 
     proof.compiled += 1
     proof.compile_seconds += seconds
     return done
+
+
+def compile_ahead(spins: tuple[Shape, ...], target: str, host: Host = HERE, nao: int = 0) -> Proof:
+    """Compile what the pair energies of these shapes need, unless it is in the cache; needs no device.
+
+    Parameters
+    ----------
+    nao : basis functions where the device transforms, else 0
+
+    Raises
+    ------
+    BackendUnavailable : nothing can be compiled here; KernelError : the compiler refuses a kernel
+    """
+    proof, cache = Proof(), NeffCache(environment.cache_folder(host))
+    for program in programs(spins, target, nao):
+        ensure(program, target, cache, proof, host)
+    return proof
 
 
 def _compile(program: Program, target: str, folder: Path, kept: Path, host: Host) -> tuple[Path, str]:

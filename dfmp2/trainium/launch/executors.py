@@ -34,9 +34,10 @@ from dfmp2.trainium.launch import compiler, environment, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
 from dfmp2.trainium.launch.environment import HERE, Host
 from dfmp2.trainium.launch.faults import launching
-from dfmp2.trainium.launch.proof import Proof, inferences, report
+from dfmp2.trainium.launch.proof import Proof, counted, inferences
 
 Kernel = Callable[..., Any]
+DISTRIBUTIONS = ("nki", "neuronx-cc", "nrtpy", "spike", "torch", "torch-xla", "torch-neuronx", "libneuronxla")
 PATTERN = np.arange(256, dtype=np.float32).reshape(2, 128) / 7
 COMPILATIONS = ("UncachedCompile", "CachedCompile")  # torch-xla's own counters
 
@@ -59,11 +60,6 @@ class Executor(ABC):
     dtype: type[np.floating[Any]] = np.float32
     proof: Proof
 
-    @property
-    def launches(self) -> int:
-        """Kernels launched so far."""
-        return self.proof.launches
-
     @abstractmethod
     def upload(self, array: NDArray[Any]) -> Any:
         """Make an array resident; what comes back is passed to `launch`."""
@@ -76,35 +72,30 @@ class Executor(ABC):
         BackendUnavailable, KernelError : it is not compiled and cannot be, or breaks a rule of its language or chip
         DeviceFault, KernelFailed, NumericalError, ResourceError : see `faults`
         """
-        program = self._ready(source, kernel, arguments)
-        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
-            return self._fetched(program, self._run(program, arguments))
+        out: NDArray[Any] = self._called(source, kernel, arguments, kept=False)
+        return out
 
     def keep(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Any:
         """The same, but the output stays where it is; passed to `launch`."""
-        program = self._ready(source, kernel, arguments)
-        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
-            return self._run(program, arguments, kept=True)
+        return self._called(source, kernel, arguments, kept=True)
 
     def fetch(self, kept: Any) -> NDArray[Any]:
         """What `keep` left where it is, on the host."""
         return np.asarray(kept)
 
-    def _ready(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Program:
-        """The program of a call, compiled and loaded where that is done ahead of a launch."""
-        return program_of(source, kernel, arguments)
+    def _called(self, source: str, kernel: str, arguments: Mapping[str, Any], *, kept: bool) -> Any:
+        program = program_of(source, kernel, arguments)
+        self.prepare(program)
+        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
+            out = self._run(program, arguments, kept=kept)
+            return out if kept else self.fetch(out)
 
     @abstractmethod
     def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> Any:
         """The output of a program where it is computed; `kept` outputs outlive the next launch."""
 
-    def _fetched(self, program: Program, out: Any) -> NDArray[Any]:
-        """The output on the host."""
-        return self.fetch(out)
-
-    def prepare(self, program: Program) -> None:
-        """Have a program compiled and loaded; nothing to do where `compiles` is False."""
-        return None
+    def prepare(self, program: Program) -> None:  # noqa: B027 - nothing to do where `compiles` is False
+        """Have a program compiled and loaded."""
 
     @abstractmethod
     def describe(self) -> dict[str, str]:
@@ -143,7 +134,7 @@ class InterpreterExecutor(Executor):
             "nki release": self.settings.release,
             "products": self.settings.pe_model,
             "kernel sources": f"sha256 {source_hash()[:16]}",
-            "kernel launches": str(self.launches),
+            "kernel launches": str(self.proof.launches),
         }
 
 
@@ -171,8 +162,17 @@ class NativeExecutor(Executor):
         self._chip, self._host, self._before = chip, host, inferences(host)
 
     def describe(self) -> dict[str, str]:
-        """Lane, chip, versions, kernel sources, launches, times, counters."""
-        return report(self.lane, self._chip, self.proof, self._before, self._host, **self._more())
+        """Lane, chip, versions, kernel sources, launches, times, and the device's counters since the start."""
+        found = toolchain.versions(DISTRIBUTIONS, self._host)
+        return {
+            "lane": self.lane,
+            "target": self._chip,
+            "versions": ", ".join(f"{name} {version}" for name, version in found.items()) or "unknown",
+            "kernel sources": f"sha256 {source_hash()[:16]}",
+            **self._more(),
+            **self.proof.describe(),
+            "inference counters": counted(self._before, inferences(self._host)),
+        }
 
     def _more(self) -> dict[str, str]:
         """What only this lane knows."""
@@ -235,24 +235,24 @@ class HostExecutor(NativeExecutor):
     def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> NDArray[Any]:
         function = native_kernel(program.source, program.kernel)
         runnable = self._nki.simulate(function) if self.lane == "nki-simulator" else function
-        return one_output(runnable(**arguments), program.kernel)
+        return np.asarray(one_output(runnable(**arguments), program.kernel))
 
 
-def one_output(out: Any, kernel: str) -> NDArray[Any]:
-    """The single float32 output of a kernel.
+def one_output(out: Any, kernel: str) -> Any:
+    """The single float32 output of a kernel, of whatever library it is.
 
     Raises
     ------
     KernelFailed : it is something else
     """
     only = out[0] if isinstance(out, tuple | list) and len(out) == 1 else out
-    array = np.asarray(only)
-    if array.dtype != np.float32 or array.ndim < 2:
+    dtype, shape = str(getattr(only, "dtype", type(only).__name__)), tuple(getattr(only, "shape", ()))
+    if dtype.removeprefix("torch.") != "float32" or len(shape) < 2:
         raise KernelFailed(
-            f"kernel {kernel} returned {array.dtype} of shape {array.shape} where one float32 tensor was expected: the "
+            f"kernel {kernel} returned {dtype} of shape {shape} where one float32 tensor was expected: the "
             "release of nki and dfmp2 do not fit each other"
         )
-    return array
+    return only
 
 
 class Loaded:
@@ -344,11 +344,6 @@ class NeffExecutor(DeviceExecutor):
         entries = sorted({loaded.entry for loaded in self._loaded.values()})
         return {"runtime bindings": self._bindings, "compiled through": "; ".join(entries) or "nothing launched"}
 
-    def _ready(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Program:
-        program = super()._ready(source, kernel, arguments)
-        self.prepare(program)
-        return program
-
     def _sent(self, array: NDArray[np.float32]) -> Any:
         return self._tensor.from_numpy(array)
 
@@ -422,14 +417,11 @@ class XlaExecutor(DeviceExecutor):
 
     def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> DeviceTensor:
         given = {name: a.value if isinstance(a, DeviceTensor) else a for name, a in arguments.items()}
-        result = self._resolve(program.source, program.kernel)(**given)
+        result = one_output(self._resolve(program.source, program.kernel)(**given), program.kernel)
         self._xla.sync()
         self.proof.compiled, self.proof.compile_seconds = self._graphs()
         self.proof.cache_hits = int(self._metrics.counter_value("CachedCompile") or 0)
         return DeviceTensor(result, tuple(int(n) for n in result.shape))
-
-    def _fetched(self, program: Program, out: DeviceTensor) -> NDArray[np.float32]:
-        return one_output(self.fetch(out), program.kernel)
 
     def _read(self, kept: DeviceTensor) -> NDArray[np.float32]:
         return np.asarray(kept.value.cpu().numpy())
