@@ -461,8 +461,6 @@ def test_wrong_calls_say_what_is_there(tmp_path):
         run_kernel(path, "kernel", {**arguments(), "a": Shape((128, 64))})
     with pytest.raises(InputError, match=r"no file .*missing\.py"):
         run_kernel("dfmp2.trainium.missing", "kernel", {})
-    with pytest.raises(InputError, match=r"compiler_sbuf=-1"):
-        Settings(compiler_sbuf=-1)
     with pytest.raises(InputError, match=r"release='1\.0'; choose one of 0\.3\.0"):
         Settings(release="1.0")
     assert issubclass(Violation, KernelError)

@@ -182,7 +182,7 @@ def cost(priced: _Priced, lane: str, recompile: float, as_json: bool) -> None:
 def show_published(target: str, measure: bool, slow: bool, threads: int | None, as_json: bool) -> None:
     """Show what trnblas and trntensor measured on trn1, what our model predicts, and what this host takes."""
     count = prepare_libraries(threads)
-    from dfmp2.trainium import published
+    from dfmp2.trainium.costs import published
 
     with Console(quiet=as_json, log=None) as console:
         rows = published.table(target, count, measure=measure or slow, slow=slow, listener=console)

@@ -27,7 +27,8 @@ from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Prediction,
 from dfmp2.backends.untransformed import UntransformedTensor, unpacked
 from dfmp2.errors import UnsupportedByBackend
 from dfmp2.trainium import layout
-from dfmp2.trainium.calls import CHIP, KERNELS, PairForm, programs, variants
+from dfmp2.trainium.calls import KERNELS, PairForm, programs, variants
+from dfmp2.trainium.interpreter.rules import CHIP
 from dfmp2.trainium.kernels.sizes import BANK, P
 from dfmp2.trainium.launch.executors import Executor
 from dfmp2.trainium.layout import EDGE, Array
@@ -194,7 +195,7 @@ class NkiBackend(Backend):
         from dfmp2.trainium.costs import prediction
 
         found = prediction.predict_transform(spins, nao, CHIP[self._executor.target])
-        return found.device + found.dispatch + found.link
+        return found.usual + found.dispatch + found.link
 
     def tensors(self) -> NkiTensors:
         """Products by the kernels."""

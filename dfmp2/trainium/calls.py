@@ -19,6 +19,7 @@ import numpy as np
 from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError, KernelError
 from dfmp2.trainium import layout
+from dfmp2.trainium.interpreter.rules import GENERATION
 from dfmp2.trainium.interpreter.rules import Shape as Tensor
 from dfmp2.trainium.kernels.sizes import BANK, DEPTH, PART, SOLVED, P, equal_parts, upper_columns
 from dfmp2.trainium.layout import EDGE, Array
@@ -33,8 +34,6 @@ KERNELS = "dfmp2.trainium.kernels"
 VARIANTS = ("plain", "packed")
 MOST = 80_000  # products of a program: nobody has reported how larger ones compile (trnblas: 88,000 statements in 27 s)
 KERNEL_FOLDER = Path(__file__).parent / "kernels"
-GENERATION = {"trn1": "gen2", "trn2": "gen3"}
-CHIP = {generation: chip for chip, generation in GENERATION.items()}
 
 
 def parse_shape(text: str) -> Shape:

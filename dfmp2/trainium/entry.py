@@ -11,17 +11,16 @@ measured.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
 from dfmp2.backends.base import Backend, Prediction, Shape
 from dfmp2.errors import BackendUnavailable, InputError
 from dfmp2.trainium.backend import NkiBackend
-from dfmp2.trainium.calls import CHIP, programs
+from dfmp2.trainium.calls import programs
 from dfmp2.trainium.costs import prediction
 from dfmp2.trainium.costs.chips import CHIPS
-from dfmp2.trainium.interpreter.rules import Settings
+from dfmp2.trainium.interpreter.rules import CHIP, GENERATION, Settings
 from dfmp2.trainium.launch import compiler, environment, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
 from dfmp2.trainium.launch.cores import CoresBackend
@@ -33,13 +32,6 @@ from dfmp2.trainium.layout import padded_naux, padded_nvir
 
 __all__ = ["bucket", "cache_folder", "make", "named_lane", "predict", "price", "refusal", "weigh"]
 
-TARGETS: dict[str, Literal["gen2", "gen3"]] = {
-    "trn1": "gen2",
-    "inf2": "gen2",
-    "gen2": "gen2",
-    "trn2": "gen3",
-    "gen3": "gen3",
-}
 COMPILE_SECONDS = 30.0  # per program; public reports name 10 s for a tiny kernel and 27 s for 88,000 statements
 
 
@@ -75,9 +67,9 @@ def interpreter(target: str) -> Backend:
     ------
     InputError : it does not know that chip
     """
-    if target not in TARGETS:
-        raise InputError(f"NEURON_PLATFORM_TARGET_OVERRIDE={target}: nki-interpreter knows {', '.join(TARGETS)}")
-    return NkiBackend("nki-interpreter", InterpreterExecutor(Settings(target=TARGETS[target])))
+    if target not in GENERATION:
+        raise InputError(f"NEURON_PLATFORM_TARGET_OVERRIDE={target}: nki-interpreter knows {', '.join(GENERATION)}")
+    return NkiBackend("nki-interpreter", InterpreterExecutor(Settings(target=GENERATION[target])))
 
 
 def visible_cores(host: Host = HERE) -> tuple[int, ...]:

@@ -120,7 +120,6 @@ CHIPS = {
         software_descriptors=False,
     ),
 }
-BY_TARGET = {chip.target: chip for chip in CHIPS.values()}
 
 
 @dataclass(frozen=True, slots=True)

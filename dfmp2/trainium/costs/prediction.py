@@ -15,7 +15,7 @@ Nothing here was measured on a device.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from dfmp2.backends.base import Prediction, Shape
@@ -153,27 +153,8 @@ def _prices(chip: Chip, spins: Sequence[Shape], given: Assumptions) -> list[Pric
     return prices
 
 
-@dataclass(frozen=True, slots=True)
-class Transformation:
-    """The transformation of all spins on one core.
-
-    Attributes
-    ----------
-    device : s of the core, at 85 % of the Tensor Engine's peak at best; dispatch : s if every call is waited for
-    link : s of transfers
-    calls, neffs : kernel calls and compiled programs; up : bytes
-    """
-
-    device: float
-    dispatch: float
-    link: float
-    calls: int
-    neffs: int
-    up: int
-
-
-def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Transformation:
-    """The transformation of one or two spins with `nao` basis functions.
+def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Prediction:
+    """The transformation of one or two spins with `nao` basis functions on one core.
 
     Raises
     ------
@@ -183,13 +164,16 @@ def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Transforma
     found = [call for shape in one_bucket(tuple(spins)) for call in transform_calls(nao, *shape, core.target)]
     done = price("plain", found, 0, core, Assumptions())
     up = transform_traffic(found)
-    return Transformation(
-        device=done.at(catalogue.USUAL) / NS,
+    return Prediction(
+        chip=core.name,
+        lane=LANES[0],
+        device=done.makespan / NS,
+        usual=done.at(catalogue.USUAL) / NS,
         dispatch=done.calls * ROUND_TRIP / MS,
         link=up / UPLOAD / MS,
         calls=done.calls,
         neffs=done.neffs,
-        up=up,
+        uploaded=up,
     )
 
 
@@ -201,7 +185,19 @@ def predict_product(sizes: tuple[int, int, int, int], chip: Chip) -> Prediction:
     except KernelError as error:
         return Prediction(chip.name, LANES[0], available=chip.hbm, obstacle=str(error))
     sent, written = FLOAT32 * sum(prod(call.arguments[x].shape) for x in "ab"), done.parts[0].account.bytes_written
-    launched, memory = dispatch(LANES[0], [done], sent, sent, written), (sent + written, chip.hbm)
-    times = done.makespan / NS, launched.calls / MS, launched.link / MS
-    made = Prediction(chip.name, LANES[0], *times, 1, 1, *memory, uploaded=sent, queued=launched.queued / MS)
-    return replace(made, usual=done.at(catalogue.USUAL) / NS, slowest=done.at(catalogue.SLOWEST) / NS)
+    launched = dispatch(LANES[0], [done], sent, sent, written)
+    return Prediction(
+        chip=chip.name,
+        lane=LANES[0],
+        device=done.makespan / NS,
+        usual=done.at(catalogue.USUAL) / NS,
+        slowest=done.at(catalogue.SLOWEST) / NS,
+        dispatch=launched.calls / MS,
+        queued=launched.queued / MS,
+        link=launched.link / MS,
+        calls=1,
+        neffs=1,
+        memory=sent + written,
+        available=chip.hbm,
+        uploaded=sent,
+    )

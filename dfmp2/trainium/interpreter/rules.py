@@ -76,10 +76,18 @@ Target = Literal["gen2", "gen3"]
 PeModel = Literal["exact", "fp32", "bf16prod", "split4"]
 RowSum = Literal["float64", "fp32"]
 StorageModel = Literal["declared", "float64"]
+# Names of chips, as the variables of the runtime and instance types have them -> generation; and what we call these.
+GENERATION: dict[str, Target] = {
+    **dict.fromkeys(("trn1", "trn1n", "inf2", "gen2"), "gen2"),
+    **dict.fromkeys(("trn2", "trn2u", "gen3"), "gen3"),
+}
+CHIP: dict[str, str] = {"gen2": "trn1", "gen3": "trn2"}
 RELEASES = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0")
 
-# SBUF bytes per partition (trainium_inferentia2_arch.rst, trainium2_arch.rst).
+# SBUF bytes per partition (trainium_inferentia2_arch.rst, trainium2_arch.rst); the compiler keeps a part of them for
+# itself (16 KiB documented for gen2 at v2.26.0).
 SBUF_BYTES: dict[str, int] = {"gen2": 192 * 1024, "gen3": 224 * 1024}
+COMPILER_BYTES = 16 * 1024
 MOVED_BYTES = 64 * 1024  # of them that transfers may write on gen2
 PSUM_BANK_BYTES = 2048
 PSUM_BANKS = 8
@@ -101,7 +109,6 @@ class Settings:
         lost-write rule
     strict : refuse reads of unwritten elements at once (False: NaN, or 4 for integers, flows on)
     arithmetic : False counts only: all rules that need no data, and the trace
-    compiler_sbuf : bytes per SBUF partition that the compiler keeps for itself (16 KiB documented for gen2 at v2.26.0)
     measured : refuse also what is slow by others' measurements and breaks no documented rule (sbuf-moved, dma-stride)
     waived : rules that kernels of others may break (`WAIVABLE`); none for our own
     """
@@ -114,7 +121,6 @@ class Settings:
     fuzz: int | None = None
     strict: bool = True
     arithmetic: bool = True
-    compiler_sbuf: int = 16 * 1024
     measured: bool = True
     waived: frozenset[str] = frozenset()
 
@@ -129,8 +135,6 @@ class Settings:
         for name, value, allowed in choices:
             if value not in allowed:
                 raise InputError(f"interpreter setting {name}={value!r}; choose one of {', '.join(allowed)}")
-        if not 0 <= self.compiler_sbuf < SBUF_BYTES[self.target]:
-            raise InputError(f"compiler_sbuf={self.compiler_sbuf}: 0 to {SBUF_BYTES[self.target] - 1} bytes expected")
         if self.storage == "float64" and self.pe_model not in ("exact", "fp32"):
             raise InputError(
                 f"pe_model={self.pe_model!r} rounds products and cannot be combined with storage='float64'"
@@ -139,7 +143,7 @@ class Settings:
     @property
     def sbuf_limit(self) -> int:
         """Usable bytes per SBUF partition."""
-        return SBUF_BYTES[self.target] - self.compiler_sbuf
+        return SBUF_BYTES[self.target] - COMPILER_BYTES
 
     @property
     def moved_limit(self) -> int:

@@ -28,7 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import BackendUnavailable, KernelFailed
-from dfmp2.trainium.calls import GENERATION, Program, program_of, source_hash
+from dfmp2.trainium.calls import Program, program_of, source_hash
+from dfmp2.trainium.interpreter.rules import GENERATION
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
 from dfmp2.trainium.launch import compiler, environment, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache

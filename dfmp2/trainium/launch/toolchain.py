@@ -21,6 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from dfmp2.trainium.interpreter.rules import CHIP, GENERATION
 from dfmp2.trainium.launch import environment
 from dfmp2.trainium.launch.environment import HARDWARE, HERE, LIBRARIES, Host, cache_folder
 
@@ -119,9 +120,8 @@ def compiler_problems(host: Host = HERE, target: str = "trn1") -> tuple[Problem,
 def device_target(host: Host = HERE) -> str | None:
     """ "trn1" or "trn2" by the instance type or the chip's own entry in sysfs, None where neither tells."""
     family = host.text(PRODUCT).split(".")[0]
-    known = {"trn1": "trn1", "trn1n": "trn1", "inf2": "trn1", "trn2": "trn2", "trn2u": "trn2"}
     chip = host.text("/sys/devices/virtual/neuron_device/neuron0/neuron_core0/info/architecture/arch_type")
-    return known.get(family) or {"NCv2": "trn1", "NCv3": "trn2"}.get(chip)
+    return CHIP.get(GENERATION.get(family) or {"NCv2": "gen2", "NCv3": "gen3"}.get(chip, ""))
 
 
 def versions(names: tuple[str, ...], host: Host = HERE, python: str = sys.executable) -> dict[str, str]:
@@ -162,7 +162,7 @@ def _variables(lane: str, host: Host) -> list[Problem]:
     wrong = {
         "NKI_SIMULATOR": host.flag("NKI_SIMULATOR") is not False,
         "PJRT_DEVICE": lane == "nki-xla" and env.get("PJRT_DEVICE", "NEURON").upper() != "NEURON",
-        "NEURON_PLATFORM_TARGET_OVERRIDE": bool(wanted and here and _chip(wanted) != here),
+        "NEURON_PLATFORM_TARGET_OVERRIDE": bool(wanted and here and CHIP.get(GENERATION.get(wanted, "")) != here),
         "NEURON_RT_VISIBLE_CORES": bool(given) and environment.cores(given or "") is None,
     }
     return _traps(env, wrong, here=here) if lane in HARDWARE else []
@@ -184,10 +184,6 @@ def _own_variables(host: Host) -> list[Problem]:
 def _traps(env: Mapping[str, str], wrong: dict[str, bool], **known: object) -> list[Problem]:
     found = [(name, *TRAPS[name]) for name, is_wrong in wrong.items() if is_wrong]
     return [Problem(f"{name}={env.get(name, '')}: {why.format(**known)}", fix) for name, why, fix in found]
-
-
-def _chip(name: str) -> str:
-    return {"gen2": "trn1", "inf2": "trn1", "gen3": "trn2"}.get(name, name)
 
 
 def _device(host: Host) -> list[Problem]:
