@@ -187,42 +187,38 @@ def variants(nvir: int, naux: int, target: str = "gen2", edge: int = EDGE) -> tu
     return VARIANTS if packed else VARIANTS[:1]
 
 
-def cross_calls(
-    nocc: tuple[int, int], nvir: tuple[int, int], naux: int, target: str = "gen2", edge: int = EDGE
-) -> tuple[Call, ...]:
+def cross_calls(nocc: tuple[int, int], nvir: tuple[int, int], naux: int, target: str = "gen2") -> tuple[Call, ...]:
     """Calls of K3's cross mode for all pairs of an alpha and a beta occupied orbital."""
-    count = -(-nocc[0] // edge) * -(-nocc[1] // edge)
+    count = -(-nocc[0] // EDGE) * -(-nocc[1] // EDGE)
     if not count:
         return ()
     padded = layout.padded_naux(naux)
     left, right = (layout.tile_columns(layout.padded_nvir(n)) for n in nvir)
     n = layout.padded_nvir(nvir[1])
     arguments = {
-        "b_i": _block(edge, padded, left),
-        "b_j": _block(edge, padded, right),
+        "b_i": _block(EDGE, padded, left),
+        "b_j": _block(EDGE, padded, right),
         "eu": Tensor((P, layout.stored_columns(left // P * n))),
-        "neg": Tensor((P, edge * edge)),
+        "neg": Tensor((P, EDGE * EDGE)),
         "nvir": n,
         "slices": padded // P,
-        "residents": layout.residents(max(map(layout.padded_nvir, nvir)), padded, target, edge),
+        "residents": layout.residents(max(map(layout.padded_nvir, nvir)), padded, target),
     }
     return (_call("pair_energy_cross", "pair_energy_cross", arguments, count),)
 
 
-def transform_calls(
-    nao: int, nocc: int, nvir: int, naux: int, target: str = "gen2", edge: int = EDGE
-) -> tuple[Call, ...]:
+def transform_calls(nao: int, nocc: int, nvir: int, naux: int) -> tuple[Call, ...]:
     """Calls that make the blocks of B of one spin: the first of each block, then those of its other pieces.
 
     Raises
     ------
     KernelError : integrals over more basis functions than a call takes
     """
-    tiles, slices, blocks = -(-nao // P), layout.padded_naux(naux) // P, -(-nocc // edge)
+    tiles, slices, blocks = -(-nao // P), layout.padded_naux(naux) // P, -(-nocc // EDGE)
     once = layout.slices_at_once(tiles, slices)
     columns = layout.tile_columns(layout.padded_nvir(nvir))
-    block = _block(edge, slices * P, columns)
-    given = {"a": Tensor(layout.fitted_shape(tiles, once)), "c_occ": Tensor((P, tiles, edge))}
+    block = _block(EDGE, slices * P, columns)
+    given = {"a": Tensor(layout.fitted_shape(tiles, once)), "c_occ": Tensor((P, tiles, EDGE))}
     given["c_vir"] = Tensor((P, tiles, columns))
     made = [_call("transform", "ao_to_mo", given | {"stored": block.shape[1]}, blocks)]
     if once < slices:
@@ -390,7 +386,7 @@ def programs(spins: tuple[Shape, ...], target: str, nao: int = 0) -> tuple[Progr
     wanted: list[Call] = []
     if nao:
         spins = one_bucket(spins)
-        wanted += [call for shape in spins for call in transform_calls(nao, *shape, generation)]
+        wanted += [call for shape in spins for call in transform_calls(nao, *shape)]
     for shape in spins:
         wanted += pair_energy_calls(*shape, generation, variants(shape.nvir, shape.naux, generation)[-1])
     if len(spins) == 2:

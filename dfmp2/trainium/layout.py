@@ -87,10 +87,10 @@ def _stored(table: Array) -> Array:
     return np.pad(table, ((0, 0), (0, stored_columns(table.shape[1]) - table.shape[1])))
 
 
-def chunk_columns(total: int, run: int = RUN) -> list[tuple[int, int]]:
-    """Columns of J parts and of K parts of each chunk of `total` packed columns, `run` elements to a row sum."""
+def chunk_columns(total: int) -> list[tuple[int, int]]:
+    """Columns of J parts and of K parts of each chunk of `total` packed columns."""
     sizes = [min(total, low + BANK) - low for low in range(0, total, BANK)]
-    return [(-(-2 * size // run), -(-size // run)) for size in sizes]
+    return [(-(-2 * size // RUN), -(-size // RUN)) for size in sizes]
 
 
 def fitted_shape(tiles: int, slices: int) -> tuple[int, int, int]:
@@ -261,9 +261,9 @@ def packed_identity(nvir: int) -> Array:
     return np.hstack([np.eye(P), np.tile(np.eye(height), (P // height, 1))])
 
 
-def read_pairs(out: NDArray[Any], items: tuple[Item, ...], edge: int, nvir: int, run: int = RUN) -> tuple[Array, Array]:
+def read_pairs(out: NDArray[Any], items: tuple[Item, ...], edge: int, nvir: int) -> tuple[Array, Array]:
     """J and K (edge, edge) of a block from the kernel's partial sums; zero where no pair was emitted."""
-    whole, own = (chunk_columns(upper_columns(n), run) for n in (nvir, nvir // P * P))
+    whole, own = (chunk_columns(upper_columns(n)) for n in (nvir, nvir // P * P))
     single, mine = (sum(j + k for j, k in chunks) for chunks in (whole, own))
     direct, exchange = np.zeros((edge, edge)), np.zeros((edge, edge))
     column = 0

@@ -207,7 +207,7 @@ KERNELS = (
         "transform",
         "K12",
         "AO to MO transformation of fitted integrals in one program (ao_to_mo), in pieces where there are many",
-        lambda shape, target, _: calls.transform_calls(shape.nao, *shape, target),
+        lambda shape, *_: calls.transform_calls(shape.nao, *shape),
         lambda shape: shape.naux * shape.nocc * shape.nao * (shape.nao + shape.nvir),
         lambda shape: calls.transform_traffic(calls.transform_calls(shape.nao, *shape)),
     ),
@@ -336,7 +336,7 @@ def programs(spins: tuple[Shape, ...], chip: Chip, given: Assumptions, nao: int 
         wanted += [("pair_energy_cross", "alpha-beta pairs", call) for call in cross(spins, chip)]
     functions = nao or max(shape.nao for shape in spins)
     for shape in calls.one_bucket(spins):
-        made = calls.transform_calls(functions, *shape, chip.target)
+        made = calls.transform_calls(functions, *shape)
         wanted += [(call.kernel, "transformation, where it is done on the device", call) for call in made]
     merged: dict[str, Program] = {}
     for kernel, purpose, call in wanted:

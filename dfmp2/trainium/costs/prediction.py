@@ -161,7 +161,7 @@ def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Prediction
     KernelError : they cannot run at these sizes
     """
     core = find_chip(chip)
-    found = [call for shape in one_bucket(tuple(spins)) for call in transform_calls(nao, *shape, core.target)]
+    found = [call for shape in one_bucket(tuple(spins)) for call in transform_calls(nao, *shape)]
     done = price("plain", found, 0, core, Assumptions())
     up = transform_traffic(found)
     return Prediction(

@@ -33,7 +33,6 @@ from dfmp2.errors import Dfmp2Error, KernelFailed
 from dfmp2.trainium.backend import LIMITS, NkiBackend
 from dfmp2.trainium.launch import toolchain
 from dfmp2.trainium.launch.compiler import PACKAGE, compile_ahead
-from dfmp2.trainium.launch.environment import HERE, Host
 from dfmp2.trainium.launch.executors import NeffExecutor, executor
 from dfmp2.trainium.layout import EDGE, columns_of, owners, rows_of
 
@@ -136,8 +135,8 @@ class CoresBackend(Backend):
     Dfmp2Error : a core cannot be used
     """
 
-    def __init__(self, lane: str, cores: Sequence[int], host: Host = HERE) -> None:
-        self.name, self._host = lane, host
+    def __init__(self, lane: str, cores: Sequence[int]) -> None:
+        self.name = lane
         self.limits = replace(
             LIMITS, workers=len(cores), transforms=False, divided=True, compiles=lane == NeffExecutor.lane
         )
@@ -154,7 +153,7 @@ class CoresBackend(Backend):
     def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:
         """Have the programs compiled that these shapes need: here, once, before the cores load them."""
         if self.limits.compiles:
-            compile_ahead(tuple(spins), toolchain.device_target(self._host) or "trn1", self._host)
+            compile_ahead(tuple(spins), toolchain.device_target() or "trn1")
 
     def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
         """Predicted pair energies on one core of each chip, on all, and on as many as there are here."""

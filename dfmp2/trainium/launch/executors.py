@@ -33,7 +33,6 @@ from dfmp2.trainium.interpreter.rules import GENERATION
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
 from dfmp2.trainium.launch import compiler, environment, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
-from dfmp2.trainium.launch.environment import HERE, Host
 from dfmp2.trainium.launch.faults import launching
 from dfmp2.trainium.launch.proof import Proof, counted, inferences
 
@@ -158,13 +157,13 @@ class NativeExecutor(Executor):
     chip : "trn1" or "trn2", or what stands for it
     """
 
-    def __init__(self, chip: str, host: Host) -> None:
+    def __init__(self, chip: str) -> None:
         self.proof = Proof()
-        self._chip, self._host, self._before = chip, host, inferences(host)
+        self._chip, self._before = chip, inferences()
 
     def describe(self) -> dict[str, str]:
         """Lane, chip, versions, kernel sources, launches, times, and the device's counters since the start."""
-        found = toolchain.versions(DISTRIBUTIONS, self._host)
+        found = toolchain.versions(DISTRIBUTIONS)
         return {
             "lane": self.lane,
             "target": self._chip,
@@ -172,7 +171,7 @@ class NativeExecutor(Executor):
             "kernel sources": f"sha256 {source_hash()[:16]}",
             **self._more(),
             **self.proof.describe(),
-            "inference counters": counted(self._before, inferences(self._host)),
+            "inference counters": counted(self._before, inferences()),
         }
 
     def _more(self) -> dict[str, str]:
@@ -222,9 +221,9 @@ class HostExecutor(NativeExecutor):
     target : "trn1" or "trn2"
     """
 
-    def __init__(self, lane: str, target: str = "trn1", host: Host = HERE) -> None:
-        os.environ.update(environment.settings(lane, target, host))
-        super().__init__(target, host)
+    def __init__(self, lane: str, target: str) -> None:
+        os.environ.update(environment.settings(lane, target))
+        super().__init__(target)
         self.lane, self.target = lane, GENERATION[target]
         with launching("import of nki"):
             self._nki = import_module("nki")
@@ -314,15 +313,15 @@ class NeffExecutor(DeviceExecutor):
     lane = "nki"
     compiles = True
 
-    def __init__(self, host: Host = HERE, core: int | None = None) -> None:
-        target = toolchain.device_target(host)
+    def __init__(self, core: int | None = None) -> None:
+        target = toolchain.device_target()
         found = toolchain.bindings()
         if target is None or found is None:
-            raise BackendUnavailable(f"--backend nki cannot be used: {toolchain.refusal('nki', host)}")
-        os.environ.update(environment.settings("nki", target, host, core))
-        super().__init__(target, host)
+            raise BackendUnavailable(f"--backend nki cannot be used: {toolchain.refusal('nki')}")
+        os.environ.update(environment.settings("nki", target, core=core))
+        super().__init__(target)
         self.target = GENERATION[target]
-        self._cache = NeffCache(environment.cache_folder(host))
+        self._cache = NeffCache(environment.cache_folder())
         with launching("start of the Neuron runtime"):
             module = import_module(found[0])
             name = next((prefix for prefix in found[1] if hasattr(module, f"{prefix}Model")), found[1][0])
@@ -334,7 +333,7 @@ class NeffExecutor(DeviceExecutor):
     def prepare(self, program: Program) -> None:
         """Have a program compiled and loaded."""
         if program not in self._loaded:
-            compiled = compiler.ensure(program, self._chip, self._cache, self.proof, self._host)
+            compiled = compiler.ensure(program, self._chip, self._cache, self.proof)
             begin = time.perf_counter()
             with launching(f"loading {program.label}"):
                 model = self._model.load_from_neff(str(compiled.path))
@@ -387,15 +386,14 @@ class XlaExecutor(DeviceExecutor):
         self,
         resolve: Callable[[str, str], Kernel] = native_kernel,
         platform: str = "NEURON",
-        host: Host = HERE,
         core: int | None = None,
     ) -> None:
-        target = toolchain.device_target(host) or "trn1"
+        target = toolchain.device_target() or "trn1"
         if platform == "NEURON":
-            os.environ.update(environment.settings(self.lane, target, host, core))
+            os.environ.update(environment.settings(self.lane, target, core=core))
         else:
             os.environ["PJRT_DEVICE"] = platform
-        super().__init__(target if platform == "NEURON" else platform, host)
+        super().__init__(target if platform == "NEURON" else platform)
         self.target = GENERATION[target]
         self._resolve, self._platform = resolve, platform
         with launching("start of torch-xla"):
@@ -433,7 +431,7 @@ class XlaExecutor(DeviceExecutor):
         return (int(data[0]), float(data[1]) / 1e9) if data else (0, 0.0)
 
 
-def executor(lane: str, core: int | None = None, host: Host = HERE) -> Executor:
+def executor(lane: str, core: int | None = None) -> Executor:
     """The executor of a lane; `core` is the NeuronCore it owns, None for the first that is visible.
 
     Parameters
@@ -450,13 +448,13 @@ def executor(lane: str, core: int | None = None, host: Host = HERE) -> Executor:
         return stand_in
     match lane:
         case "nki":
-            return NeffExecutor(host, core)
+            return NeffExecutor(core)
         case "nki-xla":
-            return XlaExecutor(host=host, core=core)
+            return XlaExecutor(core=core)
         case "nki-simulator":
-            return HostExecutor(lane, "trn1", host)
+            return HostExecutor(lane, "trn1")
         case "nki-call":
-            return HostExecutor(lane, toolchain.device_target(host) or "trn1", host)
+            return HostExecutor(lane, toolchain.device_target() or "trn1")
         case "nki-interpreter":
             return InterpreterExecutor()
     raise BackendUnavailable(

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from dfmp2.trainium.launch.environment import HERE, Host
+from dfmp2.trainium.launch.environment import HERE
 
 RAMP = 5.0  # s after the first launch; they mean "a few seconds" after the runtime's reset
 COUNTERS = "sys/devices/virtual/neuron_device"
@@ -83,12 +83,12 @@ class Proof:
         }
 
 
-def inferences(host: Host = HERE) -> dict[str, int]:
+def inferences() -> dict[str, int]:
     """The devices' own counts of inferences by core, such as {"neuron0/neuron_core1": 36}; empty where unreadable."""
-    folder = host.root / COUNTERS
+    folder = HERE.root / COUNTERS
     found = {}
     for file in sorted(folder.glob("neuron*/neuron_core*/stats/other_info/inference_count")):
-        text = host.text(f"/{file.relative_to(host.root)}")
+        text = HERE.text(f"/{file.relative_to(HERE.root)}")
         if text.isdigit():
             found["/".join(file.relative_to(folder).parts[:2])] = int(text)
     return found

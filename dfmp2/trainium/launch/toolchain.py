@@ -76,9 +76,9 @@ class Problem:
     fix: str
 
 
-def refusal(lane: str, host: Host = HERE) -> str | None:
+def refusal(lane: str) -> str | None:
     """All problems of a lane in one line, None where there are none."""
-    return told(problems(lane, host)) or None
+    return told(problems(lane)) or None
 
 
 def told(found: tuple[Problem, ...]) -> str:
@@ -109,12 +109,12 @@ def problems(lane: str, host: Host = HERE, *, compiled: bool = False, importing:
     return tuple(cheap) or (tuple(_imports(lane, host, compiled)) if importing else ())
 
 
-def compiler_problems(host: Host = HERE, target: str = "trn1") -> tuple[Problem, ...]:
+def compiler_problems(target: str) -> tuple[Problem, ...]:
     """What keeps kernels from being compiled here; no device is needed."""
     needed = NEEDED["nki"][1]
-    absent = _packages(needed, versions(needed, host, host.python))
-    cheap = [*_variables("nki", host), *(absent or _tools("nki", host))]
-    return tuple(cheap) or tuple(_broken(host.python, ("nki",), environment.settings("nki", target, host)))
+    absent = _packages(needed, versions(needed, python=HERE.python))
+    cheap = [*_variables("nki", HERE), *(absent or _tools("nki", HERE))]
+    return tuple(cheap) or tuple(_broken(HERE.python, ("nki",), environment.settings("nki", target)))
 
 
 def device_target(host: Host = HERE) -> str | None:
