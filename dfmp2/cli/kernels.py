@@ -126,10 +126,10 @@ def _model(command: Command) -> Command:
 def list_kernels(spins: tuple[Any, ...], nao: int, target: str, cores: int, as_json: bool) -> None:
     """List the kernels and, for MOLECULE or --shape, the compiled programs (NEFFs) it needs."""
     from dfmp2.trainium.costs import catalogue, prediction, text
-    from dfmp2.trainium.costs.chips import Assumptions, find_chip
+    from dfmp2.trainium.costs.chips import find_chip
 
     chip = find_chip(target)
-    programs = catalogue.programs(spins, chip, Assumptions(), nao) if spins else ()
+    programs = catalogue.programs(spins, chip, nao) if spins else ()
     sent = prediction.shared_bytes(spins, cores) if spins else []
     if as_json:
         click.echo(json.dumps(text.catalogue_dict(spins, programs, sent), indent=2))

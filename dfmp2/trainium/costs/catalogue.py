@@ -56,8 +56,8 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """A compiled program a molecule needs: its name, the kernel, what for, and how often it is called."""
+class Requirement:
+    """A compiled program that a molecule needs: its name, the kernel, what for, and how often it is called."""
 
     neff: str
     kernel: str
@@ -320,7 +320,7 @@ def host_bytes(row: Row, shape: Shape, found: Price) -> tuple[int, int, int]:
     return once, each, int(found.total(lambda account: account.bytes_written))
 
 
-def programs(spins: tuple[Shape, ...], chip: Chip, given: Assumptions, nao: int | None = None) -> tuple[Program, ...]:
+def programs(spins: tuple[Shape, ...], chip: Chip, nao: int | None = None) -> tuple[Requirement, ...]:
     """Compiled programs for one (restricted) or two spins, those of the device transformation included.
 
     Parameters
@@ -330,7 +330,7 @@ def programs(spins: tuple[Shape, ...], chip: Chip, given: Assumptions, nao: int 
     wanted: list[tuple[str, str, Call]] = []
     names = ("alpha", "beta") if len(spins) == 2 else ("all",)
     for label, shape in zip(names, spins, strict=True):
-        found, _ = best(find("pair_energy"), shape, chip, given)
+        found, _ = best(find("pair_energy"), shape, chip, Assumptions())
         wanted += [(f"pair_energy ({found.variant})", f"{label} pairs", part.call) for part in found.parts]
     if len(spins) == 2:
         wanted += [("pair_energy_cross", "alpha-beta pairs", call) for call in cross(spins, chip)]
@@ -338,11 +338,11 @@ def programs(spins: tuple[Shape, ...], chip: Chip, given: Assumptions, nao: int 
     for shape in calls.one_bucket(spins):
         made = calls.transform_calls(functions, *shape)
         wanted += [(call.kernel, "transformation, where it is done on the device", call) for call in made]
-    merged: dict[str, Program] = {}
+    merged: dict[str, Requirement] = {}
     for kernel, purpose, call in wanted:
-        known = merged.get(call.neff, Program(call.neff, kernel, purpose, 0))
+        known = merged.get(call.neff, Requirement(call.neff, kernel, purpose, 0))
         both = known.purpose if purpose == known.purpose else f"{known.purpose}, {purpose}"
-        merged[call.neff] = Program(call.neff, kernel, both, known.calls + call.count)
+        merged[call.neff] = Requirement(call.neff, kernel, both, known.calls + call.count)
     return tuple(merged.values())
 
 

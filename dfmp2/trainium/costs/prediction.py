@@ -79,19 +79,14 @@ def dispatch(
     return Dispatch(lane, waited, min(waited, queued), resident / UPLOAD + down, 0.0, "")
 
 
-def predict(
-    spins: Sequence[Shape],
-    given: Assumptions | None = None,
-    chips: tuple[str, ...] = tuple(CHIPS),
-    cores: int = 1,
-) -> tuple[Prediction, ...]:
+def predict(spins: Sequence[Shape], chips: tuple[str, ...] = tuple(CHIPS), cores: int = 1) -> tuple[Prediction, ...]:
     """One prediction per chip; none where there is nothing to correlate.
 
     Parameters
     ----------
     cores : of the chip that share the pairs
     """
-    return tuple(_on(CHIPS[name], spins, given or Assumptions(), cores) for name in chips) if spins else ()
+    return tuple(_on(CHIPS[name], spins, cores) for name in chips) if spins else ()
 
 
 def offer(spins: Sequence[Shape], own: int = 1) -> tuple[Prediction, ...]:
@@ -110,9 +105,9 @@ def shared_bytes(spins: Sequence[Shape], cores: int) -> list[int]:
     return [sum(block[spin] for spin, _ in found) for found in needed]
 
 
-def _on(chip: Chip, spins: Sequence[Shape], given: Assumptions, cores: int) -> Prediction:
+def _on(chip: Chip, spins: Sequence[Shape], cores: int) -> Prediction:
     try:
-        prices = _prices(chip, spins, given)
+        prices = _prices(chip, spins)
     except KernelError as error:
         return Prediction(chip.name, LANES[0], available=chip.hbm, obstacle=str(error))
     by_core = shared_bytes(spins, cores)
@@ -143,8 +138,8 @@ def _on(chip: Chip, spins: Sequence[Shape], given: Assumptions, cores: int) -> P
     )
 
 
-def _prices(chip: Chip, spins: Sequence[Shape], given: Assumptions) -> list[Price]:
-    row = catalogue.find("pair_energy")
+def _prices(chip: Chip, spins: Sequence[Shape]) -> list[Price]:
+    row, given = catalogue.find("pair_energy"), Assumptions()
     prices = [catalogue.best(row, shape, chip, given)[0] for shape in spins]
     if len(spins) == 2:
         alpha, beta = spins

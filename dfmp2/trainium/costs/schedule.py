@@ -30,7 +30,7 @@ from dfmp2.trainium.calls import Call
 from dfmp2.trainium.costs.chips import DMA_QUEUES, Assumptions, Chip, charge, queues, transfer_time
 from dfmp2.trainium.interpreter.rules import PSUM_BANKS, Settings
 from dfmp2.trainium.interpreter.run import run_kernel
-from dfmp2.trainium.interpreter.trace import Access, Instruction, Rectangle, Trace, overlap
+from dfmp2.trainium.interpreter.trace import Access, Instruction, Rectangle, Trace, covers, overlap
 
 DESCRIPTOR_BYTES = 2 * 16  # source and destination element of a descriptor ring
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma")
@@ -111,18 +111,14 @@ def _overwritten(
     found = []
     for region in [region for region in writes if overlap(region, own)]:
         found.append(writes[region])
-        if _covers(own, region):
+        if covers(own, region):
             del writes[region]
     if reads:
         for key in [key for key in reads if overlap(key[1], own)]:
             found.append(reads[key])
-            if _covers(own, key[1]):
+            if covers(own, key[1]):
                 del reads[key]
     return found
-
-
-def _covers(a: Rectangle, b: Rectangle) -> bool:
-    return a[0] <= b[0] and b[1] <= a[1] and a[2] <= b[2] and b[3] <= a[3]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

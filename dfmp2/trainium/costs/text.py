@@ -14,7 +14,7 @@ from typing import Any
 
 from dfmp2.backends.base import Shape
 from dfmp2.trainium.calls import Call
-from dfmp2.trainium.costs.catalogue import KERNELS, SLOWEST, USUAL, Price, Program, b_bytes, find
+from dfmp2.trainium.costs.catalogue import KERNELS, SLOWEST, USUAL, Price, Requirement, b_bytes, find
 from dfmp2.trainium.costs.chips import Assumptions, Chip
 from dfmp2.trainium.costs.prediction import Dispatch
 from dfmp2.trainium.costs.schedule import ENGINES, INSTRUCTION, PORT, Schedule
@@ -134,7 +134,7 @@ def assumptions_text(given: Assumptions) -> str:
     return fill(text, 80) + "\n"
 
 
-def catalogue_dict(spins: Sequence[Shape], programs: Sequence[Program], sent: Sequence[int]) -> dict[str, Any]:
+def catalogue_dict(spins: Sequence[Shape], programs: Sequence[Requirement], sent: Sequence[int]) -> dict[str, Any]:
     """The object `dfmp2 kernels list --json` prints; `sent`: bytes of B that each core is sent."""
     return {
         "kernels": {row.name: {"short": row.short, "about": row.about} for row in KERNELS},
@@ -146,7 +146,7 @@ def catalogue_dict(spins: Sequence[Shape], programs: Sequence[Program], sent: Se
     }
 
 
-def catalogue_text(spins: Sequence[Shape], programs: Sequence[Program], chip: Chip, sent: Sequence[int]) -> str:
+def catalogue_text(spins: Sequence[Shape], programs: Sequence[Requirement], chip: Chip, sent: Sequence[int]) -> str:
     """The kernels, and the programs of a molecule."""
     lines = [fill(f"{row.name:<20}{row.short:<5}{row.about}", 80, subsequent_indent=" " * 25) for row in KERNELS]
     if not spins:
