@@ -10,7 +10,7 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from dfmp2.errors import InputError, KernelError
 
@@ -76,13 +76,14 @@ Target = Literal["gen2", "gen3"]
 PeModel = Literal["exact", "fp32", "bf16prod", "split4"]
 RowSum = Literal["float64", "fp32"]
 StorageModel = Literal["declared", "float64"]
+Release = Literal["0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0"]
+RELEASES: tuple[str, ...] = get_args(Release)
 # Names of chips, as the variables of the runtime and instance types have them -> generation; and what we call these.
 GENERATION: dict[str, Target] = {
     **dict.fromkeys(("trn1", "trn1n", "inf2", "gen2"), "gen2"),
     **dict.fromkeys(("trn2", "trn2u", "gen3"), "gen3"),
 }
 CHIP: dict[str, str] = {"gen2": "trn1", "gen3": "trn2"}
-RELEASES = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0")
 
 # SBUF bytes per partition (trainium_inferentia2_arch.rst, trainium2_arch.rst); the compiler keeps a part of them for
 # itself (16 KiB documented for gen2 at v2.26.0).
@@ -114,7 +115,7 @@ class Settings:
     """
 
     target: Target = "gen2"
-    release: str = "0.3.0"
+    release: Release = "0.3.0"
     pe_model: PeModel = "fp32"
     row_sum: RowSum = "fp32"
     storage: StorageModel = "declared"
@@ -125,15 +126,9 @@ class Settings:
     waived: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        choices: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-            ("target", self.target, get_args(Target)),
-            ("release", self.release, RELEASES),
-            ("pe_model", self.pe_model, get_args(PeModel)),
-            ("row_sum", self.row_sum, get_args(RowSum)),
-            ("storage", self.storage, get_args(StorageModel)),
-        )
-        for name, value, allowed in choices:
-            if value not in allowed:
+        for name, kind in get_type_hints(Settings).items():
+            value, allowed = getattr(self, name), get_args(kind)
+            if get_origin(kind) is Literal and value not in allowed:
                 raise InputError(f"interpreter setting {name}={value!r}; choose one of {', '.join(allowed)}")
         if self.storage == "float64" and self.pe_model not in ("exact", "fp32"):
             raise InputError(

@@ -14,9 +14,8 @@ from dfmp2.trainium.kernels.sizes import AHEAD, STAGE, P, depth_of, parts_of, pi
 TOGETHER = 4  # row tiles of B_i in an SBUF tile, at most
 EXPLICIT = True  # accumulate= is in NKI 0.3 and later; without it the first product into an element overwrites
 NEWTON = False  # a Newton step for every reciprocal: on where probe P3 finds the Vector Engine's too coarse
-DGE = (
-    nisa.dge_mode.none
-)  # all addresses are static, on either chip; on gen2 others may use GpSimd, which then blocks SBUF
+# All addresses are static, on either chip; on gen2 other ways may use GpSimd, which then blocks SBUF.
+DGE = nisa.dge_mode.none
 
 
 def sbuf(columns: int, rows: int = P) -> nl.ndarray:

@@ -194,7 +194,8 @@ class DeviceExecutor(NativeExecutor):
         stored = float32(array)
         with launching(f"upload of {stored.nbytes} bytes"):
             value = self._sent(stored)
-        self.proof.uploaded(stored.nbytes)
+        self.proof.uploads += 1
+        self.proof.bytes_up += stored.nbytes
         return DeviceTensor(value, stored.shape)
 
     def fetch(self, kept: DeviceTensor) -> NDArray[np.float32]:

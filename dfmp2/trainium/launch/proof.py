@@ -66,11 +66,6 @@ class Proof:
         else:
             self.ramp_seconds += seconds
 
-    def uploaded(self, size: int) -> None:
-        """Count a transfer of `size` bytes to the device."""
-        self.uploads += 1
-        self.bytes_up += size
-
     def describe(self) -> dict[str, str]:
         """The counts as texts, for the record."""
         return {
