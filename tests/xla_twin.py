@@ -35,24 +35,6 @@ def stand_in(
     return (pairs[:, :, None] * scale + identity[:, None, :columns]).reshape(P, -1)
 
 
-class XlaTwinExecutor(XlaExecutor):
-    """The stand-in through torch-xla on the CPU.
-
-    Raises
-    ------
-    BackendUnavailable : torch-xla has taken another device than the CPU
-    """
-
-    lane = "xla-cpu-twin"
-
-    def __init__(self) -> None:
-        super().__init__(traced, platform="CPU")
-
-    def describe(self) -> dict[str, str]:
-        """What the lane says of itself, and that a stand-in ran."""
-        return {**super().describe(), "stand-in": STAND_IN}
-
-
 def traced(source: str, kernel: str) -> Kernel:
     """The stand-in as a function of device tensors.
 
@@ -63,3 +45,20 @@ def traced(source: str, kernel: str) -> Kernel:
     if kernel != "pair_energy_block":
         raise UnsupportedByBackend(f"kernel {kernel} has no stand-in for XLA: expected pair_energy_block")
     return stand_in
+
+
+class XlaTwinExecutor(XlaExecutor):
+    """The stand-in through torch-xla on the CPU.
+
+    Raises
+    ------
+    BackendUnavailable : torch-xla has taken another device than the CPU
+    """
+
+    lane = "xla-cpu-twin"
+    platform = "CPU"
+    resolve = staticmethod(traced)
+
+    def describe(self) -> dict[str, str]:
+        """What the lane says of itself, and that a stand-in ran."""
+        return {**super().describe(), "stand-in": STAND_IN}

@@ -34,7 +34,6 @@ from dfmp2.trainium.launch.executors import Executor
 from dfmp2.trainium.layout import EDGE, Array
 from dfmp2.trainium.tensors import NkiTensors
 
-SOURCE = f"{KERNELS}.transform"
 LIMITS = Limits(("mixed",), EDGE, P * BANK, workers=1, least_edge=EDGE, transforms=True)  # of one core
 
 
@@ -64,7 +63,7 @@ def transform(tensors: Sequence[UntransformedTensor], executor: Executor) -> lis
                 given, before = {"a": piece, "c_occ": c_occ, "c_vir": c_vir}, blocks[number]
                 kernel = "ao_to_mo" if before is None else "ao_to_mo_next"
                 given |= {"stored": stored} if before is None else {"before": before}
-                blocks[number] = executor.keep(SOURCE, kernel, given)
+                blocks[number] = executor.keep(f"{KERNELS}.transform", kernel, given)
     return [tuple(blocks) for blocks in made]
 
 

@@ -246,13 +246,10 @@ def packed_tables(eps_vir: Array, diagonal: bool) -> Array:
     """`eu` of the packed variant: blocks below L, (A, L), the last block stacked, and the whole table if `diagonal`."""
     e, nvir = pad_virtuals(eps_vir), padded_nvir(eps_vir.size)
     left = nvir // P * P
-    rows = [e[start : start + P, None] for start in range(0, left, P)]
-    own = [2 * (row + e[None, P * k : P * k + P]) for k, row in enumerate(rows)]
-    own += [row + e[None, P * k + P : left] for k, row in enumerate(rows)]
-    shared = [row + e[None, left:nvir] for row in rows]
+    shared = [e[start : start + P, None] + e[None, left:nvir] for start in range(0, left, P)]
     last = np.tile(2 * (e[left:nvir, None] + e[None, left:nvir]), (P // (nvir - left), 1))
     whole = [_folded(eps_vir)] if diagonal else []
-    return _stored(np.hstack([*own, *shared, last, *whole]))
+    return _stored(np.hstack([_folded(e[:left]), *shared, last, *whole]))
 
 
 def packed_identity(nvir: int) -> Array:

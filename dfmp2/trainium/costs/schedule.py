@@ -362,7 +362,7 @@ def settle(trace: Trace, chip: Chip, given: Assumptions) -> tuple[Account, Sched
 
 def trace_of(call: Call, chip: Chip) -> Trace:
     """The instructions of a call, without the arithmetic."""
-    settings = Settings(target="gen2" if chip.target == "gen2" else "gen3", arithmetic=False, measured=False)
+    settings = Settings(target=chip.target, arithmetic=False, measured=False)
     return run_kernel(call.source, call.kernel, call.arguments, settings)[1]
 
 

@@ -13,7 +13,6 @@ from textwrap import fill
 from typing import Any
 
 from dfmp2.backends.base import Shape
-from dfmp2.trainium.calls import Call
 from dfmp2.trainium.costs.catalogue import KERNELS, SLOWEST, USUAL, Price, Requirement, b_bytes, find
 from dfmp2.trainium.costs.chips import Assumptions, Chip
 from dfmp2.trainium.costs.prediction import Dispatch
@@ -111,16 +110,13 @@ def price_text(kernel: str, shape: Shape, chip: Chip, price: Price, launched: Di
     ]
     for part in price.parts:
         account = part.account
-        count = sum(account.statements.values())
+        count, call = sum(account.statements.values()), part.call
+        label = f"{call.kernel}, diagonal" if call.arguments.get("diagonal") else call.kernel
         lines.append(
-            f"{_label(part.call):<32}{part.call.count:>6}{account.makespan / MS:>10.3f}{account.utilisation:>8.3f}"
+            f"{label:<32}{call.count:>6}{account.makespan / MS:>10.3f}{account.utilisation:>8.3f}"
             f"{count:>12}{account.sbuf:>12}"
         )
     return "\n".join([*lines, *(fill(one, 80) for one in others)]) + "\n"
-
-
-def _label(call: Call) -> str:
-    return f"{call.kernel}{', diagonal' if call.arguments.get('diagonal') else ''}"
 
 
 def assumptions_text(given: Assumptions) -> str:

@@ -10,6 +10,7 @@ import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from dfmp2.errors import InputError, KernelError
@@ -191,18 +192,11 @@ def kernel_place(files: dict[str, str], *, callers: bool = False) -> str:
 
     callers : add the statement that called the helper function it stands in, as "file:line (from file:line)".
     """
-    found = ""
-    frame = sys._getframe(1)
-    while frame is not None:
+    found: list[str] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(found) <= callers:
         short = files.get(frame.f_code.co_filename)
         if short is not None:
-            place = f"{short}:{frame.f_lineno}"
-            if not callers:
-                return place
-            if found:
-                return f"{found} (from {place})"
-            found = place
-        if frame.f_back is None:
-            break
+            found.append(f"{short}:{frame.f_lineno}")
         frame = frame.f_back
-    return found
+    return f"{found[0]} (from {found[1]})" if len(found) > 1 else "".join(found)

@@ -372,8 +372,6 @@ class XlaExecutor(DeviceExecutor):
 
     Parameters
     ----------
-    resolve : (module, kernel) -> function of device tensors and constants by name
-    platform : PJRT device type, "NEURON" but for tests
     core : the core this process owns, None for what NEURON_RT_VISIBLE_CORES says, else the first
 
     Raises
@@ -382,42 +380,39 @@ class XlaExecutor(DeviceExecutor):
     """
 
     lane = "nki-xla"
+    platform = "NEURON"  # PJRT device type; tests have another, and another way to find kernels
+    resolve = staticmethod(native_kernel)
 
-    def __init__(
-        self,
-        resolve: Callable[[str, str], Kernel] = native_kernel,
-        platform: str = "NEURON",
-        core: int | None = None,
-    ) -> None:
+    def __init__(self, core: int | None = None) -> None:
         target = toolchain.device_target() or "trn1"
-        if platform == "NEURON":
+        if self.platform == "NEURON":
             os.environ.update(environment.settings(self.lane, target, core=core))
         else:
-            os.environ["PJRT_DEVICE"] = platform
-        super().__init__(target if platform == "NEURON" else platform)
+            os.environ["PJRT_DEVICE"] = self.platform
+        super().__init__(target if self.platform == "NEURON" else self.platform)
         self.target = GENERATION[target]
-        self._resolve, self._platform = resolve, platform
         with launching("start of torch-xla"):
             self._torch, self._xla = import_module("torch"), import_module("torch_xla")
             self._metrics = import_module("torch_xla.debug.metrics")
             taken = str(import_module("torch_xla.runtime").device_type())
-            if taken != platform:
+            if taken != self.platform:
                 raise BackendUnavailable(
-                    f"--backend nki-xla cannot be used: torch-xla has taken the device {taken} and not {platform}: "
-                    "start a new process with PJRT_DEVICE unset, and look at the import of libneuronxla"
+                    f"--backend nki-xla cannot be used: torch-xla has taken the device {taken} and not "
+                    f"{self.platform}: start a new process with PJRT_DEVICE unset, and look at the import of "
+                    "libneuronxla"
                 )
             self._device = self._xla.device()
 
     def _more(self) -> dict[str, str]:
         counts = ", ".join(f"{name} {self._metrics.counter_value(name) or 0}" for name in COMPILATIONS)
-        return {"device type": self._platform, "graphs": f"{self._graphs()[0]} compiled; {counts}"}
+        return {"device type": self.platform, "graphs": f"{self._graphs()[0]} compiled; {counts}"}
 
     def _sent(self, array: NDArray[np.float32]) -> Any:
         return self._torch.from_numpy(array).to(self._device)
 
     def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> DeviceTensor:
         given = {name: a.value if isinstance(a, DeviceTensor) else a for name, a in arguments.items()}
-        result = one_output(self._resolve(program.source, program.kernel)(**given), program.kernel)
+        result = one_output(self.resolve(program.source, program.kernel)(**given), program.kernel)
         self._xla.sync()
         self.proof.compiled, self.proof.compile_seconds = self._graphs()
         self.proof.cache_hits = int(self._metrics.counter_value("CachedCompile") or 0)
@@ -451,7 +446,7 @@ def executor(lane: str, core: int | None = None) -> Executor:
         case "nki":
             return NeffExecutor(core)
         case "nki-xla":
-            return XlaExecutor(core=core)
+            return XlaExecutor(core)
         case "nki-simulator":
             return HostExecutor(lane, "trn1")
         case "nki-call":

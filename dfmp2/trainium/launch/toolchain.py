@@ -134,13 +134,10 @@ def versions(names: tuple[str, ...], host: Host = HERE, python: str = sys.execut
 def bindings(host: Host = HERE) -> tuple[str, tuple[str, ...]] | None:
     """Module of the runtime bindings that is installed and the prefixes its classes may have; nothing is imported."""
     for module, prefixes in BINDINGS:
-        if host.version(module) is not None or any(_has(folder, module) for folder in sys.path):
+        place = Path(*module.split("."), "__init__.py")
+        if host.version(module) is not None or any(Path(folder, place).is_file() for folder in sys.path):
             return module, prefixes
     return None
-
-
-def _has(folder: str, module: str) -> bool:
-    return os.path.isfile(os.path.join(folder, *module.split("."), "__init__.py"))
 
 
 @lru_cache(maxsize=16)
