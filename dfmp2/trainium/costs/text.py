@@ -16,7 +16,7 @@ from dfmp2.backends.base import Shape
 from dfmp2.trainium.costs.catalogue import KERNELS, SLOWEST, USUAL, Price, Requirement, b_bytes, find
 from dfmp2.trainium.costs.chips import Assumptions, Chip
 from dfmp2.trainium.costs.prediction import Dispatch
-from dfmp2.trainium.costs.schedule import ENGINES, INSTRUCTION, PORT, Schedule
+from dfmp2.trainium.costs.schedule import ENGINES, PORT, Schedule
 from dfmp2.trainium.interpreter.rules import MOVED_BYTES
 from dfmp2.trainium.interpreter.trace import Instruction, Trace
 from dfmp2.trainium.layout import padded_naux, padded_nvir
@@ -224,10 +224,10 @@ def summary(trace: Trace, plan: Schedule) -> str:
 
 
 def _reason(trace: Trace, plan: Schedule, index: int) -> str:
-    cause, blocker = int(plan.cause[index]), int(plan.blocker[index])
-    if cause == INSTRUCTION and blocker >= 0:
-        other = trace.instructions[blocker]
-        return f"{other.name} on {other.engine} at {other.line}".rstrip()
-    if cause == PORT and blocker >= 0:
-        return f"a port held by {trace.instructions[blocker].name} at {trace.instructions[blocker].line}"
-    return "its own engine"
+    blocker = int(plan.blocker[index])
+    if blocker < 0:
+        return "its own engine"
+    other = trace.instructions[blocker]
+    if plan.cause[index] == PORT:
+        return f"a port held by {other.name} at {other.line}"
+    return f"{other.name} on {other.engine} at {other.line}".rstrip()

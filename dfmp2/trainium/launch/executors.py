@@ -144,11 +144,6 @@ def native_kernel(source: str, kernel: str) -> Kernel:
     return found
 
 
-def float32(array: NDArray[Any]) -> NDArray[np.float32]:
-    """The array as the device stores it: float32, contiguous."""
-    return np.ascontiguousarray(array, dtype=np.float32)
-
-
 class NativeExecutor(Executor):
     """A lane of AWS's packages: what it says of itself.
 
@@ -160,6 +155,10 @@ class NativeExecutor(Executor):
     def __init__(self, chip: str) -> None:
         self.proof = Proof()
         self._chip, self._before = chip, inferences()
+
+    def upload(self, array: NDArray[Any]) -> Any:
+        """The array as a device stores it, float32 and contiguous; on the host where there is none."""
+        return np.ascontiguousarray(array, dtype=np.float32)
 
     def describe(self) -> dict[str, str]:
         """Lane, chip, versions, kernel sources, launches, times, and the device's counters since the start."""
@@ -191,7 +190,7 @@ class DeviceExecutor(NativeExecutor):
 
     def upload(self, array: NDArray[Any]) -> DeviceTensor:
         """A float32 copy in device memory."""
-        stored = float32(array)
+        stored = super().upload(array)
         with launching(f"upload of {stored.nbytes} bytes"):
             value = self._sent(stored)
         self.proof.uploads += 1
@@ -228,10 +227,6 @@ class HostExecutor(NativeExecutor):
         self.lane, self.target = lane, GENERATION[target]
         with launching("import of nki"):
             self._nki = import_module("nki")
-
-    def upload(self, array: NDArray[Any]) -> NDArray[np.float32]:
-        """The array in float32; it stays on the host."""
-        return float32(array)
 
     def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> NDArray[Any]:
         function = native_kernel(program.source, program.kernel)

@@ -40,8 +40,6 @@ NEEDED = {  # lane -> distributions in the interpreter that runs, in the one tha
 TOOLS = {"nki": ("neuronx-cc",), "nki-xla": ("neuronx-cc", "libneuronpjrt-path"), "nki-call": ("neuronx-cc",)}
 VERSIONS = "import importlib.metadata as m, json, sys\nout = {}\nfor n in json.loads(sys.argv[1]):\n"
 VERSIONS += "    try: out[n] = m.version(n)\n    except m.PackageNotFoundError: pass\nprint(json.dumps(out))"
-
-
 PACKAGES = ("nki", "neuronx-cc", "torch-neuronx", "libneuronxla", "torch-xla", "nrtpy")
 PRODUCT = "/sys/devices/virtual/dmi/id/product_name"
 CACHE = "/var/tmp/neuron-compile-cache"
