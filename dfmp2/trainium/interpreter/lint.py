@@ -172,10 +172,6 @@ class Lint:
             if position or not _is_docstring(child):
                 self._walk(child, strings=False)
 
-    def _is_member(self, node: ast.expr) -> bool:
-        """Whether this is an enumeration, such as nisa.engine."""
-        return isinstance(node, ast.Attribute) and self._is_module(node, "nki.isa")
-
     def _is_module(self, node: ast.Attribute, module: str) -> bool:
         return isinstance(node.value, ast.Name) and self._modules.get(node.value.id) == module
 
@@ -274,8 +270,10 @@ class Lint:
                 raise self._outside(node, f"nl.{node.attr}")
         elif module == "nki":
             raise self._outside(node, f"nki.{node.attr} inside a function")
-        elif module is None and node.attr not in ATTRIBUTES and not self._is_member(node.value):
-            raise self._outside(node, f"attribute .{node.attr}")
+        elif module is None and node.attr not in ATTRIBUTES:
+            enumeration = isinstance(node.value, ast.Attribute) and self._is_module(node.value, "nki.isa")
+            if not enumeration:
+                raise self._outside(node, f"attribute .{node.attr}")
 
 
 def _is_docstring(node: ast.stmt) -> bool:
