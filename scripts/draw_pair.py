@@ -18,7 +18,8 @@ from dfmp2.trainium import calls
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions
 from dfmp2.trainium.costs.schedule import Schedule, schedule_call
 from dfmp2.trainium.interpreter.trace import Instruction, Trace
-from dfmp2.trainium.layout import BANK, P, padded_nvir, upper_columns
+from dfmp2.trainium.kernels.sizes import BANK, P, upper_columns
+from dfmp2.trainium.layout import padded_nvir
 
 OUTPUT = Path(__file__).resolve().parent.parent / "docs/trainium/one-pair.svg"
 WIDTH, ROW, LEFT, TOP = 1000, 34, 90, 300  # pixels

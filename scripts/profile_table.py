@@ -25,7 +25,7 @@ from dfmp2.trainium import calls
 from dfmp2.trainium.calls import Call, parse_shape
 from dfmp2.trainium.costs.chips import CHIPS, Assumptions
 from dfmp2.trainium.costs.schedule import Account, schedule_call
-from dfmp2.trainium.entry import compile_ahead
+from dfmp2.trainium.interpreter import rules
 from dfmp2.trainium.launch import compiler, environment, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
 
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def calls_of(shape: str) -> tuple[Call, ...]:
     """The pair calls that the backend makes for a shape on this chip."""
     size = parse_shape(shape)
-    generation = calls.GENERATION[toolchain.device_target() or "trn1"]
+    generation = rules.GENERATION[toolchain.device_target() or "trn1"]
     return calls.pair_energy_calls(*size, generation, calls.variants(size.nvir, size.naux, generation)[-1])
 
 
@@ -89,7 +89,7 @@ def capture(shape: str, folder: Path) -> list[dict[str, Any]]:
     profiler = shutil.which("neuron-explorer") or shutil.which("neuron-profile")
     if profiler is None:
         raise BackendUnavailable("neither neuron-explorer nor neuron-profile is on PATH: install aws-neuronx-tools")
-    compile_ahead((parse_shape(shape),), toolchain.device_target() or "trn1")
+    compiler.compile_ahead((parse_shape(shape),), toolchain.device_target() or "trn1")
     found = []
     for number, program in enumerate(compiled(shape), 1):
         trace = folder / f"profile-{number}.ntff"

@@ -27,9 +27,9 @@ from typing import Any
 from numpy import ndindex
 
 from dfmp2.trainium.costs.chips import Assumptions, Chip, charge, transfer_time
+from dfmp2.trainium.costs.published import load
 from dfmp2.trainium.costs.schedule import settle
 from dfmp2.trainium.interpreter.trace import Access, Allocation, Engine, Instruction, Space, Trace
-from dfmp2.trainium.published import load
 
 ROW = 512  # bytes of one row of a 128 x 128 float32 tile
 

@@ -181,14 +181,14 @@ def test_the_costs_are_those_of_the_formulas():
     found = predict_transform(spins, 160, "trn1")
     # 2 tiles of basis functions, 4 slices of fitting functions in one piece, 8 blocks of occupied orbitals.
     assert (found.calls, found.neffs) == (8, 1)
-    assert found.up == 4 * (4 * 256 * 257 * 128 + 8 * 128 * 2 * 8 + 128 * 2 * 128)
+    assert found.uploaded == 4 * (4 * 256 * 257 * 128 + 8 * 128 * 2 * 8 + 128 * 2 * 128)
     setup = SimpleNamespace(backend=NkiBackend("k", InterpreterExecutor()), options=Options("sto-3g", transform="host"))
     work = Workload(160, 400, 400, (Spin(60, 60, 100),), "mixed", 100)
     host = plan._seconds(setup, work, Rates(), plan.IN_MEMORY, None, None, None)
     setup.options = Options("sto-3g", transform="device", backend="nki")
     device = plan._seconds(setup, work, Rates(), plan.IN_MEMORY, None, None, None)
     assert device.fit == pytest.approx(host.fit * 160 * 161 / 2 / 6000)
-    assert device.transform == pytest.approx(found.device + found.dispatch + found.link)
+    assert device.transform == pytest.approx(found.usual + found.dispatch + found.link)
     assert device.total - host.total == pytest.approx(device.fit - host.fit + device.transform - host.transform)
 
 
@@ -206,8 +206,8 @@ def test_predicted_transfers_are_those_of_the_lane(tmp_path, monkeypatch):
         compiled = executor.proof.compiled
         operands = backend.put_untransformed(tensors, [(-np.ones(n), np.ones(40 - n)) for n in (9, 7)])
         found = predict_transform(spins, 40, "trn1")
-        assert (executor.proof.bytes_up, executor.proof.bytes_down) == (found.up, 0)
-        assert executor.launches == found.calls
+        assert (executor.proof.bytes_up, executor.proof.bytes_down) == (found.uploaded, 0)
+        assert executor.proof.launches == found.calls
         assert executor.proof.compiled == compiled <= 6
         for tensor, operand in zip(tensors, operands, strict=True):
             expected = NkiBackend("k", InterpreterExecutor()).put(
@@ -235,7 +235,7 @@ def test_a_run_on_the_compiled_lane(tmp_path, monkeypatch):
 def test_several_cores_take_b_from_the_host():
     single = NkiBackend("nki-interpreter", InterpreterExecutor())
     assert single.limits.transforms
-    backend = CoresBackend("nki-interpreter", "nki-interpreter", (0,), single.limits)
+    backend = CoresBackend("nki-interpreter", (0,))
     try:
         assert not backend.limits.transforms
     finally:

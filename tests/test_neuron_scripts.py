@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import math
 import os
@@ -217,6 +218,14 @@ def test_programs_are_counted_as_they_are_loaded(machine):
     machine.patch.setattr(bench, "EDGE", 9)  # nine orbitals in each of `blocks`: two blocks of the kernels
     assert device.programs(1) == 2.0
     assert device.programs(1) == 0.0
+
+
+def test_graphs_of_torch_xla_are_counted_as_it_compiles_them(machine):
+    """A graph for every launch, as a slice of a resident tensor would make them, is more than the two programs."""
+    executor, launched = probe_neuron.executors.executor("nki-xla"), itertools.count(1)
+    machine.patch.setattr(bench, "EDGE", 9)
+    machine.patch.setattr(type(executor), "_graphs", lambda self: (next(launched), 0.0))
+    assert DeviceBench(executor, probe_neuron.compile_apart).programs(1) == 3.0
 
 
 def test_wrong_numbers_make_a_time_worthless(machine):

@@ -107,7 +107,7 @@ SINGLE = NkiBackend("nki-interpreter", InterpreterExecutor())
 
 @pytest.fixture(scope="module")
 def two_cores():
-    backend = CoresBackend("nki-interpreter", "nki-interpreter", (0, 1), SINGLE.limits)
+    backend = CoresBackend("nki-interpreter", (0, 1))
     yield backend
     backend.close()
 
@@ -167,11 +167,11 @@ def test_a_precision_that_the_cores_lack_is_refused(two_cores):
 
 def test_a_process_that_cannot_have_its_core_is_refused_at_the_start():
     with pytest.raises(BackendUnavailable, match="NeuronCore 3: lane 'absent' is unknown"):
-        CoresBackend("nki", "absent", (3,), SINGLE.limits)
+        CoresBackend("absent", (3,))
 
 
 def test_a_process_that_dies_ends_the_run():
-    backend = CoresBackend("nki-interpreter", "nki-interpreter", (4,), SINGLE.limits)
+    backend = CoresBackend("nki-interpreter", (4,))
     operand = backend.put(*fitted(2, 3, 4), "mixed")
     os.kill(backend._all[0]._process.pid, signal.SIGKILL)
     with pytest.raises(KernelFailed, match="process of NeuronCore 4 ended with -9"):
@@ -180,7 +180,7 @@ def test_a_process_that_dies_ends_the_run():
 
 
 def test_all_processes_end_although_one_has_died():
-    backend = CoresBackend("nki-interpreter", "nki-interpreter", (0, 1), SINGLE.limits)
+    backend = CoresBackend("nki-interpreter", (0, 1))
     first, second = (process._process for process in backend._all)
     first.kill()
     first.wait()

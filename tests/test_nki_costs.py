@@ -404,7 +404,7 @@ def test_best_is_the_packed_variant_where_rows_are_left_over(prices):
 
 def test_number_of_programs_does_not_depend_on_the_number_of_occupied_orbitals():
     def needed(*spins):
-        found = catalogue.programs(spins, TRN1, GIVEN)
+        found = catalogue.programs(spins, TRN1)
         return len(found), {p.neff for p in found if p.kernel.startswith("pair_energy")}
 
     few, many = needed(Shape(9, 100, 300)), needed(Shape(200, 100, 300))

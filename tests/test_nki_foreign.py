@@ -1,4 +1,4 @@
-"""`dfmp2 kernels foreign`: kernels in the idioms of public code, written by us; our own stay under all rules."""
+"""`check_foreign_kernels.py`: kernels in the idioms of public code, written by us; our own stay under all rules."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import os
 import statistics
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from dfmp2.trainium.interpreter.foreign import run_foreign
 from dfmp2.trainium.interpreter.rules import RULES, WAIVABLE, Settings, Violation
 from dfmp2.trainium.interpreter.run import run_kernel
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+
+import check_foreign_kernels
+from foreign_kernels.dialects import run_foreign
 
 OLDER = """
 import os
@@ -242,7 +247,18 @@ def checkout(folder: Path) -> Path:
 
 
 @pytest.fixture
-def foreign(call, checkout, monkeypatch):
+def command(capsys):
+    """Runs the script in this process: its exit code, and what it printed."""
+
+    def run(*arguments):
+        code = check_foreign_kernels.main([str(word) for word in arguments])
+        return SimpleNamespace(code=code, **capsys.readouterr()._asdict())
+
+    return run
+
+
+@pytest.fixture
+def foreign(command, checkout, monkeypatch):
     """Runs the command on rows as in IDIOMS, and returns what it finished with and its kernels by name."""
 
     def run(*rows, more=()):
@@ -255,7 +271,7 @@ def foreign(call, checkout, monkeypatch):
             made.append({"file": file, "kernel": kernel, "inputs": inputs, "reference": reference, "target": "trn2"})
         monkeypatch.setattr("builtins.FOREIGN_CASES", made, raising=False)
         (checkout / "cases.py").write_text("import builtins\nCASES = builtins.FOREIGN_CASES\n")
-        done = call("kernels", "foreign", str(checkout), "--cases", str(checkout / "cases.py"), "--json", *more)
+        done = command(checkout, "--cases", checkout / "cases.py", "--json", *more)
         return done, json.loads(done.out)["kernels"]
 
     return run
@@ -371,10 +387,15 @@ def test_operators_of_others_are_none_of_ours(checkout, name):
         run_kernel(str(checkout / "ours.py"), "k", {"a": np.ones((2, 2), np.float32)})
 
 
+def test_a_folder_that_is_not_there_is_named(command):
+    done = command("nowhere")
+    assert done.code == 3 and "nowhere: no such folder: name a checkout of the kernels' repository" in done.err
+
+
 @pytest.mark.parametrize(
     ("cases", "message"),
     [
-        (None, "holds no kernel that dfmp2 knows"),
+        (None, "holds no kernel that is known here"),
         ("", "expected CASES, a list of dicts with file, kernel, inputs and reference: KeyError"),
         ("CASES = [{'file': 'older.py'}]", "Case.__init__() missing 3 required"),
         ("CASES = [dict(file='older.py', kernel='k', inputs=None, reference=dict)]", "inputs of k: TypeError"),
@@ -382,15 +403,13 @@ def test_operators_of_others_are_none_of_ours(checkout, name):
         ("CASES = [dict(file='older.py', kernel='k', inputs=lambda r: {}, reference=dict)]", "no function k"),
     ],
 )
-def test_bad_input_is_named(call, checkout, cases, message):
+def test_bad_input_is_named(command, checkout, cases, message):
     (checkout / "cases.py").write_text(cases or "")
-    done = call(
-        "kernels", "foreign", str(checkout), *([] if cases is None else ["--cases", str(checkout / "cases.py")])
-    )
+    done = command(checkout, *([] if cases is None else ["--cases", checkout / "cases.py"]))
     assert done.code == 3 and message in done.err, done.err
 
 
-def test_known_kernels_are_found_by_their_files(call, checkout):
+def test_known_kernels_are_found_by_their_files(command, checkout):
     """A file of ours at the place of a public one: the table knows its name, shapes and reference."""
     place = checkout / "trnblas" / "nki" / "dispatch.py"
     place.parent.mkdir(parents=True)
@@ -404,7 +423,7 @@ def test_known_kernels_are_found_by_their_files(call, checkout):
         "        nl.store(out[i : i + 128], value=s)\n    return out\n"
     )
     place.write_text(lines)
-    done = call("kernels", "foreign", str(checkout))
+    done = command(checkout)
     row = next(line for line in done.out.splitlines() if line.startswith("_syrk_kernel"))
     assert row.split()[1] == "trn1" and row.endswith("runs") and float(row.split()[2]) < 1e-6
     assert done.code == 0 and done.out.splitlines()[-1] == "1 of 1 run and agree with NumPy"

@@ -14,6 +14,7 @@ from dfmp2.trainium.calls import PairForm
 from dfmp2.trainium.interpreter import arithmetic
 from dfmp2.trainium.interpreter.rules import RELEASES, Violation
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
+from dfmp2.trainium.kernels.sizes import equal_parts, parts_of
 from dfmp2.trainium.launch.executors import InterpreterExecutor
 from tests.twins import pair_energy_twin, transform_twin
 
@@ -150,7 +151,7 @@ CROSS = [(28, 26, 61), (13, 130, 61), (130, 13, 61), (1, 1, 61), (448, 129, 61),
     ("left", "right", "naux", "settings"), [*((*sizes, ALGEBRA) for sizes in CROSS), (448, 129, 61, Settings())]
 )
 def test_cross_mode(left, right, naux, settings):
-    edge, held = 4, 1 if layout.parts(layout.padded_nvir(right), layout.padded_naux(naux)) > 1 else 2
+    edge, held = 4, 1 if parts_of(layout.padded_nvir(right), layout.padded_naux(naux) // 128) > 1 else 2
     a, b = space(3, left, naux, 1), space(4, right, naux, 2)
     dtype, tolerance = (np.float64, 1e-12) if settings is ALGEBRA else (np.float32, 3e-7)
     eps = (layout.pad_occupied(s.occ, edge) for s in (a, b))
@@ -273,7 +274,7 @@ def test_one_source_for_all_releases_and_chips(target, release):
 
 def energies_of(settings, t, some_occ, occ, vir):
     """e_ij (i of some_occ, j) by `mp2_energy`; t (ic*nvir, nocc*nvir)."""
-    rows = layout.row_tile(vir.size)
+    rows = equal_parts(vir.size, 128)
     neg = np.broadcast_to(-(some_occ[:, None] + occ).ravel(), (rows, some_occ.size * occ.size)).copy()
     given = {"t": t, "eu": vir[:, None] + vir, "neg": neg, "identity": np.eye(rows)}
     out = launch(settings, "pair_checks", "mp2_energy", **given, ic=some_occ.size, nocc=occ.size)

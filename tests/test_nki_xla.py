@@ -96,7 +96,7 @@ def test_b_stays_on_the_device(executor):
 def test_two_processes_give_the_bits_of_one(executor):
     space = fitted(20, NVIR, NAUX)
     single = NkiBackend(TWIN, executor, "plain")
-    cores = CoresBackend(TWIN, "tests.xla_twin:XlaTwinExecutor", (0, 1), single.limits)
+    cores = CoresBackend("tests.xla_twin:XlaTwinExecutor", (0, 1))
     try:
         one, two = (pair_energies([b.put(*space, "mixed")], b) for b in (single, cores))
         told = cores.describe()

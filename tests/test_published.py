@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dfmp2.trainium import published
+from dfmp2.trainium.costs import published
 from dfmp2.validation import entries
 from tests.conftest import succeed
 

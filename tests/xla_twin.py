@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from dfmp2.errors import UnsupportedByBackend
+from dfmp2.trainium.kernels.sizes import P, sum_columns, upper_columns
 from dfmp2.trainium.launch.executors import Kernel, XlaExecutor
-from dfmp2.trainium.layout import P, sum_columns, upper_columns
 
 STAND_IN = "a stand-in traced by XLA on the host CPU: not Trainium and not the kernels; times and energies mean nothing"
 
@@ -29,28 +29,10 @@ def stand_in(
     transpose: bool,
 ) -> Any:
     """(128, npair*columns) as the kernel's output, of torch tensors or NumPy arrays; arguments as pair_energy.py."""
-    columns = sum(j + k for j, k in sum_columns(upper_columns(nvir), run))
+    columns = sum_columns(upper_columns(nvir), run)
     scale = b_i.sum() + 2 * b_j.sum() + eu.sum() / 1e3 + identity.sum()
     pairs = neg[:, : neg.shape[1] // 2]
     return (pairs[:, :, None] * scale + identity[:, None, :columns]).reshape(P, -1)
-
-
-class XlaTwinExecutor(XlaExecutor):
-    """The stand-in through torch-xla on the CPU.
-
-    Raises
-    ------
-    BackendUnavailable : torch-xla has taken another device than the CPU
-    """
-
-    lane = "xla-cpu-twin"
-
-    def __init__(self) -> None:
-        super().__init__(traced, platform="CPU")
-
-    def describe(self) -> dict[str, str]:
-        """What the lane says of itself, and that a stand-in ran."""
-        return {**super().describe(), "stand-in": STAND_IN}
 
 
 def traced(source: str, kernel: str) -> Kernel:
@@ -63,3 +45,20 @@ def traced(source: str, kernel: str) -> Kernel:
     if kernel != "pair_energy_block":
         raise UnsupportedByBackend(f"kernel {kernel} has no stand-in for XLA: expected pair_energy_block")
     return stand_in
+
+
+class XlaTwinExecutor(XlaExecutor):
+    """The stand-in through torch-xla on the CPU.
+
+    Raises
+    ------
+    BackendUnavailable : torch-xla has taken another device than the CPU
+    """
+
+    lane = "xla-cpu-twin"
+    platform = "CPU"
+    resolve = staticmethod(traced)
+
+    def describe(self) -> dict[str, str]:
+        """What the lane says of itself, and that a stand-in ran."""
+        return {**super().describe(), "stand-in": STAND_IN}

@@ -4,36 +4,31 @@ from __future__ import annotations
 
 import functools
 import json
-import textwrap
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from dfmp2.cli.console import Console
 from dfmp2.cli.help import AnnouncedCommand, CommandGroup
 from dfmp2.cli.options import AS_JSON, BACKENDS, Command, Words, options_of, prepare_libraries, with_options
-from dfmp2.errors import BackendUnavailable, ComparisonFailed, InputError, KernelError
+from dfmp2.errors import BackendUnavailable, ComparisonFailed, InputError
 from dfmp2.options import BACKEND_WORDS, Options
 
 if TYPE_CHECKING:
     from dfmp2.backends.contract import Finding
-    from dfmp2.trainium.public_kernels import Finding as Foreign
 
-Case = TypeVar("Case")
-Found = TypeVar("Found")
 LANES = ("nki", "nki-xla", "nki-call")
 FORMER = {"neff": "nki", "xla": "nki-xla", "numpy": "nki-call"}  # what these lanes were called
 
 
 @click.group("kernels", cls=CommandGroup)
 def command() -> None:
-    """The Trainium kernels: list them, predict their cost, draw their schedule, check a backend; run those of others.
+    """The Trainium kernels: list them, predict their cost, draw their schedule, check a backend.
 
     Costs are predicted from documented instruction costs by counting the kernels' own instructions; nothing is
-    measured on a device. Exit codes: 3 for an unknown kernel, shape, chip or folder; 6 when a backend is not there or
-    a kernel breaks a rule of the chip; 8 when a backend misses its contract or a kernel its reference.
+    measured on a device. Exit codes: 3 for an unknown kernel, shape or chip; 6 when a backend is not there or
+    a kernel breaks a rule of the chip; 8 when a backend misses its contract.
     """
 
 
@@ -131,10 +126,10 @@ def _model(command: Command) -> Command:
 def list_kernels(spins: tuple[Any, ...], nao: int, target: str, cores: int, as_json: bool) -> None:
     """List the kernels and, for MOLECULE or --shape, the compiled programs (NEFFs) it needs."""
     from dfmp2.trainium.costs import catalogue, prediction, text
-    from dfmp2.trainium.costs.chips import Assumptions, find_chip
+    from dfmp2.trainium.costs.chips import find_chip
 
     chip = find_chip(target)
-    programs = catalogue.programs(spins, chip, Assumptions(), nao) if spins else ()
+    programs = catalogue.programs(spins, chip, nao) if spins else ()
     sent = prediction.shared_bytes(spins, cores) if spins else []
     if as_json:
         click.echo(json.dumps(text.catalogue_dict(spins, programs, sent), indent=2))
@@ -182,7 +177,7 @@ def cost(priced: _Priced, lane: str, recompile: float, as_json: bool) -> None:
 def show_published(target: str, measure: bool, slow: bool, threads: int | None, as_json: bool) -> None:
     """Show what trnblas and trntensor measured on trn1, what our model predicts, and what this host takes."""
     count = prepare_libraries(threads)
-    from dfmp2.trainium import published
+    from dfmp2.trainium.costs import published
 
     with Console(quiet=as_json, log=None) as console:
         rows = published.table(target, count, measure=measure or slow, slow=slow, listener=console)
@@ -241,46 +236,17 @@ def check(lane: str, target: str | None, threads: int | None) -> None:
         backend = entry.interpreter(target)
     else:
         raise click.UsageError(f"--target {target}: --lane {lane} runs on the chip that is here")
-    findings = _each(contract.CASES, lambda case: contract.examine(backend, case), "blocks")
+    findings = []
+    with Console(quiet=False, log=None) as console:
+        for case in contract.CASES:
+            findings.append(contract.examine(backend, case))
+            console.step(len(findings), len(contract.CASES), "blocks")
     click.echo(_findings_text(lane, findings), nl=False)
     failed = sum(not found.passed for found in findings)
     if failed:
         raise ComparisonFailed(
             f"backend {lane} misses its contract in {failed} of {len(findings)} blocks, see the table"
         )
-
-
-@command.command("foreign", cls=AnnouncedCommand, short_help="Run kernels that others wrote against NumPy.")
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option(
-    "--cases",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Python file with CASES, dicts of file, kernel, inputs and reference.  [default: the kernels dfmp2 knows]",
-)
-@click.option("--target", metavar="trn1|trn2", help="Chip.  [default: the one each kernel was written for]")
-@AS_JSON
-def foreign(folder: Path, cases: Path | None, target: str | None, as_json: bool) -> None:
-    """Run kernels of the checkout FOLDER in the interpreter and compare them with NumPy.
-
-    Their files, and FILE, are executed as Python programs. Rules of ours that are narrower than the documentation do
-    not hold for them. Exit code 8 when a kernel differs from its reference, 6 when one is refused or breaks a
-    documented rule.
-    """
-    from dfmp2.trainium import public_kernels
-
-    asked = public_kernels.cases_of(folder, cases)
-    findings = _each(asked, lambda case: public_kernels.examine(folder, case, target), "kernels", quiet=as_json)
-    commit = public_kernels.commit_of(folder)
-    if as_json:
-        click.echo(json.dumps({"commit": commit, "kernels": [_foreign_dict(found) for found in findings]}, indent=2))
-    else:
-        click.echo(_foreign_text(findings, commit), nl=False)
-    differ = sum(found.verdict == "differs" for found in findings)
-    wrong = sum(found.verdict != "runs" for found in findings)
-    if wrong:
-        failure = ComparisonFailed if differ else KernelError
-        raise failure(f"{wrong} of {len(findings)} kernels differ, are refused or break a documented rule")
 
 
 @command.command("warmup", cls=AnnouncedCommand, short_help="Compile the programs of a molecule or shape ahead.")
@@ -304,7 +270,7 @@ def warmup(spins: tuple[Any, ...], nao: int, lane: str, transform: bool, target:
     """
     from dfmp2.trainium import entry
     from dfmp2.trainium.costs.chips import find_chip
-    from dfmp2.trainium.launch import environment, toolchain
+    from dfmp2.trainium.launch import compiler, environment, toolchain
 
     if not spins:
         raise click.UsageError("give MOLECULE with --basis, or --shape")
@@ -317,7 +283,7 @@ def warmup(spins: tuple[Any, ...], nao: int, lane: str, transform: bool, target:
         proof = entry.launch_ahead(spins, nao)
         place = environment.settings(lane, chip)["NEURON_COMPILE_CACHE_URL"]
     else:
-        proof, place = entry.compile_ahead(spins, chip, nao=nao), str(environment.cache_folder())
+        proof, place = compiler.compile_ahead(spins, chip, nao=nao), str(environment.cache_folder())
     found = {
         "lane": lane,
         "target": chip,
@@ -334,16 +300,6 @@ def warmup(spins: tuple[Any, ...], nao: int, lane: str, transform: bool, target:
         f"{found['programs']} programs for {chip}: {proof.compiled} compiled now in {proof.compile_seconds:.1f} s, "
         f"{proof.cache_hits} found in {place}"
     )
-
-
-def _each(cases: Sequence[Case], examine: Callable[[Case], Found], what: str, *, quiet: bool = False) -> list[Found]:
-    """What is found in each case, with progress."""
-    found: list[Found] = []
-    with Console(quiet=quiet, log=None) as console:
-        for case in cases:
-            found.append(examine(case))
-            console.step(len(found), len(cases), what)
-    return found
 
 
 def _findings_text(lane: str, findings: Sequence[Finding]) -> str:
@@ -365,38 +321,3 @@ def _findings_text(lane: str, findings: Sequence[Finding]) -> str:
         )
     passed = sum(found.passed for found in findings)
     return "\n".join([*lines, f"{passed} of {len(findings)} blocks agree"]) + "\n"
-
-
-def _foreign_dict(found: Foreign) -> dict[str, Any]:
-    """One kernel of `dfmp2 kernels foreign --json`."""
-    return {
-        "file": found.case.file,
-        "kernel": found.case.kernel,
-        "note": found.case.note,
-        "target": found.target,
-        "verdict": found.verdict,
-        "error": None if found.refusal is not None else found.error,
-        "tolerance": found.case.tolerance,
-        "rules": [one.rule for one in found.broken],
-        "refusal": None if found.refusal is None else str(found.refusal),
-        "sbuf_bytes": found.sbuf,
-        "moved_bytes": found.moved,
-    }
-
-
-def _foreign_text(findings: Sequence[Foreign], commit: str) -> str:
-    """The table of `dfmp2 kernels foreign`: error relative to the largest element, bytes per partition."""
-    lines = [f"commit {commit}"] if commit else []
-    lines.append(f"{'kernel':<32}{'chip':<6}{'error':>8}{'SBUF':>8}{'by DMA':>8}  verdict; rules")
-    for found in findings:
-        name = found.case.kernel + (f" ({found.case.note})" if found.case.note else "")
-        numbers = f"{'-':>8}{'-':>8}{'-':>8}"
-        if found.refusal is None:
-            numbers = f"{found.error:>8.1e}{found.sbuf:>8}{found.moved:>8}"
-        rules = ", ".join(one.rule for one in found.broken if one.rule not in found.verdict)
-        row = f"{name:<32}{found.target:<6}{numbers}  {found.verdict}{f'; {rules}' if rules else ''}"
-        lines.append(textwrap.fill(row, 80, subsequent_indent=" " * 64, break_on_hyphens=False))
-    refused = [f"{found.case.kernel}: {found.refusal}" for found in findings if found.refusal is not None]
-    lines += [textwrap.fill(one, 80, subsequent_indent="  ", break_on_hyphens=False) for one in refused]
-    runs = sum(found.verdict == "runs" for found in findings)
-    return "\n".join([*lines, f"{runs} of {len(findings)} run and agree with NumPy"]) + "\n"

@@ -17,7 +17,7 @@ energies as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,14 @@ from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Prediction,
 from dfmp2.backends.untransformed import UntransformedTensor, unpacked
 from dfmp2.errors import UnsupportedByBackend
 from dfmp2.trainium import layout
-from dfmp2.trainium.calls import CHIP, KERNELS, PairForm, programs, variants
+from dfmp2.trainium.calls import KERNELS, PairForm, programs, variants
+from dfmp2.trainium.interpreter.rules import CHIP
+from dfmp2.trainium.kernels.sizes import BANK, P
 from dfmp2.trainium.launch.executors import Executor
-from dfmp2.trainium.layout import BANK, EDGE, Array, P
+from dfmp2.trainium.layout import EDGE, Array
 from dfmp2.trainium.tensors import NkiTensors
 
-SOURCE = f"{KERNELS}.transform"
+LIMITS = Limits(("mixed",), EDGE, P * BANK, workers=1, least_edge=EDGE, transforms=True)  # of one core
 
 
 def transform(tensors: Sequence[UntransformedTensor], executor: Executor) -> list[tuple[Any, ...]]:
@@ -61,7 +63,7 @@ def transform(tensors: Sequence[UntransformedTensor], executor: Executor) -> lis
                 given, before = {"a": piece, "c_occ": c_occ, "c_vir": c_vir}, blocks[number]
                 kernel = "ao_to_mo" if before is None else "ao_to_mo_next"
                 given |= {"stored": stored} if before is None else {"before": before}
-                blocks[number] = executor.keep(SOURCE, kernel, given)
+                blocks[number] = executor.keep(f"{KERNELS}.transform", kernel, given)
     return [tuple(blocks) for blocks in made]
 
 
@@ -122,13 +124,7 @@ class NkiBackend(Backend):
 
     def __init__(self, name: str, executor: Executor, variant: str | None = None) -> None:
         self.name = name
-        self.limits = Limits(
-            *(("mixed",), EDGE, P * BANK),
-            workers=1,
-            least_edge=EDGE,
-            transforms=True,
-            compiles=executor.compiles,
-        )
+        self.limits = replace(LIMITS, compiles=executor.compiles)
         self._executor = executor
         self._variant = variant
 
@@ -198,7 +194,7 @@ class NkiBackend(Backend):
         from dfmp2.trainium.costs import prediction
 
         found = prediction.predict_transform(spins, nao, CHIP[self._executor.target])
-        return found.device + found.dispatch + found.link
+        return found.usual + found.dispatch + found.link
 
     def tensors(self) -> NkiTensors:
         """Products by the kernels."""

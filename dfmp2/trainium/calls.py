@@ -19,8 +19,10 @@ import numpy as np
 from dfmp2.backends.base import Shape
 from dfmp2.errors import InputError, KernelError
 from dfmp2.trainium import layout
+from dfmp2.trainium.interpreter.rules import GENERATION
 from dfmp2.trainium.interpreter.rules import Shape as Tensor
-from dfmp2.trainium.layout import EDGE, Array, P
+from dfmp2.trainium.kernels.sizes import BANK, DEPTH, PART, SOLVED, P, equal_parts, upper_columns
+from dfmp2.trainium.layout import EDGE, Array
 
 LARGEST = 100_000  # of any dimension: what goes beyond is a typing error, not a molecule
 SHAPES = {  # the synthetic shapes the public trn1 figures were measured with
@@ -30,11 +32,8 @@ SHAPES = {  # the synthetic shapes the public trn1 figures were measured with
 }
 KERNELS = "dfmp2.trainium.kernels"
 VARIANTS = ("plain", "packed")
-DEPTH = 4096  # most contracted rows of a product, and the largest order of a triangular solve
 MOST = 80_000  # products of a program: nobody has reported how larger ones compile (trnblas: 88,000 statements in 27 s)
 KERNEL_FOLDER = Path(__file__).parent / "kernels"
-GENERATION = {"trn1": "gen2", "trn2": "gen3"}
-CHIP = {generation: chip for chip, generation in GENERATION.items()}
 
 
 def parse_shape(text: str) -> Shape:
@@ -145,11 +144,11 @@ class PairForm:
     def tensors(self, diagonal: bool) -> dict[str, Tensor]:
         """Shapes of the other arguments."""
         block = _block(self.edge, self.naux, layout.tile_columns(self.nvir))
-        items, columns = self.items(diagonal), layout.upper_columns(self.nvir)
+        items, columns = self.items(diagonal), upper_columns(self.nvir)
         groups = sum(len(item.rows) > 1 for item in items)
         if self.packed:
             full, height = divmod(self.nvir, P)
-            columns = layout.upper_columns(full * P) + (full + 1) * height + (columns if diagonal else 0)
+            columns = upper_columns(full * P) + (full + 1) * height + (columns if diagonal else 0)
         neg = 2 * sum(len(item.rows) for item in items) + groups
         widths = {"eu": layout.stored_columns(columns), "neg": neg, "identity": self.identity().shape[1]}
         return {"b_i": block, "b_j": block, **{name: Tensor((P, width)) for name, width in widths.items()}}
@@ -188,42 +187,38 @@ def variants(nvir: int, naux: int, target: str = "gen2", edge: int = EDGE) -> tu
     return VARIANTS if packed else VARIANTS[:1]
 
 
-def cross_calls(
-    nocc: tuple[int, int], nvir: tuple[int, int], naux: int, target: str = "gen2", edge: int = EDGE
-) -> tuple[Call, ...]:
+def cross_calls(nocc: tuple[int, int], nvir: tuple[int, int], naux: int, target: str = "gen2") -> tuple[Call, ...]:
     """Calls of K3's cross mode for all pairs of an alpha and a beta occupied orbital."""
-    count = -(-nocc[0] // edge) * -(-nocc[1] // edge)
+    count = -(-nocc[0] // EDGE) * -(-nocc[1] // EDGE)
     if not count:
         return ()
     padded = layout.padded_naux(naux)
     left, right = (layout.tile_columns(layout.padded_nvir(n)) for n in nvir)
     n = layout.padded_nvir(nvir[1])
     arguments = {
-        "b_i": _block(edge, padded, left),
-        "b_j": _block(edge, padded, right),
+        "b_i": _block(EDGE, padded, left),
+        "b_j": _block(EDGE, padded, right),
         "eu": Tensor((P, layout.stored_columns(left // P * n))),
-        "neg": Tensor((P, edge * edge)),
+        "neg": Tensor((P, EDGE * EDGE)),
         "nvir": n,
         "slices": padded // P,
-        "residents": layout.residents(max(map(layout.padded_nvir, nvir)), padded, target, edge),
+        "residents": layout.residents(max(map(layout.padded_nvir, nvir)), padded, target),
     }
     return (_call("pair_energy_cross", "pair_energy_cross", arguments, count),)
 
 
-def transform_calls(
-    nao: int, nocc: int, nvir: int, naux: int, target: str = "gen2", edge: int = EDGE
-) -> tuple[Call, ...]:
+def transform_calls(nao: int, nocc: int, nvir: int, naux: int) -> tuple[Call, ...]:
     """Calls that make the blocks of B of one spin: the first of each block, then those of its other pieces.
 
     Raises
     ------
     KernelError : integrals over more basis functions than a call takes
     """
-    tiles, slices, blocks = -(-nao // P), layout.padded_naux(naux) // P, -(-nocc // edge)
+    tiles, slices, blocks = -(-nao // P), layout.padded_naux(naux) // P, -(-nocc // EDGE)
     once = layout.slices_at_once(tiles, slices)
     columns = layout.tile_columns(layout.padded_nvir(nvir))
-    block = _block(edge, slices * P, columns)
-    given = {"a": Tensor(layout.fitted_shape(tiles, once)), "c_occ": Tensor((P, tiles, edge))}
+    block = _block(EDGE, slices * P, columns)
+    given = {"a": Tensor(layout.fitted_shape(tiles, once)), "c_occ": Tensor((P, tiles, EDGE))}
     given["c_vir"] = Tensor((P, tiles, columns))
     made = [_call("transform", "ao_to_mo", given | {"stored": block.shape[1]}, blocks)]
     if once < slices:
@@ -252,7 +247,7 @@ def product_call(batches: int, contracted: int, rows: int, columns: int) -> Call
     if contracted > DEPTH:
         raise KernelError(f"gemm: {contracted} contracted rows: a call takes {DEPTH}: add up products of parts of them")
     slices = max(1, -(-contracted // P))
-    parts = -(-columns // min(layout.BANK, layout.PART // slices))
+    parts = -(-columns // min(BANK, PART // slices))
     _require_program("gemm", batches * -(-rows // P) * slices * parts)
     a, b = (Tensor((batches * contracted, layout.stored_columns(size))) for size in (rows, columns))
     if batches == 1:
@@ -281,7 +276,7 @@ def trsm_call(size: int, columns: int) -> Call:
     if size > DEPTH:
         raise KernelError(f"trsm: {size} rows: a call takes {DEPTH}: solve for blocks of them, one after the other")
     tiles = -(-size // P)
-    _require_program("trsm", tiles * (tiles + 1) // 2 * -(-columns // min(layout.BANK, 8192 // tiles)))
+    _require_program("trsm", tiles * (tiles + 1) // 2 * -(-columns // min(BANK, SOLVED // tiles)))
     factor = Tensor((tiles * P, layout.stored_slices(P, tiles * P), P))
     return _call("products", "trsm", {"factor": factor, "b": Tensor((size, layout.stored_columns(columns)))}, 1)
 
@@ -293,8 +288,8 @@ def energy_call(nocc: int, nvir: int) -> Call:
     ------
     KernelError : T of one pair is too large
     """
-    rows = layout.row_tile(nvir)
-    if -(-nvir // P) * nvir > layout.PART:
+    rows = equal_parts(nvir, P)
+    if -(-nvir // P) * nvir > PART:
         raise KernelError(f"mp2_energy: {nvir} virtual orbitals: T of a pair takes 24 kB of a partition, at most 877")
     given = {"t": Tensor((nvir, layout.stored_columns(nocc * nvir))), "eu": Tensor((nvir, nvir))}
     given |= {"neg": Tensor((rows, nocc)), "identity": Tensor((rows, rows))}
@@ -309,7 +304,7 @@ def fused_call(nocc: int, nvir: int, naux: int) -> Call:
     KernelError : a row of T is wider than a bank
     """
     n, columns = layout.padded_nvir(nvir), layout.tile_columns(layout.padded_nvir(nvir))
-    if n > layout.BANK:
+    if n > BANK:
         raise KernelError(f"pair_fused: {nvir} virtual orbitals: at most 512")
     operand = Tensor((P, layout.padded_naux(naux) // P, columns))
     tables = {"eu": Tensor((P, columns // P * n)), "neg": Tensor((P, 1))}
@@ -391,7 +386,7 @@ def programs(spins: tuple[Shape, ...], target: str, nao: int = 0) -> tuple[Progr
     wanted: list[Call] = []
     if nao:
         spins = one_bucket(spins)
-        wanted += [call for shape in spins for call in transform_calls(nao, *shape, generation)]
+        wanted += [call for shape in spins for call in transform_calls(nao, *shape)]
     for shape in spins:
         wanted += pair_energy_calls(*shape, generation, variants(shape.nvir, shape.naux, generation)[-1])
     if len(spins) == 2:

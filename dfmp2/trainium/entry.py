@@ -11,21 +11,20 @@ measured.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
 from dfmp2.backends.base import Backend, Prediction, Shape
 from dfmp2.errors import BackendUnavailable, InputError
 from dfmp2.trainium.backend import NkiBackend
-from dfmp2.trainium.calls import CHIP, programs
+from dfmp2.trainium.calls import programs
 from dfmp2.trainium.costs import prediction
 from dfmp2.trainium.costs.chips import CHIPS
-from dfmp2.trainium.interpreter.rules import Settings
+from dfmp2.trainium.interpreter.rules import CHIP, GENERATION, Settings
 from dfmp2.trainium.launch import compiler, environment, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
 from dfmp2.trainium.launch.cores import CoresBackend
-from dfmp2.trainium.launch.environment import HERE, ON, Host, cache_folder
+from dfmp2.trainium.launch.environment import HERE, cache_folder
 from dfmp2.trainium.launch.executors import InterpreterExecutor, XlaExecutor, executor
 from dfmp2.trainium.launch.guard import GuardedBackend
 from dfmp2.trainium.launch.proof import Proof
@@ -33,26 +32,19 @@ from dfmp2.trainium.layout import padded_naux, padded_nvir
 
 __all__ = ["bucket", "cache_folder", "make", "named_lane", "predict", "price", "refusal", "weigh"]
 
-TARGETS: dict[str, Literal["gen2", "gen3"]] = {
-    "trn1": "gen2",
-    "inf2": "gen2",
-    "gen2": "gen2",
-    "trn2": "gen3",
-    "gen3": "gen3",
-}
 COMPILE_SECONDS = 30.0  # per program; public reports name 10 s for a tiny kernel and 27 s for 88,000 statements
 
 
-def refusal(lane: str, host: Host = HERE) -> str | None:
+def refusal(lane: str) -> str | None:
     """Why a lane cannot be used, None if it can; programs in the cache may stand for a compiler."""
     if lane == "nki-interpreter":
         return None
-    stored = lane == "nki" and any(cache_folder(host).glob("*/*.neff"))
-    found = toolchain.problems(lane, host, compiled=stored and not compiler.compiler_versions(host))
+    stored = lane == "nki" and any(cache_folder().glob("*/*.neff"))
+    found = toolchain.problems(lane, compiled=stored and not compiler.compiler_versions())
     return toolchain.told(found) or None
 
 
-def make(name: str, threads: int, host: Host = HERE) -> Backend:
+def make(name: str, threads: int) -> Backend:
     """The backend of a lane: one process per visible NeuronCore, pairs of it recomputed on the host now and then.
 
     Raises
@@ -61,11 +53,11 @@ def make(name: str, threads: int, host: Host = HERE) -> Backend:
     InputError : a chip that the interpreter does not know
     """
     if name == "nki-interpreter":
-        return interpreter(host.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE") or "trn1")
-    cores = visible_cores(host)
+        return interpreter(HERE.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE") or "trn1")
+    cores = visible_cores()
     if name in ("nki", "nki-xla") and len(cores) > 1:
-        return GuardedBackend(ManyCores(name, cores, host))
-    return GuardedBackend(NkiBackend(name, executor(name, None, host)))
+        return GuardedBackend(CoresBackend(name, cores))
+    return GuardedBackend(NkiBackend(name, executor(name)))
 
 
 def interpreter(target: str) -> Backend:
@@ -75,35 +67,17 @@ def interpreter(target: str) -> Backend:
     ------
     InputError : it does not know that chip
     """
-    if target not in TARGETS:
-        raise InputError(f"NEURON_PLATFORM_TARGET_OVERRIDE={target}: nki-interpreter knows {', '.join(TARGETS)}")
-    return NkiBackend("nki-interpreter", InterpreterExecutor(Settings(target=TARGETS[target])))
+    if target not in GENERATION:
+        raise InputError(f"NEURON_PLATFORM_TARGET_OVERRIDE={target}: nki-interpreter knows {', '.join(GENERATION)}")
+    return NkiBackend("nki-interpreter", InterpreterExecutor(Settings(target=GENERATION[target])))
 
 
-def visible_cores(host: Host = HERE) -> tuple[int, ...]:
+def visible_cores() -> tuple[int, ...]:
     """NeuronCores that this process may use."""
-    return environment.cores(host.environ.get("NEURON_RT_VISIBLE_CORES") or "0") or (0,)
+    return environment.cores(HERE.environ.get("NEURON_RT_VISIBLE_CORES") or "0") or (0,)
 
 
-class ManyCores(CoresBackend):
-    """Several cores of a lane; programs are compiled here, once, before the cores load them."""
-
-    def __init__(self, name: str, cores: Sequence[int], host: Host = HERE) -> None:
-        single = NkiBackend(name, InterpreterExecutor())  # limits but `compiles` do not depend on the executor
-        super().__init__(name, name, cores, single.limits, compiles=name == "nki")
-        self._host = host
-
-    def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:
-        """Have the programs compiled that these shapes need."""
-        if self.limits.compiles:
-            compile_ahead(tuple(spins), toolchain.device_target(self._host) or "trn1", self._host)
-
-    def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
-        """Predicted pair energies on one core of each chip, on all, and on as many as there are here."""
-        return prediction.offer(spins, self.limits.workers)
-
-
-def named_lane(name: str, host: Host = HERE) -> tuple[str, str]:
+def named_lane(name: str) -> tuple[str, str]:
     """The backend that a name stands for under the variables, and a note for the reason ("" if they change nothing).
 
     DFMP2_REQUIRE_NKI allows nothing but these lanes, DFMP2_USE_SIMULATOR takes the simulator in place of nki and auto.
@@ -113,12 +87,12 @@ def named_lane(name: str, host: Host = HERE) -> tuple[str, str]:
     BackendUnavailable : DFMP2_REQUIRE_NKI=1 and another backend was asked for
     InputError : a variable is neither yes nor no
     """
-    required, simulated = (_flag(variable, host) for variable in ("DFMP2_REQUIRE_NKI", "DFMP2_USE_SIMULATOR"))
+    required, simulated = (_flag(variable) for variable in ("DFMP2_REQUIRE_NKI", "DFMP2_USE_SIMULATOR"))
     notes = []
     if required and name == "auto":
         name = "nki"
         notes.append("DFMP2_REQUIRE_NKI=1")
-        if not simulated and toolchain.refusal("nki", host) and not toolchain.refusal("nki-xla", host):
+        if not simulated and toolchain.refusal("nki") and not toolchain.refusal("nki-xla"):
             name = "nki-xla"
     if required and not name.startswith("nki"):
         raise BackendUnavailable(
@@ -131,10 +105,10 @@ def named_lane(name: str, host: Host = HERE) -> tuple[str, str]:
     return name, ", ".join(notes)
 
 
-def _flag(name: str, host: Host) -> bool:
-    value = ON.get(host.environ.get(name, "").strip().lower())
+def _flag(name: str) -> bool:
+    value = HERE.flag(name)
     if value is None:
-        raise InputError(f"{name}={host.environ[name]!r}: expected 1 or 0")
+        raise InputError(f"{name}={HERE.environ[name]!r}: expected 1 or 0")
     return value
 
 
@@ -148,23 +122,23 @@ def price(sizes: tuple[int, int, int, int]) -> tuple[Prediction, ...]:
     return tuple(prediction.predict_product(sizes, chip) for chip in CHIPS.values())
 
 
-def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool, host: Host = HERE) -> tuple[str | None, str]:
+def weigh(spins: tuple[Shape, ...], host_seconds: float, measured: bool) -> tuple[str | None, str]:
     """For `auto` on a host with Neuron devices: the lane to take, None for the host, and the reason.
 
     Parameters
     ----------
     host_seconds : predicted time of the pair step on the host, s; measured : from rates measured on this host
     """
-    target = toolchain.device_target(host)
-    problems = {lane: toolchain.refusal(lane, host) for lane in ("nki", "nki-xla")}
+    target = toolchain.device_target()
+    problems = {lane: toolchain.refusal(lane) for lane in ("nki", "nki-xla")}
     lane = next((name for name, why in problems.items() if why is None), None)
     if target is None or lane is None:
         return None, f"auto: a Neuron device is present, but {'; '.join(f'{k}: {v}' for k, v in problems.items() if v)}"
-    cores = len(visible_cores(host))
+    cores = len(visible_cores())
     found = next(iter(prediction.predict(spins, chips=(target,), cores=cores)), None)
     if found is None or found.obstacle:
         return None, f"auto: a Neuron device is present, but {found.obstacle if found else 'there is nothing to do'}"
-    cache, versions = NeffCache(cache_folder(host)), compiler.compiler_versions(host)
+    cache, versions = NeffCache(cache_folder()), compiler.compiler_versions()
     missing = sum(cache.find(program, target, versions) is None for program in programs(spins, target))
     compiling = missing * COMPILE_SECONDS
     device = found.usual + found.dispatch + found.link + compiling
@@ -183,31 +157,14 @@ def bucket(spins: Sequence[Shape]) -> tuple[tuple[int, int], ...]:
     return tuple((padded_nvir(shape.nvir), padded_naux(shape.naux)) for shape in spins)
 
 
-def compile_ahead(spins: tuple[Shape, ...], target: str, host: Host = HERE, nao: int = 0) -> Proof:
-    """Compile what the pair energies of these shapes need, unless it is in the cache; needs no device.
-
-    Parameters
-    ----------
-    nao : basis functions where the device transforms, else 0
-
-    Raises
-    ------
-    BackendUnavailable : nothing can be compiled here; KernelError : the compiler refuses a kernel
-    """
-    proof, cache = Proof(), NeffCache(cache_folder(host))
-    for program in programs(spins, target, nao):
-        compiler.ensure(program, target, cache, proof, host)
-    return proof
-
-
-def launch_ahead(spins: tuple[Shape, ...], nao: int = 0, host: Host = HERE) -> Proof:
+def launch_ahead(spins: tuple[Shape, ...], nao: int = 0) -> Proof:
     """Have torch-xla compile what these shapes need, by launching each program once; needs the device.
 
     Raises
     ------
     BackendUnavailable : the device does not answer; KernelFailed and others : see `faults`
     """
-    made = XlaExecutor(host=host)
+    made = XlaExecutor()
     for program in programs(spins, CHIP[made.target], nao):
         tensors = {
             name: made.upload(np.full(shape, float(name not in ("b_i", "b_j")))) for name, shape in program.tensors

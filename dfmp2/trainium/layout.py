@@ -25,13 +25,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.backends.base import Tile
+from dfmp2.trainium.kernels.sizes import (
+    AHEAD,
+    BANK,
+    STAGE,
+    P,
+    equal_parts,
+    grouped,
+    lower_start,
+    parts_of,
+    sum_columns,
+    traversal,
+    upper_columns,
+)
 
-P = 128
-BANK = 512
 EDGE = 8
 RUN = 256  # elements of a float32 row sum
-PART = 6144  # float32 numbers per partition of a part of B_j, which DMA writes
-STAGING = 2 * 1536 * 4  # bytes per partition of the staging tiles through which everything else comes that stays
+STAGING = 4 * AHEAD * STAGE  # bytes per partition of the staging tiles
 # Bytes per partition that choosing more residents may reach, plain and with leftover rows packed. Of 192 and 224 KiB
 # 180,224 and 212,992 are usable; the packed variant's own estimate of what it needs is closer.
 BUDGETS = {"gen2": (164_352, 178_688), "gen3": (204_800, 208_896)}
@@ -77,31 +87,10 @@ def _stored(table: Array) -> Array:
     return np.pad(table, ((0, 0), (0, stored_columns(table.shape[1]) - table.shape[1])))
 
 
-def upper_columns(nvir: int) -> int:
-    """Columns of the upper triangle of 128-blocks of an (nvir, nvir) matrix."""
-    return sum(nvir - P * row for row in range(-(-nvir // P)))
-
-
-def lower_columns(nvir: int) -> int:
-    """Columns of the blocks below the diagonal."""
-    tiles = -(-nvir // P)
-    return P * tiles * (tiles - 1) // 2
-
-
-def sum_columns(total: int, run: int = RUN) -> list[tuple[int, int]]:
-    """Columns of J parts and of K parts of each chunk of `total` packed columns, `run` elements to a row sum."""
+def chunk_columns(total: int) -> list[tuple[int, int]]:
+    """Columns of J parts and of K parts of each chunk of `total` packed columns."""
     sizes = [min(total, low + BANK) - low for low in range(0, total, BANK)]
-    return [(-(-2 * size // run), -(-size // run)) for size in sizes]
-
-
-def equal_parts(total: int, most: int) -> int:
-    """Size of equal parts of at most `most`."""
-    return -(-total // -(-total // most))
-
-
-def row_tile(size: int) -> int:
-    """Rows of the tiles that a matrix of that many rows is cut into: equal ones of at most 128."""
-    return equal_parts(size, P)
+    return [(-(-2 * size // RUN), -(-size // RUN)) for size in sizes]
 
 
 def fitted_shape(tiles: int, slices: int) -> tuple[int, int, int]:
@@ -127,15 +116,6 @@ def pack_triangle(lower: Array) -> Array:
     return np.pad(packed.reshape(tiles * P, tiles, P), ((0, 0), (0, stored - tiles), (0, 0)))
 
 
-def parts(nvir: int, naux: int) -> int:
-    """Parts in which the kernels load B_j: of at most 512 columns and 24 kB per partition; sizes are padded."""
-    found, columns = -(-nvir // BANK), tile_columns(nvir) if nvir <= BANK else -(-nvir // -(-nvir // BANK))
-    while naux // P * columns > PART and columns > 32:
-        found += 1
-        columns = -(-nvir // found)
-    return found
-
-
 def residents(
     nvir: int, naux: int, target: str = "gen2", edge: int = EDGE, extra: int = 0, packed: bool = False
 ) -> int:
@@ -144,15 +124,18 @@ def residents(
     nvir, naux : padded; target : "gen2" (trn1) or "gen3" (trn2); extra : bytes per partition that a variant needs
     besides; packed : that variant's budget
     """
-    if parts(nvir, naux) > 1:
+    if parts_of(nvir, naux // P) > 1:
         return 1
     block = naux // P * tile_columns(nvir) * 4
     upper = upper_columns(nvir)
     chunk = min(BANK, upper)
     fixed = (
-        4 * (3 * upper + 2 * lower_columns(nvir) + 2 * edge * edge + 3 * P + 9 * chunk) + 2 * block + STAGING + extra
+        4 * (3 * upper + 2 * lower_start(tile_columns(nvir) // P) + 2 * edge * edge + 3 * P + 9 * chunk)
+        + 2 * block
+        + STAGING
+        + extra
     )
-    columns = 4 * edge * sum(j + k for j, k in sum_columns(upper))
+    columns = 4 * edge * sum_columns(upper, RUN)
     fitting = [
         n for n in range(1, edge + 1) if edge % n == 0 and fixed + n * (block + 2 * columns) <= BUDGETS[target][packed]
     ]
@@ -220,17 +203,9 @@ class Item(NamedTuple):
 
 def emission(edge: int, held: int, diagonal: bool, group: int = 1) -> tuple[Item, ...]:
     """The items of a block in the order in which a kernel with `held` residents emits them."""
-    items = []
-    for turn, first in enumerate(range(0, edge, held)):
-        column = range(first if diagonal else 0, edge)
-        for j in reversed(column) if turn % 2 else column:
-            for start in range(first, first + held, group):
-                rows = range(start, start + group)
-                if diagonal and rows[-1] > j:
-                    items += [Item((i,), j) for i in rows if i <= j]
-                else:
-                    items.append(Item(tuple(rows), j))
-    return tuple(items)
+    steps = traversal(edge, held, 1, diagonal)
+    places = ((*steps[step][:2], start, count) for step, start, count in grouped(steps, held, group, diagonal))
+    return tuple(Item(tuple(range(first + start, first + start + count)), j) for first, j, start, count in places)
 
 
 def neg_table(eps_i: Array, eps_j: Array, items: tuple[Item, ...]) -> Array:
@@ -254,7 +229,7 @@ def packing(nvir: int, naux: int, target: str = "gen2", edge: int = EDGE) -> int
     nvir, naux : padded; target : "gen2" or "gen3"
     """
     height = nvir % P
-    if height not in (32, 64) or nvir < P or parts(nvir, naux) > 1:
+    if height not in (32, 64) or nvir < P or parts_of(nvir, naux // P) > 1:
         return 0
     group = P // height
     return group if packed_residents(nvir, naux, target, edge) % group == 0 else 0
@@ -271,13 +246,10 @@ def packed_tables(eps_vir: Array, diagonal: bool) -> Array:
     """`eu` of the packed variant: blocks below L, (A, L), the last block stacked, and the whole table if `diagonal`."""
     e, nvir = pad_virtuals(eps_vir), padded_nvir(eps_vir.size)
     left = nvir // P * P
-    rows = [e[start : start + P, None] for start in range(0, left, P)]
-    own = [2 * (row + e[None, P * k : P * k + P]) for k, row in enumerate(rows)]
-    own += [row + e[None, P * k + P : left] for k, row in enumerate(rows)]
-    shared = [row + e[None, left:nvir] for row in rows]
+    shared = [e[start : start + P, None] + e[None, left:nvir] for start in range(0, left, P)]
     last = np.tile(2 * (e[left:nvir, None] + e[None, left:nvir]), (P // (nvir - left), 1))
     whole = [_folded(eps_vir)] if diagonal else []
-    return _stored(np.hstack([*own, *shared, last, *whole]))
+    return _stored(np.hstack([_folded(e[:left]), *shared, last, *whole]))
 
 
 def packed_identity(nvir: int) -> Array:
@@ -286,9 +258,9 @@ def packed_identity(nvir: int) -> Array:
     return np.hstack([np.eye(P), np.tile(np.eye(height), (P // height, 1))])
 
 
-def read_pairs(out: NDArray[Any], items: tuple[Item, ...], edge: int, nvir: int, run: int = RUN) -> tuple[Array, Array]:
+def read_pairs(out: NDArray[Any], items: tuple[Item, ...], edge: int, nvir: int) -> tuple[Array, Array]:
     """J and K (edge, edge) of a block from the kernel's partial sums; zero where no pair was emitted."""
-    whole, own = (sum_columns(upper_columns(n), run) for n in (nvir, nvir // P * P))
+    whole, own = (chunk_columns(upper_columns(n)) for n in (nvir, nvir // P * P))
     single, mine = (sum(j + k for j, k in chunks) for chunks in (whole, own))
     direct, exchange = np.zeros((edge, edge)), np.zeros((edge, edge))
     column = 0

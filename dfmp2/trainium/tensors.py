@@ -19,9 +19,9 @@ from dfmp2.backends.tensors import Energies, Folding, Tensors
 from dfmp2.backends.untransformed import UntransformedTensor
 from dfmp2.errors import InputError, UnsupportedByBackend
 from dfmp2.trainium import calls, layout
+from dfmp2.trainium.kernels.sizes import P, equal_parts
 from dfmp2.trainium.launch.executors import Executor
 from dfmp2.trainium.launch.faults import launching
-from dfmp2.trainium.layout import P
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +89,7 @@ class NkiTensors(Tensors):
     def energies(self, t: Held, eps_occ: Energies, eps_vir: Energies) -> Energies:
         """One call of `mp2_energy` for each occupied orbital i, one in all for T that was made on the device."""
         nocc, nvir = len(eps_occ), len(eps_vir)
-        call, rows = calls.energy_call(nocc, nvir), layout.row_tile(nvir)
+        call, rows = calls.energy_call(nocc, nvir), equal_parts(nvir, P)
         eu, identity = self._executor.upload(eps_vir[:, None] + eps_vir), self._executor.upload(np.eye(rows))
         found, at_once = np.empty((nocc, nocc)), 1 if t.stack is None else nocc
         how = Folding((0, 1, 2), (1, nvir, nocc * nvir))

@@ -18,9 +18,9 @@ from dfmp2.trainium import calls
 from dfmp2.trainium.backend import NkiBackend
 from dfmp2.trainium.calls import Program, program_of
 from dfmp2.trainium.costs import prediction
-from dfmp2.trainium.costs.chips import BY_TARGET, Assumptions
+from dfmp2.trainium.costs.chips import CHIPS, Assumptions
 from dfmp2.trainium.costs.schedule import settle
-from dfmp2.trainium.entry import TARGETS
+from dfmp2.trainium.interpreter import rules
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
 from dfmp2.trainium.layout import EDGE
 from neuron_probes.probe import CHIP, Check, ProbeError
@@ -119,9 +119,9 @@ class DeviceBench:
         return self._compiling(shape, edge)
 
     def _programs(self) -> int:
-        """Programs in use: graphs by torch-xla's own counter where there is one."""
-        count = getattr(self._executor, "graphs", None)
-        return int(self._executor.proof.programs if count is None else count())
+        """Programs in use: with torch-xla the graphs that it has compiled, by its own counter."""
+        proof = self._executor.proof
+        return int(proof.compiled if self.name == "nki-xla" else proof.programs)
 
     def _resident(self, arguments: dict[str, Any]) -> dict[str, Any]:
         arrays = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
@@ -140,10 +140,10 @@ class ModelBench:
     few, many = 8, 24  # times grow evenly with the turns, so that few will do
 
     def __init__(self, settings: Settings | None = None) -> None:
-        here = Settings(target=TARGETS[CHIP.name])
+        here = Settings(target=rules.GENERATION[CHIP.name])
         self._settings = replace(settings or here, measured=False)  # a chip is slow where the interpreter refuses
         self._counting = replace(self._settings, arithmetic=False)
-        self._chip = BY_TARGET[self._settings.target]
+        self._chip = CHIPS[rules.CHIP[self._settings.target]]
         self._spans: dict[Program, float] = {}
 
     def run(self, source: str, kernel: str, arguments: dict[str, Any]) -> NDArray[Any]:

@@ -11,7 +11,8 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.tiles import P, load, sbuf
+from dfmp2.trainium.kernels.sizes import P
+from dfmp2.trainium.kernels.tiles import load, sbuf
 
 
 @nki.jit

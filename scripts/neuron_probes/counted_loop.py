@@ -11,7 +11,8 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.tiles import P, sbuf
+from dfmp2.trainium.kernels.sizes import P
+from dfmp2.trainium.kernels.tiles import sbuf
 
 DYNAMIC_LOOPS = True
 BLOCK_STEP = 128.0  # rows

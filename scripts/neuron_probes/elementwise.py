@@ -14,7 +14,8 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.tiles import P, add_column, load, psum, sbuf
+from dfmp2.trainium.kernels.sizes import P
+from dfmp2.trainium.kernels.tiles import add_column, load, psum, sbuf
 
 
 @nki.jit

@@ -13,14 +13,14 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from dfmp2.trainium.costs.chips import BY_TARGET
-from dfmp2.trainium.entry import TARGETS
+from dfmp2.trainium.costs.chips import CHIPS
+from dfmp2.trainium.interpreter import rules
 from dfmp2.trainium.launch import toolchain
 
 Numbers = dict[str, float]
 # The chip that is asked: the one here; without a device what NKI's variable names, else trn1.
 _NAMED = toolchain.device_target() or os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE") or "trn1"
-CHIP = BY_TARGET[TARGETS.get(_NAMED, "gen2")]
+CHIP = CHIPS[rules.CHIP[rules.GENERATION.get(_NAMED, "gen2")]]
 
 
 class Bench(Protocol):

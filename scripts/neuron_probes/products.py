@@ -13,7 +13,8 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.tiles import BANK, P, load, psum, row_sum, sbuf
+from dfmp2.trainium.kernels.sizes import BANK, P
+from dfmp2.trainium.kernels.tiles import load, psum, row_sum, sbuf
 
 BLOCKS = 4  # stationary operands used in turn
 

@@ -14,7 +14,8 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.tiles import BANK, P, load, multiply, psum, sbuf
+from dfmp2.trainium.kernels.sizes import BANK, P
+from dfmp2.trainium.kernels.tiles import load, multiply, psum, sbuf
 
 COLUMNS = 2048  # float32 numbers of a resident tile: 8 KiB of a partition
 

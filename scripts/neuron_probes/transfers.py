@@ -11,7 +11,8 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.tiles import P, load, row_sum, sbuf, sbuf3
+from dfmp2.trainium.kernels.sizes import P
+from dfmp2.trainium.kernels.tiles import load, row_sum, sbuf, sbuf3
 
 
 @nki.jit

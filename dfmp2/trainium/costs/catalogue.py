@@ -19,6 +19,7 @@ from dfmp2.trainium.calls import Call
 from dfmp2.trainium.costs.chips import FLOAT32_PASSES, Assumptions, Chip
 from dfmp2.trainium.costs.schedule import Account, schedule_call
 from dfmp2.trainium.interpreter.rules import Shape as Tensor
+from dfmp2.trainium.kernels.sizes import P, upper_columns
 
 FLOAT32 = 4
 ARRAY = 128 * 128
@@ -55,8 +56,8 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
-    """A compiled program a molecule needs: its name, the kernel, what for, and how often it is called."""
+class Requirement:
+    """A compiled program that a molecule needs: its name, the kernel, what for, and how often it is called."""
 
     neff: str
     kernel: str
@@ -177,7 +178,7 @@ def b_bytes(shape: Shape) -> int:
     """Bytes of B in the kernels' layout, padding included."""
     occupied = -(-shape.nocc // layout.EDGE) * layout.EDGE
     columns = layout.tile_columns(layout.padded_nvir(shape.nvir))
-    return occupied * layout.P * layout.stored_slices(columns, layout.padded_naux(shape.naux)) * columns * FLOAT32
+    return occupied * P * layout.stored_slices(columns, layout.padded_naux(shape.naux)) * columns * FLOAT32
 
 
 def _pairs(shape: Shape) -> int:
@@ -206,7 +207,7 @@ KERNELS = (
         "transform",
         "K12",
         "AO to MO transformation of fitted integrals in one program (ao_to_mo), in pieces where there are many",
-        lambda shape, target, _: calls.transform_calls(shape.nao, *shape, target),
+        lambda shape, *_: calls.transform_calls(shape.nao, *shape),
         lambda shape: shape.naux * shape.nocc * shape.nao * (shape.nao + shape.nvir),
         lambda shape: calls.transform_traffic(calls.transform_calls(shape.nao, *shape)),
     ),
@@ -302,8 +303,8 @@ def best(
 def _refuse_hopeless(row: Row, shape: Shape, chip: Chip) -> None:
     """What can never fit is refused before its hundreds of thousands of instructions are counted."""
     nvir = layout.padded_nvir(shape.nvir)
-    tile = layout.padded_naux(shape.naux) // layout.P * layout.tile_columns(nvir)
-    least = FLOAT32 * (tile + (3 * layout.upper_columns(nvir) if row.name == "pair_energy" else 0))
+    tile = layout.padded_naux(shape.naux) // P * layout.tile_columns(nvir)
+    least = FLOAT32 * (tile + (3 * upper_columns(nvir) if row.name == "pair_energy" else 0))
     if row.name.startswith("pair_") and least > chip.sbuf:
         raise KernelError(
             f"{row.name} needs {least} bytes per SBUF partition and more for {shape.nvir} virtual orbitals and "
@@ -319,7 +320,7 @@ def host_bytes(row: Row, shape: Shape, found: Price) -> tuple[int, int, int]:
     return once, each, int(found.total(lambda account: account.bytes_written))
 
 
-def programs(spins: tuple[Shape, ...], chip: Chip, given: Assumptions, nao: int | None = None) -> tuple[Program, ...]:
+def programs(spins: tuple[Shape, ...], chip: Chip, nao: int | None = None) -> tuple[Requirement, ...]:
     """Compiled programs for one (restricted) or two spins, those of the device transformation included.
 
     Parameters
@@ -329,19 +330,19 @@ def programs(spins: tuple[Shape, ...], chip: Chip, given: Assumptions, nao: int 
     wanted: list[tuple[str, str, Call]] = []
     names = ("alpha", "beta") if len(spins) == 2 else ("all",)
     for label, shape in zip(names, spins, strict=True):
-        found, _ = best(find("pair_energy"), shape, chip, given)
+        found, _ = best(find("pair_energy"), shape, chip, Assumptions())
         wanted += [(f"pair_energy ({found.variant})", f"{label} pairs", part.call) for part in found.parts]
     if len(spins) == 2:
         wanted += [("pair_energy_cross", "alpha-beta pairs", call) for call in cross(spins, chip)]
     functions = nao or max(shape.nao for shape in spins)
     for shape in calls.one_bucket(spins):
-        made = calls.transform_calls(functions, *shape, chip.target)
+        made = calls.transform_calls(functions, *shape)
         wanted += [(call.kernel, "transformation, where it is done on the device", call) for call in made]
-    merged: dict[str, Program] = {}
+    merged: dict[str, Requirement] = {}
     for kernel, purpose, call in wanted:
-        known = merged.get(call.neff, Program(call.neff, kernel, purpose, 0))
+        known = merged.get(call.neff, Requirement(call.neff, kernel, purpose, 0))
         both = known.purpose if purpose == known.purpose else f"{known.purpose}, {purpose}"
-        merged[call.neff] = Program(call.neff, kernel, both, known.calls + call.count)
+        merged[call.neff] = Requirement(call.neff, kernel, both, known.calls + call.count)
     return tuple(merged.values())
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dfmp2.errors import InputError, KernelError
-from dfmp2.trainium.interpreter.rules import Settings
+from dfmp2.trainium.interpreter.rules import Settings, Target
 from dfmp2.trainium.interpreter.trace import Instruction
 from dfmp2.trainium.layout import STRIDE
 
@@ -50,7 +50,6 @@ class Chip:
     name : "trn1" or "trn2"; target : the generation kernels are written for
     tensor, vector, scalar, gpsimd : engine clocks, GHz
     dma : bytes per ns of one DMA engine (queue)
-    sbuf : usable bytes per partition
     hbm : bytes of device memory per core; cores : physical cores of a chip
     shared_ports : Vector and Scalar Engine share one PSUM port, Vector Engine and GpSimd one SBUF port
     bank_conflicts : two instructions on the same PSUM bank take turns
@@ -60,13 +59,12 @@ class Chip:
     """
 
     name: str
-    target: str
+    target: Target
     tensor: float
     vector: float
     scalar: float
     gpsimd: float
     dma: float
-    sbuf: int
     hbm: int
     cores: int
     shared_ports: bool
@@ -74,6 +72,11 @@ class Chip:
     fast_transpose: bool
     dynamic_descriptor: float
     software_descriptors: bool
+
+    @property
+    def sbuf(self) -> int:
+        """Usable bytes per partition."""
+        return Settings(target=self.target).sbuf_limit
 
     def clock(self, engine: str) -> float:
         """Clock of a compute engine, GHz."""
@@ -93,7 +96,6 @@ CHIPS = {
         scalar=1.4,
         gpsimd=1.4,
         dma=17.0,
-        sbuf=Settings(target="gen2").sbuf_limit,
         hbm=16 * 1024**3,  # 32 GiB for two cores
         cores=2,
         shared_ports=True,
@@ -110,7 +112,6 @@ CHIPS = {
         scalar=1.2,
         gpsimd=1.2,
         dma=23.0,
-        sbuf=Settings(target="gen3").sbuf_limit,
         hbm=12 * 1024**3,  # 96 GiB for eight cores
         cores=8,
         shared_ports=False,
@@ -120,7 +121,6 @@ CHIPS = {
         software_descriptors=False,
     ),
 }
-BY_TARGET = {chip.target: chip for chip in CHIPS.values()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ Nothing here was measured on a device.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from dfmp2.backends.base import Prediction, Shape
@@ -79,19 +79,14 @@ def dispatch(
     return Dispatch(lane, waited, min(waited, queued), resident / UPLOAD + down, 0.0, "")
 
 
-def predict(
-    spins: Sequence[Shape],
-    given: Assumptions | None = None,
-    chips: tuple[str, ...] = tuple(CHIPS),
-    cores: int = 1,
-) -> tuple[Prediction, ...]:
+def predict(spins: Sequence[Shape], chips: tuple[str, ...] = tuple(CHIPS), cores: int = 1) -> tuple[Prediction, ...]:
     """One prediction per chip; none where there is nothing to correlate.
 
     Parameters
     ----------
     cores : of the chip that share the pairs
     """
-    return tuple(_on(CHIPS[name], spins, given or Assumptions(), cores) for name in chips) if spins else ()
+    return tuple(_on(CHIPS[name], spins, cores) for name in chips) if spins else ()
 
 
 def offer(spins: Sequence[Shape], own: int = 1) -> tuple[Prediction, ...]:
@@ -110,9 +105,9 @@ def shared_bytes(spins: Sequence[Shape], cores: int) -> list[int]:
     return [sum(block[spin] for spin, _ in found) for found in needed]
 
 
-def _on(chip: Chip, spins: Sequence[Shape], given: Assumptions, cores: int) -> Prediction:
+def _on(chip: Chip, spins: Sequence[Shape], cores: int) -> Prediction:
     try:
-        prices = _prices(chip, spins, given)
+        prices = _prices(chip, spins)
     except KernelError as error:
         return Prediction(chip.name, LANES[0], available=chip.hbm, obstacle=str(error))
     by_core = shared_bytes(spins, cores)
@@ -143,8 +138,8 @@ def _on(chip: Chip, spins: Sequence[Shape], given: Assumptions, cores: int) -> P
     )
 
 
-def _prices(chip: Chip, spins: Sequence[Shape], given: Assumptions) -> list[Price]:
-    row = catalogue.find("pair_energy")
+def _prices(chip: Chip, spins: Sequence[Shape]) -> list[Price]:
+    row, given = catalogue.find("pair_energy"), Assumptions()
     prices = [catalogue.best(row, shape, chip, given)[0] for shape in spins]
     if len(spins) == 2:
         alpha, beta = spins
@@ -153,43 +148,27 @@ def _prices(chip: Chip, spins: Sequence[Shape], given: Assumptions) -> list[Pric
     return prices
 
 
-@dataclass(frozen=True, slots=True)
-class Transformation:
-    """The transformation of all spins on one core.
-
-    Attributes
-    ----------
-    device : s of the core, at 85 % of the Tensor Engine's peak at best; dispatch : s if every call is waited for
-    link : s of transfers
-    calls, neffs : kernel calls and compiled programs; up : bytes
-    """
-
-    device: float
-    dispatch: float
-    link: float
-    calls: int
-    neffs: int
-    up: int
-
-
-def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Transformation:
-    """The transformation of one or two spins with `nao` basis functions.
+def predict_transform(spins: Sequence[Shape], nao: int, chip: str) -> Prediction:
+    """The transformation of one or two spins with `nao` basis functions on one core.
 
     Raises
     ------
     KernelError : they cannot run at these sizes
     """
     core = find_chip(chip)
-    found = [call for shape in one_bucket(tuple(spins)) for call in transform_calls(nao, *shape, core.target)]
+    found = [call for shape in one_bucket(tuple(spins)) for call in transform_calls(nao, *shape)]
     done = price("plain", found, 0, core, Assumptions())
     up = transform_traffic(found)
-    return Transformation(
-        device=done.at(catalogue.USUAL) / NS,
+    return Prediction(
+        chip=core.name,
+        lane=LANES[0],
+        device=done.makespan / NS,
+        usual=done.at(catalogue.USUAL) / NS,
         dispatch=done.calls * ROUND_TRIP / MS,
         link=up / UPLOAD / MS,
         calls=done.calls,
         neffs=done.neffs,
-        up=up,
+        uploaded=up,
     )
 
 
@@ -201,7 +180,19 @@ def predict_product(sizes: tuple[int, int, int, int], chip: Chip) -> Prediction:
     except KernelError as error:
         return Prediction(chip.name, LANES[0], available=chip.hbm, obstacle=str(error))
     sent, written = FLOAT32 * sum(prod(call.arguments[x].shape) for x in "ab"), done.parts[0].account.bytes_written
-    launched, memory = dispatch(LANES[0], [done], sent, sent, written), (sent + written, chip.hbm)
-    times = done.makespan / NS, launched.calls / MS, launched.link / MS
-    made = Prediction(chip.name, LANES[0], *times, 1, 1, *memory, uploaded=sent, queued=launched.queued / MS)
-    return replace(made, usual=done.at(catalogue.USUAL) / NS, slowest=done.at(catalogue.SLOWEST) / NS)
+    launched = dispatch(LANES[0], [done], sent, sent, written)
+    return Prediction(
+        chip=chip.name,
+        lane=LANES[0],
+        device=done.makespan / NS,
+        usual=done.at(catalogue.USUAL) / NS,
+        slowest=done.at(catalogue.SLOWEST) / NS,
+        dispatch=launched.calls / MS,
+        queued=launched.queued / MS,
+        link=launched.link / MS,
+        calls=1,
+        neffs=1,
+        memory=sent + written,
+        available=chip.hbm,
+        uploaded=sent,
+    )

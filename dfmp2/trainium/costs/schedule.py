@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from dfmp2.trainium.calls import Call
 from dfmp2.trainium.costs.chips import DMA_QUEUES, Assumptions, Chip, charge, queues, transfer_time
 from dfmp2.trainium.interpreter.rules import PSUM_BANKS, Settings
 from dfmp2.trainium.interpreter.run import run_kernel
-from dfmp2.trainium.interpreter.trace import Access, Instruction, Rectangle, Trace, overlap
+from dfmp2.trainium.interpreter.trace import Access, Instruction, Rectangle, Trace, covers, overlap
 
 DESCRIPTOR_BYTES = 2 * 16  # source and destination element of a descriptor ring
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma")
@@ -39,23 +39,12 @@ PSUM_SHARERS, SBUF_SHARERS = ("vector", "scalar"), ("vector", "gpsimd")
 NOTHING, ENGINE, INSTRUCTION, PORT = 0, 1, 2, 3  # what an instruction waited for last
 
 
-@dataclass(slots=True)
-class Residency:
-    """Where the buffers of a trace lie.
+def place(trace: Trace, chip: Chip) -> tuple[dict[int, tuple[int, ...]], dict[int, int]]:
+    """The tensors whose memory each on-chip tensor of a trace takes over, and the banks of those in PSUM.
 
-    Attributes
-    ----------
-    replaces : tensor -> tensors whose memory it takes over
-    bank : PSUM tensor -> its bank
+    A run has refused what does not fit.
     """
-
-    replaces: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    bank: dict[int, int] = field(default_factory=dict)
-
-
-def place(trace: Trace, chip: Chip) -> Residency:
-    """Give every on-chip buffer of a trace a place: a bank, or bytes; a run has refused what does not fit."""
-    found = Residency()
+    replaces, bank = dict[int, tuple[int, ...]](), dict[int, int]()
     for space, capacity in (("psum", PSUM_BANKS), ("sbuf", chip.sbuf)):
         free: deque[tuple[int, int | None]] = deque([(capacity, None)])  # (room, former tenant), oldest first
         alive: list[tuple[int, int, int]] = []  # (last use, tensor, size)
@@ -72,14 +61,14 @@ def place(trace: Trace, chip: Chip) -> Residency:
                 if size > wanted:
                     free.appendleft((size - wanted, tenant))
                 wanted -= min(size, wanted)
-            found.replaces[allocation.tensor] = tuple(former)
+            replaces[allocation.tensor] = tuple(former)
             if space == "psum":
-                found.bank[allocation.tensor] = found.bank[former[0]] if former else len(found.bank)
+                bank[allocation.tensor] = bank[former[0]] if former else len(bank)
             heapq.heappush(alive, (allocation.last_use, allocation.tensor, own))
-    return found
+    return replaces, bank
 
 
-def waits(trace: Trace, residency: Residency) -> list[tuple[int, ...]]:
+def waits(trace: Trace, replaces: dict[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
     """For every instruction the earlier ones of other engines it waits for (transfers also for transfers)."""
     writes: dict[int, dict[Rectangle, int]] = {}
     reads: dict[int, dict[tuple[str, Rectangle], int]] = {}
@@ -100,7 +89,7 @@ def waits(trace: Trace, residency: Residency) -> list[tuple[int, ...]]:
             needed.update(_overwritten(access, writes.setdefault(access.tensor, {}), reads.get(access.tensor)))
             if (access.tensor, engine) not in begun:
                 begun.add((access.tensor, engine))
-                for former in residency.replaces.get(access.tensor, ()):
+                for former in replaces.get(access.tensor, ()):
                     needed.update(last.get(former, {}).values())
         for access in instruction.reads:
             reads.setdefault(access.tensor, {})[(engine, access[2:])] = index
@@ -122,18 +111,14 @@ def _overwritten(
     found = []
     for region in [region for region in writes if overlap(region, own)]:
         found.append(writes[region])
-        if _covers(own, region):
+        if covers(own, region):
             del writes[region]
     if reads:
         for key in [key for key in reads if overlap(key[1], own)]:
             found.append(reads[key])
-            if _covers(own, key[1]):
+            if covers(own, key[1]):
                 del reads[key]
     return found
-
-
-def _covers(a: Rectangle, b: Rectangle) -> bool:
-    return a[0] <= b[0] and b[1] <= a[1] and a[2] <= b[2] and b[3] <= a[3]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,9 +162,9 @@ class _Simulation:
 
     def __init__(self, trace: Trace, chip: Chip, given: Assumptions) -> None:
         count = len(trace.instructions)
-        residency = place(trace, chip)
-        self._trace, self._chip, self._bank = trace, chip, residency.bank
-        self._needed = waits(trace, residency)
+        replaces, self._bank = place(trace, chip)
+        self._trace, self._chip = trace, chip
+        self._needed = waits(trace, replaces)
         crowded = chip.target == "gen2" and trace.moved_high_water >= given.moved_line
         slower = given.moved_factor if crowded else 1.0
         self._times = [
@@ -377,7 +362,7 @@ def settle(trace: Trace, chip: Chip, given: Assumptions) -> tuple[Account, Sched
 
 def trace_of(call: Call, chip: Chip) -> Trace:
     """The instructions of a call, without the arithmetic."""
-    settings = Settings(target="gen2" if chip.target == "gen2" else "gen3", arithmetic=False, measured=False)
+    settings = Settings(target=chip.target, arithmetic=False, measured=False)
     return run_kernel(call.source, call.kernel, call.arguments, settings)[1]
 
 

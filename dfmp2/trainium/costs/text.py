@@ -13,11 +13,10 @@ from textwrap import fill
 from typing import Any
 
 from dfmp2.backends.base import Shape
-from dfmp2.trainium.calls import Call
-from dfmp2.trainium.costs.catalogue import KERNELS, SLOWEST, USUAL, Price, Program, b_bytes, find
+from dfmp2.trainium.costs.catalogue import KERNELS, SLOWEST, USUAL, Price, Requirement, b_bytes, find
 from dfmp2.trainium.costs.chips import Assumptions, Chip
 from dfmp2.trainium.costs.prediction import Dispatch
-from dfmp2.trainium.costs.schedule import ENGINES, INSTRUCTION, PORT, Schedule
+from dfmp2.trainium.costs.schedule import ENGINES, PORT, Schedule
 from dfmp2.trainium.interpreter.rules import MOVED_BYTES
 from dfmp2.trainium.interpreter.trace import Instruction, Trace
 from dfmp2.trainium.layout import padded_naux, padded_nvir
@@ -111,16 +110,13 @@ def price_text(kernel: str, shape: Shape, chip: Chip, price: Price, launched: Di
     ]
     for part in price.parts:
         account = part.account
-        count = sum(account.statements.values())
+        count, call = sum(account.statements.values()), part.call
+        label = f"{call.kernel}, diagonal" if call.arguments.get("diagonal") else call.kernel
         lines.append(
-            f"{_label(part.call):<32}{part.call.count:>6}{account.makespan / MS:>10.3f}{account.utilisation:>8.3f}"
+            f"{label:<32}{call.count:>6}{account.makespan / MS:>10.3f}{account.utilisation:>8.3f}"
             f"{count:>12}{account.sbuf:>12}"
         )
     return "\n".join([*lines, *(fill(one, 80) for one in others)]) + "\n"
-
-
-def _label(call: Call) -> str:
-    return f"{call.kernel}{', diagonal' if call.arguments.get('diagonal') else ''}"
 
 
 def assumptions_text(given: Assumptions) -> str:
@@ -134,7 +130,7 @@ def assumptions_text(given: Assumptions) -> str:
     return fill(text, 80) + "\n"
 
 
-def catalogue_dict(spins: Sequence[Shape], programs: Sequence[Program], sent: Sequence[int]) -> dict[str, Any]:
+def catalogue_dict(spins: Sequence[Shape], programs: Sequence[Requirement], sent: Sequence[int]) -> dict[str, Any]:
     """The object `dfmp2 kernels list --json` prints; `sent`: bytes of B that each core is sent."""
     return {
         "kernels": {row.name: {"short": row.short, "about": row.about} for row in KERNELS},
@@ -146,7 +142,7 @@ def catalogue_dict(spins: Sequence[Shape], programs: Sequence[Program], sent: Se
     }
 
 
-def catalogue_text(spins: Sequence[Shape], programs: Sequence[Program], chip: Chip, sent: Sequence[int]) -> str:
+def catalogue_text(spins: Sequence[Shape], programs: Sequence[Requirement], chip: Chip, sent: Sequence[int]) -> str:
     """The kernels, and the programs of a molecule."""
     lines = [fill(f"{row.name:<20}{row.short:<5}{row.about}", 80, subsequent_indent=" " * 25) for row in KERNELS]
     if not spins:
@@ -228,10 +224,10 @@ def summary(trace: Trace, plan: Schedule) -> str:
 
 
 def _reason(trace: Trace, plan: Schedule, index: int) -> str:
-    cause, blocker = int(plan.cause[index]), int(plan.blocker[index])
-    if cause == INSTRUCTION and blocker >= 0:
-        other = trace.instructions[blocker]
-        return f"{other.name} on {other.engine} at {other.line}".rstrip()
-    if cause == PORT and blocker >= 0:
-        return f"a port held by {trace.instructions[blocker].name} at {trace.instructions[blocker].line}"
-    return "its own engine"
+    blocker = int(plan.blocker[index])
+    if blocker < 0:
+        return "its own engine"
+    other = trace.instructions[blocker]
+    if plan.cause[index] == PORT:
+        return f"a port held by {other.name} at {other.line}"
+    return f"{other.name} on {other.engine} at {other.line}".rstrip()

@@ -40,7 +40,8 @@ UNARY: dict[str, Callable[[Array], Array]] = {
     "sigmoid": lambda x: np.reciprocal(1 + np.exp(-x)),
     "silu": lambda x: x / (1 + np.exp(-x)),
 }
-# Those that kernels of this package may name; the others are met in kernels of others (`foreign.py`).
+# Those that kernels of this package may name; the others are met in kernels of others
+# (scripts/foreign_kernels).
 SUBSET = (
     *("add", "subtract", "multiply", "maximum", "minimum"),
     *("copy", "square", "exp", "sqrt", "rsqrt", "reciprocal"),

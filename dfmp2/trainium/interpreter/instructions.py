@@ -526,7 +526,7 @@ def nc_matmul(core: Core, given: Given) -> None:
         require_group(core, out)
     else:
         note_write(core, out, matmul=True)
-        open_group(core, out)
+        open_group(out)
     if core.arithmetic:
         _multiply(core, out, left, right, accumulate)
     issue(

@@ -85,7 +85,7 @@ class Lint:
         nodes = list(ast.walk(tree))
         self._bound = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
         self._bound |= {*BUILTINS, *(node.arg for node in nodes if isinstance(node, ast.arg))}
-        self._exempt = any(_is_exemption(node) for node in tree.body)
+        self._exempt = f"{EXEMPTION} = True" in map(ast.unparse, tree.body)
 
     def check(self) -> None:
         """All rules, in the order of the file's top level."""
@@ -172,10 +172,6 @@ class Lint:
             if position or not _is_docstring(child):
                 self._walk(child, strings=False)
 
-    def _is_member(self, node: ast.expr) -> bool:
-        """Whether this is an enumeration, such as nisa.engine."""
-        return isinstance(node, ast.Attribute) and self._is_module(node, "nki.isa")
-
     def _is_module(self, node: ast.Attribute, module: str) -> bool:
         return isinstance(node.value, ast.Name) and self._modules.get(node.value.id) == module
 
@@ -252,9 +248,9 @@ class Lint:
             raise self._outside(node, f"nisa.{name}")
         if node.args:
             raise self._refuse("positional", node, f"nisa.{name} with {len(node.args)} positional arguments")
-        words = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None}
+        words = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg is not None}
         given = set(words)
-        if name == "activation" and _names(words.get("op"), "copy") and not _is_none(words.get("bias")):
+        if name == "activation" and words.get("op", "").endswith(".copy") and words.get("bias", "None") != "None":
             raise self._refuse("activation-copy-bias", node, "copy with a bias")
         if self._exempt or len(given) != len(node.keywords):
             return
@@ -274,18 +270,10 @@ class Lint:
                 raise self._outside(node, f"nl.{node.attr}")
         elif module == "nki":
             raise self._outside(node, f"nki.{node.attr} inside a function")
-        elif module is None and node.attr not in ATTRIBUTES and not self._is_member(node.value):
-            raise self._outside(node, f"attribute .{node.attr}")
-
-
-def _names(node: ast.expr | None, name: str) -> bool:
-    """Whether an expression is a member of that name, such as nl.copy."""
-    return isinstance(node, ast.Attribute) and node.attr == name
-
-
-def _is_none(node: ast.expr | None) -> bool:
-    """Whether an argument is left out or None."""
-    return node is None or (isinstance(node, ast.Constant) and node.value is None)
+        elif module is None and node.attr not in ATTRIBUTES:
+            enumeration = isinstance(node.value, ast.Attribute) and self._is_module(node.value, "nki.isa")
+            if not enumeration:
+                raise self._outside(node, f"attribute .{node.attr}")
 
 
 def _is_docstring(node: ast.stmt) -> bool:
@@ -303,13 +291,3 @@ def _constant(node: ast.expr) -> bool:
     if isinstance(node, ast.Attribute):
         return _constant(node.value)
     return isinstance(node, (ast.Constant, ast.Name))
-
-
-def _is_exemption(node: ast.stmt) -> bool:
-    return (
-        isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and node.targets[0].id == EXEMPTION
-        and isinstance(node.value, ast.Constant)
-        and node.value.value is True
-    )

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dfmp2.trainium.interpreter.arithmetic import Array, DType, held_as
 from dfmp2.trainium.interpreter.rules import PSUM_BANKS, NotInSubset, Settings, Violation, kernel_place
 from dfmp2.trainium.interpreter.signatures import Region
-from dfmp2.trainium.interpreter.trace import Access, Allocation, Rectangle, Space, Trace, overlap
+from dfmp2.trainium.interpreter.trace import Access, Allocation, Rectangle, Space, Trace, covers, overlap
 
 LARGE_STRIDE_BYTES = 16
 MOST_FREE_DIMENSIONS = 4
@@ -56,7 +56,7 @@ class Storage:
     was_read: bool = False
     lost: str = ""
     ordered_in: int = 0
-    groups: list[tuple[int, int, int, int]] = field(default_factory=list)
+    groups: list[Rectangle] = field(default_factory=list)
 
     @property
     def space(self) -> Space:
@@ -545,7 +545,7 @@ def note_write(core: Core, tensor: Tensor, *, matmul: bool = False, fill: bool =
             storage.written = None
 
 
-def open_group(core: Core, tensor: Tensor) -> None:
+def open_group(tensor: Tensor) -> None:
     """nc_matmul(accumulate=False): the rectangle starts a group, groups it overlaps are closed."""
     rectangle = _rectangle(tensor)
     storage = tensor.storage
@@ -557,8 +557,7 @@ def continues_group(core: Core, tensor: Tensor) -> bool:
     """nc_matmul without accumulate: whether it adds to an open group; refused where it meets one only in part."""
     own = _rectangle(tensor)
     met = [group for group in tensor.storage.groups if overlap(group, own)]
-    inside = [a0 <= own[0] and own[1] <= a1 and b0 <= own[2] and own[3] <= b1 for a0, a1, b0, b1 in met]
-    if not all(inside) or len(met) > 1:
+    if len(met) > 1 or not all(covers(group, own) for group in met):
         raise core.refuse("matmul-accumulate", f"accumulate left out on {describe(tensor)}, written in part")
     return bool(met)
 
@@ -567,15 +566,14 @@ def require_group(core: Core, tensor: Tensor) -> None:
     """nc_matmul(accumulate=True): adds to elements, whose rectangle must lie inside one open group."""
     _touch(core, tensor.storage, tensor)
     tensor.storage.version += 1
-    p0, p1, f0, f1 = _rectangle(tensor)
     written = tensor.storage.written
     if written is not None and not tensor.bits(written).all():
         raise core.refuse("matmul-group", f"accumulate=True on {describe(tensor)}: some elements were never written")
-    for a0, a1, b0, b1 in tensor.storage.groups:
-        if a0 <= p0 and p1 <= a1 and b0 <= f0 and f1 <= b1:
-            return
+    own = _rectangle(tensor)
+    if any(covers(group, own) for group in tensor.storage.groups):
+        return
     if "matmul-group" in core.waived:
-        return open_group(core, tensor)
+        return open_group(tensor)
     raise core.refuse("matmul-group", f"accumulate=True on {describe(tensor)}: no open matmul group covers it")
 
 

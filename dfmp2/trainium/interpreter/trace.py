@@ -73,6 +73,11 @@ def overlap(a: Rectangle, b: Rectangle) -> bool:
     return a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
 
 
+def covers(a: Rectangle, b: Rectangle) -> bool:
+    """Whether the second access to a tensor lies inside the first."""
+    return a[0] <= b[0] and b[1] <= a[1] and a[2] <= b[2] and b[3] <= a[3]
+
+
 @dataclass(slots=True, eq=False)
 class Allocation:
     """One tensor: bytes per partition on chip (whole size in HBM), and the instructions between which it lives.

@@ -26,11 +26,8 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.products import equal_parts
+from dfmp2.trainium.kernels.sizes import BANK, PART, P, equal_parts
 from dfmp2.trainium.kernels.tiles import (
-    BANK,
-    PART,
-    P,
     add_column,
     contract,
     fetch,
@@ -50,7 +47,7 @@ def mp2_energy(t: nl.ndarray, eu: nl.ndarray, neg: nl.ndarray, identity: nl.ndar
     """Partial sums of e_ij for ic rows i and all nocc j; shapes: see the module."""
     nvir = eu.shape[0]
     tiles = (nvir + P - 1) // P
-    rows = (nvir + tiles - 1) // tiles
+    rows = equal_parts(nvir, P)
     part = rows * equal_parts(tiles, BANK // rows)
     assert tiles * nvir <= PART, "at most 877 virtual orbitals"
     out = nl.ndarray((rows, ic, nocc), dtype=nl.float32, buffer=nl.shared_hbm)

@@ -40,9 +40,19 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.tiles import (
+from dfmp2.trainium.kernels.sizes import (
     BANK,
     P,
+    lower_start,
+    pairs_of,
+    parts_of,
+    run_start,
+    sum_columns,
+    traversal,
+    upper_columns,
+    window,
+)
+from dfmp2.trainium.kernels.tiles import (
     add_column,
     advance,
     contract,
@@ -51,18 +61,10 @@ from dfmp2.trainium.kernels.tiles import (
     inverse,
     load,
     load_part,
-    lower_start,
-    pairs_of,
-    parts_of,
     psum,
     row_sum,
-    run_start,
     sbuf,
-    sum_columns,
     transpose_piece,
-    traversal,
-    upper_columns,
-    window,
 )
 
 

@@ -22,9 +22,9 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
+from dfmp2.trainium.kernels.sizes import P, parts_of, traversal, window
 from dfmp2.trainium.kernels.tiles import (
     TOGETHER,
-    P,
     add_column,
     advance,
     contract,
@@ -32,12 +32,9 @@ from dfmp2.trainium.kernels.tiles import (
     inverse,
     load,
     load_part,
-    parts_of,
     psum,
     row_sum,
     sbuf,
-    traversal,
-    window,
 )
 
 

@@ -36,28 +36,21 @@ import nki.isa as nisa
 import nki.language as nl
 
 from dfmp2.trainium.kernels.pair_energy import emit_chunk, store_row_tile
+from dfmp2.trainium.kernels.sizes import BANK, P, grouped, lower_start, parts_of, sum_columns, traversal, upper_columns
 from dfmp2.trainium.kernels.tiles import (
-    BANK,
-    P,
     add_column,
     advance,
     contract,
     copy_columns,
     fetch,
-    grouped,
     inverse,
     load,
     load_part,
-    lower_start,
-    parts_of,
     psum,
     row_sum,
     sbuf,
     sbuf3,
-    sum_columns,
     transposed,
-    traversal,
-    upper_columns,
 )
 
 

@@ -27,17 +27,10 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.tiles import BANK, PART, TOGETHER, P, load, multiply, psum, sbuf, sbuf3, transposed
+from dfmp2.trainium.kernels.sizes import BANK, DEPTH, PART, SOLVED, P, equal_parts
+from dfmp2.trainium.kernels.tiles import TOGETHER, load, multiply, psum, sbuf, sbuf3, transposed
 
 PANEL = 24_576  # float32 numbers per partition of a panel of A, the next panel's first group included
-DEPTH = 4096  # most contracted rows, and the largest order of L
-SOLVED = 8192  # float32 numbers per partition of a part of X
-
-
-def equal_parts(total: int, most: int) -> int:
-    """Width of equal parts of at most `most` columns."""
-    count = (total + most - 1) // most
-    return (total + count - 1) // count
 
 
 def load_columns(src: nl.ndarray, row: int, depth: int, low: int, high: int) -> nl.ndarray:

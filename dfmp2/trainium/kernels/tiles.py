@@ -1,4 +1,4 @@
-"""What all kernels share: fresh tiles, loads, products and transposes, and where packed columns lie.
+"""What all kernels share: fresh tiles, loads, products and transposes.
 
 Every kernel file keeps to what NKI 0.3.0 to 0.7.0 have in common: instructions with keywords only, 2-D operands of the
 Tensor Engine, static Python loops, no closures, no comprehensions.
@@ -9,17 +9,13 @@ from __future__ import annotations
 import nki.isa as nisa
 import nki.language as nl
 
-P = 128  # partitions, and most columns of a stationary operand
-BANK = 512  # float32 numbers in a PSUM bank, and most columns of a moving operand
-PART = 6144  # float32 numbers per partition of a part of B_j: DMA writes it, and two are there at a time
-STAGE = 1536  # of a staging tile, through which everything else comes that stays
-AHEAD = 2  # staging tiles at a time
+from dfmp2.trainium.kernels.sizes import AHEAD, STAGE, P, depth_of, parts_of, pieces_of
+
 TOGETHER = 4  # row tiles of B_i in an SBUF tile, at most
 EXPLICIT = True  # accumulate= is in NKI 0.3 and later; without it the first product into an element overwrites
 NEWTON = False  # a Newton step for every reciprocal: on where probe P3 finds the Vector Engine's too coarse
-DGE = (
-    nisa.dge_mode.none
-)  # all addresses are static, on either chip; on gen2 others may use GpSimd, which then blocks SBUF
+# All addresses are static, on either chip; on gen2 other ways may use GpSimd, which then blocks SBUF.
+DGE = nisa.dge_mode.none
 
 
 def sbuf(columns: int, rows: int = P) -> nl.ndarray:
@@ -134,70 +130,6 @@ def row_sum(result: nl.ndarray, dump: nl.ndarray, data: nl.ndarray) -> None:
     )
 
 
-def run_start(nvir: int, row: int) -> int:
-    """First packed column of the blocks right of (row, row)."""
-    start = nvir
-    for above in range(row):
-        start += nvir - P * (above + 1)
-    return start
-
-
-def upper_columns(nvir: int) -> int:
-    """U: columns of the upper triangle of blocks."""
-    tiles = (nvir + P - 1) // P
-    return run_start(nvir, max(0, tiles - 1))
-
-
-def lower_start(row: int) -> int:
-    """First packed column of the blocks left of (row, row)."""
-    return P * row * (row - 1) // 2
-
-
-def traversal(edge: int, residents: int, parts: int, diagonal: bool) -> list[tuple[int, int, int]]:
-    """(first resident i, j, part of B_j) in the order of the loads: j forwards, then backwards, in turn."""
-    steps = []
-    backwards = False
-    for first in range(0, edge, residents):
-        low = first if diagonal else 0
-        count = (edge - low) * parts
-        for step in range(count):
-            place = count - 1 - step if backwards else step
-            steps.append((first, low + place // parts, place % parts))
-        backwards = not backwards
-    return steps
-
-
-def pairs_of(first: int, j: int, residents: int, diagonal: bool) -> int:
-    """How many of the residents pair with j."""
-    return min(residents, j - first + 1) if diagonal else residents
-
-
-def grouped(
-    steps: list[tuple[int, int, int]], residents: int, group: int, diagonal: bool
-) -> list[tuple[int, int, int]]:
-    """(step, first member, members) in the order of emission: whole groups, single pairs where some do not exist."""
-    items = []
-    for step in range(len(steps)):
-        present = pairs_of(steps[step][0], steps[step][1], residents, diagonal)
-        for start in range(0, residents, group):
-            if start + group <= present:
-                items.append((step, start, group))
-            else:
-                for member in range(start, present):
-                    items.append((step, member, 1))
-    return items
-
-
-def parts_of(nvir: int, slices: int) -> int:
-    """Parts in which B_j comes: of at most 512 columns and 24 kB per partition, so that two of them take 48 kB."""
-    parts = (nvir + BANK - 1) // BANK
-    columns = (nvir + P - 1) // P * P if parts == 1 else (nvir + parts - 1) // parts
-    while slices * columns > PART and columns > 32:
-        parts += 1
-        columns = (nvir + parts - 1) // parts
-    return parts
-
-
 def load_part(b_j: nl.ndarray, slices: int, j: int, part: int, nvir: int) -> nl.ndarray:
     """One part of B_j in SBUF, straight from HBM; whole rows where there is only one part."""
     parts = parts_of(nvir, slices)
@@ -230,17 +162,6 @@ def fetch_slices(src: nl.ndarray) -> nl.ndarray:
             load(staged, src[0:P, k, low:high])
             nisa.activation(dst=tile[:, k, low:high], op=nl.copy, data=staged)
     return tile
-
-
-def depth_of(columns: int) -> int:
-    """Slices of a staging tile of that many columns."""
-    return max(1, STAGE // columns)
-
-
-def pieces_of(slices: int, together: int) -> int:
-    """Pieces in which `together` row tiles of B_i come."""
-    depth = depth_of(together * P)
-    return (slices + depth - 1) // depth
 
 
 def stage_piece(b_i: nl.ndarray, slices: int, number: int, together: int) -> nl.ndarray:
@@ -298,45 +219,3 @@ def advance(
     for number in range(end, min(min(allowed, b_i.shape[0] // P * groups) * count, end + AHEAD)):
         begun.append(stage_piece(b_i, slices, number, together))
     return tiles, begun, end
-
-
-def window(
-    first: int,
-    member: int,
-    row: int,
-    tiles: int,
-    together: int,
-    residents: int,
-    present: int,
-    parts: int,
-    turning: bool,
-    following: int,
-) -> tuple[int, int]:
-    """After row tile `row` of resident `member`: tiles of B_i that the next product needs, and those there is room for.
-
-    present : residents that pair with this j; turning : other residents come next; following : the first of the next j
-    """
-    groups = (tiles + together - 1) // together
-    last = row == tiles - 1
-    needed = following * groups + 1
-    if not last:
-        needed = (first + member) * groups + (row + 1) // together + 1
-    elif member + 1 < present:
-        needed = (first + member + 1) * groups + 1
-    allowed = (first + residents) * groups
-    if turning and last and member + 1 == present:
-        allowed += residents * groups
-    elif turning and parts == 1:  # in the place of the next B_j, which stays or is loaded later, and of used residents
-        allowed += min(residents, member + (2 if last else 1)) * groups
-    elif turning:
-        allowed += (row + 1) // together
-    return needed, allowed
-
-
-def sum_columns(total: int, run: int) -> int:
-    """Columns of partial sums of `total` packed columns: J, then K / 2, each chunk in runs of `run` elements."""
-    count = 0
-    for low in range(0, total, BANK):
-        size = min(total, low + BANK) - low
-        count += (2 * size + run - 1) // run + (size + run - 1) // run
-    return count

@@ -32,7 +32,8 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from dfmp2.trainium.kernels.tiles import BANK, STAGE, P, fetch_slices, load, multiply, psum, sbuf, sbuf3
+from dfmp2.trainium.kernels.sizes import BANK, STAGE, P
+from dfmp2.trainium.kernels.tiles import fetch_slices, load, multiply, psum, sbuf, sbuf3
 
 RUN_TILES = 16  # tiles of A in a load: runs of 8 kB
 

@@ -28,11 +28,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 
+from dfmp2.backends.base import Shape
 from dfmp2.errors import BackendUnavailable, KernelError, ResourceError
 from dfmp2.host.files import put
-from dfmp2.trainium.calls import Program
+from dfmp2.trainium.calls import Program, programs
 from dfmp2.trainium.launch import environment, toolchain
-from dfmp2.trainium.launch.environment import HERE, Host
+from dfmp2.trainium.launch.environment import HERE
 from dfmp2.trainium.launch.proof import Proof
 
 CHILD = Path(__file__).with_name("compile_child.py")
@@ -137,13 +138,13 @@ def _numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
 
 
-def compiler_versions(host: Host = HERE) -> dict[str, str]:
+def compiler_versions() -> dict[str, str]:
     """Versions of the compiler, empty unless all of it is there."""
-    found = toolchain.versions(COMPILERS, host, host.python)
+    found = toolchain.versions(COMPILERS, python=HERE.python)
     return found if len(found) == len(COMPILERS) else {}
 
 
-def ensure(program: Program, target: str, cache: NeffCache, proof: Proof, host: Host = HERE) -> Compiled:
+def ensure(program: Program, target: str, cache: NeffCache, proof: Proof) -> Compiled:
     """The compiled program: from the cache, else compiled now.
 
     Raises
@@ -151,12 +152,12 @@ def ensure(program: Program, target: str, cache: NeffCache, proof: Proof, host: 
     BackendUnavailable : it is not in the cache and nothing can be compiled here
     KernelError : the compiler refuses the kernel
     """
-    compiler = compiler_versions(host)
+    compiler = compiler_versions()
     known = cache.find(program, target, compiler)
     if known is not None:
         proof.cache_hits += 1
         return known
-    missing = toolchain.compiler_problems(host, target)
+    missing = toolchain.compiler_problems(target)
     if missing:
         raise BackendUnavailable(
             f"{program.label} is not compiled for {target} in {cache.folder}, and it cannot be compiled here: "
@@ -165,7 +166,7 @@ def ensure(program: Program, target: str, cache: NeffCache, proof: Proof, host: 
         )
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="dfmp2-neff-") as place:
-        made, entry = _compile(program, target, Path(place), cache.folder / program.fingerprint(target), host)
+        made, entry = _compile(program, target, Path(place), cache.folder / program.fingerprint(target))
         seconds = time.perf_counter() - begin
         done = cache.add(program, target, compiler, made, entry, seconds)
     proof.compiled += 1
@@ -173,7 +174,24 @@ def ensure(program: Program, target: str, cache: NeffCache, proof: Proof, host: 
     return done
 
 
-def _compile(program: Program, target: str, folder: Path, kept: Path, host: Host) -> tuple[Path, str]:
+def compile_ahead(spins: tuple[Shape, ...], target: str, nao: int = 0) -> Proof:
+    """Compile what the pair energies of these shapes need, unless it is in the cache; needs no device.
+
+    Parameters
+    ----------
+    nao : basis functions where the device transforms, else 0
+
+    Raises
+    ------
+    BackendUnavailable : nothing can be compiled here; KernelError : the compiler refuses a kernel
+    """
+    proof, cache = Proof(), NeffCache(environment.cache_folder())
+    for program in programs(spins, target, nao):
+        ensure(program, target, cache, proof)
+    return proof
+
+
+def _compile(program: Program, target: str, folder: Path, kept: Path) -> tuple[Path, str]:
     """The NEFF file and the entry point that made it; the log of a compilation that fails is left in `kept`."""
     request = {
         "source": program.source,
@@ -184,11 +202,11 @@ def _compile(program: Program, target: str, folder: Path, kept: Path, host: Host
         "folder": str(folder),
     }
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-    variables = {**host.environ, **environment.settings("nki", target, host)}
-    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE), host.environ.get("PYTHONPATH", "")]))
+    variables = {**HERE.environ, **environment.settings("nki", target)}
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PACKAGE), HERE.environ.get("PYTHONPATH", "")]))
     log = folder / "compiler.log"
     with log.open("wb") as output, holding_sigterm():
-        code = _run([host.python, "-P", str(CHILD), str(folder / "request.json")], variables, output.fileno(), folder)
+        code = _run([HERE.python, "-P", str(CHILD), str(folder / "request.json")], variables, output.fileno(), folder)
     chosen = folder / "entry.json"
     entry = str(json.loads(chosen.read_text(encoding="utf-8"))["entry"]) if chosen.exists() else "not reached"
     made = [path for path in sorted(folder.rglob("*.neff")) if path.stat().st_size]

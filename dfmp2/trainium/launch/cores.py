@@ -28,11 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2 import errors
-from dfmp2.backends.base import Backend, Limits, Operand, PairTerms, Tile
+from dfmp2.backends.base import Backend, Operand, PairTerms, Prediction, Shape, Tile
 from dfmp2.errors import Dfmp2Error, KernelFailed
-from dfmp2.trainium.backend import NkiBackend
-from dfmp2.trainium.launch.compiler import PACKAGE
-from dfmp2.trainium.launch.executors import executor
+from dfmp2.trainium.backend import LIMITS, NkiBackend
+from dfmp2.trainium.launch import toolchain
+from dfmp2.trainium.launch.compiler import PACKAGE, compile_ahead
+from dfmp2.trainium.launch.executors import NeffExecutor, executor
 from dfmp2.trainium.layout import EDGE, columns_of, owners, rows_of
 
 Array = NDArray[np.float64]
@@ -126,20 +127,19 @@ class CoresBackend(Backend):
 
     Parameters
     ----------
-    name : of the row in the registry
     lane : that each process runs
     cores : one process each
-    limits : of the backend that each process runs
-    compiles : whether programs are compiled ahead, here
 
     Raises
     ------
     Dfmp2Error : a core cannot be used
     """
 
-    def __init__(self, name: str, lane: str, cores: Sequence[int], limits: Limits, *, compiles: bool = False) -> None:
-        self.name = name
-        self.limits = replace(limits, workers=len(cores), transforms=False, divided=True, compiles=compiles)
+    def __init__(self, lane: str, cores: Sequence[int]) -> None:
+        self.name = lane
+        self.limits = replace(
+            LIMITS, workers=len(cores), transforms=False, divided=True, compiles=lane == NeffExecutor.lane
+        )
         self._all = [CoreProcess(lane, core) for core in cores]
         self._finish = weakref.finalize(self, _end, self._all)
         for process in self._all:
@@ -149,6 +149,17 @@ class CoresBackend(Backend):
         self._keys = 0
         self._dropped: dict[int, list[int]] = {process.core: [] for process in self._all}
         self._lock = threading.Lock()
+
+    def prepare(self, spins: Sequence[Shape], nao: int = 0) -> None:
+        """Have the programs compiled that these shapes need: here, once, before the cores load them."""
+        if self.limits.compiles:
+            compile_ahead(tuple(spins), toolchain.device_target() or "trn1")
+
+    def predict(self, spins: Sequence[Shape]) -> tuple[Prediction, ...]:
+        """Predicted pair energies on one core of each chip, on all, and on as many as there are here."""
+        from dfmp2.trainium.costs import prediction  # the cost model is loaded only where it is asked for
+
+        return prediction.offer(spins, self.limits.workers)
 
     def put(self, b: Array, eps_occ: Array, eps_vir: Array, precision: str) -> Operand:
         """Keep B in the float32 that the kernels take; blocks of it go to the cores that need them."""

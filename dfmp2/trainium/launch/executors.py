@@ -28,15 +28,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dfmp2.errors import BackendUnavailable, KernelFailed
-from dfmp2.trainium.calls import GENERATION, Program, program_of, source_hash
+from dfmp2.trainium.calls import Program, program_of, source_hash
+from dfmp2.trainium.interpreter.rules import GENERATION
 from dfmp2.trainium.interpreter.run import Settings, run_kernel
 from dfmp2.trainium.launch import compiler, environment, toolchain
 from dfmp2.trainium.launch.compiler import NeffCache
-from dfmp2.trainium.launch.environment import HERE, Host
 from dfmp2.trainium.launch.faults import launching
-from dfmp2.trainium.launch.proof import Proof, inferences, report
+from dfmp2.trainium.launch.proof import Proof, counted, inferences
 
 Kernel = Callable[..., Any]
+DISTRIBUTIONS = ("nki", "neuronx-cc", "nrtpy", "spike", "torch", "torch-xla", "torch-neuronx", "libneuronxla")
 PATTERN = np.arange(256, dtype=np.float32).reshape(2, 128) / 7
 COMPILATIONS = ("UncachedCompile", "CachedCompile")  # torch-xla's own counters
 
@@ -59,11 +60,6 @@ class Executor(ABC):
     dtype: type[np.floating[Any]] = np.float32
     proof: Proof
 
-    @property
-    def launches(self) -> int:
-        """Kernels launched so far."""
-        return self.proof.launches
-
     @abstractmethod
     def upload(self, array: NDArray[Any]) -> Any:
         """Make an array resident; what comes back is passed to `launch`."""
@@ -76,35 +72,30 @@ class Executor(ABC):
         BackendUnavailable, KernelError : it is not compiled and cannot be, or breaks a rule of its language or chip
         DeviceFault, KernelFailed, NumericalError, ResourceError : see `faults`
         """
-        program = self._ready(source, kernel, arguments)
-        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
-            return self._fetched(program, self._run(program, arguments))
+        out: NDArray[Any] = self._called(source, kernel, arguments, kept=False)
+        return out
 
     def keep(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Any:
         """The same, but the output stays where it is; passed to `launch`."""
-        program = self._ready(source, kernel, arguments)
-        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
-            return self._run(program, arguments, kept=True)
+        return self._called(source, kernel, arguments, kept=True)
 
     def fetch(self, kept: Any) -> NDArray[Any]:
         """What `keep` left where it is, on the host."""
         return np.asarray(kept)
 
-    def _ready(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Program:
-        """The program of a call, compiled and loaded where that is done ahead of a launch."""
-        return program_of(source, kernel, arguments)
+    def _called(self, source: str, kernel: str, arguments: Mapping[str, Any], *, kept: bool) -> Any:
+        program = program_of(source, kernel, arguments)
+        self.prepare(program)
+        with launching(f"kernel {kernel} on lane {self.lane}"), self.proof.launch(program):
+            out = self._run(program, arguments, kept=kept)
+            return out if kept else self.fetch(out)
 
     @abstractmethod
     def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> Any:
         """The output of a program where it is computed; `kept` outputs outlive the next launch."""
 
-    def _fetched(self, program: Program, out: Any) -> NDArray[Any]:
-        """The output on the host."""
-        return self.fetch(out)
-
-    def prepare(self, program: Program) -> None:
-        """Have a program compiled and loaded; nothing to do where `compiles` is False."""
-        return None
+    def prepare(self, program: Program) -> None:  # noqa: B027 - nothing to do where `compiles` is False
+        """Have a program compiled and loaded."""
 
     @abstractmethod
     def describe(self) -> dict[str, str]:
@@ -143,7 +134,7 @@ class InterpreterExecutor(Executor):
             "nki release": self.settings.release,
             "products": self.settings.pe_model,
             "kernel sources": f"sha256 {source_hash()[:16]}",
-            "kernel launches": str(self.launches),
+            "kernel launches": str(self.proof.launches),
         }
 
 
@@ -151,11 +142,6 @@ def native_kernel(source: str, kernel: str) -> Kernel:
     """The function of a kernel file that the real `@nki.jit` has decorated."""
     found: Kernel = getattr(import_module(source), kernel)
     return found
-
-
-def float32(array: NDArray[Any]) -> NDArray[np.float32]:
-    """The array as the device stores it: float32, contiguous."""
-    return np.ascontiguousarray(array, dtype=np.float32)
 
 
 class NativeExecutor(Executor):
@@ -166,13 +152,26 @@ class NativeExecutor(Executor):
     chip : "trn1" or "trn2", or what stands for it
     """
 
-    def __init__(self, chip: str, host: Host) -> None:
+    def __init__(self, chip: str) -> None:
         self.proof = Proof()
-        self._chip, self._host, self._before = chip, host, inferences(host)
+        self._chip, self._before = chip, inferences()
+
+    def upload(self, array: NDArray[Any]) -> Any:
+        """The array as a device stores it, float32 and contiguous; on the host where there is none."""
+        return np.ascontiguousarray(array, dtype=np.float32)
 
     def describe(self) -> dict[str, str]:
-        """Lane, chip, versions, kernel sources, launches, times, counters."""
-        return report(self.lane, self._chip, self.proof, self._before, self._host, **self._more())
+        """Lane, chip, versions, kernel sources, launches, times, and the device's counters since the start."""
+        found = toolchain.versions(DISTRIBUTIONS)
+        return {
+            "lane": self.lane,
+            "target": self._chip,
+            "versions": ", ".join(f"{name} {version}" for name, version in found.items()) or "unknown",
+            "kernel sources": f"sha256 {source_hash()[:16]}",
+            **self._more(),
+            **self.proof.describe(),
+            "inference counters": counted(self._before, inferences()),
+        }
 
     def _more(self) -> dict[str, str]:
         """What only this lane knows."""
@@ -191,10 +190,11 @@ class DeviceExecutor(NativeExecutor):
 
     def upload(self, array: NDArray[Any]) -> DeviceTensor:
         """A float32 copy in device memory."""
-        stored = float32(array)
+        stored = super().upload(array)
         with launching(f"upload of {stored.nbytes} bytes"):
             value = self._sent(stored)
-        self.proof.uploaded(stored.nbytes)
+        self.proof.uploads += 1
+        self.proof.bytes_up += stored.nbytes
         return DeviceTensor(value, stored.shape)
 
     def fetch(self, kept: DeviceTensor) -> NDArray[np.float32]:
@@ -221,38 +221,34 @@ class HostExecutor(NativeExecutor):
     target : "trn1" or "trn2"
     """
 
-    def __init__(self, lane: str, target: str = "trn1", host: Host = HERE) -> None:
-        os.environ.update(environment.settings(lane, target, host))
-        super().__init__(target, host)
+    def __init__(self, lane: str, target: str) -> None:
+        os.environ.update(environment.settings(lane, target))
+        super().__init__(target)
         self.lane, self.target = lane, GENERATION[target]
         with launching("import of nki"):
             self._nki = import_module("nki")
 
-    def upload(self, array: NDArray[Any]) -> NDArray[np.float32]:
-        """The array in float32; it stays on the host."""
-        return float32(array)
-
     def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> NDArray[Any]:
         function = native_kernel(program.source, program.kernel)
         runnable = self._nki.simulate(function) if self.lane == "nki-simulator" else function
-        return one_output(runnable(**arguments), program.kernel)
+        return np.asarray(one_output(runnable(**arguments), program.kernel))
 
 
-def one_output(out: Any, kernel: str) -> NDArray[Any]:
-    """The single float32 output of a kernel.
+def one_output(out: Any, kernel: str) -> Any:
+    """The single float32 output of a kernel, of whatever library it is.
 
     Raises
     ------
     KernelFailed : it is something else
     """
     only = out[0] if isinstance(out, tuple | list) and len(out) == 1 else out
-    array = np.asarray(only)
-    if array.dtype != np.float32 or array.ndim < 2:
+    dtype, shape = str(getattr(only, "dtype", type(only).__name__)), tuple(getattr(only, "shape", ()))
+    if dtype.removeprefix("torch.") != "float32" or len(shape) < 2:
         raise KernelFailed(
-            f"kernel {kernel} returned {array.dtype} of shape {array.shape} where one float32 tensor was expected: the "
+            f"kernel {kernel} returned {dtype} of shape {shape} where one float32 tensor was expected: the "
             "release of nki and dfmp2 do not fit each other"
         )
-    return array
+    return only
 
 
 class Loaded:
@@ -313,15 +309,15 @@ class NeffExecutor(DeviceExecutor):
     lane = "nki"
     compiles = True
 
-    def __init__(self, host: Host = HERE, core: int | None = None) -> None:
-        target = toolchain.device_target(host)
+    def __init__(self, core: int | None = None) -> None:
+        target = toolchain.device_target()
         found = toolchain.bindings()
         if target is None or found is None:
-            raise BackendUnavailable(f"--backend nki cannot be used: {toolchain.refusal('nki', host)}")
-        os.environ.update(environment.settings("nki", target, host, core))
-        super().__init__(target, host)
+            raise BackendUnavailable(f"--backend nki cannot be used: {toolchain.refusal('nki')}")
+        os.environ.update(environment.settings("nki", target, core=core))
+        super().__init__(target)
         self.target = GENERATION[target]
-        self._cache = NeffCache(environment.cache_folder(host))
+        self._cache = NeffCache(environment.cache_folder())
         with launching("start of the Neuron runtime"):
             module = import_module(found[0])
             name = next((prefix for prefix in found[1] if hasattr(module, f"{prefix}Model")), found[1][0])
@@ -333,7 +329,7 @@ class NeffExecutor(DeviceExecutor):
     def prepare(self, program: Program) -> None:
         """Have a program compiled and loaded."""
         if program not in self._loaded:
-            compiled = compiler.ensure(program, self._chip, self._cache, self.proof, self._host)
+            compiled = compiler.ensure(program, self._chip, self._cache, self.proof)
             begin = time.perf_counter()
             with launching(f"loading {program.label}"):
                 model = self._model.load_from_neff(str(compiled.path))
@@ -343,11 +339,6 @@ class NeffExecutor(DeviceExecutor):
     def _more(self) -> dict[str, str]:
         entries = sorted({loaded.entry for loaded in self._loaded.values()})
         return {"runtime bindings": self._bindings, "compiled through": "; ".join(entries) or "nothing launched"}
-
-    def _ready(self, source: str, kernel: str, arguments: Mapping[str, Any]) -> Program:
-        program = super()._ready(source, kernel, arguments)
-        self.prepare(program)
-        return program
 
     def _sent(self, array: NDArray[np.float32]) -> Any:
         return self._tensor.from_numpy(array)
@@ -376,8 +367,6 @@ class XlaExecutor(DeviceExecutor):
 
     Parameters
     ----------
-    resolve : (module, kernel) -> function of device tensors and constants by name
-    platform : PJRT device type, "NEURON" but for tests
     core : the core this process owns, None for what NEURON_RT_VISIBLE_CORES says, else the first
 
     Raises
@@ -386,50 +375,43 @@ class XlaExecutor(DeviceExecutor):
     """
 
     lane = "nki-xla"
+    platform = "NEURON"  # PJRT device type; tests have another, and another way to find kernels
+    resolve = staticmethod(native_kernel)
 
-    def __init__(
-        self,
-        resolve: Callable[[str, str], Kernel] = native_kernel,
-        platform: str = "NEURON",
-        host: Host = HERE,
-        core: int | None = None,
-    ) -> None:
-        target = toolchain.device_target(host) or "trn1"
-        if platform == "NEURON":
-            os.environ.update(environment.settings(self.lane, target, host, core))
+    def __init__(self, core: int | None = None) -> None:
+        target = toolchain.device_target() or "trn1"
+        if self.platform == "NEURON":
+            os.environ.update(environment.settings(self.lane, target, core=core))
         else:
-            os.environ["PJRT_DEVICE"] = platform
-        super().__init__(target if platform == "NEURON" else platform, host)
+            os.environ["PJRT_DEVICE"] = self.platform
+        super().__init__(target if self.platform == "NEURON" else self.platform)
         self.target = GENERATION[target]
-        self._resolve, self._platform = resolve, platform
         with launching("start of torch-xla"):
             self._torch, self._xla = import_module("torch"), import_module("torch_xla")
             self._metrics = import_module("torch_xla.debug.metrics")
             taken = str(import_module("torch_xla.runtime").device_type())
-            if taken != platform:
+            if taken != self.platform:
                 raise BackendUnavailable(
-                    f"--backend nki-xla cannot be used: torch-xla has taken the device {taken} and not {platform}: "
-                    "start a new process with PJRT_DEVICE unset, and look at the import of libneuronxla"
+                    f"--backend nki-xla cannot be used: torch-xla has taken the device {taken} and not "
+                    f"{self.platform}: start a new process with PJRT_DEVICE unset, and look at the import of "
+                    "libneuronxla"
                 )
             self._device = self._xla.device()
 
     def _more(self) -> dict[str, str]:
         counts = ", ".join(f"{name} {self._metrics.counter_value(name) or 0}" for name in COMPILATIONS)
-        return {"device type": self._platform, "graphs": f"{self._graphs()[0]} compiled; {counts}"}
+        return {"device type": self.platform, "graphs": f"{self._graphs()[0]} compiled; {counts}"}
 
     def _sent(self, array: NDArray[np.float32]) -> Any:
         return self._torch.from_numpy(array).to(self._device)
 
     def _run(self, program: Program, arguments: Mapping[str, Any], *, kept: bool = False) -> DeviceTensor:
         given = {name: a.value if isinstance(a, DeviceTensor) else a for name, a in arguments.items()}
-        result = self._resolve(program.source, program.kernel)(**given)
+        result = one_output(self.resolve(program.source, program.kernel)(**given), program.kernel)
         self._xla.sync()
         self.proof.compiled, self.proof.compile_seconds = self._graphs()
         self.proof.cache_hits = int(self._metrics.counter_value("CachedCompile") or 0)
         return DeviceTensor(result, tuple(int(n) for n in result.shape))
-
-    def _fetched(self, program: Program, out: DeviceTensor) -> NDArray[np.float32]:
-        return one_output(self.fetch(out), program.kernel)
 
     def _read(self, kept: DeviceTensor) -> NDArray[np.float32]:
         return np.asarray(kept.value.cpu().numpy())
@@ -440,7 +422,7 @@ class XlaExecutor(DeviceExecutor):
         return (int(data[0]), float(data[1]) / 1e9) if data else (0, 0.0)
 
 
-def executor(lane: str, core: int | None = None, host: Host = HERE) -> Executor:
+def executor(lane: str, core: int | None = None) -> Executor:
     """The executor of a lane; `core` is the NeuronCore it owns, None for the first that is visible.
 
     Parameters
@@ -457,13 +439,13 @@ def executor(lane: str, core: int | None = None, host: Host = HERE) -> Executor:
         return stand_in
     match lane:
         case "nki":
-            return NeffExecutor(host, core)
+            return NeffExecutor(core)
         case "nki-xla":
-            return XlaExecutor(host=host, core=core)
+            return XlaExecutor(core)
         case "nki-simulator":
-            return HostExecutor(lane, "trn1", host)
+            return HostExecutor(lane, "trn1")
         case "nki-call":
-            return HostExecutor(lane, toolchain.device_target(host) or "trn1", host)
+            return HostExecutor(lane, toolchain.device_target() or "trn1")
         case "nki-interpreter":
             return InterpreterExecutor()
     raise BackendUnavailable(

@@ -14,11 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from dfmp2.trainium.calls import source_hash
-from dfmp2.trainium.launch import toolchain
-from dfmp2.trainium.launch.environment import HERE, Host
+from dfmp2.trainium.launch.environment import HERE
 
-DISTRIBUTIONS = ("nki", "neuronx-cc", "nrtpy", "spike", "torch", "torch-xla", "torch-neuronx", "libneuronxla")
 RAMP = 5.0  # s after the first launch; they mean "a few seconds" after the runtime's reset
 COUNTERS = "sys/devices/virtual/neuron_device"
 
@@ -69,11 +66,6 @@ class Proof:
         else:
             self.ramp_seconds += seconds
 
-    def uploaded(self, size: int) -> None:
-        """Count a transfer of `size` bytes to the device."""
-        self.uploads += 1
-        self.bytes_up += size
-
     def describe(self) -> dict[str, str]:
         """The counts as texts, for the record."""
         return {
@@ -86,12 +78,12 @@ class Proof:
         }
 
 
-def inferences(host: Host = HERE) -> dict[str, int]:
+def inferences() -> dict[str, int]:
     """The devices' own counts of inferences by core, such as {"neuron0/neuron_core1": 36}; empty where unreadable."""
-    folder = host.root / COUNTERS
+    folder = HERE.root / COUNTERS
     found = {}
     for file in sorted(folder.glob("neuron*/neuron_core*/stats/other_info/inference_count")):
-        text = host.text(f"/{file.relative_to(host.root)}")
+        text = HERE.text(f"/{file.relative_to(HERE.root)}")
         if text.isdigit():
             found["/".join(file.relative_to(folder).parts[:2])] = int(text)
     return found
@@ -103,22 +95,3 @@ def counted(before: dict[str, int], after: dict[str, int]) -> str:
         return "not readable"
     moved = [f"{core} {before.get(core, 0)} -> {count}" for core, count in after.items() if count != before.get(core)]
     return ", ".join(moved) or "did not move"
-
-
-def report(lane: str, target: str, proof: Proof, before: dict[str, int], host: Host, **more: str) -> dict[str, str]:
-    """What a lane says of itself, its launches, and the device's counters since `before`, as texts.
-
-    Parameters
-    ----------
-    target : "trn1" or "trn2"; more : what only this lane knows
-    """
-    versions = toolchain.versions(DISTRIBUTIONS, host)
-    return {
-        "lane": lane,
-        "target": target,
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()) or "unknown",
-        "kernel sources": f"sha256 {source_hash()[:16]}",
-        **more,
-        **proof.describe(),
-        "inference counters": counted(before, inferences(host)),
-    }

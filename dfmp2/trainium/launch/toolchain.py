@@ -21,6 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from dfmp2.trainium.interpreter.rules import CHIP, GENERATION
 from dfmp2.trainium.launch import environment
 from dfmp2.trainium.launch.environment import HARDWARE, HERE, LIBRARIES, Host, cache_folder
 
@@ -39,8 +40,6 @@ NEEDED = {  # lane -> distributions in the interpreter that runs, in the one tha
 TOOLS = {"nki": ("neuronx-cc",), "nki-xla": ("neuronx-cc", "libneuronpjrt-path"), "nki-call": ("neuronx-cc",)}
 VERSIONS = "import importlib.metadata as m, json, sys\nout = {}\nfor n in json.loads(sys.argv[1]):\n"
 VERSIONS += "    try: out[n] = m.version(n)\n    except m.PackageNotFoundError: pass\nprint(json.dumps(out))"
-
-
 PACKAGES = ("nki", "neuronx-cc", "torch-neuronx", "libneuronxla", "torch-xla", "nrtpy")
 PRODUCT = "/sys/devices/virtual/dmi/id/product_name"
 CACHE = "/var/tmp/neuron-compile-cache"
@@ -75,9 +74,9 @@ class Problem:
     fix: str
 
 
-def refusal(lane: str, host: Host = HERE) -> str | None:
+def refusal(lane: str) -> str | None:
     """All problems of a lane in one line, None where there are none."""
-    return told(problems(lane, host)) or None
+    return told(problems(lane)) or None
 
 
 def told(found: tuple[Problem, ...]) -> str:
@@ -108,20 +107,19 @@ def problems(lane: str, host: Host = HERE, *, compiled: bool = False, importing:
     return tuple(cheap) or (tuple(_imports(lane, host, compiled)) if importing else ())
 
 
-def compiler_problems(host: Host = HERE, target: str = "trn1") -> tuple[Problem, ...]:
+def compiler_problems(target: str) -> tuple[Problem, ...]:
     """What keeps kernels from being compiled here; no device is needed."""
     needed = NEEDED["nki"][1]
-    absent = _packages(needed, versions(needed, host, host.python))
-    cheap = [*_variables("nki", host), *(absent or _tools("nki", host))]
-    return tuple(cheap) or tuple(_broken(host.python, ("nki",), environment.settings("nki", target, host)))
+    absent = _packages(needed, versions(needed, python=HERE.python))
+    cheap = [*_variables("nki", HERE), *(absent or _tools("nki", HERE))]
+    return tuple(cheap) or tuple(_broken(HERE.python, ("nki",), environment.settings("nki", target)))
 
 
 def device_target(host: Host = HERE) -> str | None:
     """ "trn1" or "trn2" by the instance type or the chip's own entry in sysfs, None where neither tells."""
     family = host.text(PRODUCT).split(".")[0]
-    known = {"trn1": "trn1", "trn1n": "trn1", "inf2": "trn1", "trn2": "trn2", "trn2u": "trn2"}
     chip = host.text("/sys/devices/virtual/neuron_device/neuron0/neuron_core0/info/architecture/arch_type")
-    return known.get(family) or {"NCv2": "trn1", "NCv3": "trn2"}.get(chip)
+    return CHIP.get(GENERATION.get(family) or {"NCv2": "gen2", "NCv3": "gen3"}.get(chip, ""))
 
 
 def versions(names: tuple[str, ...], host: Host = HERE, python: str = sys.executable) -> dict[str, str]:
@@ -134,13 +132,10 @@ def versions(names: tuple[str, ...], host: Host = HERE, python: str = sys.execut
 def bindings(host: Host = HERE) -> tuple[str, tuple[str, ...]] | None:
     """Module of the runtime bindings that is installed and the prefixes its classes may have; nothing is imported."""
     for module, prefixes in BINDINGS:
-        if host.version(module) is not None or any(_has(folder, module) for folder in sys.path):
+        place = Path(*module.split("."), "__init__.py")
+        if host.version(module) is not None or any(Path(folder, place).is_file() for folder in sys.path):
             return module, prefixes
     return None
-
-
-def _has(folder: str, module: str) -> bool:
-    return os.path.isfile(os.path.join(folder, *module.split("."), "__init__.py"))
 
 
 @lru_cache(maxsize=16)
@@ -162,7 +157,7 @@ def _variables(lane: str, host: Host) -> list[Problem]:
     wrong = {
         "NKI_SIMULATOR": host.flag("NKI_SIMULATOR") is not False,
         "PJRT_DEVICE": lane == "nki-xla" and env.get("PJRT_DEVICE", "NEURON").upper() != "NEURON",
-        "NEURON_PLATFORM_TARGET_OVERRIDE": bool(wanted and here and _chip(wanted) != here),
+        "NEURON_PLATFORM_TARGET_OVERRIDE": bool(wanted and here and CHIP.get(GENERATION.get(wanted, "")) != here),
         "NEURON_RT_VISIBLE_CORES": bool(given) and environment.cores(given or "") is None,
     }
     return _traps(env, wrong, here=here) if lane in HARDWARE else []
@@ -184,10 +179,6 @@ def _own_variables(host: Host) -> list[Problem]:
 def _traps(env: Mapping[str, str], wrong: dict[str, bool], **known: object) -> list[Problem]:
     found = [(name, *TRAPS[name]) for name, is_wrong in wrong.items() if is_wrong]
     return [Problem(f"{name}={env.get(name, '')}: {why.format(**known)}", fix) for name, why, fix in found]
-
-
-def _chip(name: str) -> str:
-    return {"gen2": "trn1", "inf2": "trn1", "gen3": "trn2"}.get(name, name)
 
 
 def _device(host: Host) -> list[Problem]:

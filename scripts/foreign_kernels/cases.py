@@ -19,9 +19,9 @@ import numpy as np
 
 from dfmp2.errors import InputError
 from dfmp2.trainium.costs.chips import find_chip
-from dfmp2.trainium.interpreter.foreign import RELEASE, run_foreign
 from dfmp2.trainium.interpreter.rules import OWN_RULES, SLOW, WAIVABLE, Settings, Violation
 from dfmp2.trainium.interpreter.run import STRAY_ERRORS
+from foreign_kernels.dialects import RELEASE, run_foreign
 
 Inputs = dict[str, Any]
 
@@ -131,7 +131,7 @@ def cases_of(root: Path, file: Path | None) -> Sequence[Case]:
         there = [case for case in KNOWN if (root / case.file).is_file()]
         cases = [case for case in there if f"def {case.kernel}(" in (root / case.file).read_text(encoding="utf-8")]
         if not cases:
-            raise InputError(f"{root} holds no kernel that dfmp2 knows; describe yours in a file, see --cases")
+            raise InputError(f"{root} holds no kernel that is known here; describe yours in a file, see --cases")
         return cases
     if not file.is_file():
         raise InputError(f"--cases {file}: no such file")

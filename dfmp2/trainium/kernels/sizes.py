@@ -1,0 +1,137 @@
+"""Sizes of tiles, places of packed columns, order of pairs: what the kernels and the host that packs for them share.
+
+Plain Python on integers, which needs no nki; like every kernel file it keeps to what all releases of NKI take.
+"""
+
+from __future__ import annotations
+
+P = 128  # partitions, and most columns of a stationary operand
+BANK = 512  # float32 numbers in a PSUM bank, and most columns of a moving operand
+PART = 6144  # float32 numbers per partition of a part of B_j: DMA writes it, and two are there at a time
+STAGE = 1536  # of a staging tile, through which everything else comes that stays
+AHEAD = 2  # staging tiles at a time
+DEPTH = 4096  # most contracted rows of a product, and the largest order of a triangular solve
+SOLVED = 8192  # float32 numbers per partition of a part of the solution of a triangular solve
+
+
+def equal_parts(total: int, most: int) -> int:
+    """Size of equal parts of at most `most`."""
+    count = (total + most - 1) // most
+    return (total + count - 1) // count
+
+
+def run_start(nvir: int, row: int) -> int:
+    """First packed column of the blocks right of (row, row)."""
+    start = nvir
+    for above in range(row):
+        start += nvir - P * (above + 1)
+    return start
+
+
+def upper_columns(nvir: int) -> int:
+    """U: columns of the upper triangle of blocks."""
+    tiles = (nvir + P - 1) // P
+    return run_start(nvir, max(0, tiles - 1))
+
+
+def lower_start(row: int) -> int:
+    """First packed column of the blocks left of (row, row)."""
+    return P * row * (row - 1) // 2
+
+
+def sum_columns(total: int, run: int) -> int:
+    """Columns of partial sums of `total` packed columns: J, then K / 2, each chunk in runs of `run` elements."""
+    count = 0
+    for low in range(0, total, BANK):
+        size = min(total, low + BANK) - low
+        count += (2 * size + run - 1) // run + (size + run - 1) // run
+    return count
+
+
+def parts_of(nvir: int, slices: int) -> int:
+    """Parts in which B_j comes: of at most 512 columns and 24 kB per partition, so that two of them take 48 kB."""
+    parts = max(1, (nvir + BANK - 1) // BANK)
+    columns = (nvir + P - 1) // P * P if parts == 1 else (nvir + parts - 1) // parts
+    while slices * columns > PART and columns > 32:
+        parts += 1
+        columns = (nvir + parts - 1) // parts
+    return parts
+
+
+def depth_of(columns: int) -> int:
+    """Slices of a staging tile of that many columns."""
+    return max(1, STAGE // columns)
+
+
+def pieces_of(slices: int, together: int) -> int:
+    """Pieces in which `together` row tiles of B_i come."""
+    depth = depth_of(together * P)
+    return (slices + depth - 1) // depth
+
+
+def traversal(edge: int, residents: int, parts: int, diagonal: bool) -> list[tuple[int, int, int]]:
+    """(first resident i, j, part of B_j) in the order of the loads: j forwards, then backwards, in turn."""
+    steps = []
+    backwards = False
+    for first in range(0, edge, residents):
+        low = first if diagonal else 0
+        count = (edge - low) * parts
+        for step in range(count):
+            place = count - 1 - step if backwards else step
+            steps.append((first, low + place // parts, place % parts))
+        backwards = not backwards
+    return steps
+
+
+def pairs_of(first: int, j: int, residents: int, diagonal: bool) -> int:
+    """How many of the residents pair with j."""
+    return min(residents, j - first + 1) if diagonal else residents
+
+
+def grouped(
+    steps: list[tuple[int, int, int]], residents: int, group: int, diagonal: bool
+) -> list[tuple[int, int, int]]:
+    """(step, first member, members) in the order of emission: whole groups, single pairs where some do not exist."""
+    items = []
+    for step in range(len(steps)):
+        present = pairs_of(steps[step][0], steps[step][1], residents, diagonal)
+        for start in range(0, residents, group):
+            if start + group <= present:
+                items.append((step, start, group))
+            else:
+                for member in range(start, present):
+                    items.append((step, member, 1))
+    return items
+
+
+def window(
+    first: int,
+    member: int,
+    row: int,
+    tiles: int,
+    together: int,
+    residents: int,
+    present: int,
+    parts: int,
+    turning: bool,
+    following: int,
+) -> tuple[int, int]:
+    """After row tile `row` of resident `member`: tiles of B_i that the next product needs, and those there is room for.
+
+    present : residents that pair with this j; turning : other residents come next; following : the first of the next j
+    """
+    groups = (tiles + together - 1) // together
+    last = row == tiles - 1
+    needed = following * groups + 1
+    if not last:
+        needed = (first + member) * groups + (row + 1) // together + 1
+    elif member + 1 < present:
+        needed = (first + member + 1) * groups + 1
+    allowed = (first + residents) * groups
+    if turning and last and member + 1 == present:
+        allowed += residents * groups
+    elif turning and parts == 1:  # in the place of the next B_j, which stays or is loaded later, and of used residents
+        allowed += min(residents, member + (2 if last else 1)) * groups
+    elif turning:
+        allowed += (row + 1) // together
+    return needed, allowed
