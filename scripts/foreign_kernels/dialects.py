@@ -31,7 +31,7 @@ from functools import partial
 from math import prod
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -55,7 +55,7 @@ from dfmp2.trainium.interpreter.signatures import (
 )
 from dfmp2.trainium.interpreter.trace import Trace
 
-RELEASE = "0.6.0"  # the only one with dynamic_range and fori_loop
+RELEASE: Final = "0.6.0"  # the only one with dynamic_range and fori_loop
 PACKAGES = ("nki", "neuronxcc")
 OPTIONAL = ("torch", "torch_xla", "jax", "ml_dtypes", "neuronx_distributed")  # imported beside kernels, not by them
 MORE_FORMATS = ("int8", "int16", "uint16", "uint32", "bool")
