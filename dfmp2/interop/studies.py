@@ -21,7 +21,6 @@ from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.options import Keywords, MoleculeKeywords, make_options
-from dfmp2.output import hdf5
 from dfmp2.progress import Listener
 
 if TYPE_CHECKING:
@@ -83,8 +82,7 @@ def optimize(
     kept = Constraints(tuple(freeze), values, constraints, options.get("units") or "angstrom")
     search = Search(kept, convergence, max_steps, transition_state)
     found, chosen = question(molecule, basis, options)
-    start = hdf5.start_of(chosen)
-    return optimize_geometry(found, chosen, search, start=start, **_kept(options, "dfmp2.optimize"))
+    return optimize_geometry(found, chosen, search, **_kept(options, "dfmp2.optimize"))
 
 
 @offered(StudyKeywords)
@@ -121,8 +119,7 @@ def frequencies(
 
     conditions = Conditions(temperature, pressure, symmetry_number, displacement, allow_gradient)
     found, chosen = question(molecule, basis, options)
-    start = hdf5.start_of(chosen)
-    return harmonic_frequencies(found, chosen, conditions, start=start, **_kept(options, "dfmp2.frequencies"))
+    return harmonic_frequencies(found, chosen, conditions, **_kept(options, "dfmp2.frequencies"))
 
 
 @offered(StudyKeywords)
@@ -244,7 +241,7 @@ def scan(
         whole = read_molecule(molecule, options)
         found = make_coordinate(*coordinate, whole, units=units, moving=moving)
         asked = along(whole, found, chosen, chained=chained)
-    return scan_energies(asked, start=hdf5.start_of(chosen), **_kept(options, "dfmp2.scan"))
+    return scan_energies(asked, **_kept(options, "dfmp2.scan"))
 
 
 def _frames(given: Any, said: Mapping[str, Any]) -> list[Molecule]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
@@ -19,8 +19,7 @@ from dfmp2.mp2.extrapolation import Formula, correlation_formula, default_correl
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import CUSTOM, SCS, SOS, Options
 from dfmp2.output.study import Column, Study, Value
-from dfmp2.progress import Listener
-from dfmp2.studies.runs import Failures, Keeper, Numbers, Results, Step, Task, carry_out, examine, require_memory
+from dfmp2.studies.runs import Failures, How, Numbers, Results, Step, Task, carry_out, examine, require_memory
 
 COLUMNS = (
     *("scf_total_energy", "mp2_same_spin_correlation_energy", "mp2_opposite_spin_correlation_energy"),
@@ -35,9 +34,7 @@ def basis_set_limit(
     *,
     scf: str = "largest",
     correlation: str | None = None,
-    keeper: Keeper | None = None,
-    listener: Listener | None = None,
-    command: str = "dfmp2.studies.cbs",
+    **how: Unpack[How],
 ) -> Study:
     """Energies at the basis set limit.
 
@@ -46,7 +43,7 @@ def basis_set_limit(
     molecule : what to compute
     options : how; `basis` is a pair with brackets such as cc-pv[tq]z, fitting sets may be written likewise
     scf, correlation : names of formulas, see `dfmp2.mp2.extrapolation`; None is X^-3, for def2 its own exponent
-    keeper : where finished runs go, None for nowhere
+    how : as of `dfmp2.studies.runs.carry_out`
 
     Returns
     -------
@@ -81,7 +78,7 @@ def basis_set_limit(
         return Numbers(*_about(bracket, *formulas, options), values, _table(results, bracket, values))
 
     what = f"basis set limit of {molecule.name} ({molecule.formula})"
-    return carry_out(Task("cbs", what, molecule, options, steps, evaluate), keeper, listener, command)
+    return carry_out(Task("cbs", what, molecule, options, steps, evaluate), **how)
 
 
 def _about(bracket: Bracket, scf: Formula, correlation: Formula, options: Options) -> tuple[dict[str, Any], list[str]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,9 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.hdf5 import Item
 from dfmp2.output.study import MOST_RUNS, Column, Study, Value
-from dfmp2.progress import Listener
-from dfmp2.scf.reference import StartOrbitals
 from dfmp2.studies.runs import (
-    Elsewhere,
     Failures,
-    Keeper,
+    How,
     Numbers,
     Results,
     Step,
@@ -86,21 +83,14 @@ def harmonic_frequencies(
     molecule: Molecule,
     options: Options,
     conditions: Conditions = Conditions(),
-    *,
-    start: StartOrbitals | None = None,
-    keeper: Keeper | None = None,
-    listener: Listener | None = None,
-    command: str = "dfmp2.studies.frequencies",
-    elsewhere: Elsewhere | None = None,
+    **how: Unpack[How],
 ) -> Study:
     """Harmonic frequencies at the geometry of `molecule`.
 
     Parameters
     ----------
     options : the SCF converges to 1e-11 Eh at least
-    start : start orbitals of the first run
-    keeper : where finished runs go, None for nowhere
-    elsewhere : computes displaced runs in other processes
+    how : as of `dfmp2.studies.runs.carry_out`
 
     Returns
     -------
@@ -129,12 +119,11 @@ def harmonic_frequencies(
     what = f"frequencies of {molecule.name} ({molecule.formula})"
     task = Task(
         *("frequencies", what, molecule, options, [reference], evaluate),
-        start=start,
         then=then,
         compute=gradient_alone,
         free=("precision", "tolerance"),  # of the pair energies; amplitudes are in float64
     )
-    return carry_out(task, keeper, listener, command, elsewhere)
+    return carry_out(task, **how)
 
 
 def gradient_alone(*arguments: Any, **more: Any) -> MP2Result:

@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -37,12 +36,11 @@ from dfmp2.output.hdf5 import Item
 from dfmp2.output.study import MOST_RUNS, Column, Study, Value
 from dfmp2.progress import Listener
 from dfmp2.scf.reference import StartOrbitals
-from dfmp2.studies.coordinate import ATOMS
-from dfmp2.studies.fragments import parse_atoms
+from dfmp2.studies.coordinate import ATOMS, parse_atoms, parse_place
 from dfmp2.studies.frequencies import DISPLACEMENT, displaced, hessian
 from dfmp2.studies.runs import (
     Failures,
-    Keeper,
+    How,
     Numbers,
     Results,
     Step,
@@ -132,12 +130,7 @@ def _line(option: str, kind: str, atoms: str, molecule: Molecule) -> str:
     if kind == "xyz":
         chosen = parse_atoms(atoms, molecule.natom, option)
         return "xyz " + ",".join(str(atom + 1) for atom in chosen)
-    words, count = [word.strip() for word in atoms.split(",")], ATOMS[kind.replace("distance", "bond")]
-    if len(words) != count or not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
-        raise InputError(f"{option} {kind} {atoms[:60]!r}: expected {count} atom numbers with commas between them")
-    place = [parse_atoms(word, molecule.natom, f"{option} {kind}")[0] for word in words]
-    if len(set(place)) < count:
-        raise InputError(f"{option} {kind} {atoms}: an atom is named twice: name {count} different ones")
+    place = parse_place(f"{option} {kind}", kind.replace("distance", "bond"), atoms, molecule.natom)
     return " ".join([KINDS[kind], *(str(atom + 1) for atom in place)])
 
 
@@ -219,16 +212,14 @@ def optimize_geometry(
     search: Search = Search(),
     *,
     start: StartOrbitals | None = None,
-    keeper: Keeper | None = None,
-    listener: Listener | None = None,
-    command: str = "dfmp2.studies.optimize",
+    **how: Unpack[How],
 ) -> Study:
     """The geometry of a minimum or of a transition state, from that of `molecule`.
 
     Parameters
     ----------
-    start : start orbitals of the first run
-    keeper : where finished runs go, None for nowhere
+    start : start orbitals of the first run, None for those that the options name
+    how : as of `dfmp2.studies.runs.carry_out`
 
     Returns
     -------
@@ -248,7 +239,7 @@ def optimize_geometry(
             "ghost atoms have a gradient but no geometry of their own, and would wander: leave them out, or optimise "
             "the molecule without them"
         )
-    listener, text = listener or Listener(), search.constraints.for_geometric(molecule)
+    listener, text = how.get("listener") or Listener(), search.constraints.for_geometric(molecule)
     begin = "step-000"
     steps = [Step(begin, "step 0", molecule, options)]
     points: list[Point] = []
@@ -296,7 +287,7 @@ def optimize_geometry(
         passed=without_densities,
         free=("precision", "tolerance", "scf_conv_tol"),  # what an error advises to change half way
     )
-    return carry_out(task, keeper, listener, command)
+    return carry_out(task, **how)
 
 
 def minimum(

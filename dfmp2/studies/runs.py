@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -51,7 +51,7 @@ from dfmp2.mp2.identity import changed, question
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of, found_beside, remove
-from dfmp2.output.hdf5 import Item
+from dfmp2.output.hdf5 import Item, start_of
 from dfmp2.output.study import MOST_RUNS, Column, Study, StudyWriter, Value, read_study, verify_study
 from dfmp2.planning import plan, system
 from dfmp2.planning.memory import FLOAT64, MemoryPlan
@@ -124,6 +124,15 @@ Failures = Mapping[str, Failure]
 Elsewhere = Callable[[Sequence[Unit]], Iterable[tuple[Step, MP2Result]]]  # in the order in which they are done
 
 
+class How(TypedDict, total=False):
+    """The keywords of `carry_out`, which every study takes."""
+
+    keeper: Keeper | None
+    listener: Listener | None
+    command: str
+    elsewhere: Elsewhere | None
+
+
 class Unfinished(ConvergenceError):
     """What was looked for is not reached; the study holds what was computed, and goes on with `resume`.
 
@@ -148,7 +157,7 @@ class Task:
     evaluate : results, failures, whether that is all -> numbers
     chained : start every SCF from the converged orbitals of the run before
     tolerant : a step that fails is recorded and the next one goes on; else its error ends the study
-    start : start orbitals of the first run
+    start : start orbitals of the first run, None for those that the options name
     then : the steps after those, in groups whose steps do not need each other, from the results so far (which grow);
         raises Unfinished where it gives up
     compute : a run of a step, None for `dfmp2.mp2.energy.mp2_energy`
@@ -331,13 +340,18 @@ def properties(molecule: Molecule, options: Options, **rest: Any) -> MP2Result:
 
 
 def carry_out(
-    task: Task, keeper: Keeper | None, listener: Listener | None, command: str, elsewhere: Elsewhere | None = None
+    task: Task,
+    keeper: Keeper | None = None,
+    listener: Listener | None = None,
+    command: str = "dfmp2.studies",
+    elsewhere: Elsewhere | None = None,
 ) -> Study:
     """Run all steps in order and return the study of them.
 
     Parameters
     ----------
     keeper : where finished runs go, None for nowhere
+    command : for the provenance
     elsewhere : computes the steps of a group in other processes
 
     Raises
@@ -348,9 +362,9 @@ def carry_out(
     keeper, listener = keeper or Keeper(), listener or Listener()
     compute = task.compute or energy.mp2_energy
     steps: list[Step] = []
-    results = keeper.find(task)
+    results: dict[str, MP2Result] = {}
     failures: dict[str, Failure] = {}
-    start, number = task.start, 0
+    start, number = task.start or start_of(task.options), 0
 
     def study(*, complete: bool = False) -> Study:
         return task.study(steps, results, failures, command, complete=complete)
@@ -398,7 +412,7 @@ def carry_out(
                 steps.extend(group)
                 if len(steps) > MOST_RUNS:
                     raise InputError(f"{len(steps)} runs: at most {MOST_RUNS} go into one study; split it")
-                results |= keeper.recall([step for step in group if step.name not in results], listener, task.free)
+                results |= keeper.recall(group, listener, task.free, follow=group is not task.steps)
                 left = [step for step in group if step.name not in results]
                 total = f"/{len(steps)}" if len(group) > 1 or task.then is None else ""
                 if elsewhere is not None and len(left) > 1:
@@ -483,65 +497,47 @@ class Keeper:
         self._behind = False  # whether a run is kept that the file lacks
         self._next = 0.0  # time.monotonic() from which on the file is worth writing
 
-    def find(self, task: Task) -> dict[str, MP2Result]:
-        """The stored results of its steps, by name.
-
-        Raises
-        ------
-        InputError : the file is of another kind, a run of that name is another calculation, or steps are missing and
-            the stored ones had other last bits
-        """
-        if self._stored is None or self._writer is None:
-            return {}
-        if self._stored.kind != task.kind:
-            raise InputError(
-                f"--resume: {self._path} holds a study of kind {self._stored.kind}, not {task.kind}: name another file"
-            )
-        runs = self._stored.runs
-        found = {step.name: runs[step.name] for step in task.steps if step.name in runs}
-        for step in task.steps:
-            if step.name in found:
-                self._require_same(found[step.name], step, task.free, alone=len(found) == len(task.steps))
-        for name, result in found.items():
-            self._writer.add(name, result)
-        return found
-
-    def recall(self, steps: Sequence[Step], listener: Listener, free: tuple[str, ...] = ()) -> dict[str, MP2Result]:
-        """The stored results of steps that follow from other results, by name; one at another geometry is left out.
+    def recall(
+        self, steps: Sequence[Step], listener: Listener, free: tuple[str, ...] = (), *, follow: bool
+    ) -> dict[str, MP2Result]:
+        """The stored results of steps, by name.
 
         Parameters
         ----------
         free : as of Task
+        follow : the steps follow from other results; a run at another geometry is left out
 
         Raises
         ------
-        InputError : a run of that name is another calculation
+        InputError : a run of that name is another calculation, or steps are missing and the stored ones had other last
+            bits
         """
         recalled: dict[str, MP2Result] = {}
         if self._stored is None or self._writer is None:
             return recalled
-        for step in steps:
-            found = self._stored.runs.get(step.name)
-            if found is None:
-                continue
+        stored = [step for step in steps if step.name in self._stored.runs]
+        for step in stored:
+            found = self._stored.runs[step.name]
             there = found.molecule.coordinates
-            if np.abs(there - step.molecule.coordinates).max() > NEAR:
+            if follow and np.abs(there - step.molecule.coordinates).max() > NEAR:
                 listener.stage(f"run {step.name} in {self._path} is at another geometry: it is computed again")
                 continue
-            self._require_same(found, replace(step, molecule=replace(step.molecule, coordinates=there)), free)
-            self._writer.add(step.name, found)
+            molecule = replace(step.molecule, coordinates=there) if follow else step.molecule
+            kept = {} if self._stored.complete else {name: getattr(found.options, name) for name in free}
+            here = replace(step.options, **kept)
+            different = changed(question(found.molecule, found.options), question(molecule, here))
+            threads = here.threads or usable_cores()
+            if not follow and len(stored) < len(steps) and found.provenance.threads != threads:
+                different.append(f"threads: {found.provenance.threads} there, {threads} here")
+            if different:
+                raise InputError(
+                    f"--resume: run {step.name} in {self._path} is another calculation (different "
+                    f"{', '.join(different)}): use the options it was started with, or start anew with --overwrite"
+                )
             recalled[step.name] = found
+        for name, found in recalled.items():
+            self._writer.add(name, found)
         return recalled
-
-    def _require_same(self, found: MP2Result, step: Step, free: tuple[str, ...], *, alone: bool = True) -> None:
-        finished = self._stored is not None and self._stored.complete
-        there = {name: getattr(found.options, name) for name in (() if finished else free)}
-        different = _changed(found, replace(step, options=replace(step.options, **there)), alone=alone)
-        if different:
-            raise InputError(
-                f"--resume: run {step.name} in {self._path} is another calculation (different "
-                f"{', '.join(different)}): use the options it was started with, or start anew with --overwrite"
-            )
 
     @contextmanager
     def held(self, task: Task, listener: Listener) -> Iterator[None]:
@@ -549,6 +545,7 @@ class Keeper:
 
         Raises
         ------
+        InputError : it holds a study of another kind
         ResultExists : it is there, or a file to be made of it is, and may not be replaced
         ResultFileError : another process is writing it
         ForeignCheckpoint : what lies beside it is of none of these runs
@@ -556,6 +553,10 @@ class Keeper:
         if self._path is None:
             yield
             return
+        if self._stored is not None and self._stored.kind != task.kind:
+            raise InputError(
+                f"--resume: {self._path} holds a study of kind {self._stored.kind}, not {task.kind}: name another file"
+            )
         checkpoint = checkpoint_of(self._path)
         for option, file in self._files.items():
             require_writable(file, overwrite=self._replaces, option=option)
@@ -621,12 +622,3 @@ class Keeper:
                 self._writer.write(study)
                 self.written, self._behind = True, False
             self._next = time.monotonic() + REST * (time.monotonic() - begun)
-
-
-def _changed(found: MP2Result, step: Step, *, alone: bool) -> list[str]:
-    """What makes a step another calculation than a stored one; `alone` where nothing is computed beside it."""
-    different = changed(question(found.molecule, found.options), question(step.molecule, step.options))
-    threads = step.options.threads or usable_cores()
-    if not alone and found.provenance.threads != threads:
-        different.append(f"threads: {found.provenance.threads} there, {threads} here")
-    return different

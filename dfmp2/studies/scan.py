@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import numpy as np
 from numpy.polynomial import Polynomial
@@ -19,11 +19,8 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import MP2, Options
 from dfmp2.output.study import MOST_RUNS, Column, Study, Value
-from dfmp2.progress import Listener
-from dfmp2.scf.reference import StartOrbitals
-from dfmp2.studies.coordinate import Coordinate
-from dfmp2.studies.fragments import show_atoms
-from dfmp2.studies.runs import Failures, Keeper, Numbers, Results, Step, Task, carry_out, examine, require_memory
+from dfmp2.studies.coordinate import Coordinate, show_atoms
+from dfmp2.studies.runs import Failures, How, Numbers, Results, Step, Task, carry_out, examine, require_memory
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 
 NUMBERS: dict[str, tuple[str, str, Callable[[MP2Result], float]]] = {  # column -> (unit, description, of a run)
@@ -99,21 +96,13 @@ def over_frames(frames: Sequence[Molecule], options: Options, *, chained: bool =
     return Scan(tuple(frames), tuple(float(n) for n in range(1, len(frames) + 1)), None, options, chained)
 
 
-def scan_energies(
-    scan: Scan,
-    *,
-    start: StartOrbitals | None = None,
-    keeper: Keeper | None = None,
-    listener: Listener | None = None,
-    command: str = "dfmp2.studies.scan",
-) -> Study:
+def scan_energies(scan: Scan, **how: Unpack[How]) -> Study:
     """Energies of all points.
 
     Parameters
     ----------
     scan : made with `along` or `over_frames`
-    start : start orbitals of the first point
-    keeper : where finished runs go, None for nowhere
+    how : as of `dfmp2.studies.runs.carry_out`
 
     Returns
     -------
@@ -136,8 +125,8 @@ def scan_energies(
 
     first = scan.molecules[0]
     what = f"scan of {first.name} ({first.formula}), {scan.name.replace('_', ' ')}"
-    task = Task("scan", what, first, scan.options, steps, evaluate, chained=scan.chained, tolerant=True, start=start)
-    return carry_out(task, keeper, listener, command)
+    task = Task("scan", what, first, scan.options, steps, evaluate, chained=scan.chained, tolerant=True)
+    return carry_out(task, **how)
 
 
 def _numbers(scan: Scan, steps: Sequence[Step], results: Results, failures: Failures, *, complete: bool) -> Numbers:
