@@ -413,12 +413,9 @@ class Polarizability:
         return arrays | rest | {name: getattr(self, name) for name in names}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MP2Result:
-    """A finished DF-MP2 calculation.
-
-    The unscaled components are sums of `pairs`; every total is arithmetic on them.
-    """
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Calculated:
+    """What a calculation has found, with its pair energies or before there are any."""
 
     molecule: Molecule
     options: Options
@@ -426,21 +423,30 @@ class MP2Result:
     scf_fitting: BasisSet | None
     mp2_fitting: BasisSet
     reference: Reference
-    pairs: PairEnergies
     sizes: Sizes
-    backend: str
-    backend_reason: str
-    precision: str
     diagnostics: Diagnostics
     timings: Timings
     predicted: Timings
     memory: Memory
     provenance: Provenance
     frozen_core_note: str
-    certificate: Certificate | None = None
-    check: Check | None = None
     mole_json: str = ""
     storage: Storage | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class MP2Result(Calculated):
+    """A finished DF-MP2 calculation.
+
+    The unscaled components are sums of `pairs`; every total is arithmetic on them.
+    """
+
+    pairs: PairEnergies
+    backend: str
+    backend_reason: str
+    precision: str
+    certificate: Certificate | None = None
+    check: Check | None = None
     ranks: Ranks | None = None
     preparation: Preparation | None = None
     fitting_certificate: FittingCertificate | None = None
@@ -679,7 +685,7 @@ def _proof(certificate: GradientCertificate) -> dict[str, Any]:
 UNITS = {"energy": "hartree", "length": "bohr", "dipole": "elementary charge * bohr", "time": "s", "memory": "byte"}
 
 
-def calculation(found: Any) -> dict[str, Any]:
+def calculation(found: Calculated) -> dict[str, Any]:
     """Molecule, method and bases: the first keys of the objects of a result and of a prepared file."""
     molecule, reference = found.molecule, found.reference
     return {

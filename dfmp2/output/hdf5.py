@@ -65,7 +65,7 @@ ORBITALS = ("mo_coeff", "mo_energy", "mo_occ")  # of the reference; they lie und
 HIGHEST_MOMENTUM = 12  # of a shell; what PySCF's integral library can take
 
 
-def _records(kind: type) -> dict[str, type]:
+def records_of(kind: type) -> dict[str, type]:
     """Fields of a dataclass that are records, that is dataclasses whose fields have a unit, with their types."""
     return {
         name: part
@@ -75,8 +75,8 @@ def _records(kind: type) -> dict[str, type]:
     }
 
 
-OF_REFERENCE = tuple(_records(Reference))  # stability, solutions
-RECORDS = _records(MP2Result) | _records(Reference)
+OF_REFERENCE = tuple(records_of(Reference))  # stability, solutions
+RECORDS = records_of(MP2Result) | records_of(Reference)
 
 
 class Item(NamedTuple):

@@ -31,15 +31,13 @@ import numpy as np
 
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import InputError, ResourceError, ResultFileError
-from dfmp2.host import provenance, resources
 from dfmp2.host.arrays_on_disk import Region, StoredTensor, allocate, numbers_hash
 from dfmp2.host.files import beside, move, require_writable, settled
-from dfmp2.host.provenance import Preparation, Provenance
+from dfmp2.host.provenance import Preparation
 from dfmp2.host.threads import each
 from dfmp2.integrals.metric import orbital_groups
-from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.frozen_core import FrozenCore
-from dfmp2.molecule.mole import build_auxiliary, build_mole, dump_mole
+from dfmp2.molecule.mole import build_auxiliary, build_mole
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.calculation import (
     NOTHING,
@@ -49,17 +47,15 @@ from dfmp2.mp2.calculation import (
     begun,
     limited,
     storage_of,
-    timings_of,
 )
-from dfmp2.mp2.diagnostics import Metric, diagnostics, warn_of_doubts
-from dfmp2.mp2.energy import build_b, correlate, hartree_fock
+from dfmp2.mp2.diagnostics import Metric, warn_of_doubts
+from dfmp2.mp2.energy import build_b, calculated, correlate, hartree_fock
 from dfmp2.mp2.pairs import Results, TileKey
-from dfmp2.mp2.result import Diagnostics, MP2Result
+from dfmp2.mp2.result import Calculated, MP2Result
 from dfmp2.options import BOTH_PARTS, NEEDS_WHOLE_RUN, PAIRS, WHOLE_RUN, Options
 from dfmp2.output.hdf5 import (
     OF_REFERENCE,
     PREPARED,
-    RECORDS,
     Item,
     calculation_items,
     content_hash,
@@ -67,27 +63,23 @@ from dfmp2.output.hdf5 import (
     read_calculation,
     read_records,
     record_items,
+    records_of,
     start_of,
     stored,
     write_items,
 )
-from dfmp2.output.safe_hdf5 import open_checked, read_attribute
-from dfmp2.planning.memory import FLOAT64, Memory, Storage
+from dfmp2.output.safe_hdf5 import attributes_of, open_checked, read_attribute
+from dfmp2.planning.memory import FLOAT64, Storage
 from dfmp2.planning.plan import make_plan, settle
-from dfmp2.planning.sizes import Sizes
-from dfmp2.planning.system import Setup, System, frozen_core, resolve, sizes
+from dfmp2.planning.system import Setup, System, frozen_core, resolve
 from dfmp2.planning.system import prepare as set_up
-from dfmp2.planning.time import Timings
 from dfmp2.progress import Collector, Listener, Stopwatch
 from dfmp2.scf.hartree_fock import reference_kind, uses_single
 from dfmp2.scf.reference import Reference
 
 VERSION = 1
 SPINS = ("alpha", "beta")
-KINDS = {
-    name: RECORDS[name]
-    for name in ("reference", *OF_REFERENCE, "sizes", "diagnostics", "timings", "predicted", "memory", "storage")
-} | {"provenance": RECORDS["provenance"]}
+KINDS = records_of(Calculated) | records_of(Reference)
 NOTE = "dfmp2/run/frozen_core_note"
 OVERHEAD = 2_000_000  # bytes of the file beside B and the orbitals, generously: bases, input
 
@@ -96,27 +88,13 @@ Group = tuple[int, int, str]  # occupied orbitals i0:i1 of B and the SHA-256 of 
 Elsewhere = Callable[[Calculation, list[TileKey]], Results]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Prepared(Calculated):
     """A calculation up to its pair energies. B itself stays in its file.
 
-    The fields are those of `MP2Result`; timings, memory, storage and provenance are of the first part alone.
+    Timings, memory, storage and provenance are of the first part alone.
     """
 
-    molecule: Molecule
-    options: Options
-    orbital_basis: BasisSet
-    scf_fitting: BasisSet | None
-    mp2_fitting: BasisSet
-    reference: Reference
-    sizes: Sizes
-    diagnostics: Diagnostics
-    timings: Timings
-    predicted: Timings
-    memory: Memory
-    provenance: Provenance
-    frozen_core_note: str
-    mole_json: str
     storage: Storage
 
     @property
@@ -169,31 +147,9 @@ def prepare(
             listener.stage("writing B")
             file.fill(fitted.b, setup.active)
             fitted.b.clear()
-            found = _prepared(calculation, reference, fitted.metric, warnings)
-            file.seal(found)
-            return found
-
-
-def _prepared(calculation: Calculation, reference: Reference, metric: Metric, warnings: list[str]) -> Prepared:
-    system, setup, options = calculation.system, calculation.setup, calculation.options
-    spaces = calculation.spaces(reference)
-    return Prepared(
-        molecule=system.molecule,
-        options=options,
-        orbital_basis=system.orbital_basis,
-        scf_fitting=system.scf_fitting,
-        mp2_fitting=system.mp2_fitting,
-        reference=reference,
-        sizes=sizes(system, reference, spaces, calculation.core, options),
-        diagnostics=diagnostics(system, reference, spaces, metric, warnings),
-        timings=timings_of(calculation.clock),
-        predicted=calculation.plan.timings,
-        memory=Memory(setup.budget, calculation.plan.memory.predicted_peak, resources.peak_resident_memory()),
-        provenance=provenance.collect(setup.command, setup.threads, setup.backend.describe()),
-        frozen_core_note=calculation.core.note,
-        mole_json=dump_mole(system.mole),
-        storage=storage_of(calculation),
-    )
+            made = Prepared(**calculated(calculation, reference, fitted.metric, warnings))
+            file.seal(made)
+            return made
 
 
 # --- the second part --------------------------------------------------------------------------------------------------
@@ -403,7 +359,7 @@ def opened(path: str | Path) -> Iterator[OpenedFile]:
     InputError : no such file
     ResultFileError : foreign, damaged, or of an unknown version
     """
-    attributes = _attributes(path)
+    attributes = attributes_of(path)
     if attributes and PREPARED not in attributes:
         raise ResultFileError(
             f"{path}: no file of dfmp2 prepare (no {PREPARED}): name one that it has written; results and studies are "
@@ -446,7 +402,7 @@ def verified(path: Path) -> Prepared:
 
 def is_prepared(path: str | Path) -> bool:
     """Whether an HDF5 file says that it was prepared; false for a file that cannot be opened."""
-    return PREPARED in _attributes(path)
+    return PREPARED in attributes_of(path)
 
 
 def _require_whole(prepared: Prepared) -> None:
@@ -484,17 +440,6 @@ def _groups(handle: h5py.File, name: str, nocc: int) -> list[Group]:
     if (ends[-1] if ends else 0) != nocc or any(i0 >= i1 for i0, i1 in zip(begins, ends, strict=True)):
         raise ValueError(f"the groups of {name} do not cover its orbitals")
     return [(i0, i1, str(h)) for i0, i1, h in zip(begins, ends, found[f"{name}_sha256"], strict=True)]
-
-
-def _attributes(path: str | Path) -> set[str]:
-    """Names of a file's attributes, none where it is no HDF5 file: its reader says what is wrong with it."""
-    try:
-        if not Path(path).is_file():  # opening a pipe would wait for ever
-            return set()
-        with h5py.File(path, "r") as handle:
-            return set(handle.attrs)
-    except (OSError, RuntimeError, ValueError):
-        return set()
 
 
 def _hash(handle: h5py.File) -> str:

@@ -30,7 +30,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5 import Item
-from dfmp2.output.safe_hdf5 import open_checked, read_attribute
+from dfmp2.output.safe_hdf5 import attributes_of, open_checked, read_attribute
 
 if TYPE_CHECKING:
     from dfmp2.mp2.error_budget import ErrorBudget
@@ -199,13 +199,7 @@ class StudyWriter:
 
 def is_study(path: str | Path) -> bool:
     """Whether an HDF5 file says that it is a study; false for a file that cannot be opened."""
-    try:
-        if not Path(path).is_file():  # opening a pipe would wait for ever
-            return False
-        with h5py.File(path, "r") as handle:
-            return "dfmp2_study_version" in handle.attrs
-    except (OSError, RuntimeError, ValueError):  # the reader of results says what is wrong with it
-        return False
+    return "dfmp2_study_version" in attributes_of(path)
 
 
 def read_study(path: str | Path) -> Study:
