@@ -19,7 +19,7 @@ from dfmp2.mp2.extrapolation import Formula, correlation_formula, default_correl
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import CUSTOM, SCS, SOS, Options
 from dfmp2.output.study import Column, Study, Value
-from dfmp2.studies.runs import Failures, How, Numbers, Results, Step, Task, carry_out, examine, require_memory
+from dfmp2.studies.runs import Failures, How, Numbers, Results, Step, Task, carry_out, examine
 
 COLUMNS = (
     *("scf_total_energy", "mp2_same_spin_correlation_energy", "mp2_opposite_spin_correlation_energy"),
@@ -71,7 +71,7 @@ def basis_set_limit(
         Step(name, f"{molecule.name} in {name}", molecule, replace(options, basis=name, scf_auxbasis=j, auxbasis=r))
         for name, j, r in zip(bracket.names, jk, ri, strict=True)
     ]
-    require_memory(steps, [examine(step) for step in steps])
+    examine(steps)
 
     def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
         values = _values(results, bracket, *formulas, options) if complete else {}

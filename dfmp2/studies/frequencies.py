@@ -33,7 +33,6 @@ from dfmp2.studies.runs import (
     carry_out,
     examine,
     gradient,
-    require_memory,
     without_densities,
 )
 from dfmp2.studies.vibrations import Vibrations, masses, on_a_line, symmetry_number, thermochemistry, vibrations
@@ -106,7 +105,7 @@ def harmonic_frequencies(
     _require_vibrations(molecule)
     options = replace(options, scf_conv_tol=min(options.scf_conv_tol, SMALL_ENOUGH))
     reference = Step(REFERENCE, "the geometry given", molecule, options)
-    require_memory([reference], [examine(reference)])
+    examine([reference])
 
     def then(results: Results) -> Iterator[Sequence[Step]]:
         if not conditions.allow_gradient:

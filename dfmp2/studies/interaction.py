@@ -27,7 +27,7 @@ from dfmp2.options import Options
 from dfmp2.output.study import Study, Value
 from dfmp2.progress import Listener
 from dfmp2.studies.coordinate import parse_atoms, show_atoms
-from dfmp2.studies.runs import Failures, How, Needs, Numbers, Results, Step, Task, carry_out, examine, require_memory
+from dfmp2.studies.runs import Failures, How, Numbers, Results, Step, Task, carry_out, examine
 from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE
 
 PARTS: dict[str, tuple[str, Callable[[MP2Result], float | None]]] = {  # prefix -> (in words, energy of a run)
@@ -44,6 +44,7 @@ PARTS: dict[str, tuple[str, Callable[[MP2Result], float | None]]] = {  # prefix 
 SCHEMES = {"cp_corrected": "in-complex", "uncorrected": "alone"}
 UNITS = {"_kj_per_mol": ("kJ/mol", KJ_PER_MOL_PER_HARTREE), "_kcal_per_mol": ("kcal/mol", KCAL_PER_MOL_PER_HARTREE)}
 COMPLEX = "complex"
+ADVICE = " (for a fragment: --charges, --multiplicities)"
 _WHOLE = re.compile(r"[+-]?[0-9]{1,9}")
 CITATION = "counterpoise: Boys and Bernardi, Mol. Phys. 19, 553 (1970)"
 MANY = "more than two fragments: each in the basis of all (site-site), Wells and Wilson, Mol. Phys. 50, 787 (1983)"
@@ -95,8 +96,10 @@ def interaction_energy(
     for number, fragment in enumerate(found, start=1):
         who, name = f"fragment {number} (atoms {fragment.label})", f"fragment-{number}"
         ghosts, own = in_complex(molecule, fragment), alone(molecule, fragment)
-        steps.append(Step(f"{name}-in-complex", f"{who} in the basis of the complex", ghosts, options))
-        steps.append(Step(f"{name}-alone", f"{who} in its own basis", own, options))
+        steps += [
+            Step(f"{name}-in-complex", f"{who} in the basis of the complex", ghosts, options, advice=ADVICE),
+            Step(f"{name}-alone", f"{who} in its own basis", own, options, advice=ADVICE),
+        ]
     _require_same_core(steps, len(found))
     unpaired = sum(fragment.multiplicity - 1 for fragment in found)
     if unpaired != molecule.multiplicity - 1:
@@ -128,15 +131,7 @@ def _require_comparable(options: Options) -> None:
 
 def _require_same_core(steps: list[Step], count: int) -> None:
     """Examine every run, and refuse cores that do not add up: the complex would freeze other orbitals."""
-    needs: dict[str, Needs] = {}
-    for step in steps:
-        try:
-            needs[step.name] = examine(step)
-        except InputError as error:
-            hint = "" if step.name == COMPLEX else " (for a fragment: --charges, --multiplicities)"
-            raise InputError(f"{error}{hint}") from error
-    require_memory(steps, list(needs.values()))
-    cores = {name: found.core for name, found in needs.items()}
+    cores = dict(zip((step.name for step in steps), examine(steps), strict=True))
     for basis in SCHEMES.values():
         parts = [cores[f"fragment-{number}-{basis}"] for number in range(1, count + 1)]
         if sum(parts) != cores[COMPLEX]:

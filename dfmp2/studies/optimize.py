@@ -49,7 +49,6 @@ from dfmp2.studies.runs import (
     carry_out,
     examine,
     gradient,
-    require_memory,
     without_densities,
 )
 from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
@@ -245,7 +244,7 @@ def optimize_geometry(
     points: list[Point] = []
     with quiet():
         method = GeomeTRIC(molecule, search, text)
-    require_memory(steps, [examine(steps[0])])
+    examine(steps)
 
     def then(results: Results) -> Iterator[Sequence[Step]]:
         guess = None

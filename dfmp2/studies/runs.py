@@ -20,13 +20,13 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -54,7 +54,7 @@ from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of, found_beside,
 from dfmp2.output.hdf5 import Item, start_of
 from dfmp2.output.study import MOST_RUNS, Column, Study, StudyWriter, Value, read_study, verify_study
 from dfmp2.planning import plan, system
-from dfmp2.planning.memory import FLOAT64, MemoryPlan
+from dfmp2.planning.memory import FLOAT64
 from dfmp2.progress import Listener, Relay, Silent
 from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.scf.reference import StartOrbitals
@@ -75,6 +75,7 @@ class Step:
     Attributes
     ----------
     start : the run whose orbitals its SCF starts from, "" for those of the task
+    advice : what is said behind the reason why it cannot be run
     """
 
     name: str
@@ -82,6 +83,7 @@ class Step:
     molecule: Molecule
     options: Options
     start: str = ""
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,46 +207,39 @@ class Task:
         )
 
 
-class Needs(NamedTuple):
-    """What a run needs: frozen core orbitals, memory, and bytes of its result, which the study keeps."""
+def examine(steps: Sequence[Step]) -> list[int]:
+    """Frozen core orbitals of each run, after everything that one would be refused for has been looked at.
 
-    core: int
-    memory: MemoryPlan
-    kept: int
-
-
-def examine(step: Step) -> Needs:
-    """Find everything but memory that a run would be refused for.
+    Runs of the same atoms with the same options are planned once; each must fit into memory beside the results of
+    those before it.
 
     Raises
     ------
     Dfmp2Error : what `dfmp2 run` would say, with the step's name in front
     """
-    try:
-        core, planned = _planned(step)
-    except Dfmp2Error as error:
-        raise type(error)(f"{step.who}: {error}") from error
-    work = planned.work
-    kept = sum(FLOAT64 * (work.nao**2 + 2 * s.nocc**2) for s in work.spins)  # of the result: orbitals, pair energies
-    return Needs(core.orbitals, planned.memory, kept)
-
-
-def require_memory(steps: Sequence[Step], needs: Sequence[Needs]) -> None:
-    """Refuse a study of which a run does not fit beside the results of those before it, before any run.
-
-    Raises
-    ------
-    ResourceError : names what the whole study needs
-    """
-    before, beside = 0, []
-    for _, memory, kept in needs:
-        beside.append(replace(memory, program=memory.program + before + (LATER if before else 0)))
-        before += kept
-    step, most = max(zip(steps, beside, strict=True), key=lambda pair: pair[1].least)
+    plans: dict[Hashable, tuple[FrozenCore, plan.Plan]] = {}
+    kept, needed = 0, []
+    for step in steps:
+        try:
+            if _alike(step) not in plans:
+                plans[_alike(step)] = _planned(step)
+        except Dfmp2Error as error:
+            advice = step.advice if isinstance(error, InputError) else ""
+            raise type(error)(f"{step.who}: {error}{advice}") from error
+        work, memory = plans[_alike(step)][1].work, plans[_alike(step)][1].memory
+        needed.append((step, replace(memory, program=memory.program + kept + (LATER if kept else 0))))
+        kept += sum(FLOAT64 * (work.nao**2 + 2 * s.nocc**2) for s in work.spins)  # orbitals, pair energies
+    step, most = max(needed, key=lambda pair: pair[1].least)
     try:
         most.require()
     except ResourceError as error:
         raise type(error)(f"{step.who}: {error}") from error
+    return [plans[_alike(step)][0].orbitals for step in steps]
+
+
+def _alike(step: Step) -> Hashable:
+    """What runs that cost the same have in common."""
+    return step.molecule.labels, step.molecule.charge, step.molecule.multiplicity, step.options
 
 
 def _planned(step: Step, task: str = "energy") -> tuple[FrozenCore, plan.Plan]:
@@ -268,17 +263,15 @@ class Series(Relay):
         super().__init__(listener)
         self._measured = self._predicted = CONFIRMED
         self._begun = self._present = 0.0  # when the present run began, its forecast
-        alike: dict[tuple[Any, ...], float] = {}  # runs of the same atoms with the same options cost the same
+        costs: dict[Hashable, float] = {}
         self._waiting: dict[str, float] = {}  # s, by the name of the step
         for step in steps:
-            molecule = step.molecule
-            key = molecule.labels, molecule.charge, molecule.multiplicity, step.options
-            if key not in alike:
+            if _alike(step) not in costs:
                 try:
-                    alike[key] = _planned(step, task)[1].timings.total
+                    costs[_alike(step)] = _planned(step, task)[1].timings.total
                 except Dfmp2Error:  # the run itself will say what is wrong
-                    alike[key] = 0.0
-            self._waiting[step.name] = alike[key]
+                    costs[_alike(step)] = 0.0
+            self._waiting[step.name] = costs[_alike(step)]
 
     def begin(self, name: str) -> None:
         """A run begins; says what is left before it does."""

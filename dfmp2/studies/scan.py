@@ -20,7 +20,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import MP2, Options
 from dfmp2.output.study import MOST_RUNS, Column, Study, Value
 from dfmp2.studies.coordinate import Coordinate, show_atoms
-from dfmp2.studies.runs import Failures, How, Numbers, Results, Step, Task, carry_out, examine, require_memory
+from dfmp2.studies.runs import Failures, How, Numbers, Results, Step, Task, carry_out, examine
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 
 NUMBERS: dict[str, tuple[str, str, Callable[[MP2Result], float]]] = {  # column -> (unit, description, of a run)
@@ -118,7 +118,7 @@ def scan_energies(scan: Scan, **how: Unpack[How]) -> Study:
         if scan.coordinate is None:
             kind, who = "frame", f"frame {number}"
         steps.append(Step(f"{kind}-{number:03d}", who, molecule, scan.options))
-    require_memory(steps, [examine(steps[0])] * len(steps))  # the same atoms everywhere
+    examine(steps)
 
     def evaluate(results: Results, failures: Failures, complete: bool) -> Numbers:
         return _numbers(scan, steps, results, failures, complete=complete)
