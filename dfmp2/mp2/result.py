@@ -35,6 +35,8 @@ Array = NDArray[np.float64]
 OF_THE_METHOD = (
     *("same_spin_correlation_energy", "opposite_spin_correlation_energy", "correlation_energy", "total_energy"),
 )
+OF_MP2 = tuple(f"mp2_{name}" for name in OF_THE_METHOD)
+OF_SCALED_MP2 = ("scs_mp2_correlation_energy", "sos_mp2_correlation_energy")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -609,12 +611,7 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         **{name: getattr(result, name) for name in OF_THE_METHOD},
         "mp2_singles_energy": result.mp2_singles_energy,
         "rpa_correlation_energy": result.rpa_correlation_energy,
-        "mp2_same_spin_correlation_energy": result.mp2_same_spin_correlation_energy,
-        "mp2_opposite_spin_correlation_energy": result.mp2_opposite_spin_correlation_energy,
-        "mp2_correlation_energy": result.mp2_correlation_energy,
-        "mp2_total_energy": result.mp2_total_energy,
-        "scs_mp2_correlation_energy": result.scs_mp2_correlation_energy,
-        "sos_mp2_correlation_energy": result.sos_mp2_correlation_energy,
+        **{name: getattr(result, name) for name in (*OF_MP2, *OF_SCALED_MP2)},
         "scs_mp2_total_energy": result.scf_total_energy + result.scs_mp2_correlation_energy,
         "sos_mp2_total_energy": result.scf_total_energy + result.sos_mp2_correlation_energy,
         "scf_dipole_moment": None if reference.dipole is None else reference.dipole.tolist(),

@@ -16,16 +16,12 @@ from typing import Any, Unpack
 from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.extrapolation import Formula, correlation_formula, default_correlation, scf_formula
-from dfmp2.mp2.result import MP2Result
+from dfmp2.mp2.result import OF_MP2, MP2Result
 from dfmp2.options import CUSTOM, SCS, SOS, Options
 from dfmp2.output.study import Column, Study, Value
 from dfmp2.studies.runs import Failures, How, Numbers, Results, Step, Task, carry_out, examine
 
-COLUMNS = (
-    *("scf_total_energy", "mp2_same_spin_correlation_energy", "mp2_opposite_spin_correlation_energy"),
-    *("mp2_correlation_energy", "mp2_total_energy"),
-)
-METHOD_COLUMNS = ("scf_total_energy", "correlation_energy", "total_energy")  # columns where it is not plain MP2
+METHOD_COLUMNS = ("correlation_energy", "total_energy")  # where it is not plain MP2
 
 
 def basis_set_limit(
@@ -105,8 +101,9 @@ def _table(results: Results, bracket: Bracket, values: Mapping[str, Value]) -> d
     """The energies of either basis, and of the limit when it is known."""
     limit = [f"limit {bracket.text}"] if values else []
     table = {"basis": Column((*results, *limit), "", "basis set, or the limit")}
-    names = COLUMNS if all(run.method == "mp2" for run in results.values()) else METHOD_COLUMNS
-    for name in ("hf_total_energy", *names[1:]) if any(run.reference.xc for run in results.values()) else names:
+    names = OF_MP2 if all(run.method == "mp2" for run in results.values()) else METHOD_COLUMNS
+    kohn_sham = any(run.reference.xc for run in results.values())
+    for name in ("hf_total_energy" if kohn_sham else "scf_total_energy", *names):
         energies = [getattr(run, name) for run in results.values()] + [values[f"cbs_{name}"].value for _ in limit]
         table[name] = Column(tuple(energies), "hartree", name.replace("_", " "))
     return table
