@@ -242,12 +242,10 @@ def run(
 
         how = Conditions(allow_gradient=True)
         return harmonic_frequencies(request.molecule, options, how, listener=listener, command=command)
-    if request.driver == "energy" and not options.properties:
-        result = run_options(request.molecule, options, listener=listener, command=command)
-    elif request.driver == "gradient":
+    if request.driver == "gradient":
         result = gradient_options(request.molecule, options, listener=listener, command=command).result
     else:
-        options = replace(options, properties=True)
+        options = replace(options, properties=options.properties or request.driver == "properties")
         result = run_options(request.molecule, options, listener=listener, command=command)
     for proof in (result.gradient_certificate, result.polarizability):
         if proof is not None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,6 +119,15 @@ class Checkpoint(State):
 
 
 NOTHING = Checkpoint()
+
+
+class How(TypedDict, total=False):
+    """The keywords of every calculation of a molecule, see `dfmp2.mp2.energy.mp2_energy`."""
+
+    start: StartOrbitals | None
+    listener: Listener | None
+    command: str
+    checkpoint: Checkpoint
 
 
 @dataclass(frozen=True, slots=True, eq=False)
