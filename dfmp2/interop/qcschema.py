@@ -247,9 +247,7 @@ def run(
     else:
         options = replace(options, properties=options.properties or request.driver == "properties")
         result = run_options(request.molecule, options, listener=listener, command=command)
-    for proof in (result.gradient_certificate, result.polarizability):
-        if proof is not None:
-            proof.require()
+    result.require_certified()
     if result.check is not None and not result.check.passed:
         raise ComparisonFailed(
             f"PySCF's DF-MP2 differs by {result.check.largest_difference:.1e} Eh, more than the allowed "

@@ -564,6 +564,22 @@ class MP2Result(Calculated):
 
         return error_budget(self)
 
+    def require_certified(self, then: str = "") -> MP2Result:
+        """The result itself, unless the certificate of its gradient, densities or polarizability fails.
+
+        Parameters
+        ----------
+        then : ends the message
+
+        Raises
+        ------
+        ComparisonFailed : it names what is larger than accepted
+        """
+        for proof in (self.gradient_certificate, self.polarizability):
+            if proof is not None:
+                proof.require(then)
+        return self
+
     def to_dict(self) -> dict[str, Any]:
         """The object `dfmp2 run --json` prints; energies in hartree."""
         return to_dict(self)

@@ -33,6 +33,7 @@ from dfmp2.errors import ForeignCheckpoint, InputError, Interrupted, ResourceErr
 from dfmp2.host.files import write_atomically
 from dfmp2.host.locks import locked
 from dfmp2.host.scratch import remove_kept
+from dfmp2.molecule.basis import nested_tuples
 from dfmp2.mp2.calculation import RUN, Checkpoint, State, StoredB
 from dfmp2.mp2.identity import require_same
 from dfmp2.mp2.pairs import TileKey
@@ -386,12 +387,10 @@ def _record(kind: Any, values: Any) -> Any:
     """A record of its fields, with tuples in place of JSON's lists; None for None."""
     if values is None:
         return None
-    parts = {name: _record(PARTS[name], value) if name in PARTS else _tuples(value) for name, value in values.items()}
+    parts = {
+        name: _record(PARTS[name], value) if name in PARTS else nested_tuples(value) for name, value in values.items()
+    }
     return kind(**parts)
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _tiles(index: NDArray[np.int64], numbers: NDArray[np.float64]) -> dict[TileKey, PairTerms]:

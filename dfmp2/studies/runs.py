@@ -307,9 +307,7 @@ def gradient(molecule: Molecule, options: Options, *, doubt_units: bool = True, 
     """
     from dfmp2.gradients.gradient import mp2_gradient
 
-    found = mp2_gradient(molecule, options, **rest)
-    found.certificate.require()
-    return found.result
+    return mp2_gradient(molecule, options, **rest).result.require_certified()
 
 
 def without_densities(result: MP2Result) -> MP2Result:
@@ -325,11 +323,7 @@ def properties(molecule: Molecule, options: Options, **rest: Any) -> MP2Result:
     """The result of a run with its relaxed density and what that gives, for a batch; errors as of `gradient`."""
     from dfmp2.gradients.gradient import mp2_properties
 
-    found = mp2_properties(molecule, options, **rest)
-    for proof in (found.gradient_certificate, found.polarizability):
-        if proof is not None:
-            proof.require()
-    return found
+    return mp2_properties(molecule, options, **rest).require_certified()
 
 
 def carry_out(
