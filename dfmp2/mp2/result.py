@@ -435,6 +435,11 @@ class Calculated:
     mole_json: str = ""
     storage: Storage | None = None
 
+    @property
+    def level(self) -> str:
+        """Method and basis, e.g. "DF-MP2/cc-pvdz"."""
+        return f"DF-{self.options.correlation.title}/{self.orbital_basis.name}"
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class MP2Result(Calculated):
@@ -598,7 +603,7 @@ class MP2Result(Calculated):
     def __repr__(self) -> str:
         title = self.options.correlation.title
         return (
-            f"MP2Result({level(self)}, E({title}, total) = {self.total_energy:.10f} Eh, "
+            f"MP2Result({self.molecule.formula}: {self.level}, E({title}, total) = {self.total_energy:.10f} Eh, "
             f"E(corr) = {self.correlation_energy:.10f} Eh)"
         )
 
@@ -766,11 +771,6 @@ def fitting_error(basis: BasisSet | None, molecule: Molecule) -> dict[str, Any] 
     return {"sum": basis.error_of(molecule.real_symbols), "elements": dict(basis.errors)}
 
 
-def level(result: MP2Result) -> str:
-    """Formula, method and basis, e.g. "H2O: DF-MP2/cc-pvdz"."""
-    return f"{result.molecule.formula}: DF-{result.options.correlation.title}/{result.orbital_basis.name}"
-
-
 def to_html(result: MP2Result) -> str:
     """A table of the energies of the method, for notebooks."""
     title = result.options.correlation.title
@@ -781,7 +781,7 @@ def to_html(result: MP2Result) -> str:
         (f"E({title} correlation)", result.correlation_energy),
         (f"E({title} total)", result.total_energy),
     ]
-    caption = f"{level(result)} on {result.backend}, {result.precision}"
+    caption = f"{result.molecule.formula}: {result.level} on {result.backend}, {result.precision}"
     body = "".join(
         f"<tr><td>{name}</td><td style='text-align:right'>{value:.10f}</td><td>E<sub>h</sub></td></tr>"
         for name, value in rows

@@ -97,23 +97,19 @@ def method_name(result: Calculated) -> str:
     core, virtual = result.sizes.frozen_core, result.sizes.frozen_virtual
     frozen = counted(core, "frozen core orbital") if core else "all electrons correlated"
     more = f", {counted(virtual, 'frozen virtual orbital')}" if virtual else ""
-    return f"{level_name(result)}{result.reference.title}, {frozen}{more}"
+    return f"{on_reference(result)}, {frozen}{more}"
 
 
-def level_name(result: Calculated) -> str:
-    """The method up to the kind of reference, e.g. "DF-MP2/cc-pvdz on DF-"."""
+def on_reference(result: Calculated) -> str:
+    """The method and its reference, e.g. "DF-MP2/cc-pvdz on DF-RHF"."""
     relativistic = "X2C-" if result.options.relativity == "x2c" else ""
-    title = result.options.correlation.title
-    return (
-        f"DF-{title}/{result.orbital_basis.name} on {relativistic}{'DF-' if result.reference.scf_type == 'df' else ''}"
-    )
+    fitted = "DF-" if result.reference.scf_type == "df" else ""
+    return f"{result.level} on {relativistic}{fitted}{result.reference.title}"
 
 
 def asked_for(result: MP2Result) -> tuple[str, str]:
     """The method, and what of it was asked for: what it came to in this molecule is not in it."""
-    options = result.options
-    basis = f"DF-{options.correlation.title}/{result.orbital_basis.name}"
-    return basis, f"reference {options.reference}, frozen core {options.frozen_core}"
+    return result.level, f"reference {result.options.reference}, frozen core {result.options.frozen_core}"
 
 
 def energies(result: MP2Result) -> tuple[str, str, str]:

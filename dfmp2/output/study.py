@@ -46,14 +46,6 @@ FOREMOST = (  # what a study is made for, in one line
 KINDS = ("interaction", "cbs", "scan", "optimization", "frequencies")
 
 
-class Value(NamedTuple):
-    """A number of a study."""
-
-    value: float
-    units: str
-    description: str
-
-
 class Column(NamedTuple):
     """A column: texts, or numbers (None is stored as NaN), with their unit and what they are."""
 
@@ -84,7 +76,7 @@ class Study:
     title: str
     settings: Mapping[str, Any]
     notes: tuple[str, ...]
-    values: Mapping[str, Value]
+    values: Mapping[str, Item]
     table: Mapping[str, Column]
     runs: Mapping[str, MP2Result] = field(repr=False)
     complete: bool
@@ -231,7 +223,7 @@ def read_study(path: str | Path) -> Study:
             title=given["title"],
             settings=dict(json.loads(given["settings"])),
             notes=tuple(given["notes"]),
-            values={name: Value(float(item.value), *item[1:]) for name, item in values.items()},
+            values={name: item._replace(value=float(item.value)) for name, item in values.items()},
             table={name: Column(tuple(item.value.tolist()), *item[1:]) for name, item in table.items()},
             runs={name: hdf5.load(handle[f"runs/{name}"], f"{path}, {name}") for name in given["runs"]},
             complete=status == "complete",
@@ -292,7 +284,7 @@ def _store(handle: h5py.File, study: Study) -> None:
         "runs": Item(tuple(study.runs), "", "names of the runs, in order"),
         "value_names": Item(tuple(study.values), "", "names below values, in order"),
         "table_names": Item(tuple(study.table), "", "names below table, in order"),
-        **{f"values/{name}": Item(float(value.value), *value[1:]) for name, value in study.values.items()},
+        **{f"values/{name}": item._replace(value=float(item.value)) for name, item in study.values.items()},
         **{f"table/{name}": item for name, item in _column_items(study.table).items()},
     }
     if study.arrays:

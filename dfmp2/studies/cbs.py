@@ -18,7 +18,8 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.extrapolation import Formula, correlation_formula, default_correlation, scf_formula
 from dfmp2.mp2.result import OF_MP2, MP2Result
 from dfmp2.options import CUSTOM, SCS, SOS, Options
-from dfmp2.output.study import Column, Study, Value
+from dfmp2.output.hdf5 import Item
+from dfmp2.output.study import Column, Study
 from dfmp2.studies.runs import Failures, How, Numbers, Results, Step, Task, carry_out, examine
 
 METHOD_COLUMNS = ("correlation_energy", "total_energy")  # where it is not plain MP2
@@ -97,7 +98,7 @@ def _about(bracket: Bracket, scf: Formula, correlation: Formula, options: Option
     return settings, notes
 
 
-def _table(results: Results, bracket: Bracket, values: Mapping[str, Value]) -> dict[str, Column]:
+def _table(results: Results, bracket: Bracket, values: Mapping[str, Item]) -> dict[str, Column]:
     """The energies of either basis, and of the limit when it is known."""
     limit = [f"limit {bracket.text}"] if values else []
     table = {"basis": Column((*results, *limit), "", "basis set, or the limit")}
@@ -111,7 +112,7 @@ def _table(results: Results, bracket: Bracket, values: Mapping[str, Value]) -> d
 
 def _values(
     results: Results, bracket: Bracket, scf: Formula, correlation: Formula, options: Options
-) -> dict[str, Value]:
+) -> dict[str, Item]:
     def limit(formula: Formula, energy: Callable[[MP2Result], float]) -> float:
         smaller, larger = (energy(results[basis]) for basis in bracket.names)
         return formula.limit(smaller, larger, *bracket.cardinals)
@@ -140,7 +141,7 @@ def _values(
     both = f"{scf.name} and {correlation.name}"
     how = {reference: scf.name, "total_energy": both, "mp2_total_energy": both}
     return {
-        f"cbs_{name}": Value(energy, "hartree", f"limit, {how.get(name, correlation.name)}")
+        f"cbs_{name}": Item(energy, "hartree", f"limit, {how.get(name, correlation.name)}")
         for name, energy in energies.items()
     }
 

@@ -24,9 +24,9 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.transform import Rotation
 
 from dfmp2.errors import InputError
-from dfmp2.molecule.elements import BOND, internal_coordinate, radius
+from dfmp2.molecule.elements import bonds, internal_coordinate
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.units import BOHR_PER_ANGSTROM
+from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
 
 Vector = NDArray[np.float64]
 
@@ -234,11 +234,11 @@ def _named_side(kind: str, place: tuple[int, ...], moving: str, molecule: Molecu
 
 
 def _bonded(molecule: Molecule) -> NDArray[np.bool_]:
-    reach = np.array([radius(symbol) for symbol in molecule.symbols]) * BOHR_PER_ANGSTROM
-    gaps = np.linalg.norm(molecule.coordinates[:, None] - molecule.coordinates[None], axis=2)
-    ghost = np.array(molecule.ghost)
-    near = gaps < BOND * (reach[:, None] + reach[None])
-    bonded: NDArray[np.bool_] = near & (ghost[:, None] == ghost[None]) & ~np.eye(molecule.natom, dtype=bool)
+    """Which atoms are bonded, (natom, natom); ghosts to ghosts only."""
+    bonded = np.zeros((molecule.natom, molecule.natom), dtype=bool)
+    for apart in (molecule.ghost, tuple(not ghost for ghost in molecule.ghost)):
+        for i, j in bonds(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, apart):
+            bonded[i, j] = bonded[j, i] = True
     return bonded
 
 

@@ -22,7 +22,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.hdf5 import Item
-from dfmp2.output.study import MOST_RUNS, Column, Study, Value
+from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.studies.runs import (
     Failures,
     How,
@@ -227,7 +227,7 @@ def _numbers(molecule: Molecule, conditions: Conditions, results: Results, *, co
     if largest > LARGEST_GRADIENT:
         notes.append(f"NO STATIONARY POINT: the gradient of an atom is {largest:.1e} Eh/bohr")
     notes += _imaginary(molecule, modes)
-    values = {"total_energy": Value(first.total_energy, "hartree", "at the geometry given")}
+    values = {"total_energy": Item(first.total_energy, "hartree", "at the geometry given")}
     if molecule.point_charges is None:
         symmetry = conditions.symmetry or symmetry_number(molecule)
         settings["symmetry_number"] = symmetry
@@ -236,7 +236,7 @@ def _numbers(molecule: Molecule, conditions: Conditions, results: Results, *, co
         gas = thermochemistry(
             *(molecule, first.total_energy, modes.wavenumbers, conditions.temperature, conditions.pressure, symmetry)
         )
-        values |= {name: Value(*quantity) for name, quantity in gas.items()}
+        values |= {name: Item(*quantity) for name, quantity in gas.items()}
         notes += ["imaginary modes are no part of the thermochemistry"] if modes.wavenumbers[0] < 0 else []
     else:
         notes.append("among point charges the molecule cannot move freely: all its motions are listed, there is no gas")

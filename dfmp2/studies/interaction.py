@@ -24,7 +24,8 @@ from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
-from dfmp2.output.study import Study, Value
+from dfmp2.output.hdf5 import Item
+from dfmp2.output.study import Study
 from dfmp2.progress import Listener
 from dfmp2.studies.coordinate import parse_atoms, show_atoms
 from dfmp2.studies.runs import Failures, How, Numbers, Results, Step, Task, carry_out, examine
@@ -161,8 +162,8 @@ def _about(molecule: Molecule, fragments: Sequence[Fragment]) -> tuple[dict[str,
     return {"fragments": settings}, [*notes, MANY] if len(fragments) > 2 else notes
 
 
-def _values(results: Results, count: int) -> dict[str, Value]:
-    values: dict[str, Value] = {}
+def _values(results: Results, count: int) -> dict[str, Item]:
+    values: dict[str, Item] = {}
     for scheme, basis in SCHEMES.items():
         runs = [results[f"fragment-{number}-{basis}"] for number in range(1, count + 1)]
         for prefix, (words, energy) in PARTS.items():
@@ -183,15 +184,15 @@ def _values(results: Results, count: int) -> dict[str, Value]:
         for run in results.values()
         if run.certificate is not None and run.precision != "fp64"
     ]
-    values["precision_error"] = Value(
+    values["precision_error"] = Item(
         sum(errors), "hartree", "sum of the 95 % bounds on the precision errors of all runs"
     )
     return values
 
 
-def _in_units(name: str, energy: float, description: Any) -> dict[str, Value]:
-    others = {f"{name}{suffix}": Value(energy * factor, unit, description) for suffix, (unit, factor) in UNITS.items()}
-    return {name: Value(energy, "hartree", description), **others}
+def _in_units(name: str, energy: float, description: Any) -> dict[str, Item]:
+    others = {f"{name}{suffix}": Item(energy * factor, unit, description) for suffix, (unit, factor) in UNITS.items()}
+    return {name: Item(energy, "hartree", description), **others}
 
 
 # --- fragments --------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import MP2, Options
 from dfmp2.output.document import counted
 from dfmp2.output.hdf5 import Item
-from dfmp2.output.study import MOST_RUNS, Column, Study, Value
+from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.studies.coordinate import ATOMS, parse_atoms, parse_place
@@ -253,9 +253,8 @@ def optimize_geometry(
             guess = hessian(molecule, results, DISPLACEMENT)
         number, found = 0, results[begin]
         while True:
-            with quiet():
-                points.append(method.judge(found, guess))
-                place = method.next_geometry()
+            points.append(method.judge(found, guess))
+            place = method.next_geometry()
             listener.stage(points[-1].said)
             if place is None:
                 break
@@ -344,9 +343,9 @@ def _numbers(
         unit = units[name.rpartition("_")[2]]
         table["total_energy" if name == "energy" else name] = Column([getattr(p, name) for p in points], unit, about)
     values = {
-        "optimized_total_energy": Value(points[-1].energy, "hartree", "energy of the last geometry"),
-        "energy_change": Value(points[-1].energy - points[0].energy, "hartree", "since the first geometry"),
-        "max_gradient": Value(points[-1].max_gradient, "hartree/bohr", "largest gradient of an atom, last geometry"),
+        "optimized_total_energy": Item(points[-1].energy, "hartree", "energy of the last geometry"),
+        "energy_change": Item(points[-1].energy - points[0].energy, "hartree", "since the first geometry"),
+        "max_gradient": Item(points[-1].max_gradient, "hartree/bohr", "largest gradient of an atom, last geometry"),
     }
     if not complete:
         notes.append("NOT CONVERGED: the last geometry is only the last")
@@ -561,7 +560,7 @@ class GeomeTRIC:
     @contextmanager
     def _asked(self) -> Iterator[None]:
         try:
-            with np.errstate(all="ignore"):  # a step of no length has no quality
+            with quiet(), np.errstate(all="ignore"):  # a step of no length has no quality
                 yield
         except (*self._errors, np.linalg.LinAlgError) as error:
             also = ", or correct the constraints, which may contradict each other" if self._constrained else ""

@@ -52,7 +52,7 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of, found_beside, remove
 from dfmp2.output.hdf5 import Item, start_of
-from dfmp2.output.study import MOST_RUNS, Column, Study, StudyWriter, Value, read_study, verify_study
+from dfmp2.output.study import MOST_RUNS, Column, Study, StudyWriter, read_study, verify_study
 from dfmp2.planning import plan, system
 from dfmp2.planning.memory import FLOAT64
 from dfmp2.progress import Listener, Relay, Silent
@@ -100,7 +100,7 @@ class Numbers:
 
     settings: Mapping[str, Any]
     notes: Sequence[str]
-    values: Mapping[str, Value] = field(default_factory=dict)
+    values: Mapping[str, Item] = field(default_factory=dict)
     table: Mapping[str, Column] = field(default_factory=dict)
     arrays: Mapping[str, Item] = field(default_factory=dict)
 

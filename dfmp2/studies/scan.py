@@ -18,7 +18,8 @@ from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import MP2, Options
-from dfmp2.output.study import MOST_RUNS, Column, Study, Value
+from dfmp2.output.hdf5 import Item
+from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.studies.coordinate import Coordinate, show_atoms
 from dfmp2.studies.runs import Failures, How, Numbers, Results, Step, Task, carry_out, examine
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
@@ -169,14 +170,14 @@ def _numbers(scan: Scan, steps: Sequence[Step], results: Results, failures: Fail
     return Numbers(settings, notes, minima, table)
 
 
-def _minima(x: Sequence[float], energies: Sequence[float], units: str) -> dict[str, Value]:
+def _minima(x: Sequence[float], energies: Sequence[float], units: str) -> dict[str, Item]:
     """Position, energy and curvature of the minimum by parabola and quartic, where they can be had.
 
     None across a failed point, whose energy is NaN.
     """
     failed = [value for value, energy in zip(x, energies, strict=True) if math.isnan(energy)]
     good = [(value, energy) for value, energy in zip(x, energies, strict=True) if not math.isnan(energy)]
-    values: dict[str, Value] = {}
+    values: dict[str, Item] = {}
     for name, count in FITS.items():
         found = find_minimum([value for value, _ in good], [energy for _, energy in good], count)
         if found is None:
@@ -185,9 +186,9 @@ def _minima(x: Sequence[float], energies: Sequence[float], units: str) -> dict[s
         if any(min(used) < value < max(used) for value in failed):
             continue
         how = f"{name} through {count} points"
-        values[f"minimum_{name}"] = Value(found.position, units, how)
-        values[f"minimum_{name}_energy"] = Value(found.energy, "hartree", f"{how}, E(MP2 total)")
-        values[f"minimum_{name}_curvature"] = Value(found.curvature, f"hartree/{units}^2", f"{how}, second derivative")
+        values[f"minimum_{name}"] = Item(found.position, units, how)
+        values[f"minimum_{name}_energy"] = Item(found.energy, "hartree", f"{how}, E(MP2 total)")
+        values[f"minimum_{name}_curvature"] = Item(found.curvature, f"hartree/{units}^2", f"{how}, second derivative")
     return values
 
 

@@ -126,7 +126,7 @@ def result_page(entry: Entry, title: str | None) -> str:
         _checks(r),
         Tile("backend, precision", f"{r.backend}, {r.precision}", f"wall time {fixed(r.timings.total)} s"),
     ]
-    title = title or f"{r.molecule.name}: DF-{name}/{r.orbital_basis.name}"
+    title = title or f"{r.molecule.name}: {r.level}"
     spin = f"charge {r.molecule.charge}, multiplicity {r.molecule.multiplicity}"
     subtitle = f"{r.molecule.formula}, {spin}; computed {r.provenance.created} by dfmp2 {r.provenance.version}"
     return render(title, subtitle, tiles, in_full(r, entry.content), entry.name, r.diagnostics.warnings)
