@@ -10,7 +10,7 @@ from the orbitals of the first and may be computed by other processes. What foll
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -233,22 +233,19 @@ def _numbers(molecule: Molecule, conditions: Conditions, results: Results, *, co
         settings["symmetry_number"] = symmetry
         chosen = "given" if conditions.symmetry else "counted"
         notes.append(f"{_shape(molecule)}, rotational symmetry number {symmetry} ({chosen})")
-        gas = thermochemistry(
-            *(molecule, first.total_energy, modes.wavenumbers, conditions.temperature, conditions.pressure, symmetry)
+        values |= thermochemistry(
+            *(molecule, first.total_energy, modes.wavenumber, conditions.temperature, conditions.pressure, symmetry)
         )
-        values |= {name: Item(*quantity) for name, quantity in gas.items()}
-        notes += ["imaginary modes are no part of the thermochemistry"] if modes.wavenumbers[0] < 0 else []
+        notes += ["imaginary modes are no part of the thermochemistry"] if modes.wavenumber[0] < 0 else []
     else:
         notes.append("among point charges the molecule cannot move freely: all its motions are listed, there is no gas")
-    count = len(modes.wavenumbers)
-    table = {
-        "mode": Column(tuple(float(k + 1) for k in range(count)), "", "number of the vibration"),
-        "wavenumber": Column(tuple(modes.wavenumbers.tolist()), "cm^-1", "harmonic, negative where imaginary"),
-        "ir_intensity": Column(
-            tuple(modes.intensities.tolist()), "km/mol", "infrared intensity, relaxed dipole moments"
-        ),
-        "reduced_mass": Column(tuple(modes.reduced_masses.tolist()), "u", "of the normalised displacement"),
-        "force_constant": Column(tuple(modes.force_constants.tolist()), "mdyn/angstrom", "of the vibration"),
+    numbers = tuple(float(k + 1) for k in range(len(modes.wavenumber)))
+    table = {"mode": Column(numbers, "", "number of the vibration")} | {
+        field.name: Column(
+            tuple(getattr(modes, field.name).tolist()), field.metadata["units"], field.metadata["description"]
+        )
+        for field in fields(modes)
+        if field.metadata
     }
     arrays = {
         "hessian": Item(found, "hartree/bohr^2", "second derivatives of the energy (3 natom, 3 natom)"),
@@ -269,7 +266,7 @@ def _shape(molecule: Molecule) -> str:
 def _imaginary(molecule: Molecule, modes: Vibrations) -> list[str]:
     """A line for every imaginary mode: its wavenumber, and the atoms that move most."""
     lines = []
-    for number, (wavenumber, moves) in enumerate(zip(modes.wavenumbers, modes.displacements, strict=True), start=1):
+    for number, (wavenumber, moves) in enumerate(zip(modes.wavenumber, modes.displacements, strict=True), start=1):
         if wavenumber < 0:
             lengths = np.linalg.norm(moves, axis=1)
             order = [int(atom) for atom in np.argsort(-lengths, kind="stable") if lengths[atom] > lengths.max() / 2]

@@ -19,7 +19,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -51,7 +51,7 @@ from dfmp2.studies.runs import (
     gradient,
     without_densities,
 )
-from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
+from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, quantity
 
 CITATION = "geomeTRIC: L.-P. Wang, C. C. Song, J. Chem. Phys. 144, 214108 (2016)"
 INSTALL = "pip install 'dfmp2[opt]'"
@@ -192,17 +192,19 @@ class Search:
 class Point:
     """A geometry that was judged; gradients and displacements as of PRESETS, NaN where there is none yet."""
 
-    energy: float
-    rms_gradient: float
-    max_gradient: float
-    rms_displacement: float
-    max_displacement: float
+    total_energy: float = quantity("hartree", "energy that is minimised")
+    rms_gradient: float = quantity(
+        "hartree/bohr", "root mean square of the gradients of the atoms, without constrained directions"
+    )
+    max_gradient: float = quantity("hartree/bohr", "largest gradient of an atom, without constrained directions")
+    rms_displacement: float = quantity("angstrom", "root mean square of the displacements since the geometry before")
+    max_displacement: float = quantity("angstrom", "largest displacement since the geometry before")
 
     @property
     def said(self) -> str:
         """It in one line."""
         moved = "" if math.isnan(self.max_displacement) else f", moved by {self.max_displacement:.1e} angstrom at most"
-        return f"E = {self.energy:.10f} Eh, largest gradient of an atom {self.max_gradient:.1e} Eh/bohr{moved}"
+        return f"E = {self.total_energy:.10f} Eh, largest gradient of an atom {self.max_gradient:.1e} Eh/bohr{moved}"
 
 
 def optimize_geometry(
@@ -332,19 +334,12 @@ def _numbers(
         notes.append(f"energy and gradient of {last.gradient.scaling}")
     notes += [f"constraint: {line}" for line in _kept(text, last.molecule)]
     table = {"step": Column(tuple(map(float, range(len(points)))), "", "number of the geometry")}
-    units = {"energy": "hartree", "gradient": "hartree/bohr", "displacement": "angstrom"}
-    for name, about in (
-        ("energy", "energy that is minimised"),
-        ("rms_gradient", "root mean square of the gradients of the atoms, without constrained directions"),
-        ("max_gradient", "largest gradient of an atom, without constrained directions"),
-        ("rms_displacement", "root mean square of the displacements since the geometry before"),
-        ("max_displacement", "largest displacement since the geometry before"),
-    ):
-        unit = units[name.rpartition("_")[2]]
-        table["total_energy" if name == "energy" else name] = Column([getattr(p, name) for p in points], unit, about)
+    for field in fields(Point):
+        found = [getattr(point, field.name) for point in points]
+        table[field.name] = Column(found, field.metadata["units"], field.metadata["description"])
     values = {
-        "optimized_total_energy": Item(points[-1].energy, "hartree", "energy of the last geometry"),
-        "energy_change": Item(points[-1].energy - points[0].energy, "hartree", "since the first geometry"),
+        "optimized_total_energy": Item(points[-1].total_energy, "hartree", "energy of the last geometry"),
+        "energy_change": Item(points[-1].total_energy - points[0].total_energy, "hartree", "since the first geometry"),
         "max_gradient": Item(points[-1].max_gradient, "hartree/bohr", "largest gradient of an atom, last geometry"),
     }
     if not complete:

@@ -87,14 +87,6 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a step has no result: exit code of the error and its message."""
-
-    code: int
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class Numbers:
     """What a study makes of the runs so far; see `dfmp2.output.study.Study`."""
 
@@ -122,7 +114,7 @@ class Unit:
 
 
 Results = Mapping[str, MP2Result]
-Failures = Mapping[str, Failure]
+Failures = Mapping[str, Dfmp2Error]
 Elsewhere = Callable[[Sequence[Unit]], Iterable[tuple[Step, MP2Result]]]  # in the order in which they are done
 
 
@@ -350,7 +342,7 @@ def carry_out(
     compute = task.compute or energy.mp2_energy
     steps: list[Step] = []
     results: dict[str, MP2Result] = {}
-    failures: dict[str, Failure] = {}
+    failures: dict[str, Dfmp2Error] = {}
     start, number = task.start or start_of(task.options), 0
 
     def study(*, complete: bool = False) -> Study:
@@ -386,7 +378,7 @@ def carry_out(
                 if not isinstance(error, ResourceError):  # where room can be made, the run can go on
                     keeper.close(checkpoint)
                 raise type(error)(f"{step.who}: {error}") from error
-            failures[step.name] = Failure(error.exit_code, str(error))
+            failures[step.name] = error
             listener.warning(f"{step.who}: failed with code {error.exit_code}: {error}")
         else:
             series.end(result)

@@ -142,7 +142,7 @@ def _numbers(scan: Scan, steps: Sequence[Step], results: Results, failures: Fail
     numbers = NUMBERS if scan.options.correlation is MP2 else {**NUMBERS, **METHOD_NUMBERS}
     for name, (units, description, number) in numbers.items():
         table[name] = Column(tuple(math.nan if run is None else number(run) for run in runs), units, description)
-    codes = [float(failures[step.name].code) if step.name in failures else 0.0 for step in points]
+    codes = [float(failures[step.name].exit_code) if step.name in failures else 0.0 for step in points]
     table["exit_code"] = Column(tuple(codes), "", "0, or the exit code of the error")
     chain = "the converged orbitals of the point before" if scan.chained else "atomic densities"
     notes = [f"start orbitals: {chain}"]
@@ -150,7 +150,7 @@ def _numbers(scan: Scan, steps: Sequence[Step], results: Results, failures: Fail
         notes.append(f"atoms that move: {show_atoms(scan.coordinate.moving)}")
     for step in points:
         if step.name in failures:
-            notes.append(f"{step.who}: failed with code {failures[step.name].code}: {failures[step.name].message}")
+            notes.append(f"{step.who}: failed with code {failures[step.name].exit_code}: {failures[step.name]}")
     minima = {}
     if complete and scan.coordinate is not None:
         minima = _minima(
