@@ -6,6 +6,7 @@ here keeps nothing; `dfmp2.output.checkpoint` has the one that writes a file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -243,9 +244,10 @@ def begun(
 def room_for_b(calculation: Calculation, shapes: list[tuple[int, int]]) -> list[StoredTensor]:
     """Room in scratch space for B of each spin, (nocc, nvir); with hashes where a later run may take it over."""
     naux, signed = calculation.system.auxmole.nao, bool(calculation.checkpoint.path)
+    room = (calculation.space.array(f"b-{spin}", math.prod(shape) * naux) for spin, shape in enumerate(shapes))
     return [
-        StoredTensor(calculation.space, f"b-{spin}", (*shape, naux), orbital_groups(*shape, naux), signed=signed)
-        for spin, shape in enumerate(shapes)
+        StoredTensor(array, (*shape, naux), orbital_groups(*shape, naux), signed=signed)
+        for array, shape in zip(room, shapes, strict=True)
     ]
 
 
@@ -261,7 +263,8 @@ def kept_b(calculation: Calculation, spaces: list[ActiveSpace]) -> FittedIntegra
             tensors = []
             for spin, (shape, digests) in enumerate(zip(kept.shapes, kept.digests, strict=True)):
                 groups = orbital_groups(*shape[:2], calculation.system.auxmole.nao)
-                tensors.append(StoredTensor(space, f"b-{spin}", shape, groups, existing=True, signed=True))
+                array = space.array(f"b-{spin}", math.prod(shape), existing=True)
+                tensors.append(StoredTensor(array, shape, groups, signed=True))
                 if not tensors[-1].agrees(digests):
                     raise ResourceError("the numbers do not have their hash")
             return FittedIntegrals(list(tensors), Metric(kept.condition, kept.dropped, kept.threshold))

@@ -307,7 +307,7 @@ class OpenedFile:
         self, path: str, prepared: Prepared, sha256: str, regions: Sequence[Region], groups: list[list[Group]]
     ):
         self.path, self.prepared, self.sha256 = path, prepared, sha256
-        self._regions, self._groups = dict(zip(SPINS, regions, strict=False)), groups
+        self._regions, self._groups = regions, groups
         digest = hashlib.sha256(prepared.reference.mo_energy.tobytes())
         for i0, i1, numbers in (group for found in groups for group in found):
             digest.update(f"{i0} {i1} {numbers}\n".encode())
@@ -316,11 +316,7 @@ class OpenedFile:
     @property
     def read(self) -> int:
         """Bytes of B read so far."""
-        return sum(region.bytes_read for region in self._regions.values())
-
-    def array(self, name: str, size: int, *, existing: bool = False) -> Region:
-        """The numbers of one spin."""
-        return self._regions[name]
+        return sum(region.bytes_read for region in self._regions)
 
     def load(self, workers: int, *, held: bool = True) -> list[Any]:
         """B of each spin, compared with its hashes: in memory, or unless `held`, where it lies.
@@ -330,8 +326,8 @@ class OpenedFile:
         ResultFileError : numbers do not have their hash
         """
         tensors = [
-            StoredTensor(self, name, shape, [group[:2] for group in found], existing=True)
-            for name, shape, found in zip(SPINS, self.prepared.shapes, self._groups, strict=False)
+            StoredTensor(region, shape, [group[:2] for group in found])
+            for region, shape, found in zip(self._regions, self.prepared.shapes, self._groups, strict=True)
         ]
         arrays = [np.empty(tensor.shape) for tensor in tensors] if held else []
         parts = [(spin, *group) for spin, groups in enumerate(self._groups) for group in groups]
@@ -468,7 +464,7 @@ class PreparedFile:
         self._target, self._overwrite = target, overwrite
         self._stack = ExitStack()
         self._part, self._descriptor = target, -1
-        self._regions: dict[str, Region] = {}
+        self._regions: list[Region] = []
         self._placed: list[tuple[Shape, StoredTensor]] = []
         self._groups: list[list[Group]] = []
 
@@ -495,14 +491,10 @@ class PreparedFile:
         room = [(nocc, nvir, naux) for nocc, nvir in shapes]
         self._begin(room)
         self._placed = [
-            (shape, StoredTensor(self, name, shape, orbital_groups(*shape), signed=True))
-            for name, shape in zip(SPINS, room, strict=False)
+            (shape, StoredTensor(region, shape, orbital_groups(*shape), signed=True))
+            for region, shape in zip(self._regions, room, strict=True)
         ]
         return [tensor for _, tensor in self._placed]
-
-    def array(self, name: str, size: int, *, existing: bool = False) -> Region:
-        """The numbers of one spin in the file."""
-        return self._regions[name]
 
     def fill(self, b: list[Any], workers: int) -> None:
         """Store B of each spin, (nocc, nvir, naux) float64, unless it was made in its place.
@@ -517,7 +509,7 @@ class PreparedFile:
             hashes = [tensor.digests for _, tensor in self._placed]
         else:  # made in memory; or an eigenvalue cut has left less of it than there was room for
             self._begin(shapes)
-            hashes = [self._copied(*one, workers) for one in zip(SPINS, b, cuts, strict=False)]
+            hashes = [self._copied(*one, workers) for one in zip(self._regions, b, cuts, strict=True)]
         self._groups = [
             [(i0, i1, digest) for (i0, i1), digest in zip(groups, found, strict=True)]
             for groups, found in zip(cuts, hashes, strict=True)
@@ -560,10 +552,9 @@ class PreparedFile:
                 for b in group.values():
                     b.attrs["units"] = np.bytes_("hartree^1/2")
                     b.attrs["description"] = np.bytes_("fitted integrals B (nocc, nvir, naux)")
-        regions = [Region(self._descriptor, offset, str(self._target)) for offset in offsets]
-        self._regions = dict(zip(SPINS, regions, strict=False))
+        self._regions = [Region(self._descriptor, offset, str(self._target)) for offset in offsets]
 
-    def _copied(self, name: str, tensor: Any, cuts: list[tuple[int, int]], workers: int) -> tuple[str, ...]:
+    def _copied(self, region: Region, tensor: Any, cuts: list[tuple[int, int]], workers: int) -> tuple[str, ...]:
         """Hashes of the groups of a tensor, in memory or on disk, which are written to the file."""
         hashes = [""] * len(cuts)
 
@@ -572,7 +563,7 @@ class PreparedFile:
             rows = np.empty((i1 - i0, *tensor.shape[1:])) if isinstance(tensor, StoredTensor) else tensor[i0:i1]
             if isinstance(tensor, StoredTensor):
                 tensor.read(i0, i1, rows)
-            self._regions[name].write(i0 * tensor.shape[1] * tensor.shape[2], rows)
+            region.write(i0 * tensor.shape[1] * tensor.shape[2], rows)
             hashes[number] = numbers_hash(rows)
 
         each(len(cuts), copy, workers)
