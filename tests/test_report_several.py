@@ -18,7 +18,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import PairEnergies
 from dfmp2.output import hdf5
 from dfmp2.output.html.svg import scan_curve
-from dfmp2.output.series import find_distance, find_groups
+from dfmp2.output.series import find_coordinate, find_groups
 from dfmp2.output.study import Column, Study, StudyWriter
 from tests.conftest import listing
 from tests.report_page import entries, open_shell, page_of, parse
@@ -97,27 +97,31 @@ def test_a_scan_is_ordered_by_the_coordinate_that_changes(result):
     page = page_of(*angles)
     assert page.index("<figure>", page.index(">Scan</h2>")) < page.index("<summary>Scan of 3 geometries</summary>")
     elements = parse(page)
-    apart = [f"{2 * 0.96 * np.sin(np.radians(degrees / 2)):.4f}" for degrees in (100.0, 110.0, 120.0)]
-    assert elements.row("lowest at distance H2-H3 / angstrom")[1] == apart[0]  # all have the same energy
+    assert elements.row("lowest at angle H2-O1-H3 / degree")[1] == "100.00"  # all have the same energy
     found = [row[0] for row in elements.rows if len(row) == 7 and row[-1].endswith(".h5")]
-    assert found == apart
-    assert "distance H2-H3 / angstrom" in elements.text
+    assert found == ["100.00", "110.00", "120.00"]
+    assert "angle H2-O1-H3 / degree" in elements.text
     # Not the same atoms: no scan, whatever the method.
     assert relation(angles[0], moved(result, water), with_basis(angles[1], "other", 1, 1.0))[2] == (("1.h5", "2.h5"),)
 
 
-def test_distances_of_scans():
+def test_coordinates_of_scans():
+    def peroxide(degrees):
+        t = np.radians(degrees)
+        return [0, 0.95, 0], [0, 0, 0], [0, 0, 1.45], [0.95 * np.sin(t), 0.95 * np.cos(t), 1.45]
+
     cases = {  # symbols, geometry at a value, values of the scan
         "distance H1-H2": (("H", "H"), lambda r: ([0, 0, 0], [0, 0, r]), (0.7, 3.5)),
         "distance H1-H3": (("H",) * 4, lambda r: ([0, 0, 0], [0, 0, 0.74], [r, 0, 0], [r, 0, 0.74]), (3.0, 2.5, 4.0)),
+        "torsion H1-O2-O3-H4": (("H", "O", "O", "H"), peroxide, (150.0, 179.0, 200.0)),  # no jump to -179
     }
     for name, (symbols, frame, values) in cases.items():
-        found = find_distance([Molecule(symbols, np.array(frame(x)) / BOHR) for x in values])
+        found = find_coordinate([Molecule(symbols, np.array(frame(x)) / BOHR) for x in values])
         assert found.name == name and np.ptp(found.values) == pytest.approx(np.ptp(values))
     shifted = [[[x, 0, 0], [x, 0, 0.7]] for x in (0.0, 1.0)]  # nothing inside the molecule changes
     back = [[[0, 0, 0], [0, 0, r]] for r in (0.7, 0.8, 0.7)]  # two geometries at one value are no curve
     for frames in (shifted, back):
-        assert find_distance([Molecule(("H", "H"), np.array(frame) / BOHR) for frame in frames]) is None
+        assert find_coordinate([Molecule(("H", "H"), np.array(frame) / BOHR) for frame in frames]) is None
 
 
 def test_results_that_have_nothing_in_common_are_listed_with_a_warning(result, radical):

@@ -14,10 +14,9 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.spatial.distance import pdist
 
 from dfmp2.molecule.basis import BasisSet
-from dfmp2.molecule.elements import bonds
+from dfmp2.molecule.elements import bonds, internal_coordinate
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.extrapolation import Formula, correlation_formula
 from dfmp2.mp2.result import MP2Result
@@ -217,35 +216,66 @@ def basis_limit(group: Group) -> Limit | None:
 
 # --- the coordinate of a scan -------------------------------------------------------------------------
 
-MOVED = 2e-3  # angstrom; a distance that changes less is taken as rigid
+MOVED = 2e-3  # angstrom; a bond that changes less is taken as rigid
+TURNED = 0.2  # degree
+MOST_ATOMS = 150  # in larger molecules the geometries are only counted
 
 
-class Distance(NamedTuple):
-    """A distance, e.g. "distance H1-H2", with one value for each geometry, angstrom, all distinct."""
+class Coordinate(NamedTuple):
+    """Values of a coordinate, one per geometry, all distinct.
+
+    Attributes
+    ----------
+    name : e.g. "distance H1-H2"
+    unit : "angstrom" or "degree"
+    values : one per geometry
+    others : other coordinates of the same kind change as well
+    """
 
     name: str
+    unit: str
     values: tuple[float, ...]
+    others: bool
 
 
-def find_distance(molecules: Sequence[Molecule]) -> Distance | None:
-    """The distance that changes most, of bonded atoms where one of these does; None where two geometries share a value.
+def find_coordinate(molecules: Sequence[Molecule]) -> Coordinate | None:
+    """The coordinate that changes most, bonds before angles before torsions; or the distance of two fragments.
 
     Parameters
     ----------
     molecules : the same atoms in the same order
+
+    Returns
+    -------
+    None when no coordinate takes another value at every geometry
     """
-    first, pairs = molecules[0], list(combinations(range(molecules[0].natom), 2))
+    first = molecules[0]
+    if first.natom > MOST_ATOMS:
+        return None
     frames = [molecule.coordinates * ANGSTROM_PER_BOHR for molecule in molecules]
     # A bond that breaks in the course of the scan is one all the same.
-    joined = {pair for frame in frames for pair in bonds(first.symbols, frame, first.ghost)}
-    values = np.stack([pdist(frame) for frame in frames])  # (geometries, pairs)
-    change = np.ptp(values, axis=0).round(6)
-    moving = [k for k in range(len(pairs)) if change[k] > MOVED]
-    moving = [k for k in moving if pairs[k] in joined] or moving
-    if not moving:
-        return None
-    chosen = max(moving, key=lambda k: change[k])
-    if len(set(values[:, chosen].round(5))) < len(frames):
-        return None
-    name = "-".join(f"{first.labels[k]}{k + 1}" for k in pairs[chosen])
-    return Distance(f"distance {name}", tuple(values[:, chosen].tolist()))
+    joined = sorted({pair for frame in frames for pair in bonds(first.symbols, frame, first.ghost)})
+    neighbours = {k: sorted(i + j - k for i, j in joined if k in (i, j)) for k in range(first.natom)}
+    angles = [(i, k, j) for k, found in neighbours.items() for i, j in combinations(found, 2)]
+    torsions = [(a, i, j, b) for i, j in joined for a in neighbours[i] for b in neighbours[j] if len({a, i, j, b}) == 4]
+    apart = list(combinations(range(first.natom), 2))  # where bonds, angles and torsions are rigid: of fragments
+    for kind, places in (("distance", joined), ("angle", angles), ("torsion", torsions), ("distance", apart)):
+        moving = {}
+        for place in places:
+            values = [internal_coordinate(frame[list(place)]) for frame in frames]
+            if kind != "distance":  # without jumps of 360 degrees from one geometry to the next
+                values = np.degrees(np.unwrap(values)).tolist()
+            if np.ptp(values) > (MOVED if kind == "distance" else TURNED):
+                moving[place] = values
+        if moving and places is not apart:
+            place, values = max(moving.items(), key=lambda one: round(float(np.ptp(one[1])), 6))
+        elif moving:
+            place, values = min(moving.items(), key=lambda one: one[1][0])  # the nearest atoms
+        else:
+            continue
+        if len({round(value, 5) for value in values}) < len(values):
+            return None
+        name = f"{kind} {'-'.join(f'{first.labels[k]}{k + 1}' for k in place)}"
+        unit = "angstrom" if kind == "distance" else "degree"
+        return Coordinate(name, unit, tuple(values), len(moving) > 1 and places is not apart)
+    return None

@@ -38,7 +38,7 @@ from dfmp2.output.html.batch import batch_page, is_batch
 from dfmp2.output.html.page import render
 from dfmp2.output.html.svg import Curve, curves
 from dfmp2.output.report import STAGES, asked_for, energies, in_full, method_name
-from dfmp2.output.series import Entry, Group, Groups, basis_limit, cardinal, find_distance, find_groups
+from dfmp2.output.series import Entry, Group, Groups, basis_limit, cardinal, find_coordinate, find_groups
 from dfmp2.output.study import Study, is_study, read_study, verify_study
 from dfmp2.output.study_report import cell, of_study, overview, series_figure
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
@@ -400,10 +400,11 @@ def _series(anchor: str, group: Group) -> Part:
 
 
 def _scan(anchor: str, group: Group) -> Part:
-    """The same atoms and method at several geometries, by the distance that changes most, or in the order given."""
-    found = find_distance([entry.result.molecule for entry in group])
+    """The same atoms and method at several geometries, by the coordinate that changes, or in the order given."""
+    found = find_coordinate([entry.result.molecule for entry in group])
     values = [float(k) for k in range(1, len(group) + 1)] if found is None else list(found.values)
-    digits, axis = (0, "geometry, in the order given") if found is None else (4, f"{found.name} / angstrom")
+    digits = 0 if found is None else 4 if found.unit == "angstrom" else 2
+    axis = "geometry, in the order given" if found is None else f"{found.name} / {found.unit}"
     ordered = sorted(zip(values, group, strict=True), key=lambda one: one[0])
     xs, results = [f"{x:.{digits}f}" for x, _ in ordered], [entry.result for _, entry in ordered]
     title = results[0].options.correlation.title
@@ -419,16 +420,18 @@ def _scan(anchor: str, group: Group) -> Part:
         for x, r, gap, (_, entry) in zip(xs, results, above[title], ordered, strict=True)
     ]
     drawn = [Curve(kind, list(zip(map(float, xs), gaps, strict=True))) for kind, gaps in above.items()]
-    told = "No single distance tells these geometries apart: they are counted."
-    if found is not None:
-        told = f"The {found.name} changes most; others may change as well."
+    notes = []
+    if found is None:
+        notes.append("No single bond, angle, torsion or distance tells these geometries apart: they are counted.")
+    elif found.others:
+        notes.append(f"Other coordinates of this kind change as well; the {found.name} changes most.")
     blocks: list[Block] = [
         Figure(
             partial(curves, f"Energies along the {axis}", drawn, axis, "energy above the lowest of its curve / kJ/mol"),
             "Total energies above the lowest point of each method; lines join computed points.",
             alone=True,
         ),
-        Note("info", told),
+        *(Note("info", text) for text in notes),
         Table(
             f"Scan of {len(group)} geometries",
             (
