@@ -335,6 +335,13 @@ class Options:
     check: bool = _option("Also run PySCF's own DF-MP2 on the same orbitals.", False)
 
     def __post_init__(self) -> None:
+        for name, kinds, expected in (
+            ("frozen_core", int | str, "a number of orbitals or a dialect"),
+            ("scratch", str | os.PathLike | None, "the path of a folder"),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, kinds):
+                raise InputError(f"{_flag(name)} is a {type(value).__name__}: expected {expected}")
         object.__setattr__(self, "frozen_core", str(self.frozen_core).strip().lower())
         object.__setattr__(self, "backend", BACKEND_WORDS.get(self.backend, self.backend))
         if self.method == CUSTOM:

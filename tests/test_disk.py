@@ -221,7 +221,7 @@ def test_tensor_is_fitted_group_by_group(root: Path, block: int) -> None:
     rng = np.random.default_rng(1)
     raw, factor = rng.standard_normal((9, 5, 3)), rng.standard_normal((9, 6))
     with Space(root, 0) as space:
-        kept, shorter = (StoredTensor(space, name, (5, 3, 9), [(0, 2), (2, 4), (4, 5)]) for name in "ab")
+        kept, shorter = (StoredTensor(space.array(name, 135), (5, 3, 9), [(0, 2), (2, 4), (4, 5)]) for name in "ab")
         for p0 in range(0, 9, block):
             for tensor in (kept, shorter):
                 tensor.add(p0, min(p0 + block, 9), raw[p0 : p0 + block])

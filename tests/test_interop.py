@@ -507,7 +507,7 @@ PARAMETERS: list[tuple[dict[str, Any], str]] = [
     ({"basis": "sto-3g", "method": "mp3"}, "method 'mp3'"),
     ({"basis": "sto-3g", "functional": "PBE"}, "unknown option 'functional'"),
     ({"basis": 6}, "basis 6: expected the name"),
-    ({"basis": "sto-3g", "frozen_core": [0, 1]}, "frozen_core [0, 1]: expected str or int"),
+    ({"basis": "sto-3g", "frozen_core": [0, 1]}, "frozen_core is a list: expected a number"),
     ({"basis": "sto-3g", "charge": 0.5}, "charge 0.5: expected a whole number"),
     ({"basis": "sto-3g", "displacement": 0}, "displacement 0: expected angstrom"),
     ({"basis": "sto-3g", "ss_scale": 0.3}, "belong to method custom-scs-mp2"),

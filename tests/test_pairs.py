@@ -256,7 +256,7 @@ def test_both_spins_have_one_order():
 def test_the_order_is_the_same_on_disk(tmp_path):
     b = np.random.default_rng(3).standard_normal((SAMPLED + 3, 4, 30))
     with Space(tmp_path, b.nbytes) as space:
-        tensor = StoredTensor(space, "b", b.shape, [(0, len(b))])
+        tensor = StoredTensor(space.array("b", b.size), b.shape, [(0, len(b))])
         tensor.add(0, 30, np.ascontiguousarray(b.transpose(2, 0, 1)))
         tensor.fit(lambda rows: rows, 1, shrinks=False)
         assert summation_order([tensor]).tolist() == summation_order([b]).tolist()

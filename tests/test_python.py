@@ -143,6 +143,8 @@ def test_no_message_keeps_an_option_of_the_command_line() -> None:
 Call = Callable[[], Any]
 REFUSED: dict[str, Call] = {
     "frozen_core=9 freezes": lambda: dfmp2.run(_water(), "sto-3g", frozen_core=9),
+    "frozen_core is a list: expected": lambda: dfmp2.run(_water(), "sto-3g", frozen_core=[0]),  # type: ignore[arg-type]
+    "scratch is a int: expected the path": lambda: dfmp2.run(_water(), "sto-3g", scratch=5),  # type: ignore[arg-type]
     'basis="sto-3": no basis set': lambda: dfmp2.plan(_water(), "sto-3"),
     "pass multiplicity=2": lambda: dfmp2.run(_water(), "sto-3g", charge=1),
     "method='mp3': expected one of": lambda: dfmp2.gradient(_water(), "sto-3g", method="mp3"),  # type: ignore[arg-type]

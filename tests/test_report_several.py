@@ -19,7 +19,7 @@ from dfmp2.mp2.result import PairEnergies
 from dfmp2.output import hdf5
 from dfmp2.output.html.svg import scan_curve
 from dfmp2.output.series import find_coordinate, find_groups
-from dfmp2.output.study import Column, Study, StudyWriter, Value
+from dfmp2.output.study import Column, Study, StudyWriter
 from tests.conftest import listing
 from tests.report_page import entries, open_shell, page_of, parse
 
@@ -166,9 +166,9 @@ def study(folder, water, radical):
         settings={"basis": NASTY},
         notes=(NASTY, "counterpoise"),
         values={
-            "cp_corrected_interaction_energy": Value(-0.0224119246, "hartree", NASTY),
-            "cp_corrected_interaction_energy_kcal_per_mol": Value(-14.06369499, "kcal/mol", "the same"),
-            "distance": Value(1.9, "angstrom", "between them"),
+            "cp_corrected_interaction_energy": hdf5.Item(-0.0224119246, "hartree", NASTY),
+            "cp_corrected_interaction_energy_kcal_per_mol": hdf5.Item(-14.06369499, "kcal/mol", "the same"),
+            "distance": hdf5.Item(1.9, "angstrom", "between them"),
         },
         table={"run": Column(tuple(runs), "", ""), "energy": Column((-1.25, math.nan), "hartree", "")},
         runs=runs,

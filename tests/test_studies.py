@@ -23,8 +23,8 @@ from dfmp2.mp2.extrapolation import correlation_formula, scf_formula
 from dfmp2.output import hdf5
 from dfmp2.output.study import is_study, read_study, verify_study
 from dfmp2.studies.cbs import expand, parse_bracket
-from dfmp2.studies.coordinate import make_coordinate
-from dfmp2.studies.fragments import alone, in_complex, make_fragments, parse_atoms, show_atoms
+from dfmp2.studies.coordinate import make_coordinate, parse_atoms, show_atoms
+from dfmp2.studies.interaction import alone, in_complex, make_fragments
 from dfmp2.studies.scan import find_minimum
 from dfmp2.units import ANGSTROM_PER_BOHR
 from tests.conftest import MOLECULES, Runner, listing, succeed

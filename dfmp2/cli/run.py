@@ -227,9 +227,7 @@ def compute_result(
             f"PySCF's DF-MP2 differs by {result.check.largest_difference:.1e} Eh, more than the allowed "
             f"{result.check.allowed:.1e} Eh; the result was written to {target}"
         )
-    for proof in (result.gradient_certificate, result.polarizability):
-        if proof is not None:
-            proof.require(f"; the result was written to {target}")
+    result.require_certified(f"; the result was written to {target}")
 
 
 def _timeline(trace: str | None, display: Display, console: Console) -> Profile | None:

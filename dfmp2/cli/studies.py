@@ -205,12 +205,7 @@ def scan(
     target = display.target(f"{name}.scan.h5")
     table, curve = Path(csv_file or target.with_suffix(".csv")), Path(plot_file or target.with_suffix(".svg"))
 
-    def compute(**rest: Any) -> Study:
-        from dfmp2.output.hdf5 import start_of
-        from dfmp2.studies.scan import scan_energies
-
-        start = start_of(chosen)
-        return scan_energies(scan, start=start, **rest)
+    from dfmp2.studies.scan import scan_energies
 
     def finish(study: Study) -> None:
         from dfmp2.host.files import write_atomically
@@ -228,7 +223,9 @@ def scan(
         return f"{said}{at}; {table}, {curve}"
 
     beside = {"--csv": table, "--plot": curve}
-    study, target = run_study("scan", name, compute, ending, display, given, beside=beside, finish=finish)
+    study, target = run_study(
+        "scan", name, partial(scan_energies, scan), ending, display, given, beside=beside, finish=finish
+    )
     if study.settings["failed"]:
         raise SomeFailed(
             f"{study.settings['failed']} of {len(scan.values)} points failed (listed in the notes); the others are in "
@@ -321,11 +318,7 @@ def optimize(
     last, path = Path(xyz_file or beside), Path(path_file or target.with_suffix(".trajectory.xyz"))
     require_distinct({"--constraints": constraints, "--xyz": str(last), "--trajectory": str(path)})
 
-    def compute(**rest: Any) -> Study:
-        from dfmp2.output.hdf5 import start_of
-
-        start = start_of(chosen)
-        return optimize_geometry(read.molecule, chosen, search, start=start, **rest)
+    compute = partial(optimize_geometry, read.molecule, chosen, search)
 
     def finish(study: Study) -> None:
         from dfmp2.host.files import write_atomically
@@ -384,15 +377,11 @@ def frequencies(
     target = display.target(f"{read.molecule.name}.frequencies.h5")
     modes = Path(molden_file or target.with_suffix(".molden"))
 
-    def compute(**rest: Any) -> Study:
-        from dfmp2.output.hdf5 import start_of
+    compute = partial(harmonic_frequencies, read.molecule, chosen, conditions)
+    if workers is not None:
+        from dfmp2.execution.pairs import steps
 
-        if workers is not None:
-            from dfmp2.execution.pairs import steps
-
-            rest["elsewhere"] = partial(steps, workers)
-        start = start_of(chosen)
-        return harmonic_frequencies(read.molecule, chosen, conditions, start=start, **rest)
+        compute = partial(compute, elsewhere=partial(steps, workers))
 
     def finish(study: Study) -> None:
         from dfmp2.host.files import write_atomically

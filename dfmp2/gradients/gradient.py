@@ -23,7 +23,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,7 @@ from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.integrals.three_center import coulomb_metric
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, begun, limited, storage_of, timings_of
+from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, How, begun, limited, storage_of, timings_of
 from dfmp2.mp2.energy import build_b, correlate, hartree_fock, mp2_energy
 from dfmp2.mp2.result import Gradient, GradientCertificate, MP2Result, Polarizability, Properties
 from dfmp2.options import Options
@@ -129,11 +129,7 @@ class GradientResult:
 def mp2_gradient(
     molecule: Molecule,
     options: Options,
-    *,
-    start: StartOrbitals | None = None,
-    listener: Listener | None = None,
-    command: str = "dfmp2.gradient",
-    checkpoint: Checkpoint = NOTHING,
+    **how: Unpack[How],
 ) -> GradientResult:
     """Energy, gradient and relaxed densities of one molecule.
 
@@ -143,35 +139,27 @@ def mp2_gradient(
     ----------
     molecule, options : what to compute and how; with options.check the gradient is compared with energies along one
         direction, too
-    start : start orbitals of the SCF, None for those of options.guess
-    listener : receives progress and warnings
-    command : stored in the provenance
-    checkpoint : saves what is done of the energy, and may hold what a run that was stopped has done
+    how : as of `dfmp2.mp2.energy.mp2_energy`; a checkpoint holds what is done of the energy
 
     Raises
     ------
     Dfmp2Error : see `dfmp2.errors`
     """
-    told: dict[str, Any] = {"start": start, "listener": listener, "command": command, "checkpoint": checkpoint}
-    return GradientResult(_with_densities(molecule, options, with_gradient=True, **told))
+    asked: How = {"command": "dfmp2.gradient", **how}
+    return GradientResult(_with_densities(molecule, options, with_gradient=True, **asked))
 
 
 def mp2_properties(
     molecule: Molecule,
     options: Options,
-    *,
-    start: StartOrbitals | None = None,
-    listener: Listener | None = None,
-    command: str = "dfmp2.run",
-    checkpoint: Checkpoint = NOTHING,
+    **how: Unpack[How],
 ) -> MP2Result:
     """Energy and relaxed densities of one molecule without its gradient: no derivatives of integrals.
 
     Parameters and errors are those of `mp2_gradient`; the fields `properties` and `gradient_certificate` of the result
     are set, with options.polarizability that field, too.
     """
-    told: dict[str, Any] = {"start": start, "listener": listener, "command": command, "checkpoint": checkpoint}
-    return _with_densities(molecule, options, with_gradient=False, **told)
+    return _with_densities(molecule, options, with_gradient=False, **how)
 
 
 def _with_densities(
@@ -179,9 +167,9 @@ def _with_densities(
     options: Options,
     *,
     with_gradient: bool,
-    start: StartOrbitals | None,
-    listener: Listener | None,
-    command: str,
+    start: StartOrbitals | None = None,
+    listener: Listener | None = None,
+    command: str = "dfmp2.run",
     checkpoint: Checkpoint = NOTHING,
     field: Array | None = None,
 ) -> MP2Result:

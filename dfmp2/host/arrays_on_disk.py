@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import h5py
 import numpy as np
@@ -101,23 +100,14 @@ def allocate(group: h5py.Group, name: str, shape: tuple[int, ...]) -> int:
     return int(made.get_offset() or 0)
 
 
-class Home(Protocol):
-    """Where tensors live: scratch space, or a file that is being made."""
-
-    def array(self, name: str, size: int, *, existing: bool = False) -> Region:
-        """A flat array of `size` numbers, new or there already."""
-
-
 class StoredTensor:
     """Fitted integrals of one spin on disk.
 
     Parameters
     ----------
-    space : scratch space of the run, or another home
-    name : of the file
+    array : room for its numbers, or those that lie there, fitted
     shape : (nocc, nvir, naux)
     groups : [(i0, i1)], covering all occupied orbitals in order
-    existing : whether it lies there, fitted
     signed : whether each fitted group gets its SHA-256
 
     Attributes
@@ -127,12 +117,10 @@ class StoredTensor:
 
     def __init__(
         self,
-        space: Home,
-        name: str,
+        array: Region,
         shape: tuple[int, int, int],
         groups: list[tuple[int, int]],
         *,
-        existing: bool = False,
         signed: bool = False,
     ) -> None:
         self.shape = shape
@@ -140,7 +128,7 @@ class StoredTensor:
         self._groups = groups
         self._digests: dict[int, str] = {}
         self._pieces: list[tuple[int, int]] = []
-        self._array = space.array(name, int(np.prod(shape)), existing=existing)
+        self._array = array
 
     @property
     def digests(self) -> tuple[str, ...]:

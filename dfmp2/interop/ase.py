@@ -115,8 +115,7 @@ class DFMP2(Calculator):  # type: ignore[misc] # ASE's types are not followed
             self.result = gradient_options(molecule, options, **told).result
         else:
             self.result = run_options(molecule, options, **told)
-        if self.result.gradient_certificate is not None:
-            self.result.gradient_certificate.require()
+        self.result.require_certified()
         energy = self.result.total_energy * Hartree
         self.results = {"energy": energy, "free_energy": energy}  # at zero electronic temperature
         if self.result.properties is not None:

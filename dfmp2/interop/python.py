@@ -23,7 +23,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.mp2 import derive as derivation
-from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, begun, limited
+from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, How, begun, limited
 from dfmp2.mp2.energy import build_b, correlate, mp2_energy
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import (
@@ -230,18 +230,15 @@ def read_molecule(given: Any, said: Mapping[str, Any]) -> Molecule:
 def run_options(
     molecule: Molecule,
     options: Options,
-    *,
-    listener: Listener | None = None,
-    command: str = "dfmp2.run",
-    checkpoint: Checkpoint = NOTHING,
+    **how: Unpack[How],
 ) -> MP2Result:
     """The same with options already made (the command line's way in)."""
-    start = hdf5.start_of(options)
+    asked: How = {"start": hdf5.start_of(options), **how}
     if options.properties:
         from dfmp2.gradients.gradient import mp2_properties
 
-        return mp2_properties(molecule, options, start=start, listener=listener, command=command, checkpoint=checkpoint)
-    return mp2_energy(molecule, options, start=start, listener=listener, command=command, checkpoint=checkpoint)
+        return mp2_properties(molecule, options, **asked)
+    return mp2_energy(molecule, options, **asked)
 
 
 @offered(RunKeywords)
@@ -287,16 +284,13 @@ def gradient(
 def gradient_options(
     molecule: Molecule,
     options: Options,
-    *,
-    listener: Listener | None = None,
-    command: str = "dfmp2.gradient",
-    checkpoint: Checkpoint = NOTHING,
+    **how: Unpack[How],
 ) -> GradientResult:
     """The same with options already made (the command line's way in)."""
     from dfmp2.gradients.gradient import mp2_gradient
 
-    start = hdf5.start_of(options)
-    return mp2_gradient(molecule, options, start=start, listener=listener, command=command, checkpoint=checkpoint)
+    asked: How = {"start": hdf5.start_of(options), **how}
+    return mp2_gradient(molecule, options, **asked)
 
 
 @offered(RunKeywords)

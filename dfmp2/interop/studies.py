@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from dfmp2.errors import InputError
 from dfmp2.interop.python import (
@@ -21,11 +21,16 @@ from dfmp2.molecule.files import read_frames
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import read_point_charges
 from dfmp2.options import Keywords, MoleculeKeywords, make_options
-from dfmp2.output import hdf5
+from dfmp2.output import study as stored
+from dfmp2.output.study import Study
 from dfmp2.progress import Listener
-
-if TYPE_CHECKING:
-    from dfmp2.output.study import Study
+from dfmp2.studies.cbs import basis_set_limit
+from dfmp2.studies.coordinate import make_coordinate
+from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
+from dfmp2.studies.interaction import interaction_energy
+from dfmp2.studies.optimize import Constraints, Search, optimize_geometry
+from dfmp2.studies.runs import Keeper
+from dfmp2.studies.scan import along, over_frames, scan_energies
 
 
 class StudyKeywords(MoleculeKeywords, Keywords, total=False):
@@ -77,14 +82,11 @@ def optimize(
     >>> study = dfmp2.optimize("inputs/h2o.xyz", basis="cc-pvdz")               # doctest: +SKIP
     >>> study.values["optimized_total_energy"].value                            # doctest: +SKIP
     """
-    from dfmp2.studies.optimize import Constraints, Search, optimize_geometry
-
     values = [(kind, atoms, str(value)) for kind, atoms, value in fixed]
     kept = Constraints(tuple(freeze), values, constraints, options.get("units") or "angstrom")
     search = Search(kept, convergence, max_steps, transition_state)
     found, chosen = question(molecule, basis, options)
-    start = hdf5.start_of(chosen)
-    return optimize_geometry(found, chosen, search, start=start, **_kept(options, "dfmp2.optimize"))
+    return optimize_geometry(found, chosen, search, **_kept(options, "dfmp2.optimize"))
 
 
 @offered(StudyKeywords)
@@ -117,12 +119,9 @@ def frequencies(
     >>> geometry = dfmp2.optimize("inputs/h2o.xyz", basis="cc-pvdz").last       # doctest: +SKIP
     >>> dfmp2.frequencies(geometry, basis="cc-pvdz").table["wavenumber"].values # doctest: +SKIP
     """
-    from dfmp2.studies.frequencies import Conditions, harmonic_frequencies
-
     conditions = Conditions(temperature, pressure, symmetry_number, displacement, allow_gradient)
     found, chosen = question(molecule, basis, options)
-    start = hdf5.start_of(chosen)
-    return harmonic_frequencies(found, chosen, conditions, start=start, **_kept(options, "dfmp2.frequencies"))
+    return harmonic_frequencies(found, chosen, conditions, **_kept(options, "dfmp2.frequencies"))
 
 
 @offered(StudyKeywords)
@@ -151,8 +150,6 @@ def interaction(
     >>> study = dfmp2.interaction("inputs/formic-acid-dimer.xyz", "cc-pvdz", "1-5,6-10")   # doctest: +SKIP
     >>> study.values["cp_corrected_interaction_energy"].value                              # doctest: +SKIP
     """
-    from dfmp2.studies.interaction import interaction_energy
-
     found, chosen = question(molecule, basis, options)
     parts = fragments if isinstance(fragments, str) else ",".join("+".join(map(str, part)) for part in fragments)
     states: dict[str, Any] = {"charges": _listed(charges), "multiplicities": _listed(multiplicities)}
@@ -188,8 +185,6 @@ def cbs(
     --------
     >>> dfmp2.cbs("inputs/h2o.xyz", "cc-pv[tq]z").values["cbs_total_energy"].value          # doctest: +SKIP
     """
-    from dfmp2.studies.cbs import basis_set_limit
-
     found, chosen = question(molecule, basis, options)
     formulas: dict[str, Any] = {"scf": scf_formula, "correlation": correlation_formula}
     return basis_set_limit(found, chosen, **formulas, **_kept(options, "dfmp2.cbs"))
@@ -229,9 +224,6 @@ def scan(
     >>> study = dfmp2.scan("inputs/h2o.xyz", "cc-pvdz", ("bond", "1,2", "0.90:1.02:7"))     # doctest: +SKIP
     >>> study.to_dataframe()                                                                # doctest: +SKIP
     """
-    from dfmp2.studies.coordinate import make_coordinate
-    from dfmp2.studies.scan import along, over_frames, scan_energies
-
     chosen, units = make_options(**options_among(options), basis=basis), options.get("units") or "angstrom"
     if coordinate is None:
         if moving is not None:
@@ -244,7 +236,7 @@ def scan(
         whole = read_molecule(molecule, options)
         found = make_coordinate(*coordinate, whole, units=units, moving=moving)
         asked = along(whole, found, chosen, chained=chained)
-    return scan_energies(asked, start=hdf5.start_of(chosen), **_kept(options, "dfmp2.scan"))
+    return scan_energies(asked, **_kept(options, "dfmp2.scan"))
 
 
 def _frames(given: Any, said: Mapping[str, Any]) -> list[Molecule]:
@@ -260,8 +252,6 @@ def _frames(given: Any, said: Mapping[str, Any]) -> list[Molecule]:
 
 def _kept(given: Mapping[str, Any], command: str) -> dict[str, Any]:
     """Keeper, listener and command of a study, from the keywords that all studies take."""
-    from dfmp2.studies.runs import Keeper
-
     output, resume = given.get("output"), given.get("resume", False)
     if output is None and resume:
         raise InputError("resume=True needs output=FILE: the file of the study that is to go on")
@@ -269,15 +259,4 @@ def _kept(given: Mapping[str, Any], command: str) -> dict[str, Any]:
     return {"keeper": keeper, "listener": Told(given.get("listener")), "command": command}
 
 
-@offered(NoKeywords)
-def read_study(path: str | os.PathLike[str]) -> Study:
-    """A stored study with all its runs.
-
-    Raises
-    ------
-    InputError : no such file
-    ResultFileError : not a study, damaged, or of an unknown version
-    """
-    from dfmp2.output.study import read_study as stored
-
-    return stored(Path(path))
+read_study = offered(NoKeywords)(stored.read_study)

@@ -6,11 +6,12 @@ here keeps nothing; `dfmp2.output.checkpoint` has the one that writes a file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,6 +120,15 @@ class Checkpoint(State):
 
 
 NOTHING = Checkpoint()
+
+
+class How(TypedDict, total=False):
+    """The keywords of every calculation of a molecule, see `dfmp2.mp2.energy.mp2_energy`."""
+
+    start: StartOrbitals | None
+    listener: Listener | None
+    command: str
+    checkpoint: Checkpoint
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -234,9 +244,10 @@ def begun(
 def room_for_b(calculation: Calculation, shapes: list[tuple[int, int]]) -> list[StoredTensor]:
     """Room in scratch space for B of each spin, (nocc, nvir); with hashes where a later run may take it over."""
     naux, signed = calculation.system.auxmole.nao, bool(calculation.checkpoint.path)
+    room = (calculation.space.array(f"b-{spin}", math.prod(shape) * naux) for spin, shape in enumerate(shapes))
     return [
-        StoredTensor(calculation.space, f"b-{spin}", (*shape, naux), orbital_groups(*shape, naux), signed=signed)
-        for spin, shape in enumerate(shapes)
+        StoredTensor(array, (*shape, naux), orbital_groups(*shape, naux), signed=signed)
+        for array, shape in zip(room, shapes, strict=True)
     ]
 
 
@@ -252,7 +263,8 @@ def kept_b(calculation: Calculation, spaces: list[ActiveSpace]) -> FittedIntegra
             tensors = []
             for spin, (shape, digests) in enumerate(zip(kept.shapes, kept.digests, strict=True)):
                 groups = orbital_groups(*shape[:2], calculation.system.auxmole.nao)
-                tensors.append(StoredTensor(space, f"b-{spin}", shape, groups, existing=True, signed=True))
+                array = space.array(f"b-{spin}", math.prod(shape), existing=True)
+                tensors.append(StoredTensor(array, shape, groups, signed=True))
                 if not tensors[-1].agrees(digests):
                     raise ResourceError("the numbers do not have their hash")
             return FittedIntegrals(list(tensors), Metric(kept.condition, kept.dropped, kept.threshold))

@@ -14,7 +14,7 @@ The sums over a and b are those of a backend (`dfmp2.backends.cpu`); that over p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -261,30 +261,45 @@ def correlate(
 
     made = {"transformation": "device: asked for with --transform device"} if options.transform == "device" else {}
     return MP2Result(
-        molecule=system.molecule,
-        options=options,
-        orbital_basis=system.orbital_basis,
-        scf_fitting=system.scf_fitting,
-        mp2_fitting=system.mp2_fitting,
-        reference=reference,
+        **calculated(calculation, reference, fitted.metric, listener.warnings, made),
         pairs=pairs,
-        sizes=sizes(system, reference, spaces, calculation.core, options),
         backend=setup.backend.name,
         backend_reason=setup.backend_reason,
         precision=precision,
-        diagnostics=diagnostics(system, reference, spaces, fitted.metric, listener.warnings),
-        timings=timings_of(calculation.clock),
-        predicted=plan.timings,
-        memory=Memory(setup.budget, plan.memory.predicted_peak, resources.peak_resident_memory()),
-        provenance=provenance.collect(setup.command, setup.threads, setup.backend.describe() | made),
-        frozen_core_note=calculation.core.note,
         certificate=certificate,
         check=check,
-        mole_json=dump_mole(system.mole),
-        storage=storage_of(calculation),
         fitting_certificate=fitting_certificate,
         quadrature=quadrature,
     )
+
+
+def calculated(
+    calculation: Calculation, reference: Reference, metric: Metric, warnings: list[str], made: Mapping[str, str] = {}
+) -> dict[str, Any]:
+    """The fields of `Calculated`.
+
+    Parameters
+    ----------
+    made : what is to be said of the backend beside its own description
+    """
+    system, setup, spaces = calculation.system, calculation.setup, calculation.spaces(reference)
+    return {
+        "molecule": system.molecule,
+        "options": calculation.options,
+        "orbital_basis": system.orbital_basis,
+        "scf_fitting": system.scf_fitting,
+        "mp2_fitting": system.mp2_fitting,
+        "reference": reference,
+        "sizes": sizes(system, reference, spaces, calculation.core, calculation.options),
+        "diagnostics": diagnostics(system, reference, spaces, metric, warnings),
+        "timings": timings_of(calculation.clock),
+        "predicted": calculation.plan.timings,
+        "memory": Memory(setup.budget, calculation.plan.memory.predicted_peak, resources.peak_resident_memory()),
+        "provenance": provenance.collect(setup.command, setup.threads, {**setup.backend.describe(), **made}),
+        "frozen_core_note": calculation.core.note,
+        "mole_json": dump_mole(system.mole),
+        "storage": storage_of(calculation),
+    }
 
 
 def integrate(calculation: Calculation, spaces: list[ActiveSpace], fitted: FittedIntegrals) -> Quadrature:

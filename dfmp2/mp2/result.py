@@ -35,6 +35,8 @@ Array = NDArray[np.float64]
 OF_THE_METHOD = (
     *("same_spin_correlation_energy", "opposite_spin_correlation_energy", "correlation_energy", "total_energy"),
 )
+OF_MP2 = tuple(f"mp2_{name}" for name in OF_THE_METHOD)
+OF_SCALED_MP2 = ("scs_mp2_correlation_energy", "sos_mp2_correlation_energy")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -413,12 +415,9 @@ class Polarizability:
         return arrays | rest | {name: getattr(self, name) for name in names}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MP2Result:
-    """A finished DF-MP2 calculation.
-
-    The unscaled components are sums of `pairs`; every total is arithmetic on them.
-    """
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Calculated:
+    """What a calculation has found, with its pair energies or before there are any."""
 
     molecule: Molecule
     options: Options
@@ -426,21 +425,35 @@ class MP2Result:
     scf_fitting: BasisSet | None
     mp2_fitting: BasisSet
     reference: Reference
-    pairs: PairEnergies
     sizes: Sizes
-    backend: str
-    backend_reason: str
-    precision: str
     diagnostics: Diagnostics
     timings: Timings
     predicted: Timings
     memory: Memory
     provenance: Provenance
     frozen_core_note: str
-    certificate: Certificate | None = None
-    check: Check | None = None
     mole_json: str = ""
     storage: Storage | None = None
+
+    @property
+    def level(self) -> str:
+        """Method and basis, e.g. "DF-MP2/cc-pvdz"."""
+        return f"DF-{self.options.correlation.title}/{self.orbital_basis.name}"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class MP2Result(Calculated):
+    """A finished DF-MP2 calculation.
+
+    The unscaled components are sums of `pairs`; every total is arithmetic on them.
+    """
+
+    pairs: PairEnergies
+    backend: str
+    backend_reason: str
+    precision: str
+    certificate: Certificate | None = None
+    check: Check | None = None
     ranks: Ranks | None = None
     preparation: Preparation | None = None
     fitting_certificate: FittingCertificate | None = None
@@ -556,6 +569,22 @@ class MP2Result:
 
         return error_budget(self)
 
+    def require_certified(self, then: str = "") -> MP2Result:
+        """The result itself, unless the certificate of its gradient, densities or polarizability fails.
+
+        Parameters
+        ----------
+        then : ends the message
+
+        Raises
+        ------
+        ComparisonFailed : it names what is larger than accepted
+        """
+        for proof in (self.gradient_certificate, self.polarizability):
+            if proof is not None:
+                proof.require(then)
+        return self
+
     def to_dict(self) -> dict[str, Any]:
         """The object `dfmp2 run --json` prints; energies in hartree."""
         return to_dict(self)
@@ -574,7 +603,7 @@ class MP2Result:
     def __repr__(self) -> str:
         title = self.options.correlation.title
         return (
-            f"MP2Result({level(self)}, E({title}, total) = {self.total_energy:.10f} Eh, "
+            f"MP2Result({self.molecule.formula}: {self.level}, E({title}, total) = {self.total_energy:.10f} Eh, "
             f"E(corr) = {self.correlation_energy:.10f} Eh)"
         )
 
@@ -603,12 +632,7 @@ def to_dict(result: MP2Result) -> dict[str, Any]:
         **{name: getattr(result, name) for name in OF_THE_METHOD},
         "mp2_singles_energy": result.mp2_singles_energy,
         "rpa_correlation_energy": result.rpa_correlation_energy,
-        "mp2_same_spin_correlation_energy": result.mp2_same_spin_correlation_energy,
-        "mp2_opposite_spin_correlation_energy": result.mp2_opposite_spin_correlation_energy,
-        "mp2_correlation_energy": result.mp2_correlation_energy,
-        "mp2_total_energy": result.mp2_total_energy,
-        "scs_mp2_correlation_energy": result.scs_mp2_correlation_energy,
-        "sos_mp2_correlation_energy": result.sos_mp2_correlation_energy,
+        **{name: getattr(result, name) for name in (*OF_MP2, *OF_SCALED_MP2)},
         "scs_mp2_total_energy": result.scf_total_energy + result.scs_mp2_correlation_energy,
         "sos_mp2_total_energy": result.scf_total_energy + result.sos_mp2_correlation_energy,
         "scf_dipole_moment": None if reference.dipole is None else reference.dipole.tolist(),
@@ -679,7 +703,7 @@ def _proof(certificate: GradientCertificate) -> dict[str, Any]:
 UNITS = {"energy": "hartree", "length": "bohr", "dipole": "elementary charge * bohr", "time": "s", "memory": "byte"}
 
 
-def calculation(found: Any) -> dict[str, Any]:
+def calculation(found: Calculated) -> dict[str, Any]:
     """Molecule, method and bases: the first keys of the objects of a result and of a prepared file."""
     molecule, reference = found.molecule, found.reference
     return {
@@ -747,11 +771,6 @@ def fitting_error(basis: BasisSet | None, molecule: Molecule) -> dict[str, Any] 
     return {"sum": basis.error_of(molecule.real_symbols), "elements": dict(basis.errors)}
 
 
-def level(result: MP2Result) -> str:
-    """Formula, method and basis, e.g. "H2O: DF-MP2/cc-pvdz"."""
-    return f"{result.molecule.formula}: DF-{result.options.correlation.title}/{result.orbital_basis.name}"
-
-
 def to_html(result: MP2Result) -> str:
     """A table of the energies of the method, for notebooks."""
     title = result.options.correlation.title
@@ -762,7 +781,7 @@ def to_html(result: MP2Result) -> str:
         (f"E({title} correlation)", result.correlation_energy),
         (f"E({title} total)", result.total_energy),
     ]
-    caption = f"{level(result)} on {result.backend}, {result.precision}"
+    caption = f"{result.molecule.formula}: {result.level} on {result.backend}, {result.precision}"
     body = "".join(
         f"<tr><td>{name}</td><td style='text-align:right'>{value:.10f}</td><td>E<sub>h</sub></td></tr>"
         for name, value in rows

@@ -33,6 +33,7 @@ from dfmp2.errors import ForeignCheckpoint, InputError, Interrupted, ResourceErr
 from dfmp2.host.files import write_atomically
 from dfmp2.host.locks import locked
 from dfmp2.host.scratch import remove_kept
+from dfmp2.molecule.basis import nested_tuples
 from dfmp2.mp2.calculation import RUN, Checkpoint, State, StoredB
 from dfmp2.mp2.identity import require_same
 from dfmp2.mp2.pairs import TileKey
@@ -148,7 +149,7 @@ class FileCheckpoint(Checkpoint):
         """
         self.saving = True
         try:
-            require_ours(self._file)
+            content_of(self._file, len(HEAD))
             write_atomically(self._file, encode(self), overwrite=True)
             self.saved = True
         finally:
@@ -256,7 +257,8 @@ def found_beside(target: Path, *, resume: bool, note: Say, warn: Say) -> State |
     ResultFileError : what lies there is no checkpoint, or of an earlier version and to be gone on from
     """
     file = checkpoint_of(target)
-    if not require_ours(file):
+    content = content_of(file, LARGEST if resume else len(HEAD))
+    if content is None:
         if resume:
             note(f"there is no {file}: starting from the beginning")
         return None
@@ -264,7 +266,7 @@ def found_beside(target: Path, *, resume: bool, note: Say, warn: Say) -> State |
         note(f"{file} of an earlier run is not used: --resume would go on from it")
         return None
     try:
-        return decode(_read(file, LARGEST))
+        return decode(content)
     except OldVersion as error:
         raise ResultFileError(f"{file} {error}") from error
     except ValueError as error:
@@ -272,8 +274,8 @@ def found_beside(target: Path, *, resume: bool, note: Say, warn: Say) -> State |
         return None
 
 
-def require_ours(file: Path) -> bool:
-    """Whether there is a checkpoint of dfmp2; nothing else in its place is read or replaced.
+def content_of(file: Path, most: int = LARGEST) -> bytes | None:
+    """The first bytes of a checkpoint, None where there is none; nothing else in its place is read or replaced.
 
     Raises
     ------
@@ -282,36 +284,34 @@ def require_ours(file: Path) -> bool:
     try:
         if not stat.S_ISREG(os.lstat(file).st_mode):
             raise ResultFileError(f"{file} is no regular file, so no checkpoint of dfmp2: move it away")
-        if not _read(file, len(HEAD)).startswith(HEAD):
-            raise ResultFileError(f"{file} is no checkpoint of dfmp2: move it away, or name another --output")
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(descriptor, "rb") as stream:  # whatever has taken its place meanwhile
+            content = stream.read(most) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
     except FileNotFoundError:
-        return False
+        return None
     except OSError as error:
         raise ResultFileError(f"{file} cannot be read: {error.strerror}") from error
-    return True
+    if not content.startswith(HEAD):
+        raise ResultFileError(f"{file} is no checkpoint of dfmp2: move it away, or name another --output")
+    return content
 
 
 def remove(file: Path) -> None:
     """Delete a checkpoint and B in the scratch folder that it names; anything else stays."""
+    state = None
     try:
-        if not require_ours(file):
+        content = content_of(file)
+        if content is None:
             return
-        state = decode(_read(file, LARGEST))
+        state = decode(content)
     except ResultFileError:
         return
-    except (OSError, ValueError):
-        state = None
+    except ValueError:  # damaged, but ours
+        pass
     with suppress(OSError):
         file.unlink()
     if state is not None and state.b is not None:
         remove_kept(Path(state.b.folder))
-
-
-def _read(file: Path, most: int) -> bytes:
-    """Not more than `most` bytes of a regular file, whatever takes its place meanwhile."""
-    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with open(descriptor, "rb") as stream:
-        return stream.read(most) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
 
 
 # --- the bytes of the file ------------------------------------------------------------------------------------------
@@ -386,12 +386,10 @@ def _record(kind: Any, values: Any) -> Any:
     """A record of its fields, with tuples in place of JSON's lists; None for None."""
     if values is None:
         return None
-    parts = {name: _record(PARTS[name], value) if name in PARTS else _tuples(value) for name, value in values.items()}
+    parts = {
+        name: _record(PARTS[name], value) if name in PARTS else nested_tuples(value) for name, value in values.items()
+    }
     return kind(**parts)
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _tiles(index: NDArray[np.int64], numbers: NDArray[np.float64]) -> dict[TileKey, PairTerms]:

@@ -33,7 +33,7 @@ from dfmp2.errors import InputError, ResultFileError
 from dfmp2.host.files import write_atomically
 from dfmp2.molecule.basis import BasisSet, ElementBasis, nested_tuples
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import NO_PAIRS, OF_THE_METHOD, MP2Result, PairEnergies
+from dfmp2.mp2.result import NO_PAIRS, OF_MP2, OF_SCALED_MP2, OF_THE_METHOD, MP2Result, PairEnergies
 from dfmp2.options import Options
 from dfmp2.output.safe_hdf5 import open_checked, read_attribute
 from dfmp2.planning.sizes import Sizes
@@ -43,17 +43,8 @@ SCHEMA_VERSION = 1
 PREPARED = "dfmp2_prepared_version"  # attribute of a file of `dfmp2 prepare` (dfmp2.output.prepared)
 
 ENERGIES = (
-    "scf_total_energy",
-    *OF_THE_METHOD,
-    "mp2_singles_energy",
-    "rpa_correlation_energy",
-    "mp2_same_spin_correlation_energy",
-    "mp2_opposite_spin_correlation_energy",
-    "mp2_correlation_energy",
-    "mp2_total_energy",
-    "scs_mp2_correlation_energy",
-    "sos_mp2_correlation_energy",
-    "scaled_mp2_correlation_energy",
+    *("scf_total_energy", *OF_THE_METHOD, "mp2_singles_energy", "rpa_correlation_energy"),
+    *(*OF_MP2, *OF_SCALED_MP2, "scaled_mp2_correlation_energy"),
 )
 RUN_FIELDS = {
     "backend": "backend that evaluated the pair energies",
@@ -66,7 +57,7 @@ ORBITALS = ("mo_coeff", "mo_energy", "mo_occ")  # of the reference; they lie und
 HIGHEST_MOMENTUM = 12  # of a shell; what PySCF's integral library can take
 
 
-def _records(kind: type) -> dict[str, type]:
+def records_of(kind: type) -> dict[str, type]:
     """Fields of a dataclass that are records, that is dataclasses whose fields have a unit, with their types."""
     return {
         name: part
@@ -76,8 +67,8 @@ def _records(kind: type) -> dict[str, type]:
     }
 
 
-OF_REFERENCE = tuple(_records(Reference))  # stability, solutions
-RECORDS = _records(MP2Result) | _records(Reference)
+OF_REFERENCE = tuple(records_of(Reference))  # stability, solutions
+RECORDS = records_of(MP2Result) | records_of(Reference)
 
 
 class Item(NamedTuple):

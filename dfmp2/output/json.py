@@ -9,38 +9,26 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from dfmp2.mp2.result import OF_THE_METHOD, MP2Result, calculation, fitting_error, plain, scf_solution
+from dfmp2.mp2.result import (
+    OF_MP2,
+    OF_SCALED_MP2,
+    OF_THE_METHOD,
+    MP2Result,
+    calculation,
+    fitting_error,
+    plain,
+    scf_solution,
+)
 
 if TYPE_CHECKING:
     from dfmp2.output.prepared import Prepared
     from dfmp2.output.study import Study
 
 RUN_KEYS = (  # of a result that are also those of a run of a study
-    "formula",
-    "charge",
-    "multiplicity",
-    "symbols",
-    "real",
-    "geometry",
-    "point_charges",
-    "relativity",
-    "basis",
-    "scf_total_energy",
-    "method",
-    *OF_THE_METHOD,
-    "mp2_same_spin_correlation_energy",
-    "mp2_opposite_spin_correlation_energy",
-    "mp2_correlation_energy",
-    "mp2_total_energy",
-    "scs_mp2_correlation_energy",
-    "sos_mp2_correlation_energy",
-    "scs_mp2_total_energy",
-    "sos_mp2_total_energy",
-    "scf_dipole_moment",
-    "frozen_core_orbitals",
-    "backend",
-    "precision",
-    "scf_iterations",
+    *("formula", "charge", "multiplicity", "symbols", "real", "geometry", "point_charges", "relativity", "basis"),
+    *("scf_total_energy", "method", *OF_THE_METHOD, *OF_MP2, *OF_SCALED_MP2),
+    *("scs_mp2_total_energy", "sos_mp2_total_energy", "scf_dipole_moment", "frozen_core_orbitals"),
+    *("backend", "precision", "scf_iterations"),
 )
 OF_A_GRADIENT = ("mp2_total_gradient", "gradient_method", "gradient_norm")  # where the run has one
 

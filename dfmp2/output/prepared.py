@@ -31,15 +31,13 @@ import numpy as np
 
 from dfmp2.backends.cpu import CpuBackend
 from dfmp2.errors import InputError, ResourceError, ResultFileError
-from dfmp2.host import provenance, resources
 from dfmp2.host.arrays_on_disk import Region, StoredTensor, allocate, numbers_hash
 from dfmp2.host.files import beside, move, require_writable, settled
-from dfmp2.host.provenance import Preparation, Provenance
+from dfmp2.host.provenance import Preparation
 from dfmp2.host.threads import each
 from dfmp2.integrals.metric import orbital_groups
-from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.frozen_core import FrozenCore
-from dfmp2.molecule.mole import build_auxiliary, build_mole, dump_mole
+from dfmp2.molecule.mole import build_auxiliary, build_mole
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.calculation import (
     NOTHING,
@@ -49,17 +47,15 @@ from dfmp2.mp2.calculation import (
     begun,
     limited,
     storage_of,
-    timings_of,
 )
-from dfmp2.mp2.diagnostics import Metric, diagnostics, warn_of_doubts
-from dfmp2.mp2.energy import build_b, correlate, hartree_fock
+from dfmp2.mp2.diagnostics import Metric, warn_of_doubts
+from dfmp2.mp2.energy import build_b, calculated, correlate, hartree_fock
 from dfmp2.mp2.pairs import Results, TileKey
-from dfmp2.mp2.result import Diagnostics, MP2Result
+from dfmp2.mp2.result import Calculated, MP2Result
 from dfmp2.options import BOTH_PARTS, NEEDS_WHOLE_RUN, PAIRS, WHOLE_RUN, Options
 from dfmp2.output.hdf5 import (
     OF_REFERENCE,
     PREPARED,
-    RECORDS,
     Item,
     calculation_items,
     content_hash,
@@ -67,27 +63,23 @@ from dfmp2.output.hdf5 import (
     read_calculation,
     read_records,
     record_items,
+    records_of,
     start_of,
     stored,
     write_items,
 )
-from dfmp2.output.safe_hdf5 import open_checked, read_attribute
-from dfmp2.planning.memory import FLOAT64, Memory, Storage
+from dfmp2.output.safe_hdf5 import attributes_of, open_checked, read_attribute
+from dfmp2.planning.memory import FLOAT64, Storage
 from dfmp2.planning.plan import make_plan, settle
-from dfmp2.planning.sizes import Sizes
-from dfmp2.planning.system import Setup, System, frozen_core, resolve, sizes
+from dfmp2.planning.system import Setup, System, frozen_core, resolve
 from dfmp2.planning.system import prepare as set_up
-from dfmp2.planning.time import Timings
 from dfmp2.progress import Collector, Listener, Stopwatch
 from dfmp2.scf.hartree_fock import reference_kind, uses_single
 from dfmp2.scf.reference import Reference
 
 VERSION = 1
 SPINS = ("alpha", "beta")
-KINDS = {
-    name: RECORDS[name]
-    for name in ("reference", *OF_REFERENCE, "sizes", "diagnostics", "timings", "predicted", "memory", "storage")
-} | {"provenance": RECORDS["provenance"]}
+KINDS = records_of(Calculated) | records_of(Reference)
 NOTE = "dfmp2/run/frozen_core_note"
 OVERHEAD = 2_000_000  # bytes of the file beside B and the orbitals, generously: bases, input
 
@@ -96,27 +88,13 @@ Group = tuple[int, int, str]  # occupied orbitals i0:i1 of B and the SHA-256 of 
 Elsewhere = Callable[[Calculation, list[TileKey]], Results]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Prepared(Calculated):
     """A calculation up to its pair energies. B itself stays in its file.
 
-    The fields are those of `MP2Result`; timings, memory, storage and provenance are of the first part alone.
+    Timings, memory, storage and provenance are of the first part alone.
     """
 
-    molecule: Molecule
-    options: Options
-    orbital_basis: BasisSet
-    scf_fitting: BasisSet | None
-    mp2_fitting: BasisSet
-    reference: Reference
-    sizes: Sizes
-    diagnostics: Diagnostics
-    timings: Timings
-    predicted: Timings
-    memory: Memory
-    provenance: Provenance
-    frozen_core_note: str
-    mole_json: str
     storage: Storage
 
     @property
@@ -169,31 +147,9 @@ def prepare(
             listener.stage("writing B")
             file.fill(fitted.b, setup.active)
             fitted.b.clear()
-            found = _prepared(calculation, reference, fitted.metric, warnings)
-            file.seal(found)
-            return found
-
-
-def _prepared(calculation: Calculation, reference: Reference, metric: Metric, warnings: list[str]) -> Prepared:
-    system, setup, options = calculation.system, calculation.setup, calculation.options
-    spaces = calculation.spaces(reference)
-    return Prepared(
-        molecule=system.molecule,
-        options=options,
-        orbital_basis=system.orbital_basis,
-        scf_fitting=system.scf_fitting,
-        mp2_fitting=system.mp2_fitting,
-        reference=reference,
-        sizes=sizes(system, reference, spaces, calculation.core, options),
-        diagnostics=diagnostics(system, reference, spaces, metric, warnings),
-        timings=timings_of(calculation.clock),
-        predicted=calculation.plan.timings,
-        memory=Memory(setup.budget, calculation.plan.memory.predicted_peak, resources.peak_resident_memory()),
-        provenance=provenance.collect(setup.command, setup.threads, setup.backend.describe()),
-        frozen_core_note=calculation.core.note,
-        mole_json=dump_mole(system.mole),
-        storage=storage_of(calculation),
-    )
+            made = Prepared(**calculated(calculation, reference, fitted.metric, warnings))
+            file.seal(made)
+            return made
 
 
 # --- the second part --------------------------------------------------------------------------------------------------
@@ -351,7 +307,7 @@ class OpenedFile:
         self, path: str, prepared: Prepared, sha256: str, regions: Sequence[Region], groups: list[list[Group]]
     ):
         self.path, self.prepared, self.sha256 = path, prepared, sha256
-        self._regions, self._groups = dict(zip(SPINS, regions, strict=False)), groups
+        self._regions, self._groups = regions, groups
         digest = hashlib.sha256(prepared.reference.mo_energy.tobytes())
         for i0, i1, numbers in (group for found in groups for group in found):
             digest.update(f"{i0} {i1} {numbers}\n".encode())
@@ -360,11 +316,7 @@ class OpenedFile:
     @property
     def read(self) -> int:
         """Bytes of B read so far."""
-        return sum(region.bytes_read for region in self._regions.values())
-
-    def array(self, name: str, size: int, *, existing: bool = False) -> Region:
-        """The numbers of one spin."""
-        return self._regions[name]
+        return sum(region.bytes_read for region in self._regions)
 
     def load(self, workers: int, *, held: bool = True) -> list[Any]:
         """B of each spin, compared with its hashes: in memory, or unless `held`, where it lies.
@@ -374,8 +326,8 @@ class OpenedFile:
         ResultFileError : numbers do not have their hash
         """
         tensors = [
-            StoredTensor(self, name, shape, [group[:2] for group in found], existing=True)
-            for name, shape, found in zip(SPINS, self.prepared.shapes, self._groups, strict=False)
+            StoredTensor(region, shape, [group[:2] for group in found])
+            for region, shape, found in zip(self._regions, self.prepared.shapes, self._groups, strict=True)
         ]
         arrays = [np.empty(tensor.shape) for tensor in tensors] if held else []
         parts = [(spin, *group) for spin, groups in enumerate(self._groups) for group in groups]
@@ -403,7 +355,7 @@ def opened(path: str | Path) -> Iterator[OpenedFile]:
     InputError : no such file
     ResultFileError : foreign, damaged, or of an unknown version
     """
-    attributes = _attributes(path)
+    attributes = attributes_of(path)
     if attributes and PREPARED not in attributes:
         raise ResultFileError(
             f"{path}: no file of dfmp2 prepare (no {PREPARED}): name one that it has written; results and studies are "
@@ -446,7 +398,7 @@ def verified(path: Path) -> Prepared:
 
 def is_prepared(path: str | Path) -> bool:
     """Whether an HDF5 file says that it was prepared; false for a file that cannot be opened."""
-    return PREPARED in _attributes(path)
+    return PREPARED in attributes_of(path)
 
 
 def _require_whole(prepared: Prepared) -> None:
@@ -486,17 +438,6 @@ def _groups(handle: h5py.File, name: str, nocc: int) -> list[Group]:
     return [(i0, i1, str(h)) for i0, i1, h in zip(begins, ends, found[f"{name}_sha256"], strict=True)]
 
 
-def _attributes(path: str | Path) -> set[str]:
-    """Names of a file's attributes, none where it is no HDF5 file: its reader says what is wrong with it."""
-    try:
-        if not Path(path).is_file():  # opening a pipe would wait for ever
-            return set()
-        with h5py.File(path, "r") as handle:
-            return set(handle.attrs)
-    except (OSError, RuntimeError, ValueError):
-        return set()
-
-
 def _hash(handle: h5py.File) -> str:
     """Hash of everything but B, whose own hashes are among it."""
     return content_hash(handle, leave_out=[f"b/{name}" for name in SPINS])
@@ -523,7 +464,7 @@ class PreparedFile:
         self._target, self._overwrite = target, overwrite
         self._stack = ExitStack()
         self._part, self._descriptor = target, -1
-        self._regions: dict[str, Region] = {}
+        self._regions: list[Region] = []
         self._placed: list[tuple[Shape, StoredTensor]] = []
         self._groups: list[list[Group]] = []
 
@@ -550,14 +491,10 @@ class PreparedFile:
         room = [(nocc, nvir, naux) for nocc, nvir in shapes]
         self._begin(room)
         self._placed = [
-            (shape, StoredTensor(self, name, shape, orbital_groups(*shape), signed=True))
-            for name, shape in zip(SPINS, room, strict=False)
+            (shape, StoredTensor(region, shape, orbital_groups(*shape), signed=True))
+            for region, shape in zip(self._regions, room, strict=True)
         ]
         return [tensor for _, tensor in self._placed]
-
-    def array(self, name: str, size: int, *, existing: bool = False) -> Region:
-        """The numbers of one spin in the file."""
-        return self._regions[name]
 
     def fill(self, b: list[Any], workers: int) -> None:
         """Store B of each spin, (nocc, nvir, naux) float64, unless it was made in its place.
@@ -572,7 +509,7 @@ class PreparedFile:
             hashes = [tensor.digests for _, tensor in self._placed]
         else:  # made in memory; or an eigenvalue cut has left less of it than there was room for
             self._begin(shapes)
-            hashes = [self._copied(*one, workers) for one in zip(SPINS, b, cuts, strict=False)]
+            hashes = [self._copied(*one, workers) for one in zip(self._regions, b, cuts, strict=True)]
         self._groups = [
             [(i0, i1, digest) for (i0, i1), digest in zip(groups, found, strict=True)]
             for groups, found in zip(cuts, hashes, strict=True)
@@ -615,10 +552,9 @@ class PreparedFile:
                 for b in group.values():
                     b.attrs["units"] = np.bytes_("hartree^1/2")
                     b.attrs["description"] = np.bytes_("fitted integrals B (nocc, nvir, naux)")
-        regions = [Region(self._descriptor, offset, str(self._target)) for offset in offsets]
-        self._regions = dict(zip(SPINS, regions, strict=False))
+        self._regions = [Region(self._descriptor, offset, str(self._target)) for offset in offsets]
 
-    def _copied(self, name: str, tensor: Any, cuts: list[tuple[int, int]], workers: int) -> tuple[str, ...]:
+    def _copied(self, region: Region, tensor: Any, cuts: list[tuple[int, int]], workers: int) -> tuple[str, ...]:
         """Hashes of the groups of a tensor, in memory or on disk, which are written to the file."""
         hashes = [""] * len(cuts)
 
@@ -627,7 +563,7 @@ class PreparedFile:
             rows = np.empty((i1 - i0, *tensor.shape[1:])) if isinstance(tensor, StoredTensor) else tensor[i0:i1]
             if isinstance(tensor, StoredTensor):
                 tensor.read(i0, i1, rows)
-            self._regions[name].write(i0 * tensor.shape[1] * tensor.shape[2], rows)
+            region.write(i0 * tensor.shape[1] * tensor.shape[2], rows)
             hashes[number] = numbers_hash(rows)
 
         each(len(cuts), copy, workers)

@@ -18,6 +18,7 @@ from dfmp2.molecule.basis import BasisSet
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import (
     DENSITIES,
+    Calculated,
     FittingCertificate,
     GradientCertificate,
     MP2Result,
@@ -50,7 +51,6 @@ from dfmp2.units import ANGSTROM_PER_BOHR, DEBYE, KJ_PER_MOL_PER_HARTREE, format
 
 if TYPE_CHECKING:
     from dfmp2.mp2.error_budget import ErrorBudget, Share
-    from dfmp2.output.prepared import Prepared
 
 CITATION = (
     "Feyereisen, Fitzgerald, Komornicki, Chem. Phys. Lett. 208, 359 (1993); PySCF: J. Chem. Phys. 153, 024109 (2020)"
@@ -80,7 +80,7 @@ def summary(result: MP2Result) -> list[Section]:
     return [*first, *_derivatives(result), *(part(result) for part in (_reference, _trust, _cost))]
 
 
-def input_sections(prepared: Prepared) -> list[Section]:
+def input_sections(prepared: Calculated) -> list[Section]:
     """What is known before there are pair energies."""
     return [part(prepared) for part in (_molecule, _method, _reference)]
 
@@ -92,28 +92,24 @@ def in_full(result: MP2Result, content: str) -> list[Section]:
     return [*parts[:3], *pairs, *parts[3:], _provenance(result, content)]
 
 
-def method_name(result: MP2Result | Prepared) -> str:
+def method_name(result: Calculated) -> str:
     """The method as it is written in a paper, e.g. "DF-MP2/cc-pvdz on DF-RHF, 1 frozen core orbital"."""
     core, virtual = result.sizes.frozen_core, result.sizes.frozen_virtual
     frozen = counted(core, "frozen core orbital") if core else "all electrons correlated"
     more = f", {counted(virtual, 'frozen virtual orbital')}" if virtual else ""
-    return f"{level_name(result)}{result.reference.title}, {frozen}{more}"
+    return f"{on_reference(result)}, {frozen}{more}"
 
 
-def level_name(result: MP2Result | Prepared) -> str:
-    """The method up to the kind of reference, e.g. "DF-MP2/cc-pvdz on DF-"."""
+def on_reference(result: Calculated) -> str:
+    """The method and its reference, e.g. "DF-MP2/cc-pvdz on DF-RHF"."""
     relativistic = "X2C-" if result.options.relativity == "x2c" else ""
-    title = result.options.correlation.title
-    return (
-        f"DF-{title}/{result.orbital_basis.name} on {relativistic}{'DF-' if result.reference.scf_type == 'df' else ''}"
-    )
+    fitted = "DF-" if result.reference.scf_type == "df" else ""
+    return f"{result.level} on {relativistic}{fitted}{result.reference.title}"
 
 
 def asked_for(result: MP2Result) -> tuple[str, str]:
     """The method, and what of it was asked for: what it came to in this molecule is not in it."""
-    options = result.options
-    basis = f"DF-{options.correlation.title}/{result.orbital_basis.name}"
-    return basis, f"reference {options.reference}, frozen core {options.frozen_core}"
+    return result.level, f"reference {result.options.reference}, frozen core {result.options.frozen_core}"
 
 
 def energies(result: MP2Result) -> tuple[str, str, str]:
@@ -191,7 +187,7 @@ def _said(name: str, value: Any, unit: str) -> str:
 # --- molecule and method ------------------------------------------------------------------------------
 
 
-def _molecule(result: MP2Result | Prepared) -> Section:
+def _molecule(result: Calculated) -> Section:
     molecule = result.molecule
     field = say_field(molecule, result.orbital_basis)
     facts = [
@@ -222,7 +218,7 @@ def _comment(text: str) -> str:
     return shorten(lines[1], 200) if len(lines) > 2 and lines[0].strip().isdigit() else ""
 
 
-def _method(result: MP2Result | Prepared) -> Section:
+def _method(result: Calculated) -> Section:
     sizes, options = result.sizes, result.options
     bases = {
         "orbital": (result.orbital_basis, sizes.nao),
@@ -282,7 +278,7 @@ def _signed(value: float) -> str:
     return f"{value:+.1e}" if value else "0"
 
 
-def _cores(result: MP2Result | Prepared) -> list[int]:
+def _cores(result: Calculated) -> list[int]:
     """Frozen core orbitals of each spin; one with fewer electrons than the core freezes all it has."""
     sizes = result.sizes
     return [sizes.nmo - o - v - sizes.frozen_virtual for o, v in zip(sizes.nocc, sizes.nvir, strict=True)]
@@ -534,7 +530,7 @@ def _pair_map(name: str, matrix: Array, first: Sequence[int]) -> Block:
 # --- reference ----------------------------------------------------------------------------------------
 
 
-def _reference(result: MP2Result | Prepared) -> Section:
+def _reference(result: Calculated) -> Section:
     reference, stability = result.reference, result.reference.stability
     spin = (result.molecule.multiplicity - 1) / 2
     facts = dict(record_facts(reference)) | {"relativity": RELATIVITY[result.options.relativity]}

@@ -49,6 +49,17 @@ def open_checked(path: str | Path, *, most_objects: int = MOST_OBJECTS, heaps: b
         ) from error
 
 
+def attributes_of(path: str | Path) -> set[str]:
+    """Names of a file's attributes, none where it is no HDF5 file: its reader says what is wrong with it."""
+    try:
+        if not Path(path).is_file():  # opening a pipe would wait for ever
+            return set()
+        with h5py.File(path, "r") as handle:
+            return set(handle.attrs)
+    except (OSError, RuntimeError, ValueError):
+        return set()
+
+
 def read_attribute(handle: h5py.File, name: str) -> Any:
     """An attribute of the file, None if there is none.
 

@@ -30,7 +30,7 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
 from dfmp2.output.hdf5 import Item
-from dfmp2.output.safe_hdf5 import open_checked, read_attribute
+from dfmp2.output.safe_hdf5 import attributes_of, open_checked, read_attribute
 
 if TYPE_CHECKING:
     from dfmp2.mp2.error_budget import ErrorBudget
@@ -44,14 +44,6 @@ FOREMOST = (  # what a study is made for, in one line
     *("optimized_total_energy", "zero_point_energy"),
 )
 KINDS = ("interaction", "cbs", "scan", "optimization", "frequencies")
-
-
-class Value(NamedTuple):
-    """A number of a study."""
-
-    value: float
-    units: str
-    description: str
 
 
 class Column(NamedTuple):
@@ -84,7 +76,7 @@ class Study:
     title: str
     settings: Mapping[str, Any]
     notes: tuple[str, ...]
-    values: Mapping[str, Value]
+    values: Mapping[str, Item]
     table: Mapping[str, Column]
     runs: Mapping[str, MP2Result] = field(repr=False)
     complete: bool
@@ -199,13 +191,7 @@ class StudyWriter:
 
 def is_study(path: str | Path) -> bool:
     """Whether an HDF5 file says that it is a study; false for a file that cannot be opened."""
-    try:
-        if not Path(path).is_file():  # opening a pipe would wait for ever
-            return False
-        with h5py.File(path, "r") as handle:
-            return "dfmp2_study_version" in handle.attrs
-    except (OSError, RuntimeError, ValueError):  # the reader of results says what is wrong with it
-        return False
+    return "dfmp2_study_version" in attributes_of(path)
 
 
 def read_study(path: str | Path) -> Study:
@@ -237,7 +223,7 @@ def read_study(path: str | Path) -> Study:
             title=given["title"],
             settings=dict(json.loads(given["settings"])),
             notes=tuple(given["notes"]),
-            values={name: Value(float(item.value), *item[1:]) for name, item in values.items()},
+            values={name: item._replace(value=float(item.value)) for name, item in values.items()},
             table={name: Column(tuple(item.value.tolist()), *item[1:]) for name, item in table.items()},
             runs={name: hdf5.load(handle[f"runs/{name}"], f"{path}, {name}") for name in given["runs"]},
             complete=status == "complete",
@@ -298,7 +284,7 @@ def _store(handle: h5py.File, study: Study) -> None:
         "runs": Item(tuple(study.runs), "", "names of the runs, in order"),
         "value_names": Item(tuple(study.values), "", "names below values, in order"),
         "table_names": Item(tuple(study.table), "", "names below table, in order"),
-        **{f"values/{name}": Item(float(value.value), *value[1:]) for name, value in study.values.items()},
+        **{f"values/{name}": item._replace(value=float(item.value)) for name, item in study.values.items()},
         **{f"table/{name}": item for name, item in _column_items(study.table).items()},
     }
     if study.arrays:

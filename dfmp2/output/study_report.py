@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.document import ABSENT, Block, Figure, Note, Section, Table, counted, fixed
 from dfmp2.output.html.svg import Curve, curves, scan_drawing, sticks
-from dfmp2.output.report import budget_blocks, energies, level_name
+from dfmp2.output.report import budget_blocks, energies, on_reference
 
 if TYPE_CHECKING:
     from dfmp2.output.study import Column, Study
@@ -47,7 +47,7 @@ def overview(results: Mapping[str, MP2Result], anchors: Mapping[str, str]) -> Ta
     """
     rows = []
     for name, r in results.items():
-        method, core = f"{level_name(r)}{r.reference.title}", r.sizes.frozen_core
+        method, core = on_reference(r), r.sizes.frozen_core
         ended = r.reference.cycles, fixed(r.timings.total), f"{r.backend}, {r.precision}"
         rows.append(((name, anchors.get(name, "")), r.molecule.formula, method, core, *energies(r), *ended))
     heads = ["result", "formula", "method", "#core", "#E(HF) / Eh", "#E(corr) / Eh", "#E(total) / Eh"]

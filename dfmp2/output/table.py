@@ -14,8 +14,8 @@ from typing import Any
 from dfmp2.errors import InputError
 from dfmp2.host.files import write_atomically
 from dfmp2.mp2.result import MP2Result
-from dfmp2.output.hdf5 import printed
-from dfmp2.output.study import Column, Study, Value, write_table
+from dfmp2.output.hdf5 import Item, printed
+from dfmp2.output.study import Column, Study, write_table
 
 NUMBERS: dict[str, tuple[str, str | None]] = {  # attribute of a result, unit (None for text)
     "formula": ("molecule.formula", None),
@@ -66,7 +66,7 @@ def study_frame(study: Study) -> Any:
     if study.table:
         units = {name: column.units for name, column in study.table.items()}
         return frame({name: list(column.values) for name, column in study.table.items()}, units)
-    columns = {part: [getattr(value, part) for value in study.values.values()] for part in Value._fields}
+    columns = {part: [getattr(item, part) for item in study.values.values()] for part in Item._fields}
     return frame(columns, {}, list(study.values))
 
 

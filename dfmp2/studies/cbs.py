@@ -11,22 +11,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.extrapolation import Formula, correlation_formula, default_correlation, scf_formula
-from dfmp2.mp2.result import MP2Result
+from dfmp2.mp2.result import OF_MP2, MP2Result
 from dfmp2.options import CUSTOM, SCS, SOS, Options
-from dfmp2.output.study import Column, Study, Value
-from dfmp2.progress import Listener
-from dfmp2.studies.runs import Failures, Keeper, Numbers, Results, Step, Task, carry_out, examine, require_memory
+from dfmp2.output.hdf5 import Item
+from dfmp2.output.study import Column, Study
+from dfmp2.studies.runs import Failures, How, Numbers, Results, Step, Task, carry_out, examine
 
-COLUMNS = (
-    *("scf_total_energy", "mp2_same_spin_correlation_energy", "mp2_opposite_spin_correlation_energy"),
-    *("mp2_correlation_energy", "mp2_total_energy"),
-)
-METHOD_COLUMNS = ("scf_total_energy", "correlation_energy", "total_energy")  # columns where it is not plain MP2
+METHOD_COLUMNS = ("correlation_energy", "total_energy")  # where it is not plain MP2
 
 
 def basis_set_limit(
@@ -35,9 +31,7 @@ def basis_set_limit(
     *,
     scf: str = "largest",
     correlation: str | None = None,
-    keeper: Keeper | None = None,
-    listener: Listener | None = None,
-    command: str = "dfmp2.studies.cbs",
+    **how: Unpack[How],
 ) -> Study:
     """Energies at the basis set limit.
 
@@ -46,7 +40,7 @@ def basis_set_limit(
     molecule : what to compute
     options : how; `basis` is a pair with brackets such as cc-pv[tq]z, fitting sets may be written likewise
     scf, correlation : names of formulas, see `dfmp2.mp2.extrapolation`; None is X^-3, for def2 its own exponent
-    keeper : where finished runs go, None for nowhere
+    how : as of `dfmp2.studies.runs.carry_out`
 
     Returns
     -------
@@ -74,14 +68,14 @@ def basis_set_limit(
         Step(name, f"{molecule.name} in {name}", molecule, replace(options, basis=name, scf_auxbasis=j, auxbasis=r))
         for name, j, r in zip(bracket.names, jk, ri, strict=True)
     ]
-    require_memory(steps, [examine(step) for step in steps])
+    examine(steps)
 
     def evaluate(results: Results, _failures: Failures, complete: bool) -> Numbers:
         values = _values(results, bracket, *formulas, options) if complete else {}
         return Numbers(*_about(bracket, *formulas, options), values, _table(results, bracket, values))
 
     what = f"basis set limit of {molecule.name} ({molecule.formula})"
-    return carry_out(Task("cbs", what, molecule, options, steps, evaluate), keeper, listener, command)
+    return carry_out(Task("cbs", what, molecule, options, steps, evaluate), **how)
 
 
 def _about(bracket: Bracket, scf: Formula, correlation: Formula, options: Options) -> tuple[dict[str, Any], list[str]]:
@@ -104,12 +98,13 @@ def _about(bracket: Bracket, scf: Formula, correlation: Formula, options: Option
     return settings, notes
 
 
-def _table(results: Results, bracket: Bracket, values: Mapping[str, Value]) -> dict[str, Column]:
+def _table(results: Results, bracket: Bracket, values: Mapping[str, Item]) -> dict[str, Column]:
     """The energies of either basis, and of the limit when it is known."""
     limit = [f"limit {bracket.text}"] if values else []
     table = {"basis": Column((*results, *limit), "", "basis set, or the limit")}
-    names = COLUMNS if all(run.method == "mp2" for run in results.values()) else METHOD_COLUMNS
-    for name in ("hf_total_energy", *names[1:]) if any(run.reference.xc for run in results.values()) else names:
+    names = OF_MP2 if all(run.method == "mp2" for run in results.values()) else METHOD_COLUMNS
+    kohn_sham = any(run.reference.xc for run in results.values())
+    for name in ("hf_total_energy" if kohn_sham else "scf_total_energy", *names):
         energies = [getattr(run, name) for run in results.values()] + [values[f"cbs_{name}"].value for _ in limit]
         table[name] = Column(tuple(energies), "hartree", name.replace("_", " "))
     return table
@@ -117,7 +112,7 @@ def _table(results: Results, bracket: Bracket, values: Mapping[str, Value]) -> d
 
 def _values(
     results: Results, bracket: Bracket, scf: Formula, correlation: Formula, options: Options
-) -> dict[str, Value]:
+) -> dict[str, Item]:
     def limit(formula: Formula, energy: Callable[[MP2Result], float]) -> float:
         smaller, larger = (energy(results[basis]) for basis in bracket.names)
         return formula.limit(smaller, larger, *bracket.cardinals)
@@ -146,7 +141,7 @@ def _values(
     both = f"{scf.name} and {correlation.name}"
     how = {reference: scf.name, "total_energy": both, "mp2_total_energy": both}
     return {
-        f"cbs_{name}": Value(energy, "hartree", f"limit, {how.get(name, correlation.name)}")
+        f"cbs_{name}": Item(energy, "hartree", f"limit, {how.get(name, correlation.name)}")
         for name, energy in energies.items()
     }
 

@@ -7,6 +7,8 @@
 The side of an atom is everything bonded to it, directly or through others, once the bond I-J (in an angle or dihedral
 J-K) is cut. Atoms are bonded when nearer than 1.25 times the sum of their covalent radii; ghosts are bonded to ghosts
 only. In a ring there is no such side, and the atoms that move must be named.
+
+Atoms are named by ranges that a plus joins, 1-3+7; they count from 1, and ranges include both ends.
 """
 
 from __future__ import annotations
@@ -22,17 +24,17 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.transform import Rotation
 
 from dfmp2.errors import InputError
-from dfmp2.molecule.elements import BOND, internal_coordinate, radius
+from dfmp2.molecule.elements import bonds, internal_coordinate
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.studies.fragments import parse_atoms, show_atoms
-from dfmp2.units import BOHR_PER_ANGSTROM
+from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
 
 Vector = NDArray[np.float64]
 
 ATOMS = {"bond": 2, "angle": 3, "dihedral": 4}
 FEWEST, MOST = 2, 500  # points
 _NUMBER = r"\s*([+-]?(?:[0-9]{1,9}(?:\.[0-9]{0,15})?|\.[0-9]{1,15}))\s*"
-_RANGE = re.compile(rf"{_NUMBER}:{_NUMBER}:\s*([0-9]{{1,4}})\s*")
+_POINTS = re.compile(rf"{_NUMBER}:{_NUMBER}:\s*([0-9]{{1,4}})\s*")
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 LINEAR = 1e-4  # rad, from 0 or 180 degrees
 
 
@@ -112,14 +114,7 @@ def make_coordinate(
     if kind not in ATOMS:
         raise InputError(f"coordinate {kind!r}: expected one of {', '.join(ATOMS)}")
     option = f"--{kind}"
-    words = [word.strip() for word in atoms.split(",")]
-    if len(words) != ATOMS[kind] or not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
-        raise InputError(
-            f"{option} {atoms[:60]!r}: expected {ATOMS[kind]} atom numbers, such as {','.join('1234'[: ATOMS[kind]])}"
-        )
-    place = tuple(parse_atoms(word, molecule.natom, option)[0] for word in words)
-    if len(set(place)) < len(place):
-        raise InputError(f"{option} {atoms}: an atom is named twice: name {ATOMS[kind]} different ones")
+    place = parse_place(option, kind, atoms, molecule.natom)
     steps = _values(option, kind, values)
     if kind == "dihedral":
         first, middle, last = np.diff(molecule.coordinates[list(place)], axis=0)
@@ -132,9 +127,64 @@ def make_coordinate(
     return found
 
 
+def parse_atoms(text: str, natom: int, option: str) -> tuple[int, ...]:
+    """Atoms of one selection such as 1-3+7, from 0, in rising order; `option` names it in errors.
+
+    Raises
+    ------
+    InputError : not a list of ranges, a range that runs backwards, no such atom, an atom named twice
+    """
+    chosen: list[int] = []
+    for word in text.split("+"):
+        match = _RANGE.fullmatch(word.strip())
+        if match is None:
+            raise InputError(
+                f"{option} {text[:60]!r}: {word.strip()[:30]!r} is no range: expected ranges such as 1-3+7"
+            )
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first < 1:
+            raise InputError(f"{option} {text[:60]!r}: there is no atom 0: atoms count from 1")
+        if last < first:
+            raise InputError(f"{option} {text[:60]!r}: {word.strip()} runs backwards: write {last}-{first}")
+        if last > natom:
+            raise InputError(f"{option} {text[:60]!r}: there is no atom {last}: the file has {natom}")
+        chosen += range(first - 1, last)
+        if len(set(chosen)) < len(chosen):
+            twice = next(atom for atom in chosen if chosen.count(atom) > 1)
+            raise InputError(f"{option} {text[:60]!r}: atom {twice + 1} is named twice: leave one out")
+    return tuple(sorted(chosen))
+
+
+def show_atoms(atoms: Sequence[int]) -> str:
+    """Atoms counted from 0 as ranges counted from 1: (0, 1, 2, 6) is "1-3+7"."""
+    ranges: list[list[int]] = []
+    for atom in sorted(atoms):
+        if ranges and atom == ranges[-1][1] + 1:
+            ranges[-1][1] = atom
+        else:
+            ranges.append([atom, atom])
+    return "+".join(f"{a + 1}" if a == b else f"{a + 1}-{b + 1}" for a, b in ranges)
+
+
+def parse_place(option: str, kind: str, atoms: str, natom: int) -> tuple[int, ...]:
+    """The atoms of a coordinate, from 0, from numbers with commas between them; `option` names it in errors.
+
+    Raises
+    ------
+    InputError : too few or too many, no such atom, an atom named twice
+    """
+    words, count = [word.strip() for word in atoms.split(",")], ATOMS[kind]
+    if len(words) != count or not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
+        raise InputError(f"{option} {atoms[:60]!r}: expected {count} atom numbers, such as {','.join('1234'[:count])}")
+    place = tuple(parse_atoms(word, natom, option)[0] for word in words)
+    if len(set(place)) < count:
+        raise InputError(f"{option} {atoms}: an atom is named twice: name {count} different ones")
+    return place
+
+
 def _values(option: str, kind: str, given: str | Sequence[float]) -> tuple[float, ...]:
     text = given if isinstance(given, str) else ""
-    match = _RANGE.fullmatch(text)
+    match = _POINTS.fullmatch(text)
     count = int(match[3]) if match else 0 if text else len(given)
     if not FEWEST <= count <= MOST:
         shown = repr(text[:60]) if text else f"of {count} values"
@@ -184,11 +234,11 @@ def _named_side(kind: str, place: tuple[int, ...], moving: str, molecule: Molecu
 
 
 def _bonded(molecule: Molecule) -> NDArray[np.bool_]:
-    reach = np.array([radius(symbol) for symbol in molecule.symbols]) * BOHR_PER_ANGSTROM
-    gaps = np.linalg.norm(molecule.coordinates[:, None] - molecule.coordinates[None], axis=2)
-    ghost = np.array(molecule.ghost)
-    near = gaps < BOND * (reach[:, None] + reach[None])
-    bonded: NDArray[np.bool_] = near & (ghost[:, None] == ghost[None]) & ~np.eye(molecule.natom, dtype=bool)
+    """Which atoms are bonded, (natom, natom); ghosts to ghosts only."""
+    bonded = np.zeros((molecule.natom, molecule.natom), dtype=bool)
+    for apart in (molecule.ghost, tuple(not ghost for ghost in molecule.ghost)):
+        for i, j in bonds(molecule.symbols, molecule.coordinates * ANGSTROM_PER_BOHR, apart):
+            bonded[i, j] = bonded[j, i] = True
     return bonded
 
 

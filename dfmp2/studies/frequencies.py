@@ -10,8 +10,8 @@ from the orbitals of the first and may be computed by other processes. What foll
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +22,10 @@ from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.hdf5 import Item
-from dfmp2.output.study import MOST_RUNS, Column, Study, Value
-from dfmp2.progress import Listener
-from dfmp2.scf.reference import StartOrbitals
+from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.studies.runs import (
-    Elsewhere,
     Failures,
-    Keeper,
+    How,
     Numbers,
     Results,
     Step,
@@ -36,7 +33,6 @@ from dfmp2.studies.runs import (
     carry_out,
     examine,
     gradient,
-    require_memory,
     without_densities,
 )
 from dfmp2.studies.vibrations import Vibrations, masses, on_a_line, symmetry_number, thermochemistry, vibrations
@@ -86,21 +82,14 @@ def harmonic_frequencies(
     molecule: Molecule,
     options: Options,
     conditions: Conditions = Conditions(),
-    *,
-    start: StartOrbitals | None = None,
-    keeper: Keeper | None = None,
-    listener: Listener | None = None,
-    command: str = "dfmp2.studies.frequencies",
-    elsewhere: Elsewhere | None = None,
+    **how: Unpack[How],
 ) -> Study:
     """Harmonic frequencies at the geometry of `molecule`.
 
     Parameters
     ----------
     options : the SCF converges to 1e-11 Eh at least
-    start : start orbitals of the first run
-    keeper : where finished runs go, None for nowhere
-    elsewhere : computes displaced runs in other processes
+    how : as of `dfmp2.studies.runs.carry_out`
 
     Returns
     -------
@@ -116,7 +105,7 @@ def harmonic_frequencies(
     _require_vibrations(molecule)
     options = replace(options, scf_conv_tol=min(options.scf_conv_tol, SMALL_ENOUGH))
     reference = Step(REFERENCE, "the geometry given", molecule, options)
-    require_memory([reference], [examine(reference)])
+    examine([reference])
 
     def then(results: Results) -> Iterator[Sequence[Step]]:
         if not conditions.allow_gradient:
@@ -129,12 +118,11 @@ def harmonic_frequencies(
     what = f"frequencies of {molecule.name} ({molecule.formula})"
     task = Task(
         *("frequencies", what, molecule, options, [reference], evaluate),
-        start=start,
         then=then,
         compute=gradient_alone,
         free=("precision", "tolerance"),  # of the pair energies; amplitudes are in float64
     )
-    return carry_out(task, keeper, listener, command, elsewhere)
+    return carry_out(task, **how)
 
 
 def gradient_alone(*arguments: Any, **more: Any) -> MP2Result:
@@ -239,28 +227,25 @@ def _numbers(molecule: Molecule, conditions: Conditions, results: Results, *, co
     if largest > LARGEST_GRADIENT:
         notes.append(f"NO STATIONARY POINT: the gradient of an atom is {largest:.1e} Eh/bohr")
     notes += _imaginary(molecule, modes)
-    values = {"total_energy": Value(first.total_energy, "hartree", "at the geometry given")}
+    values = {"total_energy": Item(first.total_energy, "hartree", "at the geometry given")}
     if molecule.point_charges is None:
         symmetry = conditions.symmetry or symmetry_number(molecule)
         settings["symmetry_number"] = symmetry
         chosen = "given" if conditions.symmetry else "counted"
         notes.append(f"{_shape(molecule)}, rotational symmetry number {symmetry} ({chosen})")
-        gas = thermochemistry(
-            *(molecule, first.total_energy, modes.wavenumbers, conditions.temperature, conditions.pressure, symmetry)
+        values |= thermochemistry(
+            *(molecule, first.total_energy, modes.wavenumber, conditions.temperature, conditions.pressure, symmetry)
         )
-        values |= {name: Value(*quantity) for name, quantity in gas.items()}
-        notes += ["imaginary modes are no part of the thermochemistry"] if modes.wavenumbers[0] < 0 else []
+        notes += ["imaginary modes are no part of the thermochemistry"] if modes.wavenumber[0] < 0 else []
     else:
         notes.append("among point charges the molecule cannot move freely: all its motions are listed, there is no gas")
-    count = len(modes.wavenumbers)
-    table = {
-        "mode": Column(tuple(float(k + 1) for k in range(count)), "", "number of the vibration"),
-        "wavenumber": Column(tuple(modes.wavenumbers.tolist()), "cm^-1", "harmonic, negative where imaginary"),
-        "ir_intensity": Column(
-            tuple(modes.intensities.tolist()), "km/mol", "infrared intensity, relaxed dipole moments"
-        ),
-        "reduced_mass": Column(tuple(modes.reduced_masses.tolist()), "u", "of the normalised displacement"),
-        "force_constant": Column(tuple(modes.force_constants.tolist()), "mdyn/angstrom", "of the vibration"),
+    numbers = tuple(float(k + 1) for k in range(len(modes.wavenumber)))
+    table = {"mode": Column(numbers, "", "number of the vibration")} | {
+        field.name: Column(
+            tuple(getattr(modes, field.name).tolist()), field.metadata["units"], field.metadata["description"]
+        )
+        for field in fields(modes)
+        if field.metadata
     }
     arrays = {
         "hessian": Item(found, "hartree/bohr^2", "second derivatives of the energy (3 natom, 3 natom)"),
@@ -281,7 +266,7 @@ def _shape(molecule: Molecule) -> str:
 def _imaginary(molecule: Molecule, modes: Vibrations) -> list[str]:
     """A line for every imaginary mode: its wavenumber, and the atoms that move most."""
     lines = []
-    for number, (wavenumber, moves) in enumerate(zip(modes.wavenumbers, modes.displacements, strict=True), start=1):
+    for number, (wavenumber, moves) in enumerate(zip(modes.wavenumber, modes.displacements, strict=True), start=1):
         if wavenumber < 0:
             lengths = np.linalg.norm(moves, axis=1)
             order = [int(atom) for atom in np.argsort(-lengths, kind="stable") if lengths[atom] > lengths.max() / 2]

@@ -5,22 +5,30 @@
 
 All at the geometry of the complex. Ghosts carry orbital functions and both fitting sets, and no core orbitals.
 For more than two fragments every fragment gets the basis of the whole complex (site-site function counterpoise).
+
+    1-5,6-10          two fragments: a comma ends one; atoms count from 1, ranges include both ends
+    1-3+7-9,4-6       the first has two ranges: a plus joins them
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
+
+import numpy as np
 
 from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
-from dfmp2.output.study import Study, Value
+from dfmp2.output.hdf5 import Item
+from dfmp2.output.study import Study
 from dfmp2.progress import Listener
-from dfmp2.studies.fragments import Fragment, alone, in_complex, make_fragments
-from dfmp2.studies.runs import Failures, Keeper, Needs, Numbers, Results, Step, Task, carry_out, examine, require_memory
+from dfmp2.studies.coordinate import parse_atoms, show_atoms
+from dfmp2.studies.runs import Failures, How, Numbers, Results, Step, Task, carry_out, examine
 from dfmp2.units import KCAL_PER_MOL_PER_HARTREE, KJ_PER_MOL_PER_HARTREE
 
 PARTS: dict[str, tuple[str, Callable[[MP2Result], float | None]]] = {  # prefix -> (in words, energy of a run)
@@ -37,8 +45,24 @@ PARTS: dict[str, tuple[str, Callable[[MP2Result], float | None]]] = {  # prefix 
 SCHEMES = {"cp_corrected": "in-complex", "uncorrected": "alone"}
 UNITS = {"_kj_per_mol": ("kJ/mol", KJ_PER_MOL_PER_HARTREE), "_kcal_per_mol": ("kcal/mol", KCAL_PER_MOL_PER_HARTREE)}
 COMPLEX = "complex"
+ADVICE = " (for a fragment: --charges, --multiplicities)"
+_WHOLE = re.compile(r"[+-]?[0-9]{1,9}")
 CITATION = "counterpoise: Boys and Bernardi, Mol. Phys. 19, 553 (1970)"
 MANY = "more than two fragments: each in the basis of all (site-site), Wells and Wilson, Mol. Phys. 50, 787 (1983)"
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """Part of a complex; `atoms` count from 0, in rising order."""
+
+    atoms: tuple[int, ...]
+    charge: int
+    multiplicity: int
+
+    @property
+    def label(self) -> str:
+        """Its atoms as they are written on the command line."""
+        return show_atoms(self.atoms)
 
 
 def interaction_energy(
@@ -48,17 +72,15 @@ def interaction_energy(
     *,
     charges: str | None = None,
     multiplicities: str | None = None,
-    keeper: Keeper | None = None,
-    listener: Listener | None = None,
-    command: str = "dfmp2.studies.interaction",
+    **how: Unpack[How],
 ) -> Study:
     """Interaction energies of the fragments of a complex.
 
     Parameters
     ----------
     molecule, options : the complex and how every run is made
-    fragments, charges, multiplicities : as on the command line, see `dfmp2.studies.fragments`
-    keeper : where finished runs go, None for nowhere
+    fragments, charges, multiplicities : as of `make_fragments`
+    how : as of `dfmp2.studies.runs.carry_out`
 
     Returns
     -------
@@ -75,12 +97,14 @@ def interaction_energy(
     for number, fragment in enumerate(found, start=1):
         who, name = f"fragment {number} (atoms {fragment.label})", f"fragment-{number}"
         ghosts, own = in_complex(molecule, fragment), alone(molecule, fragment)
-        steps.append(Step(f"{name}-in-complex", f"{who} in the basis of the complex", ghosts, options))
-        steps.append(Step(f"{name}-alone", f"{who} in its own basis", own, options))
+        steps += [
+            Step(f"{name}-in-complex", f"{who} in the basis of the complex", ghosts, options, advice=ADVICE),
+            Step(f"{name}-alone", f"{who} in its own basis", own, options, advice=ADVICE),
+        ]
     _require_same_core(steps, len(found))
     unpaired = sum(fragment.multiplicity - 1 for fragment in found)
     if unpaired != molecule.multiplicity - 1:
-        (listener or Listener()).warning(
+        (how.get("listener") or Listener()).warning(
             f"the fragments have {unpaired} unpaired electrons and the complex {molecule.multiplicity - 1}: bonds are "
             "made, and MP2 may be unreliable for what lies between"
         )
@@ -89,7 +113,7 @@ def interaction_energy(
         return Numbers(*_about(molecule, found), _values(results, len(found)) if complete else {})
 
     what = f"interaction energy of {molecule.name} ({molecule.formula})"
-    return carry_out(Task("interaction", what, molecule, options, steps, evaluate), keeper, listener, command)
+    return carry_out(Task("interaction", what, molecule, options, steps, evaluate), **how)
 
 
 def _require_comparable(options: Options) -> None:
@@ -108,15 +132,7 @@ def _require_comparable(options: Options) -> None:
 
 def _require_same_core(steps: list[Step], count: int) -> None:
     """Examine every run, and refuse cores that do not add up: the complex would freeze other orbitals."""
-    needs: dict[str, Needs] = {}
-    for step in steps:
-        try:
-            needs[step.name] = examine(step)
-        except InputError as error:
-            hint = "" if step.name == COMPLEX else " (for a fragment: --charges, --multiplicities)"
-            raise InputError(f"{error}{hint}") from error
-    require_memory(steps, list(needs.values()))
-    cores = {name: found.core for name, found in needs.items()}
+    cores = dict(zip((step.name for step in steps), examine(steps), strict=True))
     for basis in SCHEMES.values():
         parts = [cores[f"fragment-{number}-{basis}"] for number in range(1, count + 1)]
         if sum(parts) != cores[COMPLEX]:
@@ -146,8 +162,8 @@ def _about(molecule: Molecule, fragments: Sequence[Fragment]) -> tuple[dict[str,
     return {"fragments": settings}, [*notes, MANY] if len(fragments) > 2 else notes
 
 
-def _values(results: Results, count: int) -> dict[str, Value]:
-    values: dict[str, Value] = {}
+def _values(results: Results, count: int) -> dict[str, Item]:
+    values: dict[str, Item] = {}
     for scheme, basis in SCHEMES.items():
         runs = [results[f"fragment-{number}-{basis}"] for number in range(1, count + 1)]
         for prefix, (words, energy) in PARTS.items():
@@ -168,12 +184,127 @@ def _values(results: Results, count: int) -> dict[str, Value]:
         for run in results.values()
         if run.certificate is not None and run.precision != "fp64"
     ]
-    values["precision_error"] = Value(
+    values["precision_error"] = Item(
         sum(errors), "hartree", "sum of the 95 % bounds on the precision errors of all runs"
     )
     return values
 
 
-def _in_units(name: str, energy: float, description: Any) -> dict[str, Value]:
-    others = {f"{name}{suffix}": Value(energy * factor, unit, description) for suffix, (unit, factor) in UNITS.items()}
-    return {name: Value(energy, "hartree", description), **others}
+def _in_units(name: str, energy: float, description: Any) -> dict[str, Item]:
+    others = {f"{name}{suffix}": Item(energy * factor, unit, description) for suffix, (unit, factor) in UNITS.items()}
+    return {name: Item(energy, "hartree", description), **others}
+
+
+# --- fragments --------------------------------------------------------------------------------------------
+
+
+def make_fragments(
+    text: str, molecule: Molecule, charges: str | None, multiplicities: str | None
+) -> tuple[Fragment, ...]:
+    """Fragments from the options of the command line.
+
+    Parameters
+    ----------
+    text : ranges of atoms, see above; every real atom belongs to exactly one fragment. A ghost may be left out: it
+        then carries its functions wherever the basis of the whole complex is used
+    charges, multiplicities : whole numbers with commas between them, one for each fragment; None for 0 and 1, which is
+        possible only when the complex is neutral and a singlet
+
+    Raises
+    ------
+    InputError : atoms overlap, are missing or do not exist, or charge and spin do not add up to those of the complex
+    """
+    parts = [parse_atoms(part, molecule.natom, "--fragments") for part in text.split(",")]
+    if len(parts) < 2:
+        raise InputError(
+            f"--fragments {text[:60]!r} is one fragment: give two or more with a comma between them, as in 1-5,6-10"
+        )
+    _require_partition(parts, molecule)
+    charge = _whole_numbers("--charges", charges, len(parts), molecule.charge, "which fragment carries it", 0)
+    if sum(charge) != molecule.charge:
+        raise InputError(
+            f"--charges {charges} add up to {sum(charge)}, but the complex has charge {molecule.charge}: "
+            "correct them, or pass --charge"
+        )
+    open_shell = "which fragment is open-shell"
+    spins = _whole_numbers("--multiplicities", multiplicities, len(parts), molecule.multiplicity, open_shell, 1)
+    _require_coupling(spins, molecule.multiplicity)
+    return tuple(Fragment(*fragment) for fragment in zip(parts, charge, spins, strict=True))
+
+
+def alone(molecule: Molecule, fragment: Fragment) -> Molecule:
+    """The fragment with its own basis functions only, where it stands in the complex."""
+    atoms = list(fragment.atoms)
+    return replace(
+        molecule,
+        symbols=tuple(molecule.symbols[atom] for atom in atoms),
+        coordinates=molecule.coordinates[atoms],
+        ghost=tuple(molecule.ghost[atom] for atom in atoms),
+        charge=fragment.charge,
+        multiplicity=fragment.multiplicity,
+    )
+
+
+def in_complex(molecule: Molecule, fragment: Fragment) -> Molecule:
+    """The fragment with the basis functions of the whole complex: every other atom becomes a ghost."""
+    own = np.zeros(molecule.natom, dtype=bool)
+    own[list(fragment.atoms)] = True
+    return replace(
+        molecule,
+        ghost=tuple(bool(flag) for flag in np.array(molecule.ghost) | ~own),
+        charge=fragment.charge,
+        multiplicity=fragment.multiplicity,
+    )
+
+
+def _require_partition(parts: list[tuple[int, ...]], molecule: Molecule) -> None:
+    owner: dict[int, int] = {}
+    for number, part in enumerate(parts, start=1):
+        for atom in part:
+            if atom in owner:
+                raise InputError(
+                    f"--fragments: atom {atom + 1} {molecule.labels[atom]} is in fragments {owner[atom]} and {number}: "
+                    "every atom belongs to one"
+                )
+            owner[atom] = number
+        if all(molecule.ghost[atom] for atom in part):
+            raise InputError(
+                f"--fragments: fragment {number} ({show_atoms(part)}) has only ghost atoms: nothing interacts"
+            )
+    missing = [atom for atom in range(molecule.natom) if atom not in owner and not molecule.ghost[atom]]
+    if missing:
+        raise InputError(
+            f"--fragments: atom{'s' * (len(missing) > 1)} {show_atoms(missing)} of {molecule.natom} "
+            f"belong{'s' * (len(missing) == 1)} to no fragment: add them to one"
+        )
+
+
+def _whole_numbers(option: str, text: str | None, count: int, whole: int, which: str, plain: int) -> list[int]:
+    """One number for each fragment: `plain` where none were given and the complex has it too."""
+    if text is None:
+        if whole != plain:
+            example = ",".join(map(str, [whole, *[plain] * (count - 1)]))
+            name = "charge" if plain == 0 else "multiplicity"
+            raise InputError(f"the complex has {name} {whole}: say {which}, e.g. {option} {example}")
+        return [plain] * count
+    words = [word.strip() for word in text.split(",")]
+    if len(words) != count or not all(_WHOLE.fullmatch(word) for word in words):
+        raise InputError(
+            f"{option} {text[:60]!r}: expected {count} whole numbers with commas between them, one for each fragment"
+        )
+    return [int(word) for word in words]
+
+
+def _require_coupling(multiplicities: list[int], total: int) -> None:
+    """Refuse a total spin that the spins of the fragments cannot couple to."""
+    if min(multiplicities) < 1:
+        raise InputError(f"--multiplicities {min(multiplicities)}: expected 2S + 1, so 1 (singlet) or more")
+    spins = [m - 1 for m in multiplicities]  # unpaired electrons
+    most, least = sum(spins), max(2 * max(spins) - sum(spins), sum(spins) % 2)
+    if not least <= total - 1 <= most or (total - 1 - most) % 2:
+        listed = ",".join(map(str, multiplicities))
+        possible = ", ".join(str(unpaired + 1) for unpaired in range(least, most + 1, 2))
+        raise InputError(
+            f"fragments with multiplicities {listed} cannot make a complex of multiplicity {total} "
+            f"(possible: {possible}): correct --multiplicities or --multiplicity"
+        )

@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -34,15 +33,14 @@ from dfmp2.mp2.result import MP2Result
 from dfmp2.options import MP2, Options
 from dfmp2.output.document import counted
 from dfmp2.output.hdf5 import Item
-from dfmp2.output.study import MOST_RUNS, Column, Study, Value
+from dfmp2.output.study import MOST_RUNS, Column, Study
 from dfmp2.progress import Listener
 from dfmp2.scf.reference import StartOrbitals
-from dfmp2.studies.coordinate import ATOMS
-from dfmp2.studies.fragments import parse_atoms
+from dfmp2.studies.coordinate import ATOMS, parse_atoms, parse_place
 from dfmp2.studies.frequencies import DISPLACEMENT, displaced, hessian
 from dfmp2.studies.runs import (
     Failures,
-    Keeper,
+    How,
     Numbers,
     Results,
     Step,
@@ -51,10 +49,9 @@ from dfmp2.studies.runs import (
     carry_out,
     examine,
     gradient,
-    require_memory,
     without_densities,
 )
-from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM
+from dfmp2.units import ANGSTROM_PER_BOHR, BOHR_PER_ANGSTROM, quantity
 
 CITATION = "geomeTRIC: L.-P. Wang, C. C. Song, J. Chem. Phys. 144, 214108 (2016)"
 INSTALL = "pip install 'dfmp2[opt]'"
@@ -132,12 +129,7 @@ def _line(option: str, kind: str, atoms: str, molecule: Molecule) -> str:
     if kind == "xyz":
         chosen = parse_atoms(atoms, molecule.natom, option)
         return "xyz " + ",".join(str(atom + 1) for atom in chosen)
-    words, count = [word.strip() for word in atoms.split(",")], ATOMS[kind.replace("distance", "bond")]
-    if len(words) != count or not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
-        raise InputError(f"{option} {kind} {atoms[:60]!r}: expected {count} atom numbers with commas between them")
-    place = [parse_atoms(word, molecule.natom, f"{option} {kind}")[0] for word in words]
-    if len(set(place)) < count:
-        raise InputError(f"{option} {kind} {atoms}: an atom is named twice: name {count} different ones")
+    place = parse_place(f"{option} {kind}", kind.replace("distance", "bond"), atoms, molecule.natom)
     return " ".join([KINDS[kind], *(str(atom + 1) for atom in place)])
 
 
@@ -200,17 +192,19 @@ class Search:
 class Point:
     """A geometry that was judged; gradients and displacements as of PRESETS, NaN where there is none yet."""
 
-    energy: float
-    rms_gradient: float
-    max_gradient: float
-    rms_displacement: float
-    max_displacement: float
+    total_energy: float = quantity("hartree", "energy that is minimised")
+    rms_gradient: float = quantity(
+        "hartree/bohr", "root mean square of the gradients of the atoms, without constrained directions"
+    )
+    max_gradient: float = quantity("hartree/bohr", "largest gradient of an atom, without constrained directions")
+    rms_displacement: float = quantity("angstrom", "root mean square of the displacements since the geometry before")
+    max_displacement: float = quantity("angstrom", "largest displacement since the geometry before")
 
     @property
     def said(self) -> str:
         """It in one line."""
         moved = "" if math.isnan(self.max_displacement) else f", moved by {self.max_displacement:.1e} angstrom at most"
-        return f"E = {self.energy:.10f} Eh, largest gradient of an atom {self.max_gradient:.1e} Eh/bohr{moved}"
+        return f"E = {self.total_energy:.10f} Eh, largest gradient of an atom {self.max_gradient:.1e} Eh/bohr{moved}"
 
 
 def optimize_geometry(
@@ -219,16 +213,14 @@ def optimize_geometry(
     search: Search = Search(),
     *,
     start: StartOrbitals | None = None,
-    keeper: Keeper | None = None,
-    listener: Listener | None = None,
-    command: str = "dfmp2.studies.optimize",
+    **how: Unpack[How],
 ) -> Study:
     """The geometry of a minimum or of a transition state, from that of `molecule`.
 
     Parameters
     ----------
-    start : start orbitals of the first run
-    keeper : where finished runs go, None for nowhere
+    start : start orbitals of the first run, None for those that the options name
+    how : as of `dfmp2.studies.runs.carry_out`
 
     Returns
     -------
@@ -248,13 +240,13 @@ def optimize_geometry(
             "ghost atoms have a gradient but no geometry of their own, and would wander: leave them out, or optimise "
             "the molecule without them"
         )
-    listener, text = listener or Listener(), search.constraints.for_geometric(molecule)
+    listener, text = how.get("listener") or Listener(), search.constraints.for_geometric(molecule)
     begin = "step-000"
     steps = [Step(begin, "step 0", molecule, options)]
     points: list[Point] = []
     with quiet():
         method = GeomeTRIC(molecule, search, text)
-    require_memory(steps, [examine(steps[0])])
+    examine(steps)
 
     def then(results: Results) -> Iterator[Sequence[Step]]:
         guess = None
@@ -263,9 +255,8 @@ def optimize_geometry(
             guess = hessian(molecule, results, DISPLACEMENT)
         number, found = 0, results[begin]
         while True:
-            with quiet():
-                points.append(method.judge(found, guess))
-                place = method.next_geometry()
+            points.append(method.judge(found, guess))
+            place = method.next_geometry()
             listener.stage(points[-1].said)
             if place is None:
                 break
@@ -296,7 +287,7 @@ def optimize_geometry(
         passed=without_densities,
         free=("precision", "tolerance", "scf_conv_tol"),  # what an error advises to change half way
     )
-    return carry_out(task, keeper, listener, command)
+    return carry_out(task, **how)
 
 
 def minimum(
@@ -343,20 +334,13 @@ def _numbers(
         notes.append(f"energy and gradient of {last.gradient.scaling}")
     notes += [f"constraint: {line}" for line in _kept(text, last.molecule)]
     table = {"step": Column(tuple(map(float, range(len(points)))), "", "number of the geometry")}
-    units = {"energy": "hartree", "gradient": "hartree/bohr", "displacement": "angstrom"}
-    for name, about in (
-        ("energy", "energy that is minimised"),
-        ("rms_gradient", "root mean square of the gradients of the atoms, without constrained directions"),
-        ("max_gradient", "largest gradient of an atom, without constrained directions"),
-        ("rms_displacement", "root mean square of the displacements since the geometry before"),
-        ("max_displacement", "largest displacement since the geometry before"),
-    ):
-        unit = units[name.rpartition("_")[2]]
-        table["total_energy" if name == "energy" else name] = Column([getattr(p, name) for p in points], unit, about)
+    for field in fields(Point):
+        found = [getattr(point, field.name) for point in points]
+        table[field.name] = Column(found, field.metadata["units"], field.metadata["description"])
     values = {
-        "optimized_total_energy": Value(points[-1].energy, "hartree", "energy of the last geometry"),
-        "energy_change": Value(points[-1].energy - points[0].energy, "hartree", "since the first geometry"),
-        "max_gradient": Value(points[-1].max_gradient, "hartree/bohr", "largest gradient of an atom, last geometry"),
+        "optimized_total_energy": Item(points[-1].total_energy, "hartree", "energy of the last geometry"),
+        "energy_change": Item(points[-1].total_energy - points[0].total_energy, "hartree", "since the first geometry"),
+        "max_gradient": Item(points[-1].max_gradient, "hartree/bohr", "largest gradient of an atom, last geometry"),
     }
     if not complete:
         notes.append("NOT CONVERGED: the last geometry is only the last")
@@ -571,7 +555,7 @@ class GeomeTRIC:
     @contextmanager
     def _asked(self) -> Iterator[None]:
         try:
-            with np.errstate(all="ignore"):  # a step of no length has no quality
+            with quiet(), np.errstate(all="ignore"):  # a step of no length has no quality
                 yield
         except (*self._errors, np.linalg.LinAlgError) as error:
             also = ", or correct the constraints, which may contradict each other" if self._constrained else ""

@@ -20,13 +20,13 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -51,10 +51,10 @@ from dfmp2.mp2.identity import changed, question
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import Options
 from dfmp2.output.checkpoint import FileCheckpoint, checkpoint_of, found_beside, remove
-from dfmp2.output.hdf5 import Item
-from dfmp2.output.study import MOST_RUNS, Column, Study, StudyWriter, Value, read_study, verify_study
+from dfmp2.output.hdf5 import Item, start_of
+from dfmp2.output.study import MOST_RUNS, Column, Study, StudyWriter, read_study, verify_study
 from dfmp2.planning import plan, system
-from dfmp2.planning.memory import FLOAT64, MemoryPlan
+from dfmp2.planning.memory import FLOAT64
 from dfmp2.progress import Listener, Relay, Silent
 from dfmp2.scf.hartree_fock import reference_kind
 from dfmp2.scf.reference import StartOrbitals
@@ -75,6 +75,7 @@ class Step:
     Attributes
     ----------
     start : the run whose orbitals its SCF starts from, "" for those of the task
+    advice : what is said behind the reason why it cannot be run
     """
 
     name: str
@@ -82,14 +83,7 @@ class Step:
     molecule: Molecule
     options: Options
     start: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a step has no result: exit code of the error and its message."""
-
-    code: int
-    message: str
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +92,7 @@ class Numbers:
 
     settings: Mapping[str, Any]
     notes: Sequence[str]
-    values: Mapping[str, Value] = field(default_factory=dict)
+    values: Mapping[str, Item] = field(default_factory=dict)
     table: Mapping[str, Column] = field(default_factory=dict)
     arrays: Mapping[str, Item] = field(default_factory=dict)
 
@@ -120,8 +114,17 @@ class Unit:
 
 
 Results = Mapping[str, MP2Result]
-Failures = Mapping[str, Failure]
+Failures = Mapping[str, Dfmp2Error]
 Elsewhere = Callable[[Sequence[Unit]], Iterable[tuple[Step, MP2Result]]]  # in the order in which they are done
+
+
+class How(TypedDict, total=False):
+    """The keywords of `carry_out`, which every study takes."""
+
+    keeper: Keeper | None
+    listener: Listener | None
+    command: str
+    elsewhere: Elsewhere | None
 
 
 class Unfinished(ConvergenceError):
@@ -148,7 +151,7 @@ class Task:
     evaluate : results, failures, whether that is all -> numbers
     chained : start every SCF from the converged orbitals of the run before
     tolerant : a step that fails is recorded and the next one goes on; else its error ends the study
-    start : start orbitals of the first run
+    start : start orbitals of the first run, None for those that the options name
     then : the steps after those, in groups whose steps do not need each other, from the results so far (which grow);
         raises Unfinished where it gives up
     compute : a run of a step, None for `dfmp2.mp2.energy.mp2_energy`
@@ -196,46 +199,39 @@ class Task:
         )
 
 
-class Needs(NamedTuple):
-    """What a run needs: frozen core orbitals, memory, and bytes of its result, which the study keeps."""
+def examine(steps: Sequence[Step]) -> list[int]:
+    """Frozen core orbitals of each run, after everything that one would be refused for has been looked at.
 
-    core: int
-    memory: MemoryPlan
-    kept: int
-
-
-def examine(step: Step) -> Needs:
-    """Find everything but memory that a run would be refused for.
+    Runs of the same atoms with the same options are planned once; each must fit into memory beside the results of
+    those before it.
 
     Raises
     ------
     Dfmp2Error : what `dfmp2 run` would say, with the step's name in front
     """
-    try:
-        core, planned = _planned(step)
-    except Dfmp2Error as error:
-        raise type(error)(f"{step.who}: {error}") from error
-    work = planned.work
-    kept = sum(FLOAT64 * (work.nao**2 + 2 * s.nocc**2) for s in work.spins)  # of the result: orbitals, pair energies
-    return Needs(core.orbitals, planned.memory, kept)
-
-
-def require_memory(steps: Sequence[Step], needs: Sequence[Needs]) -> None:
-    """Refuse a study of which a run does not fit beside the results of those before it, before any run.
-
-    Raises
-    ------
-    ResourceError : names what the whole study needs
-    """
-    before, beside = 0, []
-    for _, memory, kept in needs:
-        beside.append(replace(memory, program=memory.program + before + (LATER if before else 0)))
-        before += kept
-    step, most = max(zip(steps, beside, strict=True), key=lambda pair: pair[1].least)
+    plans: dict[Hashable, tuple[FrozenCore, plan.Plan]] = {}
+    kept, needed = 0, []
+    for step in steps:
+        try:
+            if _alike(step) not in plans:
+                plans[_alike(step)] = _planned(step)
+        except Dfmp2Error as error:
+            advice = step.advice if isinstance(error, InputError) else ""
+            raise type(error)(f"{step.who}: {error}{advice}") from error
+        work, memory = plans[_alike(step)][1].work, plans[_alike(step)][1].memory
+        needed.append((step, replace(memory, program=memory.program + kept + (LATER if kept else 0))))
+        kept += sum(FLOAT64 * (work.nao**2 + 2 * s.nocc**2) for s in work.spins)  # orbitals, pair energies
+    step, most = max(needed, key=lambda pair: pair[1].least)
     try:
         most.require()
     except ResourceError as error:
         raise type(error)(f"{step.who}: {error}") from error
+    return [plans[_alike(step)][0].orbitals for step in steps]
+
+
+def _alike(step: Step) -> Hashable:
+    """What runs that cost the same have in common."""
+    return step.molecule.labels, step.molecule.charge, step.molecule.multiplicity, step.options
 
 
 def _planned(step: Step, task: str = "energy") -> tuple[FrozenCore, plan.Plan]:
@@ -259,17 +255,15 @@ class Series(Relay):
         super().__init__(listener)
         self._measured = self._predicted = CONFIRMED
         self._begun = self._present = 0.0  # when the present run began, its forecast
-        alike: dict[tuple[Any, ...], float] = {}  # runs of the same atoms with the same options cost the same
+        costs: dict[Hashable, float] = {}
         self._waiting: dict[str, float] = {}  # s, by the name of the step
         for step in steps:
-            molecule = step.molecule
-            key = molecule.labels, molecule.charge, molecule.multiplicity, step.options
-            if key not in alike:
+            if _alike(step) not in costs:
                 try:
-                    alike[key] = _planned(step, task)[1].timings.total
+                    costs[_alike(step)] = _planned(step, task)[1].timings.total
                 except Dfmp2Error:  # the run itself will say what is wrong
-                    alike[key] = 0.0
-            self._waiting[step.name] = alike[key]
+                    costs[_alike(step)] = 0.0
+            self._waiting[step.name] = costs[_alike(step)]
 
     def begin(self, name: str) -> None:
         """A run begins; says what is left before it does."""
@@ -305,9 +299,7 @@ def gradient(molecule: Molecule, options: Options, *, doubt_units: bool = True, 
     """
     from dfmp2.gradients.gradient import mp2_gradient
 
-    found = mp2_gradient(molecule, options, **rest)
-    found.certificate.require()
-    return found.result
+    return mp2_gradient(molecule, options, **rest).result.require_certified()
 
 
 def without_densities(result: MP2Result) -> MP2Result:
@@ -323,21 +315,22 @@ def properties(molecule: Molecule, options: Options, **rest: Any) -> MP2Result:
     """The result of a run with its relaxed density and what that gives, for a batch; errors as of `gradient`."""
     from dfmp2.gradients.gradient import mp2_properties
 
-    found = mp2_properties(molecule, options, **rest)
-    for proof in (found.gradient_certificate, found.polarizability):
-        if proof is not None:
-            proof.require()
-    return found
+    return mp2_properties(molecule, options, **rest).require_certified()
 
 
 def carry_out(
-    task: Task, keeper: Keeper | None, listener: Listener | None, command: str, elsewhere: Elsewhere | None = None
+    task: Task,
+    keeper: Keeper | None = None,
+    listener: Listener | None = None,
+    command: str = "dfmp2.studies",
+    elsewhere: Elsewhere | None = None,
 ) -> Study:
     """Run all steps in order and return the study of them.
 
     Parameters
     ----------
     keeper : where finished runs go, None for nowhere
+    command : for the provenance
     elsewhere : computes the steps of a group in other processes
 
     Raises
@@ -348,9 +341,9 @@ def carry_out(
     keeper, listener = keeper or Keeper(), listener or Listener()
     compute = task.compute or energy.mp2_energy
     steps: list[Step] = []
-    results = keeper.find(task)
-    failures: dict[str, Failure] = {}
-    start, number = task.start, 0
+    results: dict[str, MP2Result] = {}
+    failures: dict[str, Dfmp2Error] = {}
+    start, number = task.start or start_of(task.options), 0
 
     def study(*, complete: bool = False) -> Study:
         return task.study(steps, results, failures, command, complete=complete)
@@ -385,7 +378,7 @@ def carry_out(
                 if not isinstance(error, ResourceError):  # where room can be made, the run can go on
                     keeper.close(checkpoint)
                 raise type(error)(f"{step.who}: {error}") from error
-            failures[step.name] = Failure(error.exit_code, str(error))
+            failures[step.name] = error
             listener.warning(f"{step.who}: failed with code {error.exit_code}: {error}")
         else:
             series.end(result)
@@ -398,7 +391,7 @@ def carry_out(
                 steps.extend(group)
                 if len(steps) > MOST_RUNS:
                     raise InputError(f"{len(steps)} runs: at most {MOST_RUNS} go into one study; split it")
-                results |= keeper.recall([step for step in group if step.name not in results], listener, task.free)
+                results |= keeper.recall(group, listener, task.free, follow=group is not task.steps)
                 left = [step for step in group if step.name not in results]
                 total = f"/{len(steps)}" if len(group) > 1 or task.then is None else ""
                 if elsewhere is not None and len(left) > 1:
@@ -483,65 +476,47 @@ class Keeper:
         self._behind = False  # whether a run is kept that the file lacks
         self._next = 0.0  # time.monotonic() from which on the file is worth writing
 
-    def find(self, task: Task) -> dict[str, MP2Result]:
-        """The stored results of its steps, by name.
-
-        Raises
-        ------
-        InputError : the file is of another kind, a run of that name is another calculation, or steps are missing and
-            the stored ones had other last bits
-        """
-        if self._stored is None or self._writer is None:
-            return {}
-        if self._stored.kind != task.kind:
-            raise InputError(
-                f"--resume: {self._path} holds a study of kind {self._stored.kind}, not {task.kind}: name another file"
-            )
-        runs = self._stored.runs
-        found = {step.name: runs[step.name] for step in task.steps if step.name in runs}
-        for step in task.steps:
-            if step.name in found:
-                self._require_same(found[step.name], step, task.free, alone=len(found) == len(task.steps))
-        for name, result in found.items():
-            self._writer.add(name, result)
-        return found
-
-    def recall(self, steps: Sequence[Step], listener: Listener, free: tuple[str, ...] = ()) -> dict[str, MP2Result]:
-        """The stored results of steps that follow from other results, by name; one at another geometry is left out.
+    def recall(
+        self, steps: Sequence[Step], listener: Listener, free: tuple[str, ...] = (), *, follow: bool
+    ) -> dict[str, MP2Result]:
+        """The stored results of steps, by name.
 
         Parameters
         ----------
         free : as of Task
+        follow : the steps follow from other results; a run at another geometry is left out
 
         Raises
         ------
-        InputError : a run of that name is another calculation
+        InputError : a run of that name is another calculation, or steps are missing and the stored ones had other last
+            bits
         """
         recalled: dict[str, MP2Result] = {}
         if self._stored is None or self._writer is None:
             return recalled
-        for step in steps:
-            found = self._stored.runs.get(step.name)
-            if found is None:
-                continue
+        stored = [step for step in steps if step.name in self._stored.runs]
+        for step in stored:
+            found = self._stored.runs[step.name]
             there = found.molecule.coordinates
-            if np.abs(there - step.molecule.coordinates).max() > NEAR:
+            if follow and np.abs(there - step.molecule.coordinates).max() > NEAR:
                 listener.stage(f"run {step.name} in {self._path} is at another geometry: it is computed again")
                 continue
-            self._require_same(found, replace(step, molecule=replace(step.molecule, coordinates=there)), free)
-            self._writer.add(step.name, found)
+            molecule = replace(step.molecule, coordinates=there) if follow else step.molecule
+            kept = {} if self._stored.complete else {name: getattr(found.options, name) for name in free}
+            here = replace(step.options, **kept)
+            different = changed(question(found.molecule, found.options), question(molecule, here))
+            threads = here.threads or usable_cores()
+            if not follow and len(stored) < len(steps) and found.provenance.threads != threads:
+                different.append(f"threads: {found.provenance.threads} there, {threads} here")
+            if different:
+                raise InputError(
+                    f"--resume: run {step.name} in {self._path} is another calculation (different "
+                    f"{', '.join(different)}): use the options it was started with, or start anew with --overwrite"
+                )
             recalled[step.name] = found
+        for name, found in recalled.items():
+            self._writer.add(name, found)
         return recalled
-
-    def _require_same(self, found: MP2Result, step: Step, free: tuple[str, ...], *, alone: bool = True) -> None:
-        finished = self._stored is not None and self._stored.complete
-        there = {name: getattr(found.options, name) for name in (() if finished else free)}
-        different = _changed(found, replace(step, options=replace(step.options, **there)), alone=alone)
-        if different:
-            raise InputError(
-                f"--resume: run {step.name} in {self._path} is another calculation (different "
-                f"{', '.join(different)}): use the options it was started with, or start anew with --overwrite"
-            )
 
     @contextmanager
     def held(self, task: Task, listener: Listener) -> Iterator[None]:
@@ -549,6 +524,7 @@ class Keeper:
 
         Raises
         ------
+        InputError : it holds a study of another kind
         ResultExists : it is there, or a file to be made of it is, and may not be replaced
         ResultFileError : another process is writing it
         ForeignCheckpoint : what lies beside it is of none of these runs
@@ -556,6 +532,10 @@ class Keeper:
         if self._path is None:
             yield
             return
+        if self._stored is not None and self._stored.kind != task.kind:
+            raise InputError(
+                f"--resume: {self._path} holds a study of kind {self._stored.kind}, not {task.kind}: name another file"
+            )
         checkpoint = checkpoint_of(self._path)
         for option, file in self._files.items():
             require_writable(file, overwrite=self._replaces, option=option)
@@ -621,12 +601,3 @@ class Keeper:
                 self._writer.write(study)
                 self.written, self._behind = True, False
             self._next = time.monotonic() + REST * (time.monotonic() - begun)
-
-
-def _changed(found: MP2Result, step: Step, *, alone: bool) -> list[str]:
-    """What makes a step another calculation than a stored one; `alone` where nothing is computed beside it."""
-    different = changed(question(found.molecule, found.options), question(step.molecule, step.options))
-    threads = step.options.threads or usable_cores()
-    if not alone and found.provenance.threads != threads:
-        different.append(f"threads: {found.provenance.threads} there, {threads} here")
-    return different

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import numpy as np
 from numpy.polynomial import Polynomial
@@ -18,12 +18,10 @@ from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.options import MP2, Options
-from dfmp2.output.study import MOST_RUNS, Column, Study, Value
-from dfmp2.progress import Listener
-from dfmp2.scf.reference import StartOrbitals
-from dfmp2.studies.coordinate import Coordinate
-from dfmp2.studies.fragments import show_atoms
-from dfmp2.studies.runs import Failures, Keeper, Numbers, Results, Step, Task, carry_out, examine, require_memory
+from dfmp2.output.hdf5 import Item
+from dfmp2.output.study import MOST_RUNS, Column, Study
+from dfmp2.studies.coordinate import Coordinate, show_atoms
+from dfmp2.studies.runs import Failures, How, Numbers, Results, Step, Task, carry_out, examine
 from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 
 NUMBERS: dict[str, tuple[str, str, Callable[[MP2Result], float]]] = {  # column -> (unit, description, of a run)
@@ -99,21 +97,13 @@ def over_frames(frames: Sequence[Molecule], options: Options, *, chained: bool =
     return Scan(tuple(frames), tuple(float(n) for n in range(1, len(frames) + 1)), None, options, chained)
 
 
-def scan_energies(
-    scan: Scan,
-    *,
-    start: StartOrbitals | None = None,
-    keeper: Keeper | None = None,
-    listener: Listener | None = None,
-    command: str = "dfmp2.studies.scan",
-) -> Study:
+def scan_energies(scan: Scan, **how: Unpack[How]) -> Study:
     """Energies of all points.
 
     Parameters
     ----------
     scan : made with `along` or `over_frames`
-    start : start orbitals of the first point
-    keeper : where finished runs go, None for nowhere
+    how : as of `dfmp2.studies.runs.carry_out`
 
     Returns
     -------
@@ -129,15 +119,15 @@ def scan_energies(
         if scan.coordinate is None:
             kind, who = "frame", f"frame {number}"
         steps.append(Step(f"{kind}-{number:03d}", who, molecule, scan.options))
-    require_memory(steps, [examine(steps[0])] * len(steps))  # the same atoms everywhere
+    examine(steps)
 
     def evaluate(results: Results, failures: Failures, complete: bool) -> Numbers:
         return _numbers(scan, steps, results, failures, complete=complete)
 
     first = scan.molecules[0]
     what = f"scan of {first.name} ({first.formula}), {scan.name.replace('_', ' ')}"
-    task = Task("scan", what, first, scan.options, steps, evaluate, chained=scan.chained, tolerant=True, start=start)
-    return carry_out(task, keeper, listener, command)
+    task = Task("scan", what, first, scan.options, steps, evaluate, chained=scan.chained, tolerant=True)
+    return carry_out(task, **how)
 
 
 def _numbers(scan: Scan, steps: Sequence[Step], results: Results, failures: Failures, *, complete: bool) -> Numbers:
@@ -152,7 +142,7 @@ def _numbers(scan: Scan, steps: Sequence[Step], results: Results, failures: Fail
     numbers = NUMBERS if scan.options.correlation is MP2 else {**NUMBERS, **METHOD_NUMBERS}
     for name, (units, description, number) in numbers.items():
         table[name] = Column(tuple(math.nan if run is None else number(run) for run in runs), units, description)
-    codes = [float(failures[step.name].code) if step.name in failures else 0.0 for step in points]
+    codes = [float(failures[step.name].exit_code) if step.name in failures else 0.0 for step in points]
     table["exit_code"] = Column(tuple(codes), "", "0, or the exit code of the error")
     chain = "the converged orbitals of the point before" if scan.chained else "atomic densities"
     notes = [f"start orbitals: {chain}"]
@@ -160,7 +150,7 @@ def _numbers(scan: Scan, steps: Sequence[Step], results: Results, failures: Fail
         notes.append(f"atoms that move: {show_atoms(scan.coordinate.moving)}")
     for step in points:
         if step.name in failures:
-            notes.append(f"{step.who}: failed with code {failures[step.name].code}: {failures[step.name].message}")
+            notes.append(f"{step.who}: failed with code {failures[step.name].exit_code}: {failures[step.name]}")
     minima = {}
     if complete and scan.coordinate is not None:
         minima = _minima(
@@ -180,14 +170,14 @@ def _numbers(scan: Scan, steps: Sequence[Step], results: Results, failures: Fail
     return Numbers(settings, notes, minima, table)
 
 
-def _minima(x: Sequence[float], energies: Sequence[float], units: str) -> dict[str, Value]:
+def _minima(x: Sequence[float], energies: Sequence[float], units: str) -> dict[str, Item]:
     """Position, energy and curvature of the minimum by parabola and quartic, where they can be had.
 
     None across a failed point, whose energy is NaN.
     """
     failed = [value for value, energy in zip(x, energies, strict=True) if math.isnan(energy)]
     good = [(value, energy) for value, energy in zip(x, energies, strict=True) if not math.isnan(energy)]
-    values: dict[str, Value] = {}
+    values: dict[str, Item] = {}
     for name, count in FITS.items():
         found = find_minimum([value for value, _ in good], [energy for _, energy in good], count)
         if found is None:
@@ -196,9 +186,9 @@ def _minima(x: Sequence[float], energies: Sequence[float], units: str) -> dict[s
         if any(min(used) < value < max(used) for value in failed):
             continue
         how = f"{name} through {count} points"
-        values[f"minimum_{name}"] = Value(found.position, units, how)
-        values[f"minimum_{name}_energy"] = Value(found.energy, "hartree", f"{how}, E(MP2 total)")
-        values[f"minimum_{name}_curvature"] = Value(found.curvature, f"hartree/{units}^2", f"{how}, second derivative")
+        values[f"minimum_{name}"] = Item(found.position, units, how)
+        values[f"minimum_{name}_energy"] = Item(found.energy, "hartree", f"{how}, E(MP2 total)")
+        values[f"minimum_{name}_curvature"] = Item(found.curvature, f"hartree/{units}^2", f"{how}, second derivative")
     return values
 
 

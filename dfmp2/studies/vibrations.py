@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from dfmp2.molecule.elements import mass
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.pyscf_shield import shielded
-from dfmp2.units import WAVENUMBER_PER_HARTREE
+from dfmp2.output.hdf5 import Item
+from dfmp2.units import WAVENUMBER_PER_HARTREE, quantity
 
 Array = NDArray[np.float64]
 
@@ -34,25 +35,21 @@ ON_A_LINE = 0.01  # bohr from the axis, of every atom of a linear molecule
 SAME_PLACE = 0.05  # bohr between an atom and the place of its like after a rotation; optimised geometries are not exact
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Vibrations:
-    """Harmonic vibrations, lowest first.
+    """Harmonic vibrations, lowest first: arrays (n,) in their unit.
 
     Attributes
     ----------
-    wavenumbers : (n,) cm^-1, negative for an imaginary one
     displacements : (n, natom, 3), normalised, of the atoms
-    reduced_masses : (n,) u
-    force_constants : (n,) mdyn/angstrom
-    intensities : (n,) km/mol
     removed : rigid motions that were projected out: 6, 5 on a line, 0 in a field
     """
 
-    wavenumbers: Array
+    wavenumber: Array = quantity("cm^-1", "harmonic, negative where imaginary")
+    ir_intensity: Array = quantity("km/mol", "infrared intensity, relaxed dipole moments")
+    reduced_mass: Array = quantity("u", "of the normalised displacement")
+    force_constant: Array = quantity("mdyn/angstrom", "of the vibration")
     displacements: Array
-    reduced_masses: Array
-    force_constants: Array
-    intensities: Array
     removed: int
 
 
@@ -86,11 +83,11 @@ def vibrations(molecule: Molecule, hessian: Array, dipole_derivatives: Array) ->
     displacements = (modes * np.sqrt(reduced)).T.reshape(-1, molecule.natom, 3)
     largest = np.take_along_axis(displacements.reshape(len(squares), -1), _largest(displacements), axis=1)
     return Vibrations(
-        wavenumbers=roots * WAVENUMBER_PER_HARTREE,
+        wavenumber=roots * WAVENUMBER_PER_HARTREE,
         displacements=displacements * np.sign(largest)[:, :, None],
-        reduced_masses=reduced,
-        force_constants=squares * reduced * MDYNE_PER_ANGSTROM,
-        intensities=INTENSITY * (slopes**2).sum(axis=0),  # Eq. 3
+        reduced_mass=reduced,
+        force_constant=squares * reduced * MDYNE_PER_ANGSTROM,
+        ir_intensity=INTENSITY * (slopes**2).sum(axis=0),  # Eq. 3
         removed=rigid.shape[1],
     )
 
@@ -206,7 +203,7 @@ class _Gas:
 
 def thermochemistry(
     molecule: Molecule, energy: float, wavenumbers: Array, temperature: float, pressure: float, symmetry: int
-) -> dict[str, tuple[float, str, str]]:
+) -> dict[str, Item]:
     """Quantities of one mole of ideal gas, by name with unit and description; imaginary modes are left out.
 
     Parameters
@@ -225,13 +222,13 @@ def thermochemistry(
     enthalpy = found["H_tot"][0]
     gas = f"ideal gas at {temperature:g} K and {pressure:g} Pa"
     return {
-        "zero_point_energy": (found["ZPE"][0], "hartree", "of the harmonic vibrations"),
-        "total_energy_at_0_kelvin": (found["E_0K"][0], "hartree", "total energy and zero-point energy"),
-        "gibbs_energy": (enthalpy - temperature * entropy / JOULE_PER_MOL, "hartree", gas),
-        "internal_energy": (found["E_tot"][0], "hartree", gas),
-        "enthalpy": (enthalpy, "hartree", gas),
-        "entropy": (entropy, "J/(mol K)", gas),
-        "heat_capacity": (found["Cp_tot"][0] * JOULE_PER_MOL, "J/(mol K)", f"at constant pressure, {gas}"),
+        "zero_point_energy": Item(found["ZPE"][0], "hartree", "of the harmonic vibrations"),
+        "total_energy_at_0_kelvin": Item(found["E_0K"][0], "hartree", "total energy and zero-point energy"),
+        "gibbs_energy": Item(enthalpy - temperature * entropy / JOULE_PER_MOL, "hartree", gas),
+        "internal_energy": Item(found["E_tot"][0], "hartree", gas),
+        "enthalpy": Item(enthalpy, "hartree", gas),
+        "entropy": Item(entropy, "J/(mol K)", gas),
+        "heat_capacity": Item(found["Cp_tot"][0] * JOULE_PER_MOL, "J/(mol K)", f"at constant pressure, {gas}"),
     }
 
 

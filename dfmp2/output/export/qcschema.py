@@ -18,7 +18,7 @@ from typing import Any
 from dfmp2.molecule.basis import ElementBasis
 from dfmp2.molecule.mole import ao_shells
 from dfmp2.molecule.molecule import Molecule
-from dfmp2.mp2.result import MP2Result
+from dfmp2.mp2.result import OF_MP2, MP2Result
 from dfmp2.options import Options
 from dfmp2.output.export import conventions
 from dfmp2.output.text import report
@@ -36,13 +36,6 @@ PROTOCOLS = {  # what each protocol keeps, as in QCElemental
     "orbitals_and_eigenvalues": ("orbitals", "eigenvalues"),
     "occupations_and_eigenvalues": ("eigenvalues", "occupations"),
 }
-SAME_NAMES = (  # here and in the schema
-    "mp2_singles_energy",
-    "mp2_same_spin_correlation_energy",
-    "mp2_opposite_spin_correlation_energy",
-    "mp2_correlation_energy",
-    "mp2_total_energy",
-)
 
 
 def qcschema(result: MP2Result, schema_version: int = 1) -> bytes:
@@ -151,6 +144,7 @@ def _molecule(molecule: Molecule, version: int) -> dict[str, Any]:
 
 def _properties(result: MP2Result) -> dict[str, float | int]:
     alpha, beta = result.molecule.check_electrons(result.orbital_basis.ecp_electrons)
+    plain = result.options.correlation.plain
     return {
         "calcinfo_nbasis": result.sizes.nao,
         "calcinfo_nmo": result.sizes.nmo,
@@ -161,13 +155,9 @@ def _properties(result: MP2Result) -> dict[str, float | int]:
         "return_energy": result.total_energy,
         "scf_iterations": result.reference.cycles,
         "scf_total_energy": result.scf_total_energy,
-        **(_mp2(result) if result.options.correlation.plain else {}),
+        **({name: getattr(result, name) for name in ("mp2_singles_energy", *OF_MP2)} if plain else {}),
+        **({"mp2_doubles_energy": result.pairs.correlation_energy} if plain else {}),
     }
-
-
-def _mp2(result: MP2Result) -> dict[str, float]:
-    """The energies of plain MP2, Eh."""
-    return {"mp2_doubles_energy": result.pairs.correlation_energy} | {n: getattr(result, n) for n in SAME_NAMES}
 
 
 def _derivatives(result: MP2Result, returned: Mapping[str, Any] | None) -> dict[str, Any]:

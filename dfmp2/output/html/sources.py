@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,16 +17,35 @@ from dfmp2.errors import InputError
 from dfmp2.mp2.error_budget import ErrorBudget
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output import hdf5
-from dfmp2.output.document import ABSENT, Code, Tile, counted, energy, fixed, size, without_folders
+from dfmp2.output.document import (
+    ABSENT,
+    Block,
+    Code,
+    Facts,
+    Figure,
+    Note,
+    Section,
+    Table,
+    Tile,
+    counted,
+    difference,
+    energy,
+    fixed,
+    size,
+    without_folders,
+)
 from dfmp2.output.html.batch import batch_page, is_batch
 from dfmp2.output.html.page import render
-from dfmp2.output.html.several import anchors, compared, each_in_full, first
-from dfmp2.output.report import asked_for, in_full, method_name
-from dfmp2.output.series import Entry, find_groups
+from dfmp2.output.html.svg import Curve, curves
+from dfmp2.output.report import STAGES, asked_for, energies, in_full, method_name
+from dfmp2.output.series import Entry, Group, Groups, basis_limit, cardinal, find_coordinate, find_groups
 from dfmp2.output.study import Study, is_study, read_study, verify_study
-from dfmp2.output.study_report import cell, of_study
+from dfmp2.output.study_report import cell, of_study, overview, series_figure
+from dfmp2.units import KJ_PER_MOL_PER_HARTREE
 
 MOST_RESULTS = 2000  # compared on one page
+MOST_IN_FULL = 8  # results that get sections of their own: a page of 100 stays below 2 MB
+Part = tuple[Tile, Section]
 MOST_ANSWERS = 3  # of a comparison in its headline
 FOUND = {  # by the kind of a study: what a tile is called, and the names of its value, of which the first one counts
     "interaction": {
@@ -105,7 +126,7 @@ def result_page(entry: Entry, title: str | None) -> str:
         _checks(r),
         Tile("backend, precision", f"{r.backend}, {r.precision}", f"wall time {fixed(r.timings.total)} s"),
     ]
-    title = title or f"{r.molecule.name}: DF-{name}/{r.orbital_basis.name}"
+    title = title or f"{r.molecule.name}: {r.level}"
     spin = f"charge {r.molecule.charge}, multiplicity {r.molecule.multiplicity}"
     subtitle = f"{r.molecule.formula}, {spin}; computed {r.provenance.created} by dfmp2 {r.provenance.version}"
     return render(title, subtitle, tiles, in_full(r, entry.content), entry.name, r.diagnostics.warnings)
@@ -225,14 +246,14 @@ def study_page(study: Study, runs: Sequence[Entry], title: str | None, file: str
     shown = runs[:1] if study.kind == "frequencies" else runs  # the displaced ones are all alike
     # The energies of a scan differ by its geometries, of which the lowest is drawn; the other studies have one.
     drawn = min(shown, key=lambda entry: entry.result.total_energy) if study.kind == "scan" else shown[0]
-    results, overview = of_study(study, anchors(shown))
+    results, listed = of_study(study, anchors(shown))
     settings = json.dumps(dict(study.settings), indent=1, ensure_ascii=False)
     given = (Code("Command", without_folders(study.command)), Code("Settings", without_folders(settings), folded=True))
     molecule = in_full(drawn.result, drawn.content)[0]
     sections = [
         results._replace(blocks=[*results.blocks, *given]),
         molecule._replace(title=f"Molecule ({drawn.name})"),
-        overview,
+        listed,
         *each_in_full(shown),
     ]
     subtitle = f"{study.kind} of {counted(len(runs), 'run')}; computed {study.created} by dfmp2 {study.version}"
@@ -243,3 +264,185 @@ def _slim(result: MP2Result) -> MP2Result:
     """Without the orbital coefficients, which no page shows and many of which would not fit into memory."""
     none = np.empty((result.reference.nspin, 0, 0))
     return replace(result, reference=replace(result.reference, mo_coeff=none), mole_json="")
+
+
+# --- what several results have to do with each other ---------------------------------------------------
+
+
+def compared(entries: Sequence[Entry], groups: Groups) -> tuple[list[Tile], list[Section]]:
+    """What was found in these results: an answer for each group, and its sections."""
+    kinds = (("lanes", _lanes, groups.lanes), ("series", _series, groups.series), ("scan", _scan, groups.scans))
+    parts = [make(f"{kind}-{k}", group) for kind, make, members in kinds for k, group in enumerate(members, start=1)]
+    found = [
+        *(f"the same calculation {len(group)} times" for group in groups.lanes),
+        *(f"a series of {len(group)} basis sets" for group in groups.series),
+        *(f"a scan of {len(group)} geometries" for group in groups.scans),
+    ]
+    blocks: list[Block] = [f"Found in these {len(entries)} results: {', '.join(found)}."] if found else []
+    if groups.alone:
+        alone = f"In no series with the others: {first([entry.name for entry in groups.alone], 10)}."
+        apart = "energies of different calculations must not be subtracted from each other, so they are only listed."
+        who = alone if found else "These results form no series."
+        blocks.append(Note("warning", f"{who} They differ in {', '.join(groups.differing)}; {apart}"))
+    results = {entry.name: entry.result for entry in entries}
+    listed = Section("overview", "Comparison", [*blocks, overview(results, anchors(entries))])
+    return [tile for tile, _ in parts], [listed, *(section for _, section in parts)]
+
+
+def anchors(entries: Sequence[Entry]) -> dict[str, str]:
+    """Where the results that are shown in full begin."""
+    return {entry.name: f"r{place}" for place, entry in enumerate(entries[:MOST_IN_FULL], start=1)}
+
+
+def each_in_full(entries: Sequence[Entry]) -> Iterator[Section]:
+    """The sections of the first results, one result after the other."""
+    for entry in entries[:MOST_IN_FULL]:
+        start = anchors(entries)[entry.name]
+        yield Section(start, entry.name, [])
+        for section in in_full(entry.result, entry.content):
+            yield section._replace(anchor=f"{start}-{section.anchor}", level=3)
+    if len(entries) > MOST_IN_FULL:
+        shown = f"The first {MOST_IN_FULL} of {len(entries)} results are shown in full"
+        note = Note("info", f"{shown}; dfmp2 report shows any of the others when it is named alone.")
+        yield Section("rest", "Not shown in full", [note])
+
+
+def first(names: Sequence[str], most: int) -> str:
+    """The first of many names."""
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
+def _lanes(anchor: str, group: Group) -> Part:
+    """The same calculation by several backends or precisions: differences to the most exact one."""
+    base, largest = group[0], 0.0
+    names = ("scf_total", "same_spin_correlation", "opposite_spin_correlation", "correlation")
+    rows = []
+    for entry in group:
+        r, certificate = entry.result, entry.result.certificate
+        shown = ["reference", "", "", "", ""]
+        if entry is not base:
+            gaps = [getattr(r, f"{name}_energy") - getattr(base.result, f"{name}_energy") for name in names]
+            largest = max(largest, abs(gaps[-1]))
+            theirs = base.result.pairs.channels()
+            pairs = [float(np.abs(m - theirs[k]).max(initial=0.0)) for k, m in r.pairs.channels().items()]
+            shown = [*map(difference, gaps), size(max(pairs)) if pairs else ABSENT]
+        said = "" if certificate is None or r.precision == "fp64" else size(certificate.correlation_error)
+        rows.append((entry.name, f"{r.backend}, {r.precision}", energy(r.correlation_energy), *shown, said))
+    changes = (f"#{name} / Eh" for name in ("Δ E(HF)", "Δ E(SS)", "Δ E(OS)", "Δ E(corr)", "largest Δ pair", "bound"))
+    times = [
+        (
+            entry.name,
+            *(fixed(getattr(entry.result.timings, stage)) for stage in (*STAGES, "total")),
+            *(entry.result.provenance.threads, entry.result.provenance.host),
+        )
+        for entry in group
+    ]
+    blocks: list[Block] = [
+        Table(
+            f"Differences to {base.name}; bound: on the error of E(corr), from the run's own certificate",
+            ("result", "backend", "#E(corr) / Eh", *changes),
+            rows,
+            sortable=True,
+        ),
+        Table(
+            "Wall time per stage, s",
+            ("result", *(f"#{stage}" for stage in STAGES.values()), "#total", "#threads", "host"),
+            times,
+            sortable=True,
+        ),
+    ]
+    answer = Tile("largest difference of E(corr) / Eh", size(largest), f"{len(group)} times the same; to {base.name}")
+    return answer, Section(anchor, "The same calculation, compared", blocks)
+
+
+def _series(anchor: str, group: Group) -> Part:
+    """One molecule and method in several bases, with the two-point limit where it is defined."""
+    limit, rows = basis_limit(group), list[tuple[Any, ...]]()
+    names = [entry.result.orbital_basis.name for entry in group]
+    correlation = [entry.result.correlation_energy for entry in group]
+    hartree_fock = [entry.result.hf_total_energy for entry in group]
+    for name, entry in zip(names, group, strict=True):
+        number = cardinal(name)
+        x, functions = number.number if number else "", entry.result.sizes.nao
+        rows.append((name, x, functions, *energies(entry.result), entry.name))
+    note: Block = Note(
+        "info",
+        "No basis-set limit is given: that takes two sets of one correlation-consistent family (such as cc-pVTZ and "
+        "cc-pVQZ) with neighbouring cardinal numbers, and nothing but that family in the series.",
+    )
+    title = group[-1].result.options.correlation.title
+    answer = Tile(f"E({title}, total) / Eh", rows[-1][-2], f"in {names[-1]}, the largest of {len(group)} basis sets")
+    if limit is not None:
+        scf, lower, upper = limit.largest.hf_total_energy, limit.smaller, limit.larger
+        found = tuple(map(energy, (scf, limit.correlation, scf + limit.correlation)))
+        rows.append((f"limit from {lower}, {upper}", "∞", "", *found, "extrapolated"))
+        missing = f"{1000 * (limit.correlation - correlation[-1]):.3f} mEh"
+        note = Facts(
+            [
+                ("formula", f"(X³ E(X) - Y³ E(Y)) / (X³ - Y³), X = {upper}, Y = {lower}; {limit.formula.source}"),
+                ("missing in the largest basis", missing),
+                *([("beware", "the pair 2, 3 is too small for more than trends")] if lower == 2 else []),
+            ]
+        )
+        answer = Tile(f"E({title}, limit) / Eh", found[-1], f"from X = {lower}, {upper}; {names[-1]} lacks {missing}")
+        names, correlation, hartree_fock = [*names, "limit"], [*correlation, limit.correlation], [*hartree_fock, scf]
+    blocks: list[Block] = [
+        series_figure(names, correlation, hartree_fock),
+        note,
+        Table(
+            "Basis series, smallest first",
+            ("basis", "#cardinal number", "#functions", "#E(HF) / Eh", "#E(corr) / Eh", "#E(total) / Eh", "result"),
+            rows,
+            folded=True,
+        ),
+    ]
+    return answer, Section(anchor, "Basis series", blocks)
+
+
+def _scan(anchor: str, group: Group) -> Part:
+    """The same atoms and method at several geometries, by the coordinate that changes, or in the order given."""
+    found = find_coordinate([entry.result.molecule for entry in group])
+    values = [float(k) for k in range(1, len(group) + 1)] if found is None else list(found.values)
+    digits = 0 if found is None else 4 if found.unit == "angstrom" else 2
+    axis = "geometry, in the order given" if found is None else f"{found.name} / {found.unit}"
+    ordered = sorted(zip(values, group, strict=True), key=lambda one: one[0])
+    xs, results = [f"{x:.{digits}f}" for x, _ in ordered], [entry.result for _, entry in ordered]
+    title = results[0].options.correlation.title
+    kinds: dict[str, list[float]] = {
+        title: [r.total_energy for r in results],
+        "HF": [r.hf_total_energy for r in results],
+    }
+    if title == "MP2":
+        kinds["SCS-MP2"] = [r.scf_total_energy + r.scs_mp2_correlation_energy for r in results]
+    above = {kind: [KJ_PER_MOL_PER_HARTREE * (e - min(es)) for e in es] for kind, es in kinds.items()}
+    rows = [
+        (x, *energies(r), f"{gap:.4f}", len(r.diagnostics.warnings), entry.name)
+        for x, r, gap, (_, entry) in zip(xs, results, above[title], ordered, strict=True)
+    ]
+    drawn = [Curve(kind, list(zip(map(float, xs), gaps, strict=True))) for kind, gaps in above.items()]
+    notes = []
+    if found is None:
+        notes.append("No single bond, angle, torsion or distance tells these geometries apart: they are counted.")
+    elif found.others:
+        notes.append(f"Other coordinates of this kind change as well; the {found.name} changes most.")
+    blocks: list[Block] = [
+        Figure(
+            partial(curves, f"Energies along the {axis}", drawn, axis, "energy above the lowest of its curve / kJ/mol"),
+            "Total energies above the lowest point of each method; lines join computed points.",
+            alone=True,
+        ),
+        *(Note("info", text) for text in notes),
+        Table(
+            f"Scan of {len(group)} geometries",
+            (
+                *(f"#{axis}", "#E(HF) / Eh", "#E(corr) / Eh", f"#E({title}) / Eh", "#above lowest / kJ/mol"),
+                *("#warnings", "result"),
+            ),
+            rows,
+            sortable=True,
+            folded=True,
+        ),
+    ]
+    best = above[title].index(min(above[title]))
+    answer = Tile(f"lowest at {axis}", xs[best], f"E({title}) {rows[best][3]} Eh; {len(group)} geometries")
+    return answer, Section(anchor, "Scan", blocks)
