@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 import dfmp2
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.molecule.xyz import parse_xyz, read_xyz
-from dfmp2.mp2.certificate import SEED, Channel, bound_errors
+from dfmp2.mp2.certificate import SEED, Channel, bound_errors, largest_pairs, repeat_pairs
 from dfmp2.mp2.derive import widened
 from dfmp2.mp2.result import Array, Certificate, MP2Result, PairEnergies
 from dfmp2.planning.sizes import sampled_pairs
@@ -127,13 +127,13 @@ class Known:
 
     def certificate(self, seed: int = SEED, wrong: PairEnergies | None = None) -> Certificate:
         """As a run would make it, of `wrong` in place of the mixed energies."""
+        return bound_errors(wrong or self.mixed, self.redo, TOLERANCE, seed)
 
-        def redo(channel: Channel, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:
-            same = self.exact.same_spin[channel[0]][rows, columns] if channel != (0, 1) else 0.0 * rows
-            both = channel == (0, 1) or len(self.exact.same_spin) == 1
-            return np.column_stack([same, self.exact.opposite_spin[rows, columns] if both else 0.0 * rows])
-
-        return bound_errors(wrong or self.mixed, redo, TOLERANCE, seed)
+    def redo(self, channel: Channel, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:
+        """Float64 energies of some pairs (n, 2): same spin, opposite spin, Eh."""
+        same = self.exact.same_spin[channel[0]][rows, columns] if channel != (0, 1) else 0.0 * rows
+        both = channel == (0, 1) or len(self.exact.same_spin) == 1
+        return np.column_stack([same, self.exact.opposite_spin[rows, columns] if both else 0.0 * rows])
 
     @property
     def candidates(self) -> int:
@@ -217,6 +217,33 @@ def coverage(every: dict[str, Known], sampled: dict[str, Known]) -> None:
     print(f"1e-7 Eh, an error below): {alarms} of {SEEDS * len(sampled)}.\n")
 
 
+def repeated(sampled: dict[str, Known]) -> None:
+    """How often the second bound holds and is accepted, once the largest pairs have been repeated."""
+    print("| tolerance / first bound | second draws | pairs repeated | bound holds | accepted |")
+    print("|---|---|---|---|---|")
+    for part in (0.95, 0.8, 0.65):
+        held, accepted, shares = [], [], []
+        for known in sampled.values():
+            for seed in range(SEEDS):
+                first = known.certificate(seed)
+                first = replace(first, tolerance=part * first.correlation_error)
+                chosen = largest_pairs(known.mixed, first)
+                if chosen is None:
+                    continue
+                same = tuple(matrix.copy() for matrix in known.mixed.same_spin)
+                pairs = PairEnergies(known.mixed.opposite_spin.copy(), same)
+                repeat_pairs(pairs, known.redo, chosen)
+                second = bound_errors(pairs, known.redo, first.tolerance, SEEDS + seed, chosen)
+                shares.append(sum(int(one.sum()) for one in chosen.values()) / first.pairs)
+                held.append(second.correlation_error >= abs(known.errors(pairs)[0]))
+                accepted.append(second.accepted)
+        print(
+            f"| {part} | {len(held)} | {percent(float(np.mean(shares)))} | {percent(float(np.mean(held)))} "
+            f"| {percent(float(np.mean(accepted)))} |"
+        )
+    print()
+
+
 def examples(every: dict[str, Known]) -> None:
     """Single molecules, with the seed of a run."""
     print("| molecule | E(corr) / Eh | pairs redone | bound / Eh | true error / Eh |")
@@ -285,6 +312,7 @@ def main(folder: Path) -> None:
         every[name] = read(path)
     sampled = {name: known for name, known in every.items() if (c := known.certificate()).sampled < c.pairs}
     coverage(every, sampled)
+    repeated(sampled)
     examples(every)
     faults(sampled)
     derived(every)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -421,10 +422,36 @@ def test_no_pairs_have_no_error(nocc):
     assert found.accepted and found.correlation_error == 0.0
 
 
-def to_tolerance(kind, tolerance, listener=None):
-    b, eps_occ, eps_vir = fitted(6, 9, 40)
-    space = ActiveSpace(np.zeros((0, 6)), np.zeros((0, 9)), eps_occ, eps_vir)
-    return certificate.pair_energies_to_tolerance([b], [space], CPU, kind, tolerance, listener or Heard())
+def to_tolerance(kind, tolerance, listener=None, sizes=((6, 9, 40),)):
+    spins = [fitted(*size) for size in sizes]
+    spaces = [ActiveSpace(np.zeros((0, len(occ))), np.zeros((0, len(vir))), occ, vir) for _, occ, vir in spins]
+    b = [one for one, *_ in spins]
+    return certificate.pair_energies_to_tolerance(b, spaces, CPU, kind, tolerance, listener or Heard())
+
+
+@pytest.mark.parametrize("sizes", [((30, 9, 40),), ((20, 9, 40), (18, 8, 40))], ids=["RHF", "UHF"])
+def test_auto_repeats_the_largest_pairs_where_few_are_to_blame(sizes):
+    """They have the energies of float64, all others those of mixed precision; the bound of the rest is accepted."""
+    right, rough = (to_tolerance(kind, 1.0, sizes=sizes)[0] for kind in ("fp64", "mixed"))
+    bound = to_tolerance("mixed", 1.0, sizes=sizes)[2]
+    listener = Heard()
+    pairs, ran, found = to_tolerance("auto", 0.8 * bound.correlation_error, listener, sizes)
+    assert ran == "mixed" and found.accepted and not found.repeated_in_fp64 and not listener.warnings
+    assert abs(energy(pairs) - energy(right)) <= found.correlation_error < bound.correlation_error
+    (said,) = [text for text in listener.stages if "largest" in text]
+    count, total = map(int, re.findall(r"the (\d+) largest of (\d+) pairs", said)[0])
+    assert found.pairs == total == bound.pairs and bound.sampled < count < 0.4 * total
+    assert found.sampled == count + len(sizes) // 2 * 96 + 48
+    sizes_of = dict[bool, list[float]]({True: [], False: []})
+    for one, exact, mixed in zip(*(certificate._channels(x) for x in (pairs, right, rough)), strict=True):
+        again = np.all(np.isclose(one.energies(), exact.energies(), rtol=1e-13, atol=0), axis=1)
+        np.testing.assert_array_equal(one.energies()[~again], mixed.energies()[~again])
+        for which, size in zip(again, one.weight * np.abs(mixed.energies().sum(axis=1)), strict=True):
+            if size:  # i, i within a spin is 0 in every precision
+                sizes_of[bool(which)].append(size)
+    assert count <= len(sizes_of[True]) < count + 5 and np.sort(sizes_of[True])[-count] >= max(sizes_of[False])
+    for matrix in (*pairs.same_spin, *([pairs.opposite_spin] if len(sizes) == 1 else [])):
+        np.testing.assert_array_equal(matrix, matrix.T)
 
 
 def test_auto_repeats_in_float64_what_the_certificate_refuses():

@@ -1,7 +1,7 @@
 """Pair energies to a tolerance: in mixed precision with a certificate, in float64 where that fails.
 
-"fp64" uses no float32 anywhere. "mixed" refuses a result whose error may exceed the tolerance; "auto" repeats the step
-in float64 and says so.
+"fp64" uses no float32 anywhere. "mixed" refuses a result whose error may exceed the tolerance. "auto" then repeats in
+float64 as many of the largest pairs as bring it below, or all where these would be many, and says so.
 
 The certificate redoes a random sample of pairs in float64 and bounds the error of the sum over all pairs. What is drawn
 is fixed before any difference is seen: the number of pairs follows from sizes (`planning.sizes.sampled_pairs`), the
@@ -34,7 +34,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,6 +108,14 @@ def pair_energies_to_tolerance(
         raise NumericalError(
             f"{found}: use --precision auto (repeats in float64), --precision fp64 or a larger --tolerance"
         )
+    largest = largest_pairs(pairs, certificate)
+    if largest is not None:
+        count = sum(int(chosen.sum()) for chosen in largest.values())
+        listener.stage(f"{found}: the {count} largest of {certificate.pairs} pairs are repeated in float64")
+        repeat_pairs(pairs, partial(_redo, host, exact), largest)
+        second = certify(pairs, exact, host, tolerance, largest)
+        if second.accepted:
+            return pairs, "mixed", second
     listener.warning(f"{found}: the pair energies are repeated in float64")
     pairs = pair_energies(exact, backend, progress, 1, done, on_tile, elsewhere)
     return pairs, "fp64", replace(certificate, repeated_in_fp64=True)
@@ -160,16 +169,21 @@ def rounded(b: Array, order: NDArray[np.intp], threads: int) -> NDArray[np.float
     return single
 
 
-SEED = 1946  # of every draw, so that the same pair energies always have the same certificate
+SEED = 1946  # of every first draw, so that the same pair energies always have the same certificate
+AIM = 0.6  # of the tolerance, for the bound once the largest pairs are repeated: that of another sample scatters
+MOST_REPEATED = 0.4  # of the pairs; beyond, one pass over all is not much longer and certain
 STRATA = 4
 QUANTILE = 0.975
 STEPS = 64  # per factor of two of a pair's energy: pairs that are equal but for rounding share a stratum
 
 Channel = tuple[int, int]
+Chosen = dict[Channel, NDArray[np.bool_]]  # which of the pairs of each channel
 Redo = Callable[[Channel, NDArray[np.intp], NDArray[np.intp]], Array]
 
 
-def certify(pairs: PairEnergies, exact: Sequence[Source], backend: Backend, tolerance: float) -> Certificate:
+def certify(
+    pairs: PairEnergies, exact: Sequence[Source], backend: Backend, tolerance: float, known: Chosen | None = None
+) -> Certificate:
     """Bound the precision error of `pairs` by a sample redone in float64.
 
     Parameters
@@ -178,48 +192,73 @@ def certify(pairs: PairEnergies, exact: Sequence[Source], backend: Backend, tole
     exact : the same spin spaces in float64, resident, on disk or untransformed
     backend : device that redoes the sample in float64
     tolerance : largest accepted bound on the correlation energy's error, Eh
+    known : pairs that are in float64 already; the others are sampled by a draw of their own
     """
-
-    def redo(channel: Channel, rows: NDArray[np.intp], columns: NDArray[np.intp]) -> Array:
-        return _redo(backend, exact, channel, rows, columns)
-
-    return bound_errors(pairs, redo, tolerance)
+    return bound_errors(pairs, partial(_redo, backend, exact), tolerance, SEED + bool(known), known)
 
 
-def bound_errors(pairs: PairEnergies, redo: Redo, tolerance: float, seed: int = SEED) -> Certificate:
+def largest_pairs(pairs: PairEnergies, certificate: Certificate) -> Chosen | None:
+    """The largest pairs whose error is to go for the bound to fall to AIM times the tolerance.
+
+    None where these are more than MOST_REPEATED of all: the error of a pair grows with its energy.
+    """
+    channels = _channels(pairs)
+    size = np.concatenate([np.abs(_with_sum(one.energies())[:, 2]) * one.weight for one in channels])
+    share = 1 - AIM * certificate.tolerance / certificate.correlation_error
+    order = np.argsort(-size, kind="stable")
+    count = 1 + int(np.searchsorted(np.cumsum(size[order]), share * size.sum()))
+    if not count <= MOST_REPEATED * size.size:
+        return None
+    picked = np.split(np.isin(np.arange(size.size), order[:count]), np.cumsum([one.rows.size for one in channels])[:-1])
+    return {one.channel: part for one, part in zip(channels, picked, strict=True)}
+
+
+def repeat_pairs(pairs: PairEnergies, redo: Redo, chosen: Chosen) -> None:
+    """Put the float64 energies that `redo` gives of these pairs in the place of those in mixed precision."""
+    for one in _channels(pairs):
+        rows, columns = one.rows[chosen[one.channel]], one.columns[chosen[one.channel]]
+        energies = redo(one.channel, rows, columns)
+        for matrix, values in zip((one.same, one.opposite), energies.T, strict=True):
+            if matrix is not None:
+                matrix[rows, columns] = values
+                if one.same is not None:
+                    matrix[columns, rows] = values
+
+
+def bound_errors(
+    pairs: PairEnergies, redo: Redo, tolerance: float, seed: int = SEED, known: Chosen | None = None
+) -> Certificate:
     """The certificate of `pairs`, from the float64 energies that `redo` gives.
 
     Parameters
     ----------
     redo : takes a channel (spins of i and j) and n pairs, gives their energies (n, 2): same spin, opposite spin, Eh
     seed : of the draw
+    known : pairs that are in float64 already
 
     Returns
     -------
     Certificate with a bound per component, Eh; NaN where an energy is NaN, which is not accepted
     """
-    restricted = len(pairs.same_spin) == 1
     generator = np.random.Generator(np.random.PCG64(seed))
     strata: list[tuple[int, Array, Array]] = []  # pairs; differences and energies of those drawn (n, 3): SS, OS, both
-    energy, total = np.zeros(3), 0
-    for channel in [(0, 0)] if restricted else [(0, 0), (1, 1), (0, 1)]:
-        same, opposite = _stored(pairs, channel, restricted)
-        rows, columns = _pair_list(same if same is not None else opposite, mirrored=same is not None)
-        weight = np.where((rows != columns) & (same is not None), 2.0, 1.0)
-        mixed = np.stack([np.zeros(rows.size) if m is None else m[rows, columns] for m in (same, opposite)], axis=1)
-        e = _with_sum(mixed * weight[:, None])
+    energy, total, redone = np.zeros(3), 0, 0
+    for one in _channels(pairs):
+        rest = np.ones(one.rows.size, dtype=np.bool_) if known is None else ~known[one.channel]
+        rows, columns, weight, mixed = one.rows[rest], one.columns[rest], one.weight[rest, None], one.energies()[rest]
+        e = _with_sum(mixed * weight)
         drawn = _draw(_strata(np.abs(e[:, 2])), sampled_pairs(rows.size), generator)
         chosen = np.concatenate([np.empty(0, np.intp), *(pick for _, pick in drawn)])
         d = np.zeros_like(e)
-        d[chosen] = _with_sum((mixed[chosen] - redo(channel, rows[chosen], columns[chosen])) * weight[chosen, None])
+        d[chosen] = _with_sum((mixed[chosen] - redo(one.channel, rows[chosen], columns[chosen])) * weight[chosen])
         strata += [(population, d[pick], e[pick]) for population, pick in drawn]
+        total, redone = total + rest.size, redone + rest.size - rows.size
         energy += e.sum(axis=0)
-        total += rows.size
     same_spin, opposite_spin, correlation = _bounds(strata, energy).tolist()
     differences = np.concatenate([np.zeros((0, 3)), *(d for _, d, _ in strata)])
     return Certificate(
         pairs=total,
-        sampled=len(differences),
+        sampled=redone + len(differences),
         correlation_error=correlation,
         same_spin_error=same_spin,
         opposite_spin_error=opposite_spin,
@@ -230,24 +269,36 @@ def bound_errors(pairs: PairEnergies, redo: Redo, tolerance: float, seed: int = 
     )
 
 
-def _stored(
-    pairs: PairEnergies, channel: Channel, restricted: bool
-) -> tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]:
-    """(same-spin, opposite-spin) matrices that a channel contributes to."""
-    if restricted:
-        return pairs.same_spin[0], pairs.opposite_spin
-    if channel[0] == channel[1]:
-        return pairs.same_spin[channel[0]], None
-    return None, pairs.opposite_spin
+class ChannelPairs(NamedTuple):
+    """The pairs of a channel: the matrices that it contributes to, and for each its place and how often it counts."""
+
+    channel: Channel
+    same: Array | None
+    opposite: Array | None
+    rows: NDArray[np.intp]
+    columns: NDArray[np.intp]
+    weight: Array
+
+    def energies(self) -> Array:
+        """Same spin and opposite spin (n, 2), Eh."""
+        found = np.zeros((self.rows.size, 2))
+        for column, matrix in enumerate((self.same, self.opposite)):
+            if matrix is not None:
+                found[:, column] = matrix[self.rows, self.columns]
+        return found
 
 
-def _pair_list(matrix: NDArray[np.float64] | None, *, mirrored: bool) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    if matrix is None:
-        raise TypeError("a channel has at least one matrix")
-    if mirrored:
-        return np.triu_indices(matrix.shape[0])
-    rows, columns = np.indices(matrix.shape)
-    return rows.ravel(), columns.ravel()
+def _channels(pairs: PairEnergies) -> list[ChannelPairs]:
+    """All pairs: i <= j within a spin, where i, j stands for j, i as well, and those of alpha with beta."""
+    within = [(same, pairs.opposite_spin if len(pairs.same_spin) == 1 else None) for same in pairs.same_spin]
+    found = []
+    for spin, (same, opposite) in enumerate(within):
+        rows, columns = np.triu_indices(len(same))
+        found.append(ChannelPairs((spin, spin), same, opposite, rows, columns, np.where(rows == columns, 1.0, 2.0)))
+    if len(within) == 2:
+        rows, columns = (x.ravel() for x in np.indices(pairs.opposite_spin.shape))
+        found.append(ChannelPairs((0, 1), None, pairs.opposite_spin, rows, columns, np.ones(rows.size)))
+    return found
 
 
 def _strata(size: NDArray[np.float64]) -> list[NDArray[np.intp]]:
