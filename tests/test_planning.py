@@ -271,7 +271,7 @@ def test_rates_of_a_busy_machine_are_measured_again_when_it_is_quiet(monkeypatch
     calls = []
     monkeypatch.setattr(rates, "WATCHED", 0.01)
     monkeypatch.setattr(rates.os, "cpu_count", lambda: 3)
-    monkeypatch.setattr(rates.resources, "busy_seconds", lambda: now * rates.time.perf_counter())
+    monkeypatch.setattr("dfmp2.host.resources.busy_seconds", lambda: now * rates.time.perf_counter())
     monkeypatch.setattr(rates, "measure", lambda *given: calls.append(given) or fresh)
     found = rates.refreshed(CpuBackend(1), 1, known)
     assert len(calls) == measured

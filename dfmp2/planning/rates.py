@@ -33,7 +33,8 @@ import numpy as np
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Backend, Operand, Tile
 from dfmp2.errors import ResourceError
-from dfmp2.host import cache, resources, threads
+from dfmp2.host import cache, threads
+from dfmp2.host.resources import Others
 from dfmp2.host.scratch import SUFFIX, Space
 from dfmp2.integrals import three_center
 from dfmp2.integrals.metric import factorise
@@ -146,12 +147,7 @@ BUILT_IN = DiskRates()
 
 def load(backend: str, count: int) -> Rates | None:
     """Rates of the routines measured earlier on this host for a backend and thread count, or None."""
-
-    def made(stored: dict[str, Any]) -> Rates:
-        numbers: dict[str, Any] = {name: float(value) for name, value in stored.items() if name != "date"}
-        return Rates(**numbers, date=str(stored["date"]))
-
-    return _known(_key(backend, count), made)
+    return _known(Rates, _key(backend, count))
 
 
 def store(backend: str, count: int, rates: Rates) -> None:
@@ -161,22 +157,12 @@ def store(backend: str, count: int, rates: Rates) -> None:
 
 def load_disk(root: Path) -> DiskRates | None:
     """Rates of a scratch folder measured earlier on this host, or None."""
-
-    def made(stored: dict[str, Any]) -> DiskRates:
-        write, read, cached = (float(stored[name]) for name in ("write", "read", "cached"))
-        return DiskRates(write, read, str(stored["date"]), cached)
-
-    return _known(_disk_key(root), made)
+    return _known(DiskRates, _disk_key(root))
 
 
 def load_products(count: int) -> ProductRates | None:
     """Rates of products measured earlier on this host for a number of threads, or None."""
-
-    def made(stored: dict[str, Any]) -> ProductRates:
-        products = {str(name): float(value) for name, value in stored["products"].items()}
-        return ProductRates(products, float(stored["foreign"]), str(stored["date"]))
-
-    return _known(_product_key(count), made)
+    return _known(ProductRates, _product_key(count))
 
 
 def store_products(count: int, record: ProductRates) -> None:
@@ -184,14 +170,19 @@ def store_products(count: int, record: ProductRates) -> None:
     cache.store(_product_key(count), asdict(record))
 
 
-Record = TypeVar("Record")
+Record = TypeVar("Record", Rates, DiskRates, ProductRates)
+OF_TYPE: dict[str, Callable[[Any], Any]] = {  # of a field -> its value out of JSON
+    "float": float,
+    "str": str,
+    "dict[str, float]": lambda stored: {name: float(value) for name, value in stored.items()},
+}
 
 
-def _known(key: str, made: Callable[[dict[str, Any]], Record]) -> Record | None:
-    """What is kept under a key; None for nothing, and for what is damaged or of another version."""
+def _known(kind: type[Record], key: str) -> Record | None:
+    """The record under a key; None for nothing, and for what is damaged or of another version."""
     stored = cache.load(key)
     try:
-        return None if stored is None else made(stored)
+        return kind(**{one.name: OF_TYPE[str(one.type)](stored[one.name]) for one in fields(kind)}) if stored else None
     except (LookupError, TypeError, ValueError, AttributeError):
         return None
 
@@ -213,11 +204,11 @@ def _product_key(count: int) -> str:
 
 def measure(backend: Backend, count: int) -> Rates:
     """Measure the rates of all routines, a few seconds, and keep them."""
-    others = _Others(count)
+    others = Others()
     with threads.limited(count):
         found: dict[str, Any] = {**_host(count), **_pairs(backend), **_whole()}
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    rates = Rates(**found, foreign=others.taken(), date=now)
+    rates = Rates(**found, foreign=_taken(others, count), date=now)
     store(backend.name, count, rates)
     return rates
 
@@ -226,30 +217,18 @@ def refreshed(backend: Backend, count: int, known: Rates) -> Rates:
     """Rates that were disturbed when they were measured, measured again where the machine is quieter now."""
     if not known.disturbed:
         return known
-    others = _Others(count)
+    others = Others()
     time.sleep(WATCHED)
-    if others.taken() >= known.foreign:
+    if _taken(others, count) >= known.foreign:
         return known
     rates = known.better(measure(backend, count))
     store(backend.name, count, rates)
     return rates
 
 
-class _Others:
-    """What other processes use from here on, of a machine on which this one wants `count` cores."""
-
-    def __init__(self, count: int) -> None:
-        self._idle = max(0, (os.cpu_count() or count) - count)
-        self._begun = self._now()
-
-    def taken(self) -> float:
-        """Cores beyond those that would be idle, 0 where the system does not say."""
-        seconds, busy, own = (now - before for now, before in zip(self._now(), self._begun, strict=True))
-        return max(0.0, (busy - own) / seconds - self._idle)
-
-    @staticmethod
-    def _now() -> tuple[float, float, float]:
-        return time.perf_counter(), resources.busy_seconds(), sum(os.times()[:4])  # with processes waited for
+def _taken(others: Others, count: int) -> float:
+    """Cores that others used beyond those that are idle while this process uses `count` of them."""
+    return max(0.0, others.used() - max(0, (os.cpu_count() or count) - count))
 
 
 def _host(count: int) -> dict[str, float]:
