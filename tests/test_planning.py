@@ -80,7 +80,7 @@ def test_operations_counted_by_hand(changes, pairs):
 def planned(budget, spins=1, precision="auto"):
     work = replace(LARGE, spins=LARGE.spins * spins, precision=precision, frontier=((16, 32),) * spins)
     limits = CpuBackend(2).limits
-    return memory.plan(work, program=100 * MEGABYTE, budget=budget, workers=2, limits=limits, edge=3)
+    return memory.plan(work, limits, 2, program=100 * MEGABYTE, budget=budget)
 
 
 def test_memory_holds_the_large_arrays():
@@ -119,14 +119,14 @@ def test_every_accepted_budget_is_kept(spins, precision):
 
 def test_memory_counts_the_hessian_of_the_frontier_orbitals():
     work = replace(WATER, frontier=((20, 30),))
-    plan = memory.plan(work, program=0, budget=10**9, workers=1, limits=CpuBackend(1).limits)
+    plan = memory.plan(work, CpuBackend(1).limits, 1, program=0, budget=10**9)
     b = (20 * 30 + 20**2 + 30**2) * 84 * 8
     assert plan.mp2_solve.needed - b == pytest.approx(4 * 600**2 * 8, rel=0.3)
     assert plan.mp2_in_core > b + 4 * 600**2 * 8
 
 
 def test_what_a_run_leaves_for_the_next_one_is_counted_once():
-    given = {"budget": 10**9, "workers": 1, "limits": CpuBackend(1).limits}
+    given = {"limits": CpuBackend(1).limits, "threads": 1, "budget": 10**9}
     first = memory.plan(WATER, program=100 * MEGABYTE, **given)
     assert memory.plan(WATER, program=105 * MEGABYTE, grown=5 * MEGABYTE, **given) == first
     later = memory.plan(WATER, program=200 * MEGABYTE, grown=100 * MEGABYTE, **given)  # an array of the caller
@@ -201,7 +201,7 @@ def test_four_centre_integrals_that_do_not_fit_are_made_in_every_iteration():
     limits = CpuBackend(1).limits
     found = []
     for budget in (10**11, 10**10):
-        plan = memory.plan(work, program=10**8, budget=budget, workers=1, limits=limits, edge=3)
+        plan = memory.plan(work, limits, 1, program=10**8, budget=budget)
         found.append(time.seconds(work, Rates(), time.traffic(work, plan, limits)).scf)
     once = work.integrals()["scf"] / Rates().four_centre
     assert found[1] - found[0] == pytest.approx((work.scf_builds - 1) * once)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits
 from dfmp2.errors import ResourceError
 from dfmp2.planning.sizes import Workload
@@ -319,23 +320,21 @@ class MemoryPlan:
         return self.mp2_integrals, self.mp2_solve, self.mp2_pairs
 
 
-def plan(
-    work: Workload, *, program: int, budget: int, workers: int, limits: Limits, edge: int = 1, grown: int = 0
-) -> MemoryPlan:
+def plan(work: Workload, limits: Limits, threads: int, *, program: int, budget: int, grown: int = 0) -> MemoryPlan:
     """Bytes every stage will hold.
 
     Parameters
     ----------
     work : sizes of the calculation
+    limits : of the backend, which say what a tile holds
     program, budget : resident and allowed bytes
-    workers : concurrent tiles and threads; limits : what each tile holds
-    edge : occupied orbitals along the edge of a tile of pairs
     grown : of the resident bytes, what came since the plan before in this process; modules and buffers serve again
     """
+    workers = max(limits.workers, threads)
     program -= min(grown, SLACK + min(workers * FIT_WORKER_BYTES, _blas_buffers(work, workers)))
     in_core, fit, read, disk = _scf(work, workers)
     block = work.block_functions * work.pairs_of_functions * FLOAT64
-    return MemoryPlan(program, budget, in_core, fit, read, disk, *_mp2(work, workers, limits, edge), block)
+    return MemoryPlan(program, budget, in_core, fit, read, disk, *_mp2(work, workers, limits), block)
 
 
 def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
@@ -365,7 +364,7 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
     return max(matrices + whole + 2 * metric + buffers, x2c), fit, read, whole
 
 
-def _mp2(work: Workload, workers: int, limits: Limits, edge: int) -> tuple[int, Stage, Stage, Stage, int]:
+def _mp2(work: Workload, workers: int, limits: Limits) -> tuple[int, Stage, Stage, Stage, int]:
     """As of `MemoryPlan`: with everything in memory, integrals, fit and pairs on disk, bytes there."""
     pairs, naux = work.pairs_of_functions, work.naux
     whole = work.elements * naux * FLOAT64
@@ -376,6 +375,7 @@ def _mp2(work: Workload, workers: int, limits: Limits, edge: int) -> tuple[int, 
     hessian = (sum(rotations) ** 2 + 3 * max(rotations, default=0) ** 2) * FLOAT64
     nvir = max((s.nvir for s in work.spins), default=0)
     row = nvir * naux * FLOAT64
+    edge = max(tiling.edge(spin.nocc, limits, nvir * naux) for spin in work.spins)
     tiles = min(workers * _tile_elements(limits, edge, nvir * nvir) * FLOAT64, 2 * whole)
     per_function = (pairs + 2 * work.elements + work.frontier_elements) * FLOAT64  # on disk once more, to be written
     # Of all workers: half-transformed integrals, what BLAS keeps, triangles and virtuals.

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dfmp2.backends import tiling
-from dfmp2.backends.base import Backend, Limits, Prediction, Shape
+from dfmp2.backends.base import Backend, Prediction, Shape
 from dfmp2.backends.registry import foreseen, predictions, select, weigh_trainium
 from dfmp2.errors import KernelError, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources, threads
@@ -399,7 +398,7 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
     global _program
     limits, resident = setup.backend.limits, resources.resident_memory()
     grown = 0 if _program is None else max(0, resident - _program)
-    found = memory_plan(work, limits, setup.threads, program=resident, budget=setup.budget, grown=grown)
+    found = memory.plan(work, limits, setup.threads, program=resident, budget=setup.budget, grown=grown)
     _program = found.program
     if setup.options.correlation.kind != "pairs":
         found = memory.without_pairs(found, work)
@@ -424,24 +423,8 @@ def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePla
         dense, unused = replace(work, naux=int(auxmole.nao), block_functions=functions), {}
     left = memory.CERTIFICATE_LEFT + memory.LEFT_BEHIND * setup.threads
     fixed = {"program": resources.resident_memory() + left, "budget": setup.budget}
-    held = memory_plan(dense or work, setup.backend.limits, setup.threads, **fixed)
+    held = memory.plan(dense or work, setup.backend.limits, setup.threads, **fixed)
     rows = memory.exact_rows(work, setup.threads, max(shares))
     held = replace(held, **({} if work.naux_scf else NO_SCF), **unused, exact_rows=rows)
     at_once = max(1, held.row_bytes // rows.least)
     return CertificatePlan(dense, held, sum(shares), sum(-(-share // at_once) for share in shares))
-
-
-def memory_plan(
-    work: Workload, limits: Limits, count: int, *, program: int, budget: int, grown: int = 0
-) -> memory.MemoryPlan:
-    """Bytes of every stage on a backend with these limits and `count` threads, on this host or another one."""
-    row = max(s.nvir for s in work.spins) * work.naux
-    return memory.plan(
-        work,
-        program=program,
-        budget=budget,
-        workers=max(limits.workers, count),
-        limits=limits,
-        edge=max(tiling.edge(s.nocc, limits, row) for s in work.spins),
-        grown=grown,
-    )
