@@ -378,12 +378,7 @@ def _per_atom(stored: MP2Result, energy: float) -> str:
     return f"{energy / max(1, stored.molecule.ghost.count(False)):+.1e}"
 
 
-# Words of this command until version 0.1, and the script that measures such whole programs now.
-MOVED = {"race": "race", "--molecule": "race", "scaling": "scaling", "--scaling": "scaling"}
-
-
-@click.command("bench", cls=AnnouncedCommand, context_settings={"ignore_unknown_options": True})
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="")
+@click.command("bench", cls=AnnouncedCommand)
 @click.option(
     "--shape",
     metavar="NAME",
@@ -398,7 +393,6 @@ MOVED = {"race": "race", "--molecule": "race", "scaling": "scaling", "--scaling"
 @OVERWRITE
 @QUIET
 def bench(
-    words: tuple[str, ...],
     shape: str | None,
     gemm: bool,
     precision: str | None,
@@ -414,7 +408,9 @@ def bench(
 
     Exit code 8 when the energy of a shape differs by more than its precision explains, 6 when a backend is missing.
     """
-    _refuse(words, shape, gemm)
+    if (shape is not None) == gemm:
+        asked = "--shape and --gemm" if gemm else "nothing to measure was named"
+        raise InputError(f"{asked}: give exactly one of --shape NAME, --gemm")
     only_shape = {"precision": precision, "memory": memory, "backend": backend}
     given = [name for name, value in only_shape.items() if value]
     if gemm and given:
@@ -449,25 +445,3 @@ def bench(
     click.echo(written if json_file == "-" else text, nl=False)
     if shape is not None:
         pair_step.judge(found)
-
-
-def _refuse(words: tuple[str, ...], shape: str | None, gemm: bool) -> None:
-    """Refuse what is no measurement of this command, and more or less than one.
-
-    Raises
-    ------
-    InputError : whole programs, which scripts measure; none or both of --shape and --gemm
-    click.UsageError : an unknown word or option
-    """
-    for word in words:
-        if script := MOVED.get(word.partition("=")[0]):
-            raise InputError(
-                f"{word}: whole programs are timed by python scripts/benchmarks/{script}.py, in a copy of the source; "
-                "see --help"
-            )
-    if words:
-        kind = "option" if words[0].startswith("-") else "argument"
-        raise click.UsageError(f"No such {kind}: {words[0]}")
-    if (shape is not None) == gemm:
-        asked = "--shape and --gemm" if gemm else "nothing to measure was named"
-        raise InputError(f"{asked}: give exactly one of --shape NAME, --gemm")
