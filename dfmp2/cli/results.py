@@ -96,10 +96,9 @@ def _run_of(study: Study, file: str, name: str) -> MP2Result:
 @click.command("report", cls=GroupedCommand)
 @click.argument("results", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="FILE", default="report.html", show_default=True, help="Page to write.")
-@click.option("--format", "kind", hidden=True)
 @click.option("--title", help="Heading of the page.  [default: made from the results]")
 @OVERWRITE
-def report(results: tuple[str, ...], output: str, kind: str | None, title: str | None, overwrite: bool) -> None:
+def report(results: tuple[str, ...], output: str, title: str | None, overwrite: bool) -> None:
     """Write RESULTS (.h5 files, or the output folder of a batch) as one self-contained HTML page.
 
     RESULTS may also be the file of a study (interaction, cbs, scan, optimize, frequencies).
@@ -108,16 +107,12 @@ def report(results: tuple[str, ...], output: str, kind: str | None, title: str |
     precisions, a basis series, a scan; what belongs to no series is listed with a warning.
     """
     target, sources = Path(output), [Path(result) for result in results]
-    if kind not in (None, "html"):
-        raise InputError(
-            f"--format {kind}: the report is an HTML page: leave --format out; dfmp2 show prints text, --json and --csv"
-        )
-    if target.suffix.lower() not in (".html", ".htm") and kind is None:
+    if target.suffix.lower() not in (".html", ".htm"):
         raise InputError(
             f"--output {output}: expected a name that ends in .html (dfmp2 show prints text, --json and --csv)"
         )
     from dfmp2.host.files import require_writable, write_atomically
-    from dfmp2.output.html.batch import batch_files, is_batch
+    from dfmp2.output.html.batch import is_batch
     from dfmp2.output.html.sources import page
 
     batches = [source for source in sources if is_batch(source)]
@@ -126,8 +121,8 @@ def report(results: tuple[str, ...], output: str, kind: str | None, title: str |
             f"{batches[0]} is a batch, which is shown alone, but {len(sources)} sources were given: "
             "name the batch, or result files"
         )
-    for read in [*sources, *(file for batch in batches for file in batch_files(batch))]:
-        require_distinct({"RESULTS": read, "--output": target})
+    for source in sources:
+        require_distinct({"RESULTS": source, "--output": target})
     text = page(sources, title).encode()
     require_writable(target, overwrite=overwrite)
     signals.commit()

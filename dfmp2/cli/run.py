@@ -37,20 +37,6 @@ if TYPE_CHECKING:
     from dfmp2.progress import Listener
 
 
-def _refuse(_ctx: click.Context, option: click.Parameter, value: object) -> None:
-    """Refuse an option of earlier versions.
-
-    Raises
-    ------
-    click.UsageError : it was given
-    """
-    if value is not None:
-        raise click.UsageError(
-            f"{option.opts[0]} has gone: one process computes a molecule, with --threads. For one molecule on several "
-            "hosts use dfmp2 prepare and dfmp2 energy, for many molecules dfmp2 batch"
-        )
-
-
 PROFILE = click.option("--profile", "trace", metavar="FILE.json", help="Timeline for Perfetto or chrome://tracing.")
 
 
@@ -58,8 +44,6 @@ PROFILE = click.option("--profile", "trace", metavar="FILE.json", help="Timeline
 @one_molecule(*ALL, "check", *WHOLE_RUN)
 @output_options("Result file", "STEM.dfmp2.h5")
 @PROFILE
-@click.option("--ranks", hidden=True, expose_value=False, callback=_refuse)
-@click.option("--max-restarts", hidden=True, expose_value=False, callback=_refuse)
 def run(given: Given, display: Display, trace: str | None) -> None:
     """Compute the DF-MP2 energy of MOLECULE: an xyz, mol, sdf or pdb file, or - for xyz on standard input.
 
