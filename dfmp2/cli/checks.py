@@ -429,8 +429,7 @@ def bench(
         raise InputError(f"--precision {unknown[0]!r}: expected fp64 or mixed, or both with a comma between them")
     count = prepare_libraries(threads)
     from dfmp2.host.files import require_writable, write_atomically
-    from dfmp2.validation import bench as pair_step
-    from dfmp2.validation import products
+    from dfmp2.validation import bench as measured
 
     budget = None if memory is None else parse_bytes(memory)
     target = None if json_file in (None, "-") else Path(str(json_file))
@@ -438,19 +437,19 @@ def bench(
         require_writable(target, overwrite=overwrite, expected_bytes=10**6, option="--json")
     with Console(quiet=quiet, log=None) as console:
         if shape is None:
-            found = products.measure(count, repeats, console)
-            text = products.to_text(found)
+            found = measured.measure_products(count, repeats, console)
+            text = measured.products_text(found)
         else:
-            found = pair_step.measure(
+            found = measured.measure_shape(
                 *(shape, list(backend), precisions), repeats=repeats, count=count, memory=budget, listener=console
             )
-            text = pair_step.to_text(found)
+            text = measured.shape_text(found)
     written = json.dumps(found, indent=2, allow_nan=False) + "\n"
     if target is not None:
         write_atomically(target, written.encode(), overwrite=overwrite)
     click.echo(written if json_file == "-" else text, nl=False)
     if shape is not None:
-        pair_step.judge(found)
+        measured.judge(found)
 
 
 @click.command("completion", cls=GroupedCommand)

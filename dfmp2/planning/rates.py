@@ -249,20 +249,20 @@ def _host(count: int) -> dict[str, float]:
     nocc, nvir = 40, 150
     space = ActiveSpace(c[:, :nocc].copy(), c[:, -nvir:].copy(), -np.ones(nocc), np.ones(nvir))
     b = np.empty((naux, npair))
-    evaluate = _best(lambda: [None for _ in three_center.packed_blocks(mole, auxmole, out=b)])
+    evaluate = shortest(lambda: [None for _ in three_center.packed_blocks(mole, auxmole, out=b)])
     transformation = Transformation([space], count)
-    transform = _best(lambda: transformation(b))
+    transform = shortest(lambda: transformation(b))
     factor = factorise(three_center.coulomb_metric(auxmole))
-    solve = _best(lambda: fit_columns(b, factor, [npair], count))
+    solve = shortest(lambda: fit_columns(b, factor, [npair], count))
     occupied = [np.ascontiguousarray(c[:, :nocc])]
     pairs = every_pair(nao)
-    exchange = _best(lambda: coulomb_exchange(b, pairs, occupied, count))
-    single = _best(lambda: coulomb_exchange(b, pairs, occupied, count, single=True))
+    exchange = shortest(lambda: coulomb_exchange(b, pairs, occupied, count))
+    single = shortest(lambda: coulomb_exchange(b, pairs, occupied, count, single=True))
     overlap = mole.intor_symmetric("int1e_ovlp")
     kinetic = mole.intor_symmetric("int1e_kin")
     square = rng.standard_normal((PRODUCT, PRODUCT))
-    product = _best(lambda: square @ square)
-    eigen = _best(lambda: np.linalg.eigh(overlap @ kinetic @ overlap))
+    product = shortest(lambda: square @ square)
+    eigen = shortest(lambda: np.linalg.eigh(overlap @ kinetic @ overlap))
     size = Workload(nao, naux, naux, (), "fp64", 0, primitives=primitive_functions(mole))
     operations = 3 * naux * nao**2 * nocc + 4 * naux * npair
     return {
@@ -286,7 +286,7 @@ def _reorder() -> float:
     def put() -> None:
         np.empty((32, 160, 256))[:, :, :64] = part.transpose(1, 2, 0)
 
-    return part.nbytes / _best(put)
+    return part.nbytes / shortest(put)
 
 
 def _waters(number: int, basis: str, kind: str) -> tuple[Any, Any]:
@@ -332,9 +332,9 @@ def _exact() -> dict[str, float]:
         from pyscf.scf.hf import dot_eri_dm
 
         integrals = mole.intor("int2e", aosym="s8")
-        evaluate = _best(lambda: mole.intor("int2e", aosym="s8"))
+        evaluate = shortest(lambda: mole.intor("int2e", aosym="s8"))
         density = np.eye(nao)
-        build = _best(lambda: dot_eri_dm(integrals, density, hermi=1))
+        build = shortest(lambda: dot_eri_dm(integrals, density, hermi=1))
     size = Workload(nao, 0, 0, (), "fp64", 0, primitives=primitive_functions(mole))
     return {
         "four_centre": size.integrals()["scf"] / evaluate,
@@ -369,7 +369,7 @@ def _pairs(backend: Backend) -> dict[str, float]:
         if precision in backend.limits.precisions:
             operand = backend.put(b, -np.linspace(1.0, 2.0, nocc), np.linspace(0.5, 5.0, nvir), precision)
             backend.pair_terms(operand, operand, Tile(0, 1, 0, 1, True))
-            taken = _best(partial(_every_tile, backend, operand, tiling.triangle(nocc, backend.limits, nvir * naux)))
+            taken = shortest(partial(_every_tile, backend, operand, tiling.triangle(nocc, backend.limits, nvir * naux)))
             rates[f"pairs_{precision}"] = nocc * (nocc + 1) * nvir**2 * naux / taken
     return rates
 
@@ -379,10 +379,10 @@ def _every_tile(backend: Backend, operand: Operand, tiles: list[Tile]) -> None:
     threads.each(len(tiles), lambda number: work(tiles[number]), backend.limits.workers)
 
 
-def _best(work: Callable[[], Any]) -> float:
-    """Shortest time of a few repetitions, s."""
+def shortest(work: Callable[[], object], repeats: int | None = None) -> float:
+    """Shortest time of a few repetitions, REPEATS for None, s."""
     times = []
-    for _ in range(REPEATS):
+    for _ in range(repeats or REPEATS):
         start = time.perf_counter()
         work()
         times.append(time.perf_counter() - start)
@@ -454,7 +454,7 @@ def _cached(path: Path) -> float:
             for _ in range(CACHED):
                 file.readinto(buffer)
 
-    return min(path.stat().st_size, CACHED * CHUNK) / _best(read)
+    return min(path.stat().st_size, CACHED * CHUNK) / shortest(read)
 
 
 def _until(start: float, size: int, move: Callable[[], int]) -> Iterator[int]:
