@@ -29,13 +29,13 @@ COLUMNS = {  # key of a row as JSON and column of a file -> (unit, description)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The outcome for one quantity; energies in Eh, None where there is none.
+    """The outcome for one quantity; energies in Eh.
 
     Attributes
     ----------
     id, quantity : which number
     maker, version : program that made the reference
-    reference, value : theirs, ours
+    reference, value : theirs, ours (None where there is none)
     tolerance : largest |difference| that passes, the certificate's part included; None without a verdict
     status : "pass", "fail", "skipped" or "shown"
     reason : why this tolerance; of a failure or a skip, what happened
@@ -47,7 +47,7 @@ class Row:
     maker: str
     version: str
     quantity: str
-    reference: float | None
+    reference: float
     value: float | None
     tolerance: float | None
     status: str
@@ -63,7 +63,7 @@ class Row:
     @property
     def difference(self) -> float | None:
         """Ours - theirs."""
-        return None if self.value is None or self.reference is None else self.value - self.reference
+        return None if self.value is None else self.value - self.reference
 
 
 @dataclass(frozen=True, slots=True)
