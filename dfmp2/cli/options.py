@@ -109,16 +109,18 @@ GROUPS = {  # heading of --help: options always there, there where 45 lines suff
     ),
     "Output": ("output overwrite resume json help", "quiet", "log trace help-all root"),
 }
+PLACES = {
+    name: (heading, rank)
+    for heading, lists in GROUPS.items()
+    for rank, names in enumerate(lists)
+    for name in names.split()
+}
 
 
 def group_of(option: click.Parameter) -> tuple[str, int]:
     """Heading of --help under which an option is, and in which of its three lists."""
-    name = "trace" if option.name == "trace" else option.opts[-1].lstrip("-")  # --profile is an option of AWS, too
-    for heading, lists in GROUPS.items():
-        for rank, names in enumerate(lists):
-            if name in names.split():
-                return heading, rank
-    return OWN, 0
+    word = option.opts[-1].lstrip("-")
+    return PLACES.get(option.name or "") or PLACES.get(word, (OWN, 0))  # --profile is `trace` of a run, or of AWS
 
 
 MOST_WORKERS = 4096
