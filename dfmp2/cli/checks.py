@@ -220,14 +220,14 @@ def validate(
         written = {"table": table, "backend": name, "precision": session.precision, "creator_version": version()}
         write_table(target, "validation", tables.columns(rows), written, overwrite=overwrite)
     counts = tables.tally(rows)
-    if counts.failed:
+    if counts["failed"]:
         raise ComparisonFailed(
-            f"{counts.failed} of {counts.total} values differ by more than their entries allow: see those that fail"
+            f"{counts['failed']} of {len(rows)} values differ by more than their entries allow: see those that fail"
         )
-    if counts.skipped and (require_all or not counts.passed):
+    if counts["skipped"] and (require_all or not counts["passed"]):
         why = "--require-all" if require_all else "nothing was compared"
         raise ComparisonFailed(
-            f"{counts.skipped} of {counts.total} values are skipped ({why}), for the reasons given with them"
+            f"{counts['skipped']} of {len(rows)} values are skipped ({why}), for the reasons given with them"
         )
 
 
