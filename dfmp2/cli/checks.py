@@ -29,6 +29,7 @@ from dfmp2.host.resources import usable_cores
 from dfmp2.host.threads import set_environment
 from dfmp2.molecule.text import printable
 from dfmp2.options import parse_bytes
+from dfmp2.output.document import counted
 
 if TYPE_CHECKING:
     from dfmp2.mp2.result import Check, MP2Result
@@ -86,7 +87,7 @@ def doctor(ctx: click.Context, as_json: bool, report: bool) -> None:
         ctx.exit(code)
     warnings = sum(finding.status == "warn" for finding in findings)
     verdict = "the default run works" if code == 0 else f"the default run does not work (exit code {code})"
-    click.echo(f"dfmp2 doctor: {verdict}, {warnings} warning{'s' * (warnings != 1)}")
+    click.echo(f"dfmp2 doctor: {verdict}, {counted(warnings, 'warning')}")
     ctx.exit(code)
 
 

@@ -15,6 +15,7 @@ import click
 from dfmp2.cli import signals
 from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import (
+    ENGINE,
     MOST_WORKERS,
     OF_THE_MOLECULE,
     Display,
@@ -119,7 +120,7 @@ def prepare(given: Given, display: Display) -> None:
     metavar="N",
     help="Processes that share the work; --threads are those of each, --memory is shared.  [default: all of --engine]",
 )
-@click.option("--engine", metavar="FILE|ADDRESS", help="Dask: scheduler file, tcp://HOST:PORT or tls://HOST:PORT.")
+@ENGINE
 @click.option(
     "--shard",
     metavar="[I/N]",

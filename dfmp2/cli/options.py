@@ -127,6 +127,12 @@ MOST_WORKERS = 4096
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 QUIET = click.option("--quiet", is_flag=True, help="No progress.")
+REPORT_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the report.")
+LAST_LINE = click.option("--quiet", is_flag=True, help="Print only the last line, and warnings.")
+ENGINE = click.option(
+    "--engine", metavar="FILE|ADDRESS", help="Dask: scheduler file, tcp://HOST:PORT or tls://HOST:PORT."
+)
+SCF_CHAIN = click.option("--scf-chain", is_flag=True, help="Start the SCF from the item before, of the same atoms.")
 
 
 def with_options(options: Iterable[Decorator], command: Command) -> Command:
@@ -278,8 +284,8 @@ def output_options(
         click.option("--output", metavar="FILE.h5", help=f"{file}.  [default: {default} here]"),
         OVERWRITE,
         click.option("--resume", is_flag=True, help=resume),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the report."),
-        click.option("--quiet", is_flag=True, help="Print only the last line, and warnings."),
+        REPORT_AS_JSON,
+        LAST_LINE,
         click.option("--log", metavar="FILE", help="Append progress and report to a file."),
     )
 
