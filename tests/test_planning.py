@@ -294,23 +294,16 @@ def test_plan_says_under_which_load_the_rates_were_measured(monkeypatch, capsys)
         assert words in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("direct", [True, False])
-def test_a_folder_is_measured_once_and_left_empty(direct, tmp_path, monkeypatch):
-    """Also on a file system without direct access, where what was written is dropped from the cache."""
-    real, dropped, folder = os.open, [], tmp_path / "scratch"
-
-    def opened(path, flags, *more, **given):
-        if flags & rates.DIRECT and not direct:
-            raise OSError(22, "Invalid argument")
-        return real(path, flags, *more, **given)
-
-    monkeypatch.setattr(rates.os, "open", opened)
+def test_a_folder_is_measured_once_and_left_empty(tmp_path, monkeypatch):
+    """What was written is dropped from the system's memory before it is read."""
+    dropped, folder = [], tmp_path / "scratch"
+    monkeypatch.setattr(rates, "SIZE", 2 * rates.CHUNK)
     monkeypatch.setattr(rates.os, "posix_fadvise", lambda *given: dropped.append(given[3]))
     folder.mkdir()
     assert rates.load_disk(folder) is None
-    found = rates.measure_disk(folder, 2 * rates.CHUNK)
-    assert found.write > 0 and found.read > 0 and found.date
-    assert direct or os.POSIX_FADV_DONTNEED in dropped
+    found = rates.measure_disk(folder)
+    assert found.write > 0 and found.read > 0 and found.cached > 0 and found.date
+    assert dropped == [os.POSIX_FADV_DONTNEED]
     assert list(folder.iterdir()) == []
     assert rates.load_disk(folder) == found and rates.load_disk(tmp_path) is None
     cache.store(rates._disk_key(folder), {"write": "fast"})
@@ -318,15 +311,16 @@ def test_a_folder_is_measured_once_and_left_empty(direct, tmp_path, monkeypatch)
 
 
 def test_a_full_or_failing_folder_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(rates, "SIZE", rates.CHUNK)
     with pytest.raises(ResourceError, match="no-such"):
-        rates.measure_disk(tmp_path / "no-such", rates.CHUNK)
+        rates.measure_disk(tmp_path / "no-such")
 
     def fail(handle):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(rates.os, "fsync", fail)
     with pytest.raises(ResourceError, match="No space left"):
-        rates.measure_disk(tmp_path, rates.CHUNK)
+        rates.measure_disk(tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("dfmp2-scratch")] == []
 
 

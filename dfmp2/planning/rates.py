@@ -11,15 +11,13 @@ machine is quiet (`refreshed`).
 
 from __future__ import annotations
 
-import errno
 import json
-import mmap
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -54,11 +52,9 @@ REPEATS = 3
 PRODUCT = 768  # edge of the matrices
 QUIET = 0.1  # cores used by other processes, above which rates are called disturbed
 WATCHED = 0.2  # s that tell whether the machine is quieter now
-CHUNK = 8 << 20  # bytes per access to a disk, a multiple of every block size that O_DIRECT asks for
+CHUNK = 8 << 20  # bytes per access to a disk
 SIZE = 48 * CHUNK  # 403 MB
-CACHED = 8  # chunks that are read from the system's memory
 LONGEST = 8.0  # s each way; what a slow disk has not done by then is left out
-DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,33 +385,17 @@ def shortest(work: Callable[[], object], repeats: int | None = None) -> float:
     return min(times)
 
 
-def measure_disk(root: Path, size: int | None = None) -> DiskRates:
+def measure_disk(root: Path) -> DiskRates:
     """Write and read a file in a folder, a second or so, and keep the rates.
-
-    The system keeps what was written in memory and would answer a read at once, so both ways go around it where the
-    file system can (O_DIRECT); elsewhere what was written is forced to disk and dropped from the cache before it is
-    read.
-
-    Parameters
-    ----------
-    size : of the file, bytes; None for SIZE
 
     Raises
     ------
     ResourceError : the folder cannot be written or has too little space
     """
-    size = size or SIZE
-    with Space(root, size) as space:
+    with Space(root, SIZE) as space:
         path = space.own_folder() / f"speed{SUFFIX}"  # such a file is removed with the folder, also by the next run
         try:
-            try:
-                write, read = _disk(path, size, DIRECT)
-            except OSError as error:
-                if error.errno != errno.EINVAL or not DIRECT:
-                    raise
-                path.unlink(missing_ok=True)
-                write, read = _disk(path, size, 0)  # a file system without direct access
-            cached = _cached(path)
+            write, read, cached = _moved(path)
         except OSError as error:
             raise ResourceError(
                 f"scratch folder {root}: {error.strerror} while its speed was measured: name another one with --scratch"
@@ -425,44 +405,24 @@ def measure_disk(root: Path, size: int | None = None) -> DiskRates:
     return found
 
 
-def _disk(path: Path, size: int, flags: int) -> tuple[float, float]:
-    """Bytes per second written, `fsync` included, and read."""
-    with mmap.mmap(-1, CHUNK) as buffer:  # begins at a page, as direct access needs
-        buffer[:] = os.urandom(CHUNK)  # a file system may compress zeros
-        handle = os.open(path, os.O_CREAT | os.O_RDWR | flags, 0o600)
-        try:
-            start = time.perf_counter()
-            written = sum(_until(start, size, lambda: os.write(handle, buffer)))
-            os.fsync(handle)
-            writing = time.perf_counter() - start
-            if not flags and hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.lseek(handle, 0, os.SEEK_SET)
-            start = time.perf_counter()
-            read = sum(_until(start, written, lambda: os.readv(handle, [buffer])))
-            return written / writing, read / (time.perf_counter() - start)
-        finally:
-            os.close(handle)
+def _moved(path: Path) -> list[float]:
+    """Bytes per second written to the disk, read from it, and read again, from the system's memory.
 
-
-def _cached(path: Path) -> float:
-    """Bytes per second of a file that was read just before."""
-    buffer = bytearray(CHUNK)
-
-    def read() -> None:
-        with path.open("rb", buffering=0) as file:
-            for _ in range(CACHED):
-                file.readinto(buffer)
-
-    return min(path.stat().st_size, CACHED * CHUNK) / shortest(read)
-
-
-def _until(start: float, size: int, move: Callable[[], int]) -> Iterator[int]:
-    """Bytes of each access until all are moved or the time is over."""
-    left = size
-    while left > 0 and time.perf_counter() - start < LONGEST:
-        count = move()
-        if not count:
-            raise OSError(errno.EIO, "the file is shorter than what was written")
-        left -= count
-        yield count
+    The system keeps what was written in memory and would answer a read at once: it is forced to disk and dropped.
+    """
+    buffer, done = bytearray(os.urandom(CHUNK)), 0  # a file system may compress zeros
+    with path.open("w+b", buffering=0) as file:
+        start = time.perf_counter()
+        while done < SIZE and time.perf_counter() - start < LONGEST:
+            done += file.write(buffer)
+        os.fsync(file.fileno())
+        found = [done / (time.perf_counter() - start)]
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        for _ in range(2):
+            file.seek(0)
+            done, start = 0, time.perf_counter()
+            while time.perf_counter() - start < LONGEST and (count := file.readinto(buffer)):
+                done += count
+            found.append(done / (time.perf_counter() - start))
+    return found
