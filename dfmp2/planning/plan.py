@@ -113,19 +113,16 @@ class Outlook:
 
 
 NO_SCF: dict[str, Any] = {"scf_in_core": 0, "scf_fit": NOTHING, "scf_read": NOTHING, "scf_disk": 0}
-NOT_HELD: dict[str, dict[str, Any]] = {  # part of a run -> fields of its memory plan that belong to the rest
-    "all": {},
-    "up to b": {"mp2_pairs": NOTHING, "mp2_check": NOTHING, "mp2_disk": 0},
-    "from orbitals": NO_SCF,
-    "from b": {**NO_SCF, "mp2_integrals": NOTHING, "mp2_solve": NOTHING, "mp2_disk": 0},
+PARTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {  # its stages, and what the memory plan has of the rest
+    "all": (time.STAGES, {}),
+    "up to b": (time.STAGES[:4], {"mp2_pairs": NOTHING, "mp2_check": NOTHING, "mp2_disk": 0}),
+    "from orbitals": (time.STAGES[1:], NO_SCF),
+    "from b": (
+        ("pair_energies", "fitting_certificate"),
+        {**NO_SCF, "mp2_integrals": NOTHING, "mp2_solve": NOTHING, "mp2_disk": 0},
+    ),
 }
 USUAL_POINTS = {"laplace": 12, "rpa": 48}  # of a quadrature with the default tolerance
-STAGES_OF = {  # part of a run -> its stages
-    "all": time.STAGES,
-    "up to b": ("scf", "integrals", "fit", "transform"),
-    "from orbitals": ("integrals", "fit", "transform", "pair_energies", "fitting_certificate", "gradient"),
-    "from b": ("pair_energies", "fitting_certificate"),
-}
 
 
 def make_plan(
@@ -136,7 +133,7 @@ def make_plan(
     Parameters
     ----------
     task : what is computed, "energy", "properties" or "gradient"
-    part : of the run, a key of NOT_HELD; a B that is made in its file, or lies there, takes no scratch space
+    part : of the run, a key of PARTS; a B that is made in its file, or lies there, takes no scratch space
     """
     work = replace(_workload(system, setup.options, core, kind), task=task)
     if part in ("all", "up to b") or task != "energy":
@@ -160,7 +157,7 @@ def make_plan(
     moved = replace(time.traffic(work, held, setup.backend.limits), cached=_stays_cached(held, setup))
     tiles = sum(map(len, time.tiles_of(work, setup.backend.limits).values()))
     plan = Plan(work, held, NO_TIME, time.pace(work, known), known, tiles, moved, disk, certificate)
-    return replace(plan, timings=_seconds(setup, plan).only(STAGES_OF[part]))
+    return replace(plan, timings=_seconds(setup, plan).only(PARTS[part][0]))
 
 
 def settle(
@@ -406,7 +403,7 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
         found = replace(found, mp2_check=memory.check_stage(work, setup.threads))
     if setup.options.transform == "device":
         found = replace(found, mp2_in_core=memory.device_host_bytes(work))
-    return replace(found, **NOT_HELD[part])
+    return replace(found, **PARTS[part][1])
 
 
 def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePlan:

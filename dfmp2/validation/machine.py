@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib import metadata, util
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -69,7 +68,7 @@ def watch(listener: Listener | None = None) -> Machine:
         versions={
             "dfmp2": provenance.version(),
             "Python": platform.python_version(),
-            **{name: metadata.version(name) for name in LIBRARIES if util.find_spec(name) is not None},
+            **{name: found for name in LIBRARIES if (found := provenance.installed(name)) is not None},
             "BLAS of NumPy": provenance.blas(),
         },
         date=datetime.now(UTC).isoformat(timespec="seconds"),
