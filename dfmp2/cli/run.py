@@ -26,7 +26,7 @@ from dfmp2.cli.options import (
     prepare_libraries,
     print_report,
 )
-from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, ResultFileError
+from dfmp2.errors import Dfmp2Error, InputError, ResultFileError
 from dfmp2.molecule.text import printable, read_text
 from dfmp2.options import WHOLE_RUN
 
@@ -242,14 +242,7 @@ def compute_result(
             timeline.finished(result)
         publish(lambda: hdf5.write(result, target, overwrite=display.overwrite), kept)
     show(result)
-    if result.check is not None and not result.check.passed:
-        raise ComparisonFailed(
-            f"PySCF's DF-MP2 differs by {result.check.largest_difference:.1e} Eh, more than the allowed "
-            f"{result.check.allowed:.1e} Eh; the result was written to {target}"
-        )
-    for proof in (result.gradient_certificate, result.polarizability):
-        if proof is not None:
-            proof.require(f"; the result was written to {target}")
+    result.require_proofs(f"; the result was written to {target}")
 
 
 def _timeline(trace: str | None, display: Display, console: Console) -> Profile | None:

@@ -15,7 +15,6 @@ from typing import Any, get_type_hints
 
 from dfmp2.errors import (
     BackendError,
-    ComparisonFailed,
     ConvergenceError,
     Dfmp2Error,
     InputError,
@@ -261,14 +260,7 @@ def run(
     else:
         options = replace(options, properties=True)
         result = run_options(request.molecule, options, listener=listener, command=command)
-    for proof in (result.gradient_certificate, result.polarizability):
-        if proof is not None:
-            proof.require()
-    if result.check is not None and not result.check.passed:
-        raise ComparisonFailed(
-            f"PySCF's DF-MP2 differs by {result.check.largest_difference:.1e} Eh, more than the allowed "
-            f"{result.check.allowed:.1e} Eh: the result cannot be trusted"
-        )
+    result.require_proofs("; the result cannot be trusted")
     return result
 
 

@@ -171,6 +171,19 @@ class Check:
         """Whether every component agrees within what is allowed."""
         return self.largest_difference <= self.allowed
 
+    def require(self, then: str = "") -> None:
+        """Refuse a result that disagrees; `then` ends the message.
+
+        Raises
+        ------
+        ComparisonFailed : it says by how much
+        """
+        if not self.passed:
+            raise ComparisonFailed(
+                f"PySCF's DF-MP2 differs by {self.largest_difference:.1e} Eh, more than the allowed "
+                f"{self.allowed:.1e} Eh{then}"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Diagnostics:
@@ -500,6 +513,17 @@ class MP2Result:
         if self.rpa_correlation_energy is not None:
             return self.rpa_correlation_energy
         return self.same_spin_correlation_energy + self.opposite_spin_correlation_energy + self.mp2_singles_energy
+
+    def require_proofs(self, then: str = "") -> None:
+        """Refuse a result whose check, gradient certificate or polarizability, where it has one, is not accepted.
+
+        Raises
+        ------
+        ComparisonFailed : with what differs by how much, and `then` at the end
+        """
+        for proof in (self.check, self.gradient_certificate, self.polarizability):
+            if proof is not None:
+                proof.require(then)
 
     @property
     def total_energy(self) -> float:
