@@ -37,7 +37,6 @@ DROPPED_OPTIONS: dict[str, str] = {  # command: its dropped options, with all of
     "dfmp2 run": "--ranks --max-restarts",
     "dfmp2 report": "--format",
     "dfmp2 batch submit": "--mount --efs --programs",
-    "dfmp2 validate": "--against",
     "dfmp2 bench": "--against --auxbasis --basis --charge --frozen-core --molecule --multiplicity --reference "
     "--scaling --scf-auxbasis --scratch --show-scripts --sizes --touch --units",
     "dfmp2 batch plan": "--fleet --instances --molecule --ranks --measure-tiles --tiles --seed --replay "

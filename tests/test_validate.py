@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import itertools
 import math
+import shutil
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -298,6 +299,27 @@ def test_calculations_that_share_an_scf_compute_it_once(monkeypatch):
     assert cycles[1] < cycles[0] / 3
 
 
+def test_against_pyscf_recomputes(call):
+    chosen = only("bagel-1.2.2-h2o-fc", "psi4-dfmp2-ecp-nexe-fc-cp", "trnblas-small")
+    done = call("validate", *chosen, "--against", "pyscf", "--backend", "cpu", "--json")
+    assert done.code == 0, done.err
+    rows = done.json["entries"]
+    assert {row["status"] for row in rows if row["id"] == "trnblas-small"} == {"skipped"}
+    others = [row for row in rows if row["id"] != "trnblas-small"]
+    assert all(row["program"].startswith("PySCF 2") and row["source"] == "recomputed now" for row in others)
+    # The published number is what PySCF gives as well.
+    quoted = BY_ID["bagel-1.2.2-h2o-fc"].quantities[0].value
+    [again] = [row for row in others if row["id"].startswith("bagel") and row["quantity"] == "mp2_correlation_energy"]
+    assert again["reference"] == pytest.approx(quoted, abs=2e-8)
+
+
+@pytest.mark.skipif(shutil.which("psi4") is None, reason="psi4 is not installed")
+def test_against_psi4_recomputes(call):
+    done = call("validate", "--only", "nwchem-7.0.2-nh2-fc", "--against", "psi4,pyscf", "--backend", "cpu", "--json")
+    assert done.code == 0, done.err
+    assert {row["program"].split()[0] for row in done.json["entries"]} == {"Psi4", "PySCF"}
+
+
 def test_table_is_written_to_a_file(call, folder):
     chosen = only("trnblas-small", "closed-form-17-127-256", "closed-form-1-1-64")
     done = call("validate", *chosen, "--backend", "cpu", "--output", "table.h5")
@@ -346,6 +368,8 @@ def test_markdown_tables(call):
         (["--threads", "0"], 3, "1 or more"),
         (["--json", "--markdown"], 3, "choose one"),
         (["--output", "nowhere/table.h5"], 3, "nowhere"),
+        (["--against", "orca"], 3, "pyscf"),
+        (["--against", ""], 3, "pyscf"),
         (["--backend", "nki"], 6, "nki"),
         (["--table", "other"], 2, ""),
     ],
@@ -355,6 +379,12 @@ def test_bad_input_is_refused_before_any_entry(call, arguments, code, words):
     assert done.code == code
     assert words in done.err
     assert done.out == ""
+
+
+def test_missing_psi4_is_refused_before_any_entry(call, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    done = call("validate", "--only", "bagel", "--against", "psi4")
+    assert done.code == 6 and "psi4" in done.message and done.out == ""
 
 
 @pytest.mark.slow

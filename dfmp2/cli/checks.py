@@ -157,6 +157,9 @@ def methods(as_json: bool) -> None:
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="Entries with this tag; repeat it for more than one.")
 @click.option("--slow", is_flag=True, help="Also entries of more than about 20 seconds or 2 GB.")
 @options_of("backend", "precision", "memory", "threads")
+@click.option(
+    "--against", metavar="PROGRAMS", help="Recompute the references with pyscf, psi4 or pyscf,psi4 instead of quoting."
+)
 @click.option("--require-all", is_flag=True, help="A skipped entry is a failure.")
 @click.option("--output", metavar="FILE.h5", help="Also write the table to an HDF5 file.")
 @OVERWRITE
@@ -172,6 +175,7 @@ def validate(
     precision: str,
     memory: str | None,
     threads: int | None,
+    against: str | None,
     require_all: bool,
     output: str | None,
     overwrite: bool,
@@ -191,12 +195,14 @@ def validate(
     from dfmp2.output.study import write_table
     from dfmp2.studies.optimize import minimum
     from dfmp2.validation import entries, tables
-    from dfmp2.validation.validate import Session
+    from dfmp2.validation.validate import Other, Session
     from dfmp2.validation.validate import validate as computed
 
     chosen = entries.select(entries.load(table), only, tags, slow=slow)
     target = None if output is None else Path(output)
     session = Session(backend, precision, None if memory is None else parse_bytes(memory), threads, minimum)
+    programs = [] if against is None else [name.strip().lower() for name in against.split(",")]
+    others = [Other(program, session) for program in dict.fromkeys(programs)]
     if target is not None:
         require_writable(target, overwrite=overwrite, expected_bytes=10**6)
     name, plain = session.backend.name, not (as_json or as_markdown)
@@ -205,7 +211,7 @@ def validate(
         console.note(f"{len(chosen)} entries on {name} ({session.reason}), {session.precision}")
         if plain:
             console.show(tables.HEADER)
-        for count, found in enumerate(computed(chosen, session), start=1):
+        for count, found in enumerate(computed(chosen, session, others), start=1):
             rows += found
             if plain:
                 console.show("\n".join(tables.lines_of(found)))

@@ -30,13 +30,13 @@ COLUMNS = {  # key of a row as JSON and column of a file -> (unit, description)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The outcome for one quantity; energies in Eh.
+    """The outcome for one quantity; energies in Eh, None where there is none.
 
     Attributes
     ----------
     id, quantity : which number
     maker, version : program that made the reference
-    reference, value : theirs, ours (None where there is none)
+    reference, value : theirs, ours
     tolerance : largest |difference| that passes, the certificate's part included; None without a verdict
     status : "pass", "fail", "skipped" or "shown"
     reason : why this tolerance; of a failure or a skip, what happened
@@ -48,7 +48,7 @@ class Row:
     maker: str
     version: str
     quantity: str
-    reference: float
+    reference: float | None
     value: float | None
     tolerance: float | None
     status: str
@@ -64,7 +64,7 @@ class Row:
     @property
     def difference(self) -> float | None:
         """Ours - theirs."""
-        return None if self.value is None else self.value - self.reference
+        return None if self.value is None or self.reference is None else self.value - self.reference
 
 
 Tally = dict[str, int]  # values by what became of them, a key of COUNTED

@@ -23,33 +23,39 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dfmp2.backends import registry
-from dfmp2.errors import Dfmp2Error, InputError, Interrupted, ResourceError, UnsupportedByBackend
+from dfmp2.errors import BackendUnavailable, Dfmp2Error, InputError, Interrupted, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources, threads
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2 import energy
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
 from dfmp2.mp2.result import Certificate, MP2Result
-from dfmp2.options import Options
+from dfmp2.options import SCS, Options
 from dfmp2.output.hdf5 import ENERGIES
 from dfmp2.progress import Silent
 from dfmp2.scf.reference import StartOrbitals
 from dfmp2.units import DEBYE
 from dfmp2.validation import synthetic
+from dfmp2.validation.compare import recompute
 from dfmp2.validation.entries import Calculation, Entry, Quantity
+from dfmp2.validation.psi4 import INSTALL, find_psi4
 from dfmp2.validation.synthetic import KERNEL_CERTIFICATE
 from dfmp2.validation.tables import FAIL, PASS, SHOWN, SKIPPED, Row
 
 MIXED = 1e-7  # Eh, the default of --tolerance
+AGAINST_TOLERANCE = 1e-8  # Eh; 2.5e-9 seen, with core potentials
+AGAINST_REASON = "recomputed from scratch with the same bases; two converged SCFs, E(corr) of first order in theirs"
 OF_SCF = ("scf_total_energy", "nuclear_repulsion_energy", "mp2_singles_energy")  # energies without pairs
+NAMES = {"pyscf": "PySCF", "psi4": "Psi4"}
 
 Values = dict[str, float]
 
 
 class Found(NamedTuple):
-    """Our energies of one calculation, Eh, and whether its pair energies are of mixed precision."""
+    """A program's energies of one calculation, Eh, and whether its pair energies are of mixed precision."""
 
     values: Values
-    mixed: bool
+    mixed: bool = False
+    program: str = "dfmp2"
 
 
 class Session:
@@ -163,34 +169,111 @@ def _of_scf(calculation: Calculation) -> Calculation:
     return replace(calculation, options=replace(calculation.options, auxbasis=None, frozen_core="none"))
 
 
-def validate(entries: Sequence[Entry], session: Session) -> Iterator[list[Row]]:
-    """The rows of each entry as soon as they are known."""
+class Other:
+    """Another program's energies for the same calculations, from scratch.
+
+    Parameters
+    ----------
+    program : "pyscf" or "psi4"
+    session : where our results come from (their geometry, bases and options are repeated)
+
+    Raises
+    ------
+    InputError : an unknown program
+    BackendUnavailable : Psi4 is not on PATH
+    """
+
+    def __init__(self, program: str, session: Session) -> None:
+        if program not in NAMES:
+            raise InputError(f"--against {program!r}: expected {' or '.join(NAMES)}, or both with a comma between them")
+        if program == "psi4" and find_psi4() is None:
+            raise BackendUnavailable(
+                f"--against psi4: psi4 is not on PATH: install it ({INSTALL}), or use --against pyscf"
+            )
+        self.program, self.name, self._session = program, NAMES[program], session
+        self._found: dict[Calculation, Found] = {}
+
+    def calculate(self, calculation: Calculation) -> Found:
+        """Its energies of a calculation.
+
+        Raises
+        ------
+        UnsupportedByBackend : it cannot do it, which says nothing about us
+        """
+        if calculation not in self._found:
+            result = self._session.result(calculation)
+            if calculation.options.reference == "rohf" or calculation.options.method != "mp2":
+                raise UnsupportedByBackend(f"{self.name} is asked for plain MP2 of RHF and UHF only")
+            try:  # every difference is judged by the entry, so any is let through here
+                check = recompute(result, float("inf"), self._session.threads, Silent(), program=self.program)
+            except Interrupted:
+                raise
+            except Dfmp2Error as error:
+                raise UnsupportedByBackend(str(error)) from error
+            scf, same, opposite = check.scf_total_energy, check.same_spin, check.opposite_spin
+            scs = SCS.apply(opposite, same)
+            values = {
+                "scf_total_energy": scf,
+                "mp2_same_spin_correlation_energy": same,
+                "mp2_opposite_spin_correlation_energy": opposite,
+                "mp2_correlation_energy": same + opposite,
+                "mp2_total_energy": scf + same + opposite,
+                "scs_mp2_correlation_energy": scs,
+                "scs_mp2_total_energy": scf + scs,
+            }
+            self._found[calculation] = Found(values, program=check.program)
+        return self._found[calculation]
+
+
+def validate(entries: Sequence[Entry], session: Session, others: Sequence[Other] = ()) -> Iterator[list[Row]]:
+    """The rows of each entry as soon as they are known.
+
+    Parameters
+    ----------
+    others : programs to recompute the references with; () to take the published ones
+    """
     for entry in entries:
-        yield _rows(entry, session)
+        yield [row for other in others or (None,) for row in _rows(entry, session, other)]
 
 
-def _rows(entry: Entry, session: Session) -> list[Row]:
-    why, status = entry.missing(), SKIPPED
+def _rows(entry: Entry, session: Session, other: Other | None) -> list[Row]:
+    why = entry.missing()
+    if why is None and other is not None and entry.kernel is not None:
+        why = f"arrays without a molecule, which {other.name} cannot recompute"
+    status = SKIPPED
     if why is None:
         try:
-            return _judged(entry, session)
+            return _judged(entry, session, other)
         except Interrupted:
             raise
         except Dfmp2Error as error:
             why, status = str(error), SKIPPED if isinstance(error, ResourceError | UnsupportedByBackend) else FAIL
-    return [_row(entry, quantity, status=status, reason=why) for quantity in entry.quantities]
+    rows = [_row(entry, quantity, status=status, reason=why) for quantity in entry.quantities]
+    return rows if other is None else [replace(row, maker=other.name, version="", reference=None) for row in rows]
 
 
-def _judged(entry: Entry, session: Session) -> list[Row]:
+def _judged(entry: Entry, session: Session, other: Other | None) -> list[Row]:
     if entry.kernel is not None:
         [quantity], (value, mixed, said) = entry.quantities, session.evaluate(entry)
-        return [_compared(entry, quantity, value, mixed, said)]
-    found = [session.calculate(calculation) for calculation in entry.calculations]
+        reason = "; ".join(text for text in (said, entry.tolerance_reason) if text)
+        return [_compared(entry, quantity, value, quantity.value, _limit(entry, mixed), reason)]
+    ours = [session.calculate(calculation) for calculation in entry.calculations]
+    theirs = [] if other is None else [other.calculate(calculation) for calculation in entry.calculations]
     rows = []
     for quantity in entry.quantities:
-        value = combined([one.values for one in found], quantity)
+        value = combined([found.values for found in ours], quantity)
         of_pairs = quantity.of.endswith("_energy") and quantity.of not in OF_SCF
-        rows.append(_compared(entry, quantity, value, of_pairs and any(one.mixed for one in found)))
+        mixed = of_pairs and any(found.mixed for found in ours)
+        if other is None:
+            rows.append(_compared(entry, quantity, value, quantity.value, _limit(entry, mixed)))
+        elif quantity.of in theirs[0].values:  # the nuclear repulsion it does not report
+            maker, _, version = theirs[0].program.partition(" ")
+            limit = AGAINST_TOLERANCE * max(1.0, sum(map(abs, quantity.factors))) + MIXED * mixed
+            limit = limit if entry.published is None or entry.tolerance is None else entry.tolerance
+            row = _compared(
+                entry, quantity, value, combined([f.values for f in theirs], quantity), limit, AGAINST_REASON
+            )
+            rows.append(replace(row, maker=maker, version=version, source="recomputed now"))
     return rows
 
 
@@ -202,23 +285,25 @@ def combined(values: list[Values], quantity: Quantity) -> float:
     return sum(factor * value[of] for factor, value in zip(factors, values, strict=True))
 
 
-def _compared(entry: Entry, quantity: Quantity, value: float, mixed: bool, said: str = "") -> Row:
-    """The row of a quantity that was computed; a published limit is to be undercut as it stands.
-
-    Parameters
-    ----------
-    mixed : whether the value is of mixed precision
-    said : what is to be said beside the entry's reason
-    """
-    reason = "; ".join(text for text in (said, entry.tolerance_reason) if text)
-    row = replace(_row(entry, quantity, status=PASS, reason=reason), value=value)
+def _limit(entry: Entry, mixed: bool) -> float | None:
+    """Largest difference allowed, None without a verdict; a published one is to be undercut as it stands."""
     if entry.tolerance is None:
+        return None
+    return entry.tolerance + MIXED * (mixed and entry.published is None)
+
+
+def _compared(
+    entry: Entry, quantity: Quantity, value: float, reference: float, limit: float | None, reason: str | None = None
+) -> Row:
+    """The row of a quantity; `reason` replaces the entry's."""
+    row = _row(entry, quantity, status=PASS, reason=reason or entry.tolerance_reason)
+    row = replace(row, reference=reference, value=value, tolerance=limit)
+    if limit is None:
         return replace(row, status=SHOWN)
-    limit, off = entry.tolerance + MIXED * (mixed and entry.published is None), abs(value - quantity.value)
-    row = replace(row, tolerance=limit)
+    off = abs(value - reference)
     if off <= limit:  # false for NaN
         return row
-    return replace(row, status=FAIL, reason=f"off by {off:.1e} Eh, {limit:.1e} are allowed: {reason}")
+    return replace(row, status=FAIL, reason=f"off by {off:.1e} Eh, {limit:.1e} are allowed: {row.reason}")
 
 
 def _row(entry: Entry, quantity: Quantity, *, status: str, reason: str) -> Row:
