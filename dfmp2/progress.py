@@ -88,7 +88,7 @@ def counted(
 
 
 class Forecast(Protocol):
-    """What finds out how much time is left (`dfmp2.planning.time_left`)."""
+    """What finds out how much time is left (`dfmp2.planning.time`)."""
 
     def cycle(self, cycle: int, gradient: float) -> None:
         """An SCF iteration has ended."""

@@ -61,7 +61,7 @@ def entry(name: str) -> tuple[Molecule, str, str]:
     """Molecule, basis and frozen core of a validation entry's first calculation."""
     [found] = [entry for entry in load() if entry.id == name]
     first = found.calculations[0]
-    return first.molecule, first.basis, first.frozen_core
+    return first.molecule, first.options.basis, first.options.frozen_core
 
 
 def molecules() -> dict[str, tuple[Molecule, str, str]]:

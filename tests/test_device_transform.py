@@ -11,6 +11,7 @@ import pytest
 from pyscf import gto
 
 from dfmp2.backends.base import Shape
+from dfmp2.backends.cpu import CpuBackend
 from dfmp2.backends.untransformed import UntransformedTensor
 from dfmp2.errors import InputError, NumericalError, ResourceError, UnsupportedByBackend
 from dfmp2.integrals import three_center
@@ -22,7 +23,7 @@ from dfmp2.mp2.pairs import pair_energies
 from dfmp2.options import Options
 from dfmp2.output import hdf5
 from dfmp2.output.checkpoint import FileCheckpoint
-from dfmp2.planning import memory, plan, rates
+from dfmp2.planning import memory, plan, rates, time
 from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Spin, Workload
 from dfmp2.trainium.backend import NkiBackend
@@ -184,9 +185,11 @@ def test_the_costs_are_those_of_the_formulas():
     assert found.uploaded == 4 * (4 * 256 * 257 * 128 + 8 * 128 * 2 * 8 + 128 * 2 * 128)
     setup = SimpleNamespace(backend=NkiBackend("k", InterpreterExecutor()), options=Options("sto-3g", transform="host"))
     work = Workload(160, 400, 400, (Spin(60, 60, 100),), "mixed", 100)
-    host = plan._seconds(setup, work, Rates(), plan.IN_MEMORY, None, None, None)
+    held = memory.plan(work, CpuBackend(1).limits, 1, program=0, budget=10**10)
+    planned = plan.Plan(work, held, plan.NO_TIME, time.pace(work, Rates()), Rates(), 1)
+    host = plan._seconds(setup, planned)
     setup.options = Options("sto-3g", transform="device", backend="nki")
-    device = plan._seconds(setup, work, Rates(), plan.IN_MEMORY, None, None, None)
+    device = plan._seconds(setup, planned)
     assert device.fit == pytest.approx(host.fit * 160 * 161 / 2 / 6000)
     assert device.transform == pytest.approx(found.usual + found.dispatch + found.link)
     assert device.total - host.total == pytest.approx(device.fit - host.fit + device.transform - host.transform)

@@ -19,7 +19,7 @@ from dfmp2.host.resources import resident_memory
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.energy import mp2_energy
 from dfmp2.options import make_options
-from dfmp2.planning import gradient as planning
+from dfmp2.planning import memory as planning
 from dfmp2.progress import Silent
 from dfmp2.scf.hartree_fock import jk_builder
 from dfmp2.scf.reference import StartOrbitals
@@ -198,12 +198,12 @@ def test_arrays_on_disk_give_the_same_gradient(state, special, monkeypatch):
     molecule, options = WATER.with_state(*state), make_options(**SMALL | EXACT | special)
     monkeypatch.setattr("dfmp2.gradients.amplitudes.TILE_ELEMENTS", 3 * 5 * 8)
     expected = mp2_gradient(molecule, options, listener=Silent())
-    planned = planning.memory
+    planned = planning.gradient_memory
 
     def on_disk(*arguments):
         return replace(planned(*arguments), **ON_DISK, packed_bytes=1)
 
-    monkeypatch.setattr(planning, "memory", on_disk)
+    monkeypatch.setattr(planning, "gradient_memory", on_disk)
     monkeypatch.setattr("dfmp2.planning.memory.MemoryPlan.mp2_fits_in_core", False)
     found = mp2_gradient(molecule, options, listener=Silent())
     assert expected.result.storage.written == 0
@@ -261,12 +261,12 @@ def test_the_peak_stays_within_every_budget(tmp_path):
 def test_a_gradient_that_was_stopped_with_arrays_on_disk_goes_on(tmp_path, monkeypatch):
     monkeypatch.setenv("DFMP2_CHECKPOINT_SECONDS", "0")
     monkeypatch.setattr("dfmp2.planning.memory.MemoryPlan.mp2_fits_in_core", False)
-    planned = planning.memory
+    planned = planning.gradient_memory
 
     def on_disk(*arguments):
         return replace(planned(*arguments), **ON_DISK)
 
-    monkeypatch.setattr(planning, "memory", on_disk)
+    monkeypatch.setattr(planning, "gradient_memory", on_disk)
     given = SMALL | EXACT | {"scratch": str(tmp_path), "listener": Silent()}
     expected = dfmp2.gradient(WATER, **given)
     stops = "dfmp2.gradients.gradient.mean_field_part"

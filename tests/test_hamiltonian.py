@@ -150,7 +150,7 @@ def test_memory_of_the_transformation_is_planned() -> None:
     """32 matrices of 944 functions: 228 MB, where 222 MB were measured (16 Ar in cc-pVTZ)."""
     work = Workload(544, 2000, 2000, (Spin(144, 64, 400),), "fp64", 66, x2c_functions=944)
     small = replace(work, nao=10, naux_scf=10)
-    given = {"program": 0, "budget": 10**12, "workers": 1, "limits": CpuBackend(1).limits}
+    given = {"program": 0, "budget": 10**12, "threads": 1, "limits": CpuBackend(1).limits}
     assert memory.plan(small, **given).scf == pytest.approx(222e6, rel=0.05)
     assert memory.plan(work, **given).scf == memory.plan(replace(work, x2c_functions=0), **given).scf
 

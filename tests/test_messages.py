@@ -47,7 +47,7 @@ FAULTS = [
     (("scan", "h2.xyz", "--basis", "sto-3", "--bond", "1,2", "0.7:0.8:2"), "x.h5", "sto-3"),
     (("scan", "h2.xyz", "--basis", "sto-3", "--bond", "1,2", "0.7:0.8:2"), "x.csv", "sto-3"),
     (("export", "none.h5", "--to", "xyz"), "x.h5", "none.h5: no such file"),
-    (("report", "none.h5", "--format", "html"), "x.h5", "none.h5: no such file"),
+    (("report", "none.h5"), "x.html", "none.h5: no such file"),
     (("derive", "{water}", "--frozen-core", "9"), "x.h5", "9"),
 ]
 SOUND = [
@@ -58,7 +58,7 @@ SOUND = [
     (("cbs", "h2.xyz", "--basis", "cc-pv[dt]z"), "x.h5"),
     *((("scan", *H2, "--bond", "1,2", "0.7:0.8:2"), name) for name in ("x.h5", "x.csv", "x.svg")),
     (("export", "{water}", "--to", "xyz"), "x.h5"),
-    (("report", "{water}", "--format", "html"), "x.h5"),
+    (("report", "{water}"), "x.html"),
     (("derive", "{water}", "--frozen-core", "1"), "x.h5"),
 ]
 
@@ -69,7 +69,8 @@ def occupied(call, folder, water, command, name):
         succeed(call("prepare", *H2))
     (folder / name).write_text("precious")
     before = listing(folder)
-    done = call(*(word.format(water=water.path) for word in command), "--output", "x.h5")
+    output = "x.html" if command[0] == "report" else "x.h5"
+    done = call(*(word.format(water=water.path) for word in command), "--output", output)
     assert listing(folder) == before and done.out == ""
     return done
 

@@ -80,7 +80,7 @@ def test_operations_counted_by_hand(changes, pairs):
 def planned(budget, spins=1, precision="auto"):
     work = replace(LARGE, spins=LARGE.spins * spins, precision=precision, frontier=((16, 32),) * spins)
     limits = CpuBackend(2).limits
-    return memory.plan(work, program=100 * MEGABYTE, budget=budget, workers=2, limits=limits, edge=3)
+    return memory.plan(work, limits, 2, program=100 * MEGABYTE, budget=budget)
 
 
 def test_memory_holds_the_large_arrays():
@@ -119,14 +119,14 @@ def test_every_accepted_budget_is_kept(spins, precision):
 
 def test_memory_counts_the_hessian_of_the_frontier_orbitals():
     work = replace(WATER, frontier=((20, 30),))
-    plan = memory.plan(work, program=0, budget=10**9, workers=1, limits=CpuBackend(1).limits)
+    plan = memory.plan(work, CpuBackend(1).limits, 1, program=0, budget=10**9)
     b = (20 * 30 + 20**2 + 30**2) * 84 * 8
     assert plan.mp2_solve.needed - b == pytest.approx(4 * 600**2 * 8, rel=0.3)
     assert plan.mp2_in_core > b + 4 * 600**2 * 8
 
 
 def test_what_a_run_leaves_for_the_next_one_is_counted_once():
-    given = {"budget": 10**9, "workers": 1, "limits": CpuBackend(1).limits}
+    given = {"limits": CpuBackend(1).limits, "threads": 1, "budget": 10**9}
     first = memory.plan(WATER, program=100 * MEGABYTE, **given)
     assert memory.plan(WATER, program=105 * MEGABYTE, grown=5 * MEGABYTE, **given) == first
     later = memory.plan(WATER, program=200 * MEGABYTE, grown=100 * MEGABYTE, **given)  # an array of the caller
@@ -201,7 +201,7 @@ def test_four_centre_integrals_that_do_not_fit_are_made_in_every_iteration():
     limits = CpuBackend(1).limits
     found = []
     for budget in (10**11, 10**10):
-        plan = memory.plan(work, program=10**8, budget=budget, workers=1, limits=limits, edge=3)
+        plan = memory.plan(work, limits, 1, program=10**8, budget=budget)
         found.append(time.seconds(work, Rates(), time.traffic(work, plan, limits)).scf)
     once = work.integrals()["scf"] / Rates().four_centre
     assert found[1] - found[0] == pytest.approx((work.scf_builds - 1) * once)
@@ -271,7 +271,7 @@ def test_rates_of_a_busy_machine_are_measured_again_when_it_is_quiet(monkeypatch
     calls = []
     monkeypatch.setattr(rates, "WATCHED", 0.01)
     monkeypatch.setattr(rates.os, "cpu_count", lambda: 3)
-    monkeypatch.setattr(rates.resources, "busy_seconds", lambda: now * rates.time.perf_counter())
+    monkeypatch.setattr("dfmp2.host.resources.busy_seconds", lambda: now * rates.time.perf_counter())
     monkeypatch.setattr(rates, "measure", lambda *given: calls.append(given) or fresh)
     found = rates.refreshed(CpuBackend(1), 1, known)
     assert len(calls) == measured
@@ -294,23 +294,16 @@ def test_plan_says_under_which_load_the_rates_were_measured(monkeypatch, capsys)
         assert words in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("direct", [True, False])
-def test_a_folder_is_measured_once_and_left_empty(direct, tmp_path, monkeypatch):
-    """Also on a file system without direct access, where what was written is dropped from the cache."""
-    real, dropped, folder = os.open, [], tmp_path / "scratch"
-
-    def opened(path, flags, *more, **given):
-        if flags & rates.DIRECT and not direct:
-            raise OSError(22, "Invalid argument")
-        return real(path, flags, *more, **given)
-
-    monkeypatch.setattr(rates.os, "open", opened)
+def test_a_folder_is_measured_once_and_left_empty(tmp_path, monkeypatch):
+    """What was written is dropped from the system's memory before it is read."""
+    dropped, folder = [], tmp_path / "scratch"
+    monkeypatch.setattr(rates, "SIZE", 2 * rates.CHUNK)
     monkeypatch.setattr(rates.os, "posix_fadvise", lambda *given: dropped.append(given[3]))
     folder.mkdir()
     assert rates.load_disk(folder) is None
-    found = rates.measure_disk(folder, 2 * rates.CHUNK)
-    assert found.write > 0 and found.read > 0 and found.date
-    assert direct or os.POSIX_FADV_DONTNEED in dropped
+    found = rates.measure_disk(folder)
+    assert found.write > 0 and found.read > 0 and found.cached > 0 and found.date
+    assert dropped == [os.POSIX_FADV_DONTNEED]
     assert list(folder.iterdir()) == []
     assert rates.load_disk(folder) == found and rates.load_disk(tmp_path) is None
     cache.store(rates._disk_key(folder), {"write": "fast"})
@@ -318,15 +311,16 @@ def test_a_folder_is_measured_once_and_left_empty(direct, tmp_path, monkeypatch)
 
 
 def test_a_full_or_failing_folder_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(rates, "SIZE", rates.CHUNK)
     with pytest.raises(ResourceError, match="no-such"):
-        rates.measure_disk(tmp_path / "no-such", rates.CHUNK)
+        rates.measure_disk(tmp_path / "no-such")
 
     def fail(handle):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(rates.os, "fsync", fail)
     with pytest.raises(ResourceError, match="No space left"):
-        rates.measure_disk(tmp_path, rates.CHUNK)
+        rates.measure_disk(tmp_path)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("dfmp2-scratch")] == []
 
 

@@ -21,8 +21,7 @@ from dfmp2.cli.console import Console, about
 from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
-from dfmp2.planning.time import Pace, Timings
-from dfmp2.planning.time_left import TimeLeft
+from dfmp2.planning.time import Pace, TimeLeft, Timings
 from dfmp2.progress import Collector, Listener, Silent, Stopwatch, counted
 from dfmp2.studies import runs
 from tests.conftest import Heard

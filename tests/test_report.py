@@ -310,11 +310,10 @@ def test_nothing_to_correlate_is_a_page_too(call):
         (("none.h5",), "no such file"),
         (("good.h5", "cut.h5"), "cut.h5"),
         (("good.h5", "./good.h5"), "same file"),
-        (("good.h5", "--format", "md"), "dfmp2 show prints text"),
         (("good.h5", "-o", "r.md"), "ends in .html (dfmp2 show prints text"),
         (("good.h5", "-o", "old.html"), "--overwrite"),
         (("good.h5", "-o", "nowhere/r.html"), "there is no folder"),
-        (("good.h5", "-o", "good.h5", "--format", "html", "--overwrite"), "is the file given as RESULTS"),
+        (("good.html", "-o", "good.html", "--overwrite"), "is the file given as RESULTS"),
         (("empty", "-o", "r.html"), "no results (.h5)"),
         (("empty", "good.h5"), "shown alone"),
         (("batch.json",), "no such file"),
@@ -323,7 +322,7 @@ def test_nothing_to_correlate_is_a_page_too(call):
 def test_refusals_name_their_reason_and_leave_nothing(call, folder, water, arguments, words):
     content = water.path.read_bytes()
     (folder / "cut.h5").write_bytes(content[: len(content) // 2])
-    for name in ("changed.h5", "good.h5"):
+    for name in ("changed.h5", "good.h5", "good.html"):
         (folder / name).write_bytes(content)
     with h5py.File(folder / "changed.h5", "a") as handle:
         handle["dfmp2/pairs/opposite_spin"][0, 0] -= 1.0

@@ -310,14 +310,6 @@ def test_what_follows_from_the_molecule_is_no_other_method(call, folder):
     assert "different methods, so their energies cannot be compared: scf: df (3, e.g. h2), conventional (1" in page()
 
 
-def test_the_page_does_not_replace_a_file_of_the_batch(call, batch):
-    before = listing(batch)
-    for name in ("h2o.h5", "cr2.error.json", "batch.json"):
-        done = call("report", "out", "-o", f"out/{name}", "--format", "html", "--overwrite")
-        assert done.code == 3 and "is the file given as RESULTS" in done.message
-    assert listing(batch) == before
-
-
 def test_an_index_that_is_nonsense_is_said_and_not_used(call, batch):
     for content in ("[" * 100_000, '{"items": 3}', None):
         (batch / "batch.json").unlink() if content is None else (batch / "batch.json").write_text(content)

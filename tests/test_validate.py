@@ -67,15 +67,15 @@ def test_entries_are_complete_and_tagged_by_what_they_do():
         found = entry.calculations
         for calculation in found:
             assert calculation.molecule.natom > 0
-            assert 0 < calculation.scf_conv_tol <= 1e-10
-            assert (calculation.scf == "df") == (calculation.scf_auxbasis is not None)
+            assert 0 < calculation.options.scf_conv_tol <= 1e-10
+            assert (calculation.options.scf == "df") == (calculation.options.scf_auxbasis is not None)
         for quantity in entry.quantities:
             assert len(quantity.factors) == max(1, len(found))
             assert math.isfinite(quantity.value)
-        assert ("uhf" in entry.tags) == any(c.reference == "uhf" for c in found)
+        assert ("uhf" in entry.tags) == any(c.options.reference == "uhf" for c in found)
         assert ("ghost" in entry.tags) == any(any(c.molecule.ghost) for c in found)
-        assert ("frozen-core" in entry.tags) == any(c.frozen_core != "0" for c in found)
-        assert ("conventional-scf" in entry.tags) == any(c.scf == "conventional" for c in found)
+        assert ("frozen-core" in entry.tags) == any(c.options.frozen_core != "0" for c in found)
+        assert ("conventional-scf" in entry.tags) == any(c.options.scf == "conventional" for c in found)
         for source in entry.source:
             if source.startswith("own run, tests/"):
                 path = DATA.parent.parent / source.removeprefix("own run, ")

@@ -240,7 +240,7 @@ WRITERS: dict[str, Writer] = {
             *("bench", "--shape", "12/128/256", "--backend", "cpu", "--precision", "fp64", "--repeats", "1"),
             *("--threads", "1", "--json", "new.json", "--overwrite"),
         ),
-        once=("dfmp2.validation.bench", "measure"),
+        once=("dfmp2.validation.bench", "measure_shape"),
     ),
     "rates of this host": Writer("dfmp2/calibration.json", _measured, True),
     "compiled kernel": Writer("neff/nki_0.5.0.neff", _compiled, only=_ends_with(".neff")),
@@ -295,5 +295,5 @@ def remembered(writer: Writer) -> Iterator[None]:
         return _answers[key]
 
     # A product of that size is only a yardstick, and takes seconds.
-    with mock.patch.object(module, name, answer), mock.patch("dfmp2.validation.products.SQUARE_HOST", 64):
+    with mock.patch.object(module, name, answer), mock.patch("dfmp2.validation.bench.SQUARE_HOST", 64):
         yield

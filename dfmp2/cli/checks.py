@@ -1,4 +1,7 @@
-"""`dfmp2 doctor`, `methods`, `backends`, `validate`, `compare`, `bench`: what it can do here, how well, how fast."""
+"""What it can do here, how well, how fast: `dfmp2 doctor`, `methods`, `backends`, `validate`, `compare`, `bench`.
+
+And `completion`, of names by the shell.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import get_completion_class
 
 from dfmp2.cli.console import Console
 from dfmp2.cli.help import AnnouncedCommand, GroupedCommand
 from dfmp2.cli.options import AS_JSON, OVERWRITE, QUIET, options_of, prepare_libraries
-from dfmp2.errors import ComparisonFailed, InputError
+from dfmp2.errors import ComparisonFailed, InputError, ResourceError
 from dfmp2.host.resources import usable_cores
 from dfmp2.host.threads import set_environment
 from dfmp2.molecule.text import printable
 from dfmp2.options import parse_bytes
+from dfmp2.output.document import counted
 
 if TYPE_CHECKING:
     from dfmp2.mp2.result import Check, MP2Result
@@ -45,6 +50,8 @@ SHORT = {  # of the energies that compare prints
     "mp2_correlation_energy": "E(corr)",
     "mp2_doubles_energy": "doubles",
 }
+SHELLS = ("bash", "zsh", "fish")
+START = "whence compdef >/dev/null || { autoload -Uz compinit && compinit; }\n"  # zsh completes nothing without it
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -80,7 +87,7 @@ def doctor(ctx: click.Context, as_json: bool, report: bool) -> None:
         ctx.exit(code)
     warnings = sum(finding.status == "warn" for finding in findings)
     verdict = "the default run works" if code == 0 else f"the default run does not work (exit code {code})"
-    click.echo(f"dfmp2 doctor: {verdict}, {warnings} warning{'s' * (warnings != 1)}")
+    click.echo(f"dfmp2 doctor: {verdict}, {counted(warnings, 'warning')}")
     ctx.exit(code)
 
 
@@ -220,14 +227,14 @@ def validate(
         written = {"table": table, "backend": name, "precision": session.precision, "creator_version": version()}
         write_table(target, "validation", tables.columns(rows), written, overwrite=overwrite)
     counts = tables.tally(rows)
-    if counts.failed:
+    if counts["failed"]:
         raise ComparisonFailed(
-            f"{counts.failed} of {counts.total} values differ by more than their entries allow: see those that fail"
+            f"{counts['failed']} of {len(rows)} values differ by more than their entries allow: see those that fail"
         )
-    if counts.skipped and (require_all or not counts.passed):
+    if counts["skipped"] and (require_all or not counts["passed"]):
         why = "--require-all" if require_all else "nothing was compared"
         raise ComparisonFailed(
-            f"{counts.skipped} of {counts.total} values are skipped ({why}), for the reasons given with them"
+            f"{counts['skipped']} of {len(rows)} values are skipped ({why}), for the reasons given with them"
         )
 
 
@@ -378,12 +385,7 @@ def _per_atom(stored: MP2Result, energy: float) -> str:
     return f"{energy / max(1, stored.molecule.ghost.count(False)):+.1e}"
 
 
-# Words of this command until version 0.1, and the script that measures such whole programs now.
-MOVED = {"race": "race", "--molecule": "race", "scaling": "scaling", "--scaling": "scaling"}
-
-
-@click.command("bench", cls=AnnouncedCommand, context_settings={"ignore_unknown_options": True})
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="")
+@click.command("bench", cls=AnnouncedCommand)
 @click.option(
     "--shape",
     metavar="NAME",
@@ -398,7 +400,6 @@ MOVED = {"race": "race", "--molecule": "race", "scaling": "scaling", "--scaling"
 @OVERWRITE
 @QUIET
 def bench(
-    words: tuple[str, ...],
     shape: str | None,
     gemm: bool,
     precision: str | None,
@@ -414,7 +415,9 @@ def bench(
 
     Exit code 8 when the energy of a shape differs by more than its precision explains, 6 when a backend is missing.
     """
-    _refuse(words, shape, gemm)
+    if (shape is not None) == gemm:
+        asked = "--shape and --gemm" if gemm else "nothing to measure was named"
+        raise InputError(f"{asked}: give exactly one of --shape NAME, --gemm")
     only_shape = {"precision": precision, "memory": memory, "backend": backend}
     given = [name for name, value in only_shape.items() if value]
     if gemm and given:
@@ -427,8 +430,7 @@ def bench(
         raise InputError(f"--precision {unknown[0]!r}: expected fp64 or mixed, or both with a comma between them")
     count = prepare_libraries(threads)
     from dfmp2.host.files import require_writable, write_atomically
-    from dfmp2.validation import bench as pair_step
-    from dfmp2.validation import products
+    from dfmp2.validation import bench as measured
 
     budget = None if memory is None else parse_bytes(memory)
     target = None if json_file in (None, "-") else Path(str(json_file))
@@ -436,38 +438,55 @@ def bench(
         require_writable(target, overwrite=overwrite, expected_bytes=10**6, option="--json")
     with Console(quiet=quiet, log=None) as console:
         if shape is None:
-            found = products.measure(count, repeats, console)
-            text = products.to_text(found)
+            found = measured.measure_products(count, repeats, console)
+            text = measured.products_text(found)
         else:
-            found = pair_step.measure(
+            found = measured.measure_shape(
                 *(shape, list(backend), precisions), repeats=repeats, count=count, memory=budget, listener=console
             )
-            text = pair_step.to_text(found)
+            text = measured.shape_text(found)
     written = json.dumps(found, indent=2, allow_nan=False) + "\n"
     if target is not None:
         write_atomically(target, written.encode(), overwrite=overwrite)
     click.echo(written if json_file == "-" else text, nl=False)
     if shape is not None:
-        pair_step.judge(found)
+        measured.judge(found)
 
 
-def _refuse(words: tuple[str, ...], shape: str | None, gemm: bool) -> None:
-    """Refuse what is no measurement of this command, and more or less than one.
+@click.command("completion", cls=GroupedCommand)
+@click.argument("shell", required=False, type=click.Choice(SHELLS))
+@click.option("--install", is_flag=True, help="Write the script and let the shell load it.")
+def completion(shell: str | None, install: bool) -> None:
+    """Print what lets SHELL (default: that of $SHELL) complete names; --install puts it in place.
 
-    Raises
-    ------
-    InputError : whole programs, which scripts measure; none or both of --shape and --gemm
-    click.UsageError : an unknown word or option
+    bash and zsh get one line at the end of ~/.bashrc or ~/.zshrc that loads the script from
+    ~/.local/share/dfmp2, fish a file in ~/.config/fish/completions. A second time changes nothing.
     """
-    for word in words:
-        if script := MOVED.get(word.partition("=")[0]):
-            raise InputError(
-                f"{word}: whole programs are timed by python scripts/benchmarks/{script}.py, in a copy of the source; "
-                "see --help"
-            )
-    if words:
-        kind = "option" if words[0].startswith("-") else "argument"
-        raise click.UsageError(f"No such {kind}: {words[0]}")
-    if (shape is not None) == gemm:
-        asked = "--shape and --gemm" if gemm else "nothing to measure was named"
-        raise InputError(f"{asked}: give exactly one of --shape NAME, --gemm")
+    name = shell or Path(os.environ.get("SHELL", "")).name
+    kind = get_completion_class(name) if name in SHELLS else None
+    if kind is None:
+        raise InputError(f"the shell of $SHELL is {name or 'not set'}: name one of {', '.join(SHELLS)}")
+    from dfmp2.cli.main import cli
+
+    script = (START if name == "zsh" else "") + kind(cli, {}, "dfmp2", "_DFMP2_COMPLETE").source()
+    if not install:
+        click.echo(script, nl=False)
+        return
+    from dfmp2.host.files import write_atomically
+
+    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
+    settings = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    place = settings / "fish/completions/dfmp2.fish" if name == "fish" else data / f"dfmp2/completion.{name}"
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(place, script.encode(), overwrite=True)
+        if name != "fish":
+            start, line = Path.home() / f".{name}rc", f'source "{place}"  # completion of dfmp2\n'
+            text = start.read_text() if start.exists() else ""
+            if line not in text:
+                with open(start, "a", encoding="utf-8") as file:
+                    file.write(line if not text or text.endswith("\n") else f"\n{line}")
+    except OSError as error:
+        reason = f"{error.filename or place}: {error.strerror}"
+        raise ResourceError(f"cannot install the completion: {reason}: print it without --install") from error
+    click.echo(f"dfmp2 completion: {place}; a new {name} completes names")

@@ -15,6 +15,7 @@ import click
 from dfmp2.cli import signals
 from dfmp2.cli.help import AnnouncedCommand
 from dfmp2.cli.options import (
+    ENGINE,
     MOST_WORKERS,
     OF_THE_MOLECULE,
     Display,
@@ -67,7 +68,7 @@ def prepare(given: Given, display: Display) -> None:
     if given.options["xc"] is not None:
         given.options["method"] = "drpa"  # the only one for such orbitals
     chosen, read = given.chosen(), given.read()
-    target = Path(f"{read.molecule.name}.prepared.h5" if display.output is None else display.output)
+    target = display.target(f"{read.molecule.name}.prepared.h5")
     require_distinct_files(given, target, display)
     from dfmp2.output import prepared as two_parts
     from dfmp2.output.checkpoint import checkpointing
@@ -119,7 +120,7 @@ def prepare(given: Given, display: Display) -> None:
     metavar="N",
     help="Processes that share the work; --threads are those of each, --memory is shared.  [default: all of --engine]",
 )
-@click.option("--engine", metavar="FILE|ADDRESS", help="Dask: scheduler file, tcp://HOST:PORT or tls://HOST:PORT.")
+@ENGINE
 @click.option(
     "--shard",
     metavar="[I/N]",
@@ -155,7 +156,7 @@ def energy(
     with logged(display) as console, two_parts.opened(prepared) as source:
         molecule, made = source.prepared.molecule, source.prepared.provenance
         chosen = two_parts.options_for(source.prepared, options)
-        target = Path(f"{molecule.name}.dfmp2.h5" if display.output is None else display.output)
+        target = display.target(f"{molecule.name}.dfmp2.h5")
         require_distinct({"--from": prepared, "--output": str(target), "--log": display.log})
         begun = (
             f"{molecule.name}: {molecule.formula}, charge {molecule.charge}, multiplicity {molecule.multiplicity}; "

@@ -41,6 +41,11 @@ WISHES = {  # what users of other programs type: what exists here
     **dict.fromkeys(("--fc", "--frozen"), "--frozen-core auto leaves the core uncorrelated"),
     **dict.fromkeys(("--dispersion", "--d3", "--d4"), "MP2 has its own dispersion: there is no correction to add"),
     **dict.fromkeys(("--gpu", "--device"), "--backend cuda computes the pair energies on a GPU"),
+    **dict.fromkeys(
+        ("--ranks", "--max-restarts"),
+        "one process computes a molecule, with --threads; for one molecule on several hosts there are dfmp2 prepare "
+        "and dfmp2 energy, for many molecules dfmp2 batch",
+    ),
     **dict.fromkeys(("--force", "-f"), "--overwrite replaces an existing file"),
     "--verbose": "progress is on standard error; --log FILE keeps it",
     "-v": "the version is -V; progress is on standard error",

@@ -46,14 +46,14 @@ COMMANDS = {  # name -> (module:function, one line); modules are loaded when cal
     "derive": ("dfmp2.cli.results:derive", "Larger frozen core or other scaling, without a new run."),
     "compare": ("dfmp2.cli.checks:compare", "Recompute a stored result with PySCF or Psi4."),
     "export": ("dfmp2.cli.results:export", "Write it as Molden, TREXIO, QCSchema, xyz or cube."),
-    "qcschema": ("dfmp2.cli.qcschema", "Compute a QCSchema AtomicInput; JSON in, JSON out."),
+    "qcschema": ("dfmp2.cli.run:qcschema", "Compute a QCSchema AtomicInput; JSON in, JSON out."),
     "doctor": ("dfmp2.cli.checks:doctor", "Check installation, machine and folder; how to mend them."),
     "validate": ("dfmp2.cli.checks:validate", "Compare with energies of other programs."),
     "methods": ("dfmp2.cli.checks:methods", "List the methods with factors and sources."),
     "backends": ("dfmp2.cli.checks:backends", "List the backends and why they can or cannot be used."),
     "bench": ("dfmp2.cli.checks:bench", "Time the pair step and matrix products."),
     "kernels": ("dfmp2.cli.kernels", "Trainium kernels: list, cost, timeline, checks."),
-    "completion": ("dfmp2.cli.completion:completion", "Completion of names by bash, zsh or fish."),
+    "completion": ("dfmp2.cli.checks:completion", "Completion of names by bash, zsh or fish."),
 }
 HEADINGS = {  # over the command that is the first of its kind
     "run": "One molecule",

@@ -109,22 +109,30 @@ GROUPS = {  # heading of --help: options always there, there where 45 lines suff
     ),
     "Output": ("output overwrite resume json help", "quiet", "log trace help-all root"),
 }
+PLACES = {
+    name: (heading, rank)
+    for heading, lists in GROUPS.items()
+    for rank, names in enumerate(lists)
+    for name in names.split()
+}
 
 
 def group_of(option: click.Parameter) -> tuple[str, int]:
     """Heading of --help under which an option is, and in which of its three lists."""
-    name = "trace" if option.name == "trace" else option.opts[-1].lstrip("-")  # --profile is an option of AWS, too
-    for heading, lists in GROUPS.items():
-        for rank, names in enumerate(lists):
-            if name in names.split():
-                return heading, rank
-    return OWN, 0
+    word = option.opts[-1].lstrip("-")
+    return PLACES.get(option.name or "") or PLACES.get(word, (OWN, 0))  # --profile is `trace` of a run, or of AWS
 
 
 MOST_WORKERS = 4096
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace an existing file.")
 QUIET = click.option("--quiet", is_flag=True, help="No progress.")
+REPORT_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the report.")
+LAST_LINE = click.option("--quiet", is_flag=True, help="Print only the last line, and warnings.")
+ENGINE = click.option(
+    "--engine", metavar="FILE|ADDRESS", help="Dask: scheduler file, tcp://HOST:PORT or tls://HOST:PORT."
+)
+SCF_CHAIN = click.option("--scf-chain", is_flag=True, help="Start the SCF from the item before, of the same atoms.")
 
 
 def with_options(options: Iterable[Decorator], command: Command) -> Command:
@@ -276,8 +284,8 @@ def output_options(
         click.option("--output", metavar="FILE.h5", help=f"{file}.  [default: {default} here]"),
         OVERWRITE,
         click.option("--resume", is_flag=True, help=resume),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the report."),
-        click.option("--quiet", is_flag=True, help="Print only the last line, and warnings."),
+        REPORT_AS_JSON,
+        LAST_LINE,
         click.option("--log", metavar="FILE", help="Append progress and report to a file."),
     )
 

@@ -10,7 +10,7 @@ import click
 from dfmp2.cli import signals
 from dfmp2.cli.console import Console, styled
 from dfmp2.cli.help import GroupedCommand
-from dfmp2.cli.options import OVERWRITE, options_of, with_options
+from dfmp2.cli.options import LAST_LINE, OVERWRITE, REPORT_AS_JSON, options_of, with_options
 from dfmp2.cli.run import command_line, require_distinct
 from dfmp2.errors import InputError
 from dfmp2.molecule.text import printable
@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from dfmp2.output.study import Study
 
 
+ONE_RUN = click.option("--run", metavar="NAME", help="One run of a study.")
+
+
 @click.command("show", cls=GroupedCommand)
 @click.argument("result")
 @click.option("--json", "as_json", is_flag=True, help="The object that run --json printed.")
 @click.option("--pairs", is_flag=True, help="All pair energies.")
 @click.option("--verify", is_flag=True, help="Check the stored hash against the content first.")
-@click.option("--run", metavar="NAME", help="One run of a study.")
+@ONE_RUN
 @click.option("--csv", "as_csv", is_flag=True, help="The table of a study.")
 def show(result: str, as_json: bool, pairs: bool, verify: bool, run: str | None, as_csv: bool) -> None:
     """Print the stored result or study RESULT (.h5)."""
@@ -96,10 +99,9 @@ def _run_of(study: Study, file: str, name: str) -> MP2Result:
 @click.command("report", cls=GroupedCommand)
 @click.argument("results", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="FILE", default="report.html", show_default=True, help="Page to write.")
-@click.option("--format", "kind", hidden=True)
 @click.option("--title", help="Heading of the page.  [default: made from the results]")
 @OVERWRITE
-def report(results: tuple[str, ...], output: str, kind: str | None, title: str | None, overwrite: bool) -> None:
+def report(results: tuple[str, ...], output: str, title: str | None, overwrite: bool) -> None:
     """Write RESULTS (.h5 files, or the output folder of a batch) as one self-contained HTML page.
 
     RESULTS may also be the file of a study (interaction, cbs, scan, optimize, frequencies).
@@ -108,16 +110,12 @@ def report(results: tuple[str, ...], output: str, kind: str | None, title: str |
     precisions, a basis series, a scan; what belongs to no series is listed with a warning.
     """
     target, sources = Path(output), [Path(result) for result in results]
-    if kind not in (None, "html"):
-        raise InputError(
-            f"--format {kind}: the report is an HTML page: leave --format out; dfmp2 show prints text, --json and --csv"
-        )
-    if target.suffix.lower() not in (".html", ".htm") and kind is None:
+    if target.suffix.lower() not in (".html", ".htm"):
         raise InputError(
             f"--output {output}: expected a name that ends in .html (dfmp2 show prints text, --json and --csv)"
         )
     from dfmp2.host.files import require_writable, write_atomically
-    from dfmp2.output.html.batch import batch_files, is_batch
+    from dfmp2.output.html.batch import is_batch
     from dfmp2.output.html.sources import page
 
     batches = [source for source in sources if is_batch(source)]
@@ -126,8 +124,8 @@ def report(results: tuple[str, ...], output: str, kind: str | None, title: str |
             f"{batches[0]} is a batch, which is shown alone, but {len(sources)} sources were given: "
             "name the batch, or result files"
         )
-    for read in [*sources, *(file for batch in batches for file in batch_files(batch))]:
-        require_distinct({"RESULTS": read, "--output": target})
+    for source in sources:
+        require_distinct({"RESULTS": source, "--output": target})
     text = page(sources, title).encode()
     require_writable(target, overwrite=overwrite)
     signals.commit()
@@ -157,8 +155,8 @@ def _of_the_run(command: Any) -> Any:
 @options_of("os_scale", "ss_scale")
 @click.option("--output", metavar="FILE.h5", help="Store the derived result.  [default: print it only]")
 @OVERWRITE
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the report.")
-@click.option("--quiet", is_flag=True, help="Print only the last line, and warnings.")
+@REPORT_AS_JSON
+@LAST_LINE
 @_of_the_run
 def derive(result: str, output: str | None, overwrite: bool, as_json: bool, quiet: bool, **changes: Any) -> None:
     """Energies that follow from the stored pair energies of RESULT (.h5): exact, in no time.
@@ -205,7 +203,7 @@ NAMES = ("molden", "trexio", "qcschema", "xyz", "cube")
 @click.option("--to", type=click.Choice(NAMES), required=True, help="Format of the new file.")
 @click.option("-o", "--output", metavar="FILE", help="File to write.  [default: STEM with the format's ending, here]")
 @OVERWRITE
-@click.option("--run", metavar="NAME", help="One run of a study.")
+@ONE_RUN
 @click.option("--schema-version", type=click.Choice(["1", "2"]), help="Of --to qcschema.  [default: 1]")
 @click.option("--orbitals", type=click.Choice(["scf", "natural"]), help="Of --to molden and cube.  [default: scf]")
 @click.option(

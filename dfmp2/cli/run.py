@@ -1,7 +1,8 @@
-"""`dfmp2 run` and `dfmp2 gradient`, and `dfmp2 plan`, what a run would need."""
+"""`dfmp2 run`, `gradient`, `qcschema`, for other programs to call, and `plan`, what a run would need."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -14,7 +15,7 @@ import click
 
 from dfmp2.cli import signals
 from dfmp2.cli.console import Console, open_log
-from dfmp2.cli.help import BEGUN, AnnouncedCommand
+from dfmp2.cli.help import BEGUN, AnnouncedCommand, GroupedCommand
 from dfmp2.cli.options import (
     ALL,
     AS_JSON,
@@ -22,10 +23,11 @@ from dfmp2.cli.options import (
     Given,
     one_molecule,
     output_options,
+    prepare_libraries,
     print_report,
 )
-from dfmp2.errors import ComparisonFailed, Dfmp2Error, InputError, ResultFileError
-from dfmp2.molecule.text import printable
+from dfmp2.errors import Dfmp2Error, InputError, ResultFileError
+from dfmp2.molecule.text import printable, read_text
 from dfmp2.options import WHOLE_RUN
 
 if TYPE_CHECKING:
@@ -37,20 +39,8 @@ if TYPE_CHECKING:
     from dfmp2.progress import Listener
 
 
-def _refuse(_ctx: click.Context, option: click.Parameter, value: object) -> None:
-    """Refuse an option of earlier versions.
-
-    Raises
-    ------
-    click.UsageError : it was given
-    """
-    if value is not None:
-        raise click.UsageError(
-            f"{option.opts[0]} has gone: one process computes a molecule, with --threads. For one molecule on several "
-            "hosts use dfmp2 prepare and dfmp2 energy, for many molecules dfmp2 batch"
-        )
-
-
+MOST_BYTES = 64 * 10**6
+TOO_LARGE = f"more than {MOST_BYTES // 10**6} MB: expected the QCSchema AtomicInput of one molecule"
 PROFILE = click.option("--profile", "trace", metavar="FILE.json", help="Timeline for Perfetto or chrome://tracing.")
 
 
@@ -58,8 +48,6 @@ PROFILE = click.option("--profile", "trace", metavar="FILE.json", help="Timeline
 @one_molecule(*ALL, "check", *WHOLE_RUN)
 @output_options("Result file", "STEM.dfmp2.h5")
 @PROFILE
-@click.option("--ranks", hidden=True, expose_value=False, callback=_refuse)
-@click.option("--max-restarts", hidden=True, expose_value=False, callback=_refuse)
 def run(given: Given, display: Display, trace: str | None) -> None:
     """Compute the DF-MP2 energy of MOLECULE: an xyz, mol, sdf or pdb file, or - for xyz on standard input.
 
@@ -137,6 +125,38 @@ def plan(given: Given, gradient: bool, calibrate: bool, as_json: bool) -> None:
         task = "gradient" if gradient else "properties" if chosen.properties else "energy"
         outlook = foresee(given.read().molecule, chosen, console, calibrate=calibrate, task=task)
     click.echo(text.to_json(outlook) if as_json else text.to_text(outlook), nl=False)
+
+
+@click.command("qcschema", cls=GroupedCommand)
+@click.argument("document", metavar="INPUT.json")
+def qcschema(document: str) -> None:
+    """Compute what the QCSchema AtomicInput INPUT.json (- for standard input) asks for.
+
+    Prints an AtomicResult on stdout, or a FailedOperation when the exit code is 3 to 8; nothing else. Warnings and the
+    message of a failure go to stderr.
+    """
+    prepare_libraries(None)
+    from dfmp2.interop import qcschema as schema
+
+    given: Any = None
+    version = 1
+    try:
+        given = text = read_text(document, MOST_BYTES, TOO_LARGE, "a JSON file")[1]
+        given = schema.parse(text)
+        version = schema.schema_version(given)
+        request = schema.read_request(given)
+        result = schema.run(request, listener=Console(quiet=True, log=None), command=f"dfmp2 qcschema {document}")
+        answer = schema.answer(request, result)
+    except (Dfmp2Error, MemoryError) as error:
+        signals.check()
+        _print(schema.failure(error, given, version))
+        raise
+    signals.check()
+    _print(answer)
+
+
+def _print(answer: dict[str, Any]) -> None:
+    click.echo(json.dumps(answer, allow_nan=False))
 
 
 def command_line() -> str:
@@ -222,12 +242,7 @@ def compute_result(
             timeline.finished(result)
         publish(lambda: hdf5.write(result, target, overwrite=display.overwrite), kept)
     show(result)
-    if result.check is not None and not result.check.passed:
-        raise ComparisonFailed(
-            f"PySCF's DF-MP2 differs by {result.check.largest_difference:.1e} Eh, more than the allowed "
-            f"{result.check.allowed:.1e} Eh; the result was written to {target}"
-        )
-    result.require_certified(f"; the result was written to {target}")
+    result.require_proofs(f"; the result was written to {target}")
 
 
 def _timeline(trace: str | None, display: Display, console: Console) -> Profile | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,37 +29,36 @@ study_options = output_options(
 
 
 def run_study(
-    kind: str,
-    name: str,
+    target: Path,
     compute: Callable[..., Study],
     ending: Callable[[Study], str],
     display: Display,
     given: Given,
     *,
     beside: Mapping[str, Path] | None = None,
-    finish: Callable[[Study], None] | None = None,
-) -> tuple[Study, Path]:
-    """Check the files, compute, print; the study and its file.
+    contents: Callable[[Study], Sequence[bytes]] = lambda _: (),
+) -> Study:
+    """Check the files, compute, print; the study.
 
     Parameters
     ----------
-    kind, name : of the study and its molecule, for the name of the file
+    target : its file
     compute : the study itself, called with keeper, listener and command
     ending : says what came out
     given : names the files that are read, which must not be those that are written
-    beside : files that `finish` writes, by the option that names them
+    beside : files of what `contents` makes, in its order, by the option that names them
 
     Raises
     ------
     Unfinished : what there is has been written and printed
     """
-    from dfmp2.host.files import require_writable
+    from dfmp2.host.files import require_writable, write_atomically
     from dfmp2.output.json import study_json
     from dfmp2.output.text import study_report
     from dfmp2.studies.runs import Keeper, Unfinished
 
-    target = display.target(f"{name}.{kind}.h5")
-    written = {"--output": target, **(beside or {})}
+    beside = beside or {}
+    written = {"--output": target, **beside}
     require_distinct({**given.files, **written, "--log": display.log})
     for option, path in written.items():
         require_writable(path, overwrite=True, expected_bytes=10**6, option=option)  # files that are there: `Keeper`
@@ -83,8 +82,8 @@ def run_study(
             except Unfinished as error:
                 short, study = error, error.study
             signals.commit()
-            if finish:
-                finish(study)
+            for path, content in zip(beside.values(), contents(study), strict=True):
+                write_atomically(path, content, overwrite=display.overwrite or display.resume)
         except Dfmp2Error as error:
             if not keeper.written or isinstance(error, InputError):
                 raise
@@ -93,7 +92,7 @@ def run_study(
         print_report(display, console, study_report(study), last, lambda: study_json(study, str(target)))
         if short is not None:
             raise type(short)(f"{short}: {left}, and --resume goes on")
-    return study, target
+    return study
 
 
 @click.command("interaction", cls=AnnouncedCommand)
@@ -126,7 +125,7 @@ def interaction(
 
     whole = given.read().molecule
     compute = partial(interaction_energy, whole, fragments, chosen, charges=charges, multiplicities=multiplicities)
-    run_study("interaction", whole.name, compute, ending, display, given)
+    run_study(display.target(f"{whole.name}.interaction.h5"), compute, ending, display, given)
 
 
 SCF_FORMULAS = ["largest", "exponential", "karton-martin", "exp-sqrt", "power", "neese-valeev"]
@@ -163,7 +162,7 @@ def cbs(given: Given, display: Display, scf_formula: str, correlation_formula: s
 
     whole = given.read().molecule
     compute = partial(basis_set_limit, whole, chosen, scf=scf_formula, correlation=correlation_formula)
-    run_study("cbs", whole.name, compute, ending, display, given)
+    run_study(display.target(f"{whole.name}.cbs.h5"), compute, ending, display, given)
 
 
 KINDS = ("bond", "angle", "dihedral")
@@ -200,20 +199,17 @@ def scan(
     the command then ends with exit code 9. Writes one file with all runs, the table (CSV) and the curve (SVG).
     """
     chosen = given.chosen()
-    scan = _make_scan(given, {kind: coordinates[kind] for kind in KINDS if coordinates[kind]}, chosen, moving, chain)
-    name = scan.molecules[0].name
-    target = display.target(f"{name}.scan.h5")
-    table, curve = Path(csv_file or target.with_suffix(".csv")), Path(plot_file or target.with_suffix(".svg"))
-
     from dfmp2.studies.scan import scan_energies
 
-    def finish(study: Study) -> None:
-        from dfmp2.host.files import write_atomically
+    scan = _make_scan(given, {kind: coordinates[kind] for kind in KINDS if coordinates[kind]}, chosen, moving, chain)
+    target = display.target(f"{scan.molecules[0].name}.scan.h5")
+    table, curve = Path(csv_file or target.with_suffix(".csv")), Path(plot_file or target.with_suffix(".svg"))
+
+    def contents(study: Study) -> list[bytes]:
         from dfmp2.output.html.svg import scan_curve
         from dfmp2.output.json import study_csv
 
-        for path, content in ((table, study_csv(study)), (curve, scan_curve(study))):
-            write_atomically(path, content.encode(), overwrite=display.overwrite or display.resume)
+        return [study_csv(study).encode(), scan_curve(study).encode()]
 
     def ending(study: Study) -> str:
         failed = study.settings["failed"]
@@ -222,10 +218,8 @@ def scan(
         at = "" if place is None else f", minimum at {place.value:.6g} {place.units}"
         return f"{said}{at}; {table}, {curve}"
 
-    beside = {"--csv": table, "--plot": curve}
-    study, target = run_study(
-        "scan", name, partial(scan_energies, scan), ending, display, given, beside=beside, finish=finish
-    )
+    compute, beside = partial(scan_energies, scan), {"--csv": table, "--plot": curve}
+    study = run_study(target, compute, ending, display, given, beside=beside, contents=contents)
     if study.settings["failed"]:
         raise SomeFailed(
             f"{study.settings['failed']} of {len(scan.values)} points failed (listed in the notes); the others are in "
@@ -320,13 +314,11 @@ def optimize(
 
     compute = partial(optimize_geometry, read.molecule, chosen, search)
 
-    def finish(study: Study) -> None:
-        from dfmp2.host.files import write_atomically
+    def contents(study: Study) -> list[bytes]:
         from dfmp2.output.export import xyz
 
         frames = [xyz(run) for name, run in study.runs.items() if name.startswith("step-")]
-        for file, content in ((path, b"".join(frames)), (last, frames[-1])):
-            write_atomically(file, content, overwrite=display.overwrite or display.resume)
+        return [frames[-1], b"".join(frames)]
 
     def ending(study: Study) -> str:
         from dfmp2.output.document import counted
@@ -336,7 +328,7 @@ def optimize(
         return f"{said}{counted(steps, 'step')}, E = {energy:.10f} Eh; {last}, {path}"
 
     files = {"--xyz": last, "--trajectory": path}
-    run_study("optimization", read.molecule.name, compute, ending, display, given, beside=files, finish=finish)
+    run_study(target, compute, ending, display, given, beside=files, contents=contents)
 
 
 @click.command("frequencies", cls=AnnouncedCommand)
@@ -383,11 +375,10 @@ def frequencies(
 
         compute = partial(compute, elsewhere=partial(steps, workers))
 
-    def finish(study: Study) -> None:
-        from dfmp2.host.files import write_atomically
+    def contents(study: Study) -> list[bytes]:
         from dfmp2.output.export.molden import normal_modes
 
-        write_atomically(modes, normal_modes(study), overwrite=display.overwrite or display.resume)
+        return [normal_modes(study)]
 
     def ending(study: Study) -> str:
         from dfmp2.output.document import counted
@@ -398,5 +389,5 @@ def frequencies(
         ends = " to ".join(dict.fromkeys(f"{value:.1f}" for value in (found[0], found[-1])))
         return f"{counted(len(found), 'vibration')}{said}, {ends} cm^-1; {modes}"
 
-    beside = {"--molden": modes}
-    run_study("frequencies", read.molecule.name, compute, ending, display, given, beside=beside, finish=finish)
+    files = {"--molden": modes}
+    run_study(target, compute, ending, display, given, beside=files, contents=contents)

@@ -20,7 +20,7 @@ from dfmp2.execution.manifest import Batch
 from dfmp2.host import resources
 from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2.identity import FREE
-from dfmp2.planning import plan, time
+from dfmp2.planning import memory, plan, time
 from dfmp2.planning import rates as calibration
 from dfmp2.planning.rates import Rates
 from dfmp2.planning.sizes import Workload
@@ -78,7 +78,7 @@ def memory_needed(load: Workload, threads: int) -> tuple[int, int]:
     from dfmp2.backends.registry import select
 
     limits = select("cpu", "fp64", threads)[0].limits
-    found = plan.memory_plan(load, limits, threads, program=resources.resident_memory(), budget=0)
+    found = memory.plan(load, limits, threads, program=resources.resident_memory(), budget=0)
     return found.least, found.comfortable
 
 

@@ -34,7 +34,7 @@ from dfmp2.host.threads import each
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.mp2.certificate import rounded, summation_order
 from dfmp2.options import Method
-from dfmp2.planning.gradient import CACHE_BYTES, STREAM_BYTES, TILE_ELEMENTS
+from dfmp2.planning.memory import AMPLITUDE_BYTES, STREAM_BYTES, TILE_ELEMENTS
 
 Array = NDArray[np.float64]
 
@@ -153,7 +153,7 @@ class _Rows:
     def groups(self) -> Iterator[tuple[int, int, NDArray[Any]]]:
         """B in groups of occupied orbitals (i0, i1, rows); their amplitudes with one j stay in cache."""
         nocc, nvir, naux = self.shape
-        step = max(1, CACHE_BYTES // (8 * nvir * nvir))
+        step = max(1, AMPLITUDE_BYTES // (8 * nvir * nvir))
         held = nocc if self._stored is None else max(1, STREAM_BYTES // (8 * nvir * naux) // step) * step
         buffer = np.empty((min(held, nocc) if self._stored is not None else 0, nvir, naux))
         for first in range(0, nocc, held):

@@ -49,11 +49,11 @@ from dfmp2.mp2.calculation import NOTHING, Calculation, Checkpoint, How, begun, 
 from dfmp2.mp2.energy import build_b, correlate, hartree_fock, mp2_energy
 from dfmp2.mp2.result import Gradient, GradientCertificate, MP2Result, Polarizability, Properties
 from dfmp2.options import Options
-from dfmp2.planning.gradient import GradientMemory, seconds
-from dfmp2.planning.memory import Memory
+from dfmp2.planning.memory import GradientMemory, Memory
 from dfmp2.planning.plan import settle
 from dfmp2.planning.system import prepare as set_up
 from dfmp2.planning.system import resolve
+from dfmp2.planning.time import gradient_seconds
 from dfmp2.progress import Collector, Listener, Silent, Stopwatch
 from dfmp2.scf import hamiltonian
 from dfmp2.scf.hartree_fock import jk_builder, reference_kind, release, reproducible, uses_single
@@ -195,7 +195,7 @@ def _with_densities(
         core, setup, plan = settle(system, setup, kind, listener, task=task)
         with begun(system, setup, kind, core, plan, listener, clock, checkpoint, start) as calculation:
             calculation, kept = replace(calculation, field=field), list[Any]()
-            finish = partial(_keep, kept=kept) if plan.gradient is not None and plan.gradient.scf_kept else release
+            finish = partial(_keep, kept=kept) if plan.memory.gradient.scf_kept else release
             result = on_reference(calculation, hartree_fock(calculation, start, finish), kept)
     if options.polarizability:
         result = replace(result, polarizability=_polarizability(result, listener, command))
@@ -226,7 +226,7 @@ def on_reference(calculation: Calculation, reference: Reference, kept: list[Any]
     ------
     Dfmp2Error : as of `mp2_gradient`
     """
-    held = cast(GradientMemory, calculation.plan.gradient)
+    held = calculation.plan.memory.gradient
     if calculation.plan.work.task == "gradient":
         _require_complete(reference)
     reference, fitted = build_b(calculation, reference)
@@ -280,7 +280,7 @@ def differentiate(
     proof = checks.certify(system, result, found, densities, correlation, residual, left)
     peak = Memory(
         result.memory.budget,
-        calculation.plan.predicted_peak,
+        calculation.plan.memory.predicted_peak,
         max(result.memory.measured_peak, resources.peak_resident_memory()),
     )
     storage = storage_of(calculation)
@@ -292,7 +292,7 @@ def differentiate(
 
 def _tell(calculation: Calculation, held: GradientMemory, done: int) -> None:
     """Say which part of the predicted time is over when `done` stages of it are, of those of `GradientTimes`."""
-    expected = list(asdict(seconds(calculation.plan.work, calculation.plan.rates, held)).values())
+    expected = list(asdict(gradient_seconds(calculation.plan.work, calculation.plan.rates, held)).values())
     calculation.listener.step(round(100 * sum(expected[:done]) / sum(expected)), 100, "gradient, %")
 
 

@@ -6,19 +6,20 @@ The folder is `~/.cache/dfmp2` when XDG_CACHE_HOME is not set.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from dfmp2.host.provenance import installed
 
 
 def key(what: str, libraries: Sequence[str]) -> str:
     """Key of a measurement on this machine with these versions of the libraries; "absent" where there is none."""
-    return f"{platform.node()} {platform.machine()} {what} {' '.join(map(_versioned, libraries))}"
+    versions = [f"{library}-{installed(library) or 'absent'}" for library in libraries]
+    return f"{platform.node()} {platform.machine()} {what} {' '.join(versions)}"
 
 
 def load(name: str) -> dict[str, Any] | None:
@@ -51,11 +52,3 @@ def path() -> Path:
     """The file."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(cache) / "dfmp2" / "calibration.json"
-
-
-@functools.cache
-def _versioned(library: str) -> str:
-    try:
-        return f"{library}-{metadata.version(library)}"
-    except metadata.PackageNotFoundError:
-        return f"{library}-absent"

@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 
-import numpy as np
-
 from dfmp2.units import quantity as _q
 
 
@@ -44,19 +42,24 @@ class Preparation(Provenance):
     measured_peak: int = _q("byte", "measured peak resident memory of the preparation")
 
 
-installed = cache(metadata.version)  # reading one takes a millisecond or two
+@cache  # reading one takes a millisecond or two
+def installed(distribution: str) -> str | None:
+    """Version of an installed distribution by its metadata, without importing it; None if there is none."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def version() -> str:
     """Version of the installed dfmp2."""
-    try:
-        return installed("dfmp2")
-    except metadata.PackageNotFoundError:
-        return "not installed"
+    return installed("dfmp2") or "not installed"
 
 
 def blas() -> str:
     """Name and version of the BLAS that NumPy was built with."""
+    import numpy as np  # which the doctor finds missing
+
     config = np.show_config(mode="dicts")
     found = config.get("Build Dependencies", {}).get("blas", {}) if isinstance(config, dict) else {}
     return f"{found.get('name', 'unknown')} {found.get('version', '')}".strip()
@@ -64,7 +67,7 @@ def blas() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of everything that computes."""
-    return {"dfmp2": version()} | {name: installed(name.lower()) for name in ("PySCF", "NumPy", "SciPy")}
+    return {"dfmp2": version()} | {name: str(installed(name.lower())) for name in ("PySCF", "NumPy", "SciPy")}
 
 
 def collect(command: str, threads: int, backend_details: Mapping[str, str]) -> Provenance:
@@ -83,10 +86,7 @@ def collect(command: str, threads: int, backend_details: Mapping[str, str]) -> P
         host=socket.gethostname(),
         platform=platform.platform(),
         python=platform.python_version(),
-        numpy=installed("numpy"),
-        scipy=installed("scipy"),
-        pyscf=installed("pyscf"),
-        h5py=installed("h5py"),
+        **{name: str(installed(name)) for name in ("numpy", "scipy", "pyscf", "h5py")},
         blas=blas(),
         threads=threads,
         backend_details=tuple(f"{name}: {value}" for name, value in backend_details.items()),

@@ -8,6 +8,7 @@ import gc
 import os
 import resource
 import sys
+import time
 from pathlib import Path
 
 _CGROUP_LIMITS = (  # (limit, usage) of version 2 and version 1
@@ -29,6 +30,11 @@ def available_memory() -> int:
         if limit is not None and usage is not None:
             free = min(free, max(0, limit - usage))
     return free
+
+
+def usable_memory() -> int:
+    """Bytes this process may hold in all where nobody says how many: what it has, and most of what is free."""
+    return resident_memory() + int(0.9 * available_memory())
 
 
 def resident_memory() -> int:
@@ -105,6 +111,22 @@ def _words(file: str) -> list[str]:
         return Path(file).read_text().split()
     except OSError:
         return []
+
+
+class Others:
+    """What other processes use from here on."""
+
+    def __init__(self) -> None:
+        self._begun = self._now()
+
+    def used(self) -> float:
+        """Cores; 0 where the system does not say."""
+        seconds, busy, own = (now - before for now, before in zip(self._now(), self._begun, strict=True))
+        return max(0.0, (busy - own) / seconds)
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        return time.perf_counter(), busy_seconds(), sum(os.times()[:4])  # with processes waited for
 
 
 def busy_seconds() -> float:

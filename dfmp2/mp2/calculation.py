@@ -31,7 +31,7 @@ from dfmp2.options import Options
 from dfmp2.planning.memory import Storage
 from dfmp2.planning.plan import Plan, prepare_programs
 from dfmp2.planning.system import Setup, System, useful_threads
-from dfmp2.planning.time import STAGES, Timings
+from dfmp2.planning.time import STAGES, TimeLeft, Timings
 from dfmp2.progress import Collector, Listener, Stopwatch
 from dfmp2.scf.hartree_fock import require_fitting
 from dfmp2.scf.reference import Reference, StartOrbitals
@@ -219,9 +219,7 @@ def begun(
     ------
     Dfmp2Error : whatever can be refused before a number is computed
     """
-    from dfmp2.planning.time_left import TimeLeft
-
-    plan.require()
+    plan.memory.require()
     if start is not None:
         require_fitting(start, system.mole)
     prepare_programs(setup, plan.work, listener)
@@ -229,15 +227,15 @@ def begun(
     if b_sha256:  # tiles do not depend on threads
         mine = {name: value for name, value in mine.items() if name != "--threads"} | {"fitted integrals": b_sha256}
     checkpoint.begin(mine, listener)
-    if plan.scratch:
-        listener.stage(f"{format_bytes(plan.scratch)} do not fit into memory and go to {setup.scratch}")
+    if plan.memory.scratch:
+        listener.stage(f"{format_bytes(plan.memory.scratch)} do not fit into memory and go to {setup.scratch}")
         if in_memory(setup.scratch):
             listener.warning(
                 f"the scratch folder {setup.scratch} is itself in memory, beyond --memory: name a folder on a disk "
                 "with --scratch"
             )
     listener.forecast = TimeLeft(clock, plan.timings, plan.pace, setup.options.scf_gradient_tol)
-    with Space(setup.scratch, plan.scratch) as space:
+    with Space(setup.scratch, plan.memory.scratch) as space:
         yield Calculation(system, setup, kind, core, plan, space, listener, clock, checkpoint, mine)
 
 
@@ -282,12 +280,11 @@ def timings_of(clock: Stopwatch) -> Timings:
 def storage_of(calculation: Calculation) -> Storage:
     """Where the large arrays lived, for the record."""
     memory, space = calculation.plan.memory, calculation.space
-    none = calculation.system.naux_scf == 0 or memory.scf_fit is None
     return Storage(
-        scf_integrals="none" if none else "memory" if memory.scf_fits_in_core else "disk",
+        scf_integrals="none" if not memory.scf_disk else "memory" if memory.scf_fits_in_core else "disk",
         fitted_tensor="memory" if memory.mp2_fits_in_core else "disk",
         folder=str(space.root) if space.folder is not None or space.written else "",
-        predicted=calculation.plan.scratch,
+        predicted=calculation.plan.memory.scratch,
         written=space.written,
         read=space.read,
     )

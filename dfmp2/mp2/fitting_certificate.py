@@ -138,7 +138,7 @@ def _exact_energies(
         f"four-centre integrals of {total} of {sum(space.nocc for space in spaces)} occupied orbitals"
     )
     mole, found = calculation.system.mole, []
-    at_once = max(1, held.row_bytes // held.exact_rows.least) if held.exact_rows else 1
+    at_once = max(1, held.row_bytes // held.exact_rows.least)
     for spin, (space, picks) in enumerate(zip(spaces, chosen, strict=True)):
         energies = np.full(space.nocc, np.nan)
         for i, integrals in exact_rows(mole, space, picks.tolist(), spaces, threads, at_once):

@@ -173,6 +173,19 @@ class Check:
         """Whether every component agrees within what is allowed."""
         return self.largest_difference <= self.allowed
 
+    def require(self, then: str = "") -> None:
+        """Refuse a result that disagrees; `then` ends the message.
+
+        Raises
+        ------
+        ComparisonFailed : it says by how much
+        """
+        if not self.passed:
+            raise ComparisonFailed(
+                f"PySCF's DF-MP2 differs by {self.largest_difference:.1e} Eh, more than the allowed "
+                f"{self.allowed:.1e} Eh{then}"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Diagnostics:
@@ -568,6 +581,12 @@ class MP2Result(Calculated):
         from dfmp2.mp2.error_budget import error_budget
 
         return error_budget(self)
+
+    def require_proofs(self, then: str = "") -> None:
+        """Refuse a result whose check by PySCF or whose certificates fail; as `require_certified`."""
+        if self.check is not None:
+            self.check.require(then)
+        self.require_certified(then)
 
     def require_certified(self, then: str = "") -> MP2Result:
         """The result itself, unless the certificate of its gradient, densities or polarizability fails.

@@ -44,20 +44,20 @@ def to_dict(outlook: Outlook) -> dict[str, Any]:
             "program": memory.program,
             "scf": memory.scf,
             "mp2": memory.mp2,
-            "gradient": 0 if plan.gradient is None else plan.gradient.peak,
-            "peak": plan.predicted_peak,
+            "gradient": memory.gradient.peak,
+            "peak": memory.predicted_peak,
             "budget": memory.budget,
-            "least": plan.least,
-            "comfortable": plan.comfortable,
+            "least": memory.least,
+            "comfortable": memory.comfortable,
             "device": memory.mp2 if limits.memory is not None else 0,
             "disk": FILE_OVERHEAD + 8 * numbers,
             "prepared": FILE_OVERHEAD + 8 * (numbers + work.elements * work.naux),
         },
         "scratch": {
             "folder": str(setup.scratch),
-            "scf_integrals": "none" if memory.scf_fit is None else "memory" if memory.scf_fits_in_core else "disk",
+            "scf_integrals": "none" if not memory.scf_disk else "memory" if memory.scf_fits_in_core else "disk",
             "fitted_tensor": "memory" if memory.mp2_fits_in_core else "disk",
-            "bytes": plan.scratch,
+            "bytes": memory.scratch,
             "free_bytes": _free(setup.scratch),
             "written_bytes": plan.traffic.written,
             "read_bytes": plan.traffic.read,
@@ -79,9 +79,9 @@ def to_dict(outlook: Outlook) -> dict[str, Any]:
         "threads": setup.threads,
         "backend": setup.backend.name,
         "reason": setup.backend_reason,
-        "fits": plan.fits and _has_space(outlook),
+        "fits": memory.fits and _has_space(outlook),
         "change": outlook.change
-        or ("" if _has_space(outlook) else f"--scratch on a disk with {format_bytes(plan.scratch + RESERVE)} free"),
+        or ("" if _has_space(outlook) else f"--scratch on a disk with {format_bytes(memory.scratch + RESERVE)} free"),
     }
 
 
@@ -94,7 +94,7 @@ def _free(folder: Path) -> int:
 
 
 def _has_space(outlook: Outlook) -> bool:
-    needed = outlook.plan.scratch
+    needed = outlook.plan.memory.scratch
     return needed == 0 or _free(outlook.setup.scratch) >= needed + RESERVE
 
 

@@ -3,12 +3,25 @@
 Counts the arrays that grow with the molecule; program and libraries are what is resident already.
 Each stage has a variant in memory and one on disk; the one in memory is taken where it fits. On disk
 a stage holds what it must and, of the streamed array, as many blocks as the budget leaves room for.
+
+A gradient, or relaxed densities alone, hold beside an energy:
+
+    amplitudes            B, Z, amplitudes of one occupied orbital for each worker
+    fitted integrals      Z, blocks of integrals and their derivatives
+    Z-vector              Coulomb and exchange matrices as in the SCF, vectors of the iteration
+    mean field            half-transformed integrals (nocc, nao, naux) of the JK set, blocks as above
+
+Z and the half-transformed integrals go to disk where they do not fit; B does where the energy has put it there. How
+many integrals are made at a time follows from what is left, and changes last bits only. Where there is
+room the SCF integrals stay until the Z-vector equations, instead of being made again, and integrals of the occupied
+orbitals are held in their iterations (`dfmp2.scf.response_matrices`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits
 from dfmp2.errors import ResourceError
 from dfmp2.planning.sizes import Workload
@@ -45,6 +58,22 @@ CERTIFICATE_LEFT = 24 * 10**6  # PySCF's modules of exact J, K and integrals, an
 MOST_MATRICES = 16  # over fitting functions that one pass over B on disk serves
 GROUP_BYTES = 16 * 10**6  # of B taken at a time by what makes them
 LEAST_FUNCTIONS = 16  # fitting functions in the smallest block of MP2 integrals: one shell
+# Of a gradient:
+TILE_ELEMENTS = 1 << 22  # amplitudes of a block, of one j with all i and a and some b
+TILE_ARRAYS = 2  # of that size: amplitudes, and their combination
+AMPLITUDE_BYTES = 2 * 10**6  # of amplitudes, in float64, between two products
+CACHE_ARRAYS = 4  # of that size: denominators, work
+PACKED_MOST = 4 * 10**6  # bytes of packed three-centre integrals per block
+STREAM_BYTES = 6 * 10**6  # of B read from disk at a time by a worker
+MATRICES = 24  # (nao, nao) float64 arrays of a spin: orbitals, densities, fields, Lagrangian
+MODULES = 20 * 10**6  # bytes of PySCF's and our modules that only a gradient loads
+HEAP_LEAST, HEAP_MOST = 14 * 10**6, 40 * 10**6  # left in the C library's heap by earlier stages
+METRICS = 3  # (naux, naux) float64 arrays: metric, factor, two-index densities
+TWO_CENTER = 3  # of them while the metric's derivative is contracted, when there are no blocks any more
+VECTORS = 40  # of the Z-vector equations, with their images
+PASS_MATRICES = 9  # (nao, nao) arrays per fitting function of a block: integrals, densities, derivatives, copies
+RESPONSE_WORK = 12 * 10**6  # of a worker of dfmp2.scf.response_matrices
+PASS_HALVES = 6  # (nocc, nao) arrays per fitting function of a block
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +101,9 @@ class Storage:
 class Stage:
     """Bytes of one step of a variant on disk: `fixed`, and between `least` and `most` of streamed blocks."""
 
-    fixed: int
-    least: int
-    most: int
+    fixed: int = 0
+    least: int = 0
+    most: int = 0
 
     @property
     def needed(self) -> int:
@@ -85,6 +114,47 @@ class Stage:
         """Bytes for blocks when `room` bytes may be held in all."""
         return min(max(room - self.fixed, self.least), max(self.most, self.least))
 
+    def held(self, room: int) -> int:
+        """Bytes it will hold, of the `room` there is."""
+        return self.fixed + self.blocks(room)
+
+
+NOTHING = Stage()
+
+
+@dataclass(frozen=True, slots=True)
+class GradientMemory:
+    """How the arrays of a gradient are held; without one, nothing is.
+
+    Attributes
+    ----------
+    purpose : "gradient" or "relaxed densities"
+    z_on_disk, half_on_disk, scf_on_disk : whether these arrays, and the SCF integrals, are in scratch space; those of
+        four centres are made anew instead
+    scf_kept, response_held : whether the SCF integrals stay from the SCF on, and those of occupied orbitals are held
+    pair_bytes, read_bytes : of SCF integrals made and read at a time, as of `dfmp2.host.scratch.Room`
+    packed_bytes : of packed three-centre integrals per block
+    peak : bytes held at most beside the program
+    disk : bytes of scratch space beside what the energy leaves there
+    needed : bytes beside the program without which it cannot run with this budget
+    least, comfortable : the same with the smallest one, and with one that keeps everything in memory
+    """
+
+    purpose: str = ""
+    z_on_disk: bool = False
+    half_on_disk: bool = False
+    scf_on_disk: bool = False
+    scf_kept: bool = False
+    response_held: bool = False
+    pair_bytes: int = 0
+    read_bytes: int = 0
+    packed_bytes: int = 0
+    peak: int = 0
+    disk: int = 0
+    needed: int = 0
+    least: int = 0
+    comfortable: int = 0
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
@@ -93,22 +163,24 @@ class MemoryPlan:
     Attributes
     ----------
     program : resident now, without what an earlier run of this process has left for this one
+    budget : what the run may use
     scf_in_core, mp2_in_core : with everything in memory
     scf_fit, scf_read : making and reading the SCF integrals on disk; a conventional SCF has no scf_fit, and makes its
         integrals anew where scf_read is
     mp2_integrals, mp2_solve, mp2_pairs : making B on disk, fitting it and looking at stability, pair energies
     scf_disk, mp2_disk : bytes on disk of the variants on disk
     integral_block : bytes of packed MP2 integrals per block where there is room
-    budget : what the run may use
-    exact_rows : integrals of single orbitals from four centres, None where none are made
+    exact_rows : integrals of single orbitals from four centres
+    mp2_check : PySCF's DF-MP2 with its integrals on disk
     certificate : of the fitting certificate, which has an SCF and pair energies of its own; None without one
-    mp2_check : PySCF's DF-MP2 with its integrals on disk, None without --check
+    gradient : of the gradient, or of relaxed densities
     """
 
     program: int
+    budget: int
     scf_in_core: int
-    scf_fit: Stage | None
-    scf_read: Stage | None
+    scf_fit: Stage
+    scf_read: Stage
     scf_disk: int
     mp2_in_core: int
     mp2_integrals: Stage
@@ -116,10 +188,10 @@ class MemoryPlan:
     mp2_pairs: Stage
     mp2_disk: int
     integral_block: int
-    budget: int
-    exact_rows: Stage | None = None
+    exact_rows: Stage = NOTHING
+    mp2_check: Stage = NOTHING
     certificate: MemoryPlan | None = None
-    mp2_check: Stage | None = None
+    gradient: GradientMemory = GradientMemory()
 
     @property
     def room(self) -> int:
@@ -137,36 +209,29 @@ class MemoryPlan:
         return self.mp2_in_core <= self.room
 
     @property
-    def scf_least(self) -> int:
-        """Bytes without which the SCF cannot run."""
-        return min(self.scf_in_core, max((s.needed for s in self._scf_stages()), default=self.scf_in_core))
-
-    @property
-    def mp2_least(self) -> int:
-        """Bytes without which the MP2 step cannot run."""
-        check = 0 if self.mp2_check is None else self.mp2_check.needed
-        return max(min(self.mp2_in_core, max(s.needed for s in self._mp2_stages())), check)
-
-    @property
     def scf(self) -> int:
         """Bytes the SCF will hold."""
-        return self.scf_in_core if self.scf_fits_in_core else self._held(self._scf_stages(), self.scf_least)
+        if self.scf_fits_in_core:
+            return self.scf_in_core
+        return max(self.scf_fit.held(self.room), self.scf_read.held(self.room))
 
     @property
     def mp2(self) -> int:
         """Bytes the MP2 step will hold."""
-        held = self.mp2_in_core if self.mp2_fits_in_core else self._held(self._mp2_stages(), self.mp2_least)
-        return held if self.mp2_check is None else max(held, self.mp2_check.fixed + self.check_bytes)
+        check = self.mp2_check.held(self.room)
+        if self.mp2_fits_in_core:
+            return max(self.mp2_in_core, check)
+        return max([check, *(stage.held(self.room) for stage in self._mp2_stages)])
 
     @property
     def pair_bytes(self) -> int:
         """Of raw SCF integrals per block of pairs on disk."""
-        return 0 if self.scf_fit is None else self.scf_fit.blocks(self.room)
+        return self.scf_fit.blocks(self.room)
 
     @property
     def read_bytes(self) -> int:
         """Of SCF integrals read from disk at a time, both buffers."""
-        return 0 if self.scf_read is None else self.scf_read.blocks(self.room)
+        return self.scf_read.blocks(self.room)
 
     @property
     def integral_bytes(self) -> int:
@@ -182,19 +247,14 @@ class MemoryPlan:
         return self.mp2_pairs.blocks(self.room)
 
     @property
-    def rows(self) -> int:
-        """Bytes that exact integrals of single orbitals will hold."""
-        return 0 if self.exact_rows is None else self.exact_rows.fixed + self.row_bytes
-
-    @property
     def row_bytes(self) -> int:
-        """Of them, for the orbitals of one pass."""
-        return 0 if self.exact_rows is None else self.exact_rows.blocks(self.room)
+        """Of exact integrals of single orbitals, for the orbitals of one pass."""
+        return self.exact_rows.blocks(self.room)
 
     @property
     def check_bytes(self) -> int:
         """Of B that the check holds at a time."""
-        return 0 if self.mp2_check is None else self.mp2_check.blocks(self.room)
+        return self.mp2_check.blocks(self.room)
 
     @property
     def disk(self) -> int:
@@ -203,31 +263,35 @@ class MemoryPlan:
         return max(scf, mp2 + (0 if self.certificate is None else self.certificate.disk))
 
     @property
+    def scratch(self) -> int:
+        """The same of the whole run; B is there still when arrays of a gradient come."""
+        return self.disk + self.gradient.disk
+
+    @property
     def predicted_peak(self) -> int:
         """Expected peak resident memory, bytes."""
-        peak = self.program + SLACK + max(self.scf, self.mp2, self.rows)
+        own = max(self.scf, self.mp2, self.exact_rows.held(self.room), self.gradient.peak)
+        peak = self.program + SLACK + own
         return peak if self.certificate is None else max(peak, self.certificate.predicted_peak)
 
     @property
     def least(self) -> int:
         """Smallest budget that works, in another process as well, bytes."""
-        rows = 0 if self.exact_rows is None else self.exact_rows.needed
-        least = self.program + VARIES + SLACK + max(self.scf_least, self.mp2_least, rows)
+        least = self.program + VARIES + SLACK + max(self._needed, self.gradient.least)
         return least if self.certificate is None else max(least, self.certificate.least)
 
     @property
     def comfortable(self) -> int:
         """Smallest budget with which everything stays in memory, bytes."""
-        rows = 0 if self.exact_rows is None else self.exact_rows.fixed + self.exact_rows.most
-        comfortable = self.program + SLACK + max(self.scf_in_core, self.mp2_in_core, rows)
+        rows = self.exact_rows.fixed + self.exact_rows.most
+        comfortable = self.program + SLACK + max(self.scf_in_core, self.mp2_in_core, rows, self.gradient.comfortable)
         return comfortable if self.certificate is None else max(comfortable, self.certificate.comfortable)
 
     @property
     def fits(self) -> bool:
         """Whether the run can stay inside the budget."""
-        rows = 0 if self.exact_rows is None else self.exact_rows.needed
         there = self.certificate is None or self.certificate.fits
-        return there and max(self.scf_least, self.mp2_least, rows) <= self.room
+        return there and max(self._needed, self.gradient.needed) <= self.room
 
     def require(self) -> None:
         """Refuse a run that cannot stay inside the budget.
@@ -237,56 +301,44 @@ class MemoryPlan:
         ResourceError : with the bytes required and available, and what would fit
         """
         if not self.fits:
+            purpose = f" for the {self.gradient.purpose}" if self.gradient.purpose else ""
             raise ResourceError(
-                f"not enough memory: {format_bytes(self.least)} are required even with all large arrays on disk "
-                f"({format_bytes(self.program)} of them for the program itself) and {format_bytes(self.budget)} may be "
-                f"used: allow at least --memory {-(-self.least // 10**6)}MB, or choose a smaller "
-                "--basis"
+                f"not enough memory{purpose}: {format_bytes(self.least)} are required even with all large arrays on "
+                f"disk ({format_bytes(self.program)} of them for the program itself) and {format_bytes(self.budget)} "
+                f"may be used: allow at least --memory {-(-self.least // 10**6)}MB, or choose a smaller --basis"
             )
 
-    def _scf_stages(self) -> list[Stage]:
-        return [stage for stage in (self.scf_fit, self.scf_read) if stage is not None]
+    @property
+    def _needed(self) -> int:
+        """Bytes beside the program without which an energy cannot run."""
+        scf = min(self.scf_in_core, max(self.scf_fit.needed, self.scf_read.needed))
+        mp2 = min(self.mp2_in_core, max(stage.needed for stage in self._mp2_stages))
+        return max(scf, mp2, self.mp2_check.needed, self.exact_rows.needed)
 
-    def _mp2_stages(self) -> list[Stage]:
-        return [self.mp2_integrals, self.mp2_solve, self.mp2_pairs]
-
-    def _held(self, stages: list[Stage], least: int) -> int:
-        return max((stage.fixed + stage.blocks(self.room) for stage in stages), default=least)
+    @property
+    def _mp2_stages(self) -> tuple[Stage, ...]:
+        return self.mp2_integrals, self.mp2_solve, self.mp2_pairs
 
 
-def plan(
-    work: Workload, *, program: int, budget: int, workers: int, limits: Limits, edge: int = 1, grown: int = 0
-) -> MemoryPlan:
+def plan(work: Workload, limits: Limits, threads: int, *, program: int, budget: int, grown: int = 0) -> MemoryPlan:
     """Bytes every stage will hold.
 
     Parameters
     ----------
     work : sizes of the calculation
+    limits : of the backend, which say what a tile holds
     program, budget : resident and allowed bytes
-    workers : concurrent tiles and threads; limits : what each tile holds
-    edge : occupied orbitals along the edge of a tile of pairs
     grown : of the resident bytes, what came since the plan before in this process; modules and buffers serve again
     """
+    workers = max(limits.workers, threads)
     program -= min(grown, SLACK + min(workers * FIT_WORKER_BYTES, _blas_buffers(work, workers)))
-    scf_in_core, scf_fit, scf_read, scf_disk = _scf(work, workers)
-    mp2_in_core, integrals, solve, pairs, mp2_disk = _mp2(work, workers, limits, edge)
-    return MemoryPlan(
-        program=program,
-        scf_in_core=scf_in_core,
-        scf_fit=scf_fit,
-        scf_read=scf_read,
-        scf_disk=scf_disk,
-        mp2_in_core=mp2_in_core,
-        mp2_integrals=integrals,
-        mp2_solve=solve,
-        mp2_pairs=pairs,
-        mp2_disk=mp2_disk,
-        integral_block=work.block_functions * work.pairs_of_functions * FLOAT64,
-        budget=budget,
-    )
+    in_core, fit, read, disk = _scf(work, workers)
+    block = work.block_functions * work.pairs_of_functions * FLOAT64
+    return MemoryPlan(program, budget, in_core, fit, read, disk, *_mp2(work, workers, limits), block)
 
 
-def _scf(work: Workload, workers: int) -> tuple[int, Stage | None, Stage | None, int]:
+def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
+    """As of `MemoryPlan`: with everything in memory, making and reading integrals on disk, bytes there."""
     pairs, n, naux = work.pairs_of_functions, work.nao, work.naux_scf
     x2c = X2C_MATRICES * work.x2c_functions**2 * FLOAT64  # freed before the SCF integrals are made
     matrices = SCF_MATRICES * n * n * FLOAT64 * len(work.spins) + 2 * (pairs + n * n) * FLOAT64 * workers
@@ -294,7 +346,7 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage | None, Stage | None,
     if not naux:
         everything = pairs * (pairs + 1) // 2 * FLOAT64
         again = RECOMPUTED_MATRICES * n * n * FLOAT64 * len(work.spins) * workers
-        return max(matrices + everything, x2c), None, Stage(max(matrices + again, x2c), 0, 0), 0
+        return max(matrices + everything, x2c), NOTHING, Stage(max(matrices + again, x2c)), 0
     columns = work.kept_pairs
     whole = naux * columns * FLOAT64
     metric = naux * naux * FLOAT64
@@ -312,7 +364,8 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage | None, Stage | None,
     return max(matrices + whole + 2 * metric + buffers, x2c), fit, read, whole
 
 
-def _mp2(work: Workload, workers: int, limits: Limits, edge: int) -> tuple[int, Stage, Stage, Stage, int]:
+def _mp2(work: Workload, workers: int, limits: Limits) -> tuple[int, Stage, Stage, Stage, int]:
+    """As of `MemoryPlan`: with everything in memory, integrals, fit and pairs on disk, bytes there."""
     pairs, naux = work.pairs_of_functions, work.naux
     whole = work.elements * naux * FLOAT64
     single = 0 if work.precision == "fp64" else work.elements * naux * FLOAT32
@@ -322,6 +375,7 @@ def _mp2(work: Workload, workers: int, limits: Limits, edge: int) -> tuple[int, 
     hessian = (sum(rotations) ** 2 + 3 * max(rotations, default=0) ** 2) * FLOAT64
     nvir = max((s.nvir for s in work.spins), default=0)
     row = nvir * naux * FLOAT64
+    edge = max(tiling.edge(spin.nocc, limits, nvir * naux) for spin in work.spins)
     tiles = min(workers * _tile_elements(limits, edge, nvir * nvir) * FLOAT64, 2 * whole)
     per_function = (pairs + 2 * work.elements + work.frontier_elements) * FLOAT64  # on disk once more, to be written
     # Of all workers: half-transformed integrals, what BLAS keeps, triangles and virtuals.
@@ -338,7 +392,7 @@ def _mp2(work: Workload, workers: int, limits: Limits, edge: int) -> tuple[int, 
     in_core = whole + max(metric + fixed + block, left + frontier + hessian, left + single + metric + tiles)
     integrals = Stage(fixed, min(block, LEAST_FUNCTIONS * per_function), block)
     pieces = workers * min(PIECE_BYTES, whole)
-    solve = Stage(left + max(frontier + max(metric + solved + pieces, hessian), 2 * metric), 0, 0)
+    solve = Stage(left + max(frontier + max(metric + solved + pieces, hessian), 2 * metric))
     rows = sum(s.nocc for s in work.spins)
     rounding = 0 if work.precision == "fp64" else row // 2
     streamed = Stage(left + tiles + row + rounding, 3 * edge * row, (rows + 2 * edge) * row)
@@ -413,3 +467,106 @@ def device_host_bytes(work: Workload) -> int:
     b = work.elements * work.naux * FLOAT64
     frontier = 2 * work.frontier_elements * work.naux * FLOAT64
     return integrals + max(metric + 2 * SOLVE_BYTES, piece + b // 2, 2 * b, frontier)
+
+
+def gradient_memory(work: Workload, energy: MemoryPlan, widest: int, threads: int) -> GradientMemory:
+    """What of a gradient goes where.
+
+    Parameters
+    ----------
+    work : sizes; energy : the plan of the energy, whose budget it keeps to
+    widest : functions in the widest shell of the fitting sets
+    threads : workers
+    """
+    room, nao, naux, naux_scf = energy.room, work.nao, work.naux, work.naux_scf
+    whole = work.elements * naux * FLOAT64
+    occupied, derivatives = sum(spin.occupied for spin in work.spins), work.task == "gradient"
+    half = occupied * nao * naux_scf * FLOAT64 if derivatives else 0
+    left, fixed = _gradient_always(work, threads)
+    metric, jk_metric = METRICS * naux * naux * FLOAT64, METRICS * naux_scf * naux_scf * FLOAT64
+    per_function = FLOAT64 * (PASS_MATRICES * nao * nao + PASS_HALVES * nao * occupied)
+    packed = nao * (nao + 1) // 2 * FLOAT64
+    functions = max(naux, naux_scf)
+    least = min(widest, functions)
+    least_block = least * per_function
+    amplitudes = _amplitudes(work, threads, whole if energy.mp2_fits_in_core else threads * min(STREAM_BYTES, whole))
+    vectors = left + VECTORS * sum(spin.occupied * (nao - spin.occupied) for spin in work.spins) * FLOAT64
+    fit, read = energy.scf_fit, energy.scf_read
+    streamed = max(fit.needed, read.needed)
+    scf_on_disk = streamed < energy.scf_in_core and energy.scf_in_core + vectors > room
+    two_center = fixed + TWO_CENTER * max(naux, naux_scf) ** 2 * FLOAT64 if derivatives else 0
+    response = vectors + energy.scf_in_core
+    number = FLOAT32 if work.single_exchange else FLOAT64
+    of_occupied = number * naux_scf * nao * occupied + threads * RESPONSE_WORK
+    response_held = naux_scf > 0 and not scf_on_disk and response + of_occupied <= room
+    response += of_occupied if response_held else 0
+    pair_bytes = read_bytes = 0
+    if scf_on_disk:
+        pair_bytes, read_bytes = (stage.blocks(room - vectors) for stage in (fit, read))
+        response = vectors + max(fit.fixed + pair_bytes, read.fixed + read_bytes)
+
+    z_fits = max(amplitudes + whole, fixed + metric + whole + least_block) <= room
+    jk_workers = threads * (naux_scf**2 + 3 * nao * naux_scf) * FLOAT64 if derivatives else 0
+    half_fits = fixed + jk_metric + half + max(least_block, jk_workers) <= room
+    held_z, held_half = whole if z_fits else 0, half if half_fits else 0
+    needed = max(
+        amplitudes + held_z,
+        fixed + metric + held_z + least_block,
+        fixed + jk_metric + held_half + max(least_block, jk_workers),
+        response,
+        two_center,
+    )
+    rest = room - max(fixed + metric + held_z, fixed + jk_metric + held_half)
+    passing = min(functions, max(least, min(PACKED_MOST // packed, rest // per_function)))
+    kept = naux_scf * work.kept_pairs * FLOAT64
+    before = max(energy.mp2, amplitudes + held_z, fixed + metric + held_z + passing * per_function)
+    scf_kept = naux_scf > 0 and energy.scf_fits_in_core and energy.certificate is None and before + kept <= room
+    peak = max(
+        before + (kept if scf_kept else 0),
+        fixed + jk_metric + held_half + max(passing * per_function, jk_workers),
+        response,
+        two_center,
+    )
+    least_energy = replace(energy, budget=0)
+    smallest = needed if energy.budget == 0 else gradient_memory(work, least_energy, widest, threads).needed
+    block = min(functions, max(least, PACKED_MOST // packed)) * per_function
+    everything = max(
+        energy.mp2_in_core + kept,
+        _amplitudes(work, threads, whole) + whole + kept,
+        fixed + metric + whole + block + kept,
+        fixed + jk_metric + half + max(block, jk_workers),
+        vectors + energy.scf_in_core + (of_occupied if naux_scf else 0),
+        two_center,
+    )
+    disk = max(0 if z_fits else whole, 0 if half_fits else half, energy.scf_disk if scf_on_disk else 0)
+    return GradientMemory(
+        *("gradient" if derivatives else "relaxed densities", not z_fits, not half_fits),
+        *(scf_on_disk, scf_kept, response_held),
+        *(pair_bytes, read_bytes, passing * packed, peak, disk, needed, smallest, everything),
+    )
+
+
+def gradient_with_b(work: Workload, threads: int) -> int:
+    """Bytes beside the program while amplitudes are made of a B in memory, everything else on disk."""
+    return _amplitudes(work, threads, work.elements * work.naux * FLOAT64)
+
+
+def _gradient_always(work: Workload, threads: int) -> tuple[int, int]:
+    """Bytes of modules and what earlier stages have left, and these with matrices over basis functions."""
+    whole = work.elements * work.naux * FLOAT64
+    half = sum(spin.occupied for spin in work.spins) * work.nao * work.naux_scf * FLOAT64
+    left = MODULES + max(HEAP_LEAST, min(HEAP_MOST, whole + half))
+    return left, left + MATRICES * work.nao**2 * FLOAT64 * len(work.spins) + min(LEFT_BEHIND * threads, whole)
+
+
+def _amplitudes(work: Workload, threads: int, b: int) -> int:
+    """Bytes while amplitudes are made, without Z, `b` bytes of B being held."""
+    naux, nvir = work.naux, max(spin.nvir for spin in work.spins)
+    columns = max((spin.nocc * spin.nvir for spin in work.spins), default=0)
+    number = FLOAT64 if work.precision == "fp64" else FLOAT32
+    tiles = TILE_ARRAYS * number * max(columns, min(columns * nvir, TILE_ELEMENTS))
+    cached = max(AMPLITUDE_BYTES // FLOAT64, nvir * nvir) * number
+    tiles += min(CACHE_ARRAYS * cached, 2 * tiles)
+    workers = threads * (tiles + (3 * nvir * naux + naux * naux) * FLOAT64)
+    single = 0 if work.precision == "fp64" else b // 2  # the same in float32
+    return _gradient_always(work, threads)[1] + METRICS * naux * naux * FLOAT64 + b + single + workers

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from dfmp2.backends import tiling
-from dfmp2.backends.base import Backend, Limits, Prediction, Shape
+from dfmp2.backends.base import Backend, Prediction, Shape
 from dfmp2.backends.registry import foreseen, predictions, select, weigh_trainium
 from dfmp2.errors import KernelError, ResourceError, UnsupportedByBackend
 from dfmp2.host import resources, threads
@@ -19,19 +18,16 @@ from dfmp2.molecule.mole import primitive_functions
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.options import Options
 from dfmp2.planning import memory, rates, time
-from dfmp2.planning.memory import VARIES
+from dfmp2.planning.memory import NOTHING
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
 from dfmp2.planning.sizes import IN_FIELDS, POINTS, Spin, Workload, exact_row_shares, scf_cycles
 from dfmp2.planning.system import Setup, System, densely_fitted, frozen_core, prepare, resolve
-from dfmp2.planning.time import IN_MEMORY, Pace, Timings, Traffic
+from dfmp2.planning.time import IN_MEMORY, NO_TIME, Pace, Timings, Traffic
 from dfmp2.progress import Listener
 from dfmp2.scf.hamiltonian import uncontracted_functions
 from dfmp2.scf.hartree_fock import reference_kind, uses_single
 from dfmp2.scf.kohn_sham import exact_exchange
 from dfmp2.units import format_bytes
-
-if TYPE_CHECKING:
-    from dfmp2.planning.gradient import GradientMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +44,7 @@ class Plan:
     tiles : pair tiles of all channels
     traffic : bytes to and from scratch
     disk : measured speed of the scratch folder, None where it was never measured
-    certificate, gradient : of what comes after the energy, None where it is not asked for
+    certificate : of the fitting certificate, None where it is not asked for
     """
 
     work: Workload
@@ -60,52 +56,6 @@ class Plan:
     traffic: Traffic = IN_MEMORY
     disk: DiskRates | None = None
     certificate: CertificatePlan | None = None
-    gradient: GradientMemory | None = None
-
-    @property
-    def fits(self) -> bool:
-        """Whether all of it stays inside the budget."""
-        return self.memory.fits and (self.gradient is None or self.gradient.needed <= self.memory.room)
-
-    @property
-    def least(self) -> int:
-        """Smallest budget that works, bytes."""
-        return max(self.memory.least, self._with(None if self.gradient is None else self.gradient.least + VARIES))
-
-    @property
-    def comfortable(self) -> int:
-        """Smallest budget with which everything stays in memory, bytes."""
-        return max(self.memory.comfortable, self._with(None if self.gradient is None else self.gradient.comfortable))
-
-    @property
-    def predicted_peak(self) -> int:
-        """Expected peak resident memory, bytes."""
-        return max(self.memory.predicted_peak, self._with(None if self.gradient is None else self.gradient.peak))
-
-    @property
-    def scratch(self) -> int:
-        """Bytes of scratch space; B is there still when arrays of a gradient come."""
-        return self.memory.disk + (0 if self.gradient is None else self.gradient.disk)
-
-    def require(self) -> None:
-        """Refuse a run that cannot stay inside the budget.
-
-        Raises
-        ------
-        ResourceError : with the bytes required and available, and what would fit
-        """
-        if self.gradient is None:
-            self.memory.require()
-        elif not self.fits:
-            of = "gradient" if self.work.task == "gradient" else "relaxed densities"
-            raise ResourceError(
-                f"not enough memory for the {of}: {format_bytes(self.least)} are required even with all large "
-                f"arrays on disk and {format_bytes(self.memory.budget)} may be used: allow at least --memory "
-                f"{-(-self.least // 10**6)}MB, or choose a smaller --basis"
-            )
-
-    def _with(self, held: int | None) -> int:
-        return 0 if held is None else self.memory.program + memory.SLACK + held
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +102,7 @@ class Outlook:
         return found
 
     def __repr__(self) -> str:
-        peak, seconds = format_bytes(self.plan.predicted_peak), self.plan.timings.total
+        peak, seconds = format_bytes(self.plan.memory.predicted_peak), self.plan.timings.total
         verdict = f"does not fit: {self.change}" if self.change else "fits"
         return f"Outlook({self.system.molecule.formula}: {peak}, {seconds:.2g} s, {verdict})"
 
@@ -162,21 +112,17 @@ class Outlook:
         return str(named("dfmp2.output.plan:to_text")(self)).rstrip("\n")
 
 
-NOTHING = memory.Stage(0, 0, 0)
-NO_SCF: dict[str, Any] = {"scf_in_core": 0, "scf_fit": None, "scf_read": None, "scf_disk": 0}
-NOT_HELD: dict[str, dict[str, Any]] = {  # part of a run -> fields of its memory plan that belong to the rest
-    "all": {},
-    "up to b": {"mp2_pairs": NOTHING, "mp2_check": None, "mp2_disk": 0},
-    "from orbitals": NO_SCF,
-    "from b": {**NO_SCF, "mp2_integrals": NOTHING, "mp2_solve": NOTHING, "mp2_disk": 0},
+NO_SCF: dict[str, Any] = {"scf_in_core": 0, "scf_fit": NOTHING, "scf_read": NOTHING, "scf_disk": 0}
+PARTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {  # its stages, and what the memory plan has of the rest
+    "all": (time.STAGES, {}),
+    "up to b": (time.STAGES[:4], {"mp2_pairs": NOTHING, "mp2_check": NOTHING, "mp2_disk": 0}),
+    "from orbitals": (time.STAGES[1:], NO_SCF),
+    "from b": (
+        ("pair_energies", "fitting_certificate"),
+        {**NO_SCF, "mp2_integrals": NOTHING, "mp2_solve": NOTHING, "mp2_disk": 0},
+    ),
 }
 USUAL_POINTS = {"laplace": 12, "rpa": 48}  # of a quadrature with the default tolerance
-STAGES_OF = {  # part of a run -> its stages
-    "all": time.STAGES,
-    "up to b": ("scf", "integrals", "fit", "transform"),
-    "from orbitals": ("integrals", "fit", "transform", "pair_energies", "fitting_certificate", "gradient"),
-    "from b": ("pair_energies", "fitting_certificate"),
-}
 
 
 def make_plan(
@@ -187,7 +133,7 @@ def make_plan(
     Parameters
     ----------
     task : what is computed, "energy", "properties" or "gradient"
-    part : of the run, a key of NOT_HELD; a B that is made in its file, or lies there, takes no scratch space
+    part : of the run, a key of PARTS; a B that is made in its file, or lies there, takes no scratch space
     """
     work = replace(_workload(system, setup.options, core, kind), task=task)
     if part in ("all", "up to b") or task != "energy":
@@ -202,19 +148,16 @@ def make_plan(
     if setup.options.certify_fit:
         certificate = _certificate(system, setup, work)
         held = replace(held, certificate=certificate.memory)
-    gradient = None
     if task != "energy":
-        from dfmp2.planning import gradient as of_gradient
-
         fitting = [aux for aux in (system.auxmole, system.jk_auxmole) if aux is not None]
         widest = max(int(np.diff(aux.ao_loc_nr()).max()) for aux in fitting)
-        held = replace(held, mp2_in_core=max(held.mp2_in_core, of_gradient.with_b(work, setup.active)))
+        held = replace(held, mp2_in_core=max(held.mp2_in_core, memory.gradient_with_b(work, setup.active)))
         whole = held if part == "all" else replace(_memory(work, setup, "all"), mp2_in_core=held.mp2_in_core)
-        gradient = of_gradient.memory(work, whole, widest, setup.active)
+        held = replace(held, gradient=memory.gradient_memory(work, whole, widest, setup.active))
     moved = replace(time.traffic(work, held, setup.backend.limits), cached=_stays_cached(held, setup))
     tiles = sum(map(len, time.tiles_of(work, setup.backend.limits).values()))
-    timings = _seconds(setup, work, known, moved, disk, certificate, gradient).only(STAGES_OF[part])
-    return Plan(work, held, timings, time.pace(work, known), known, tiles, moved, disk, certificate, gradient)
+    plan = Plan(work, held, NO_TIME, time.pace(work, known), known, tiles, moved, disk, certificate)
+    return replace(plan, timings=_seconds(setup, plan).only(PARTS[part][0]))
 
 
 def settle(
@@ -292,19 +235,12 @@ def require_device(backend: Backend, work: Workload, room: int) -> None:
         )
 
 
-def _seconds(
-    setup: Setup,
-    work: Workload,
-    known: Rates,
-    moved: Traffic,
-    disk: DiskRates | None,
-    certificate: CertificatePlan | None,
-    gradient: GradientMemory | None,
-) -> Timings:
+def _seconds(setup: Setup, plan: Plan) -> Timings:
     """Predicted times of a run; where the device makes B: more columns to fit, and its program in place of products."""
-    found = time.seconds(work, known, moved, disk or BUILT_IN, gradient)
+    work, certificate = plan.work, plan.certificate
+    found = time.seconds(work, plan.rates, plan.traffic, plan.disk or BUILT_IN, plan.memory.gradient)
     if certificate is not None:
-        more = time.certificate_seconds(work, certificate.dense, certificate.rows, certificate.passes, known)
+        more = time.certificate_seconds(work, certificate.dense, certificate.rows, certificate.passes, plan.rates)
         found = replace(found, fitting_certificate=more, total=found.total + more)
     if setup.options.transform != "device":
         return found
@@ -356,13 +292,13 @@ def foresee(
         elif known.disturbed:
             listener.stage("measuring the rates of this host again: others used it when they were measured")
             known = rates.refreshed(timed, setup.threads, known)
-        if calibrate or (plan.scratch and disk is None):
+        if calibrate or (plan.memory.scratch and disk is None):
             disk = _measured_disk(setup, listener)
         predicted = predictions(setup.backend, trainium_shapes(plan.work))
-        timings = _seconds(setup, plan.work, known, plan.traffic, disk, plan.certificate, plan.gradient)
-        plan = replace(plan, timings=timings, rates=known, disk=disk)
+        plan = replace(plan, rates=known, disk=disk)
+        plan = replace(plan, timings=_seconds(setup, plan))
         # Neither a frozen core nor fewer virtuals lower what the SCF and one tile need: only memory does.
-        change = "" if plan.fits else f"--memory {-(-plan.least // 10**6)}MB"
+        change = "" if plan.memory.fits else f"--memory {-(-plan.memory.least // 10**6)}MB"
         return Outlook(system, setup, core, plan, change, predicted)
 
 
@@ -459,7 +395,7 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
     global _program
     limits, resident = setup.backend.limits, resources.resident_memory()
     grown = 0 if _program is None else max(0, resident - _program)
-    found = memory_plan(work, limits, setup.threads, program=resident, budget=setup.budget, grown=grown)
+    found = memory.plan(work, limits, setup.threads, program=resident, budget=setup.budget, grown=grown)
     _program = found.program
     if setup.options.correlation.kind != "pairs":
         found = memory.without_pairs(found, work)
@@ -467,7 +403,7 @@ def _memory(work: Workload, setup: Setup, part: str) -> memory.MemoryPlan:
         found = replace(found, mp2_check=memory.check_stage(work, setup.threads))
     if setup.options.transform == "device":
         found = replace(found, mp2_in_core=memory.device_host_bytes(work))
-    return replace(found, **NOT_HELD[part])
+    return replace(found, **PARTS[part][1])
 
 
 def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePlan:
@@ -484,24 +420,8 @@ def _certificate(system: System, setup: Setup, work: Workload) -> CertificatePla
         dense, unused = replace(work, naux=int(auxmole.nao), block_functions=functions), {}
     left = memory.CERTIFICATE_LEFT + memory.LEFT_BEHIND * setup.threads
     fixed = {"program": resources.resident_memory() + left, "budget": setup.budget}
-    held = memory_plan(dense or work, setup.backend.limits, setup.threads, **fixed)
+    held = memory.plan(dense or work, setup.backend.limits, setup.threads, **fixed)
     rows = memory.exact_rows(work, setup.threads, max(shares))
     held = replace(held, **({} if work.naux_scf else NO_SCF), **unused, exact_rows=rows)
     at_once = max(1, held.row_bytes // rows.least)
     return CertificatePlan(dense, held, sum(shares), sum(-(-share // at_once) for share in shares))
-
-
-def memory_plan(
-    work: Workload, limits: Limits, count: int, *, program: int, budget: int, grown: int = 0
-) -> memory.MemoryPlan:
-    """Bytes of every stage on a backend with these limits and `count` threads, on this host or another one."""
-    row = max(s.nvir for s in work.spins) * work.naux
-    return memory.plan(
-        work,
-        program=program,
-        budget=budget,
-        workers=max(limits.workers, count),
-        limits=limits,
-        edge=max(tiling.edge(s.nocc, limits, row) for s in work.spins),
-        grown=grown,
-    )

@@ -11,15 +11,13 @@ machine is quiet (`refreshed`).
 
 from __future__ import annotations
 
-import errno
 import json
-import mmap
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -33,7 +31,8 @@ import numpy as np
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Backend, Operand, Tile
 from dfmp2.errors import ResourceError
-from dfmp2.host import cache, resources, threads
+from dfmp2.host import cache, threads
+from dfmp2.host.resources import Others
 from dfmp2.host.scratch import SUFFIX, Space
 from dfmp2.integrals import three_center
 from dfmp2.integrals.metric import factorise
@@ -53,11 +52,9 @@ REPEATS = 3
 PRODUCT = 768  # edge of the matrices
 QUIET = 0.1  # cores used by other processes, above which rates are called disturbed
 WATCHED = 0.2  # s that tell whether the machine is quieter now
-CHUNK = 8 << 20  # bytes per access to a disk, a multiple of every block size that O_DIRECT asks for
+CHUNK = 8 << 20  # bytes per access to a disk
 SIZE = 48 * CHUNK  # 403 MB
-CACHED = 8  # chunks that are read from the system's memory
 LONGEST = 8.0  # s each way; what a slow disk has not done by then is left out
-DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +143,7 @@ BUILT_IN = DiskRates()
 
 def load(backend: str, count: int) -> Rates | None:
     """Rates of the routines measured earlier on this host for a backend and thread count, or None."""
-
-    def made(stored: dict[str, Any]) -> Rates:
-        numbers: dict[str, Any] = {name: float(value) for name, value in stored.items() if name != "date"}
-        return Rates(**numbers, date=str(stored["date"]))
-
-    return _known(_key(backend, count), made)
+    return _known(Rates, _key(backend, count))
 
 
 def store(backend: str, count: int, rates: Rates) -> None:
@@ -161,22 +153,12 @@ def store(backend: str, count: int, rates: Rates) -> None:
 
 def load_disk(root: Path) -> DiskRates | None:
     """Rates of a scratch folder measured earlier on this host, or None."""
-
-    def made(stored: dict[str, Any]) -> DiskRates:
-        write, read, cached = (float(stored[name]) for name in ("write", "read", "cached"))
-        return DiskRates(write, read, str(stored["date"]), cached)
-
-    return _known(_disk_key(root), made)
+    return _known(DiskRates, _disk_key(root))
 
 
 def load_products(count: int) -> ProductRates | None:
     """Rates of products measured earlier on this host for a number of threads, or None."""
-
-    def made(stored: dict[str, Any]) -> ProductRates:
-        products = {str(name): float(value) for name, value in stored["products"].items()}
-        return ProductRates(products, float(stored["foreign"]), str(stored["date"]))
-
-    return _known(_product_key(count), made)
+    return _known(ProductRates, _product_key(count))
 
 
 def store_products(count: int, record: ProductRates) -> None:
@@ -184,14 +166,19 @@ def store_products(count: int, record: ProductRates) -> None:
     cache.store(_product_key(count), asdict(record))
 
 
-Record = TypeVar("Record")
+Record = TypeVar("Record", Rates, DiskRates, ProductRates)
+OF_TYPE: dict[str, Callable[[Any], Any]] = {  # of a field -> its value out of JSON
+    "float": float,
+    "str": str,
+    "dict[str, float]": lambda stored: {name: float(value) for name, value in stored.items()},
+}
 
 
-def _known(key: str, made: Callable[[dict[str, Any]], Record]) -> Record | None:
-    """What is kept under a key; None for nothing, and for what is damaged or of another version."""
+def _known(kind: type[Record], key: str) -> Record | None:
+    """The record under a key; None for nothing, and for what is damaged or of another version."""
     stored = cache.load(key)
     try:
-        return None if stored is None else made(stored)
+        return kind(**{one.name: OF_TYPE[str(one.type)](stored[one.name]) for one in fields(kind)}) if stored else None
     except (LookupError, TypeError, ValueError, AttributeError):
         return None
 
@@ -213,11 +200,11 @@ def _product_key(count: int) -> str:
 
 def measure(backend: Backend, count: int) -> Rates:
     """Measure the rates of all routines, a few seconds, and keep them."""
-    others = _Others(count)
+    others = Others()
     with threads.limited(count):
         found: dict[str, Any] = {**_host(count), **_pairs(backend), **_whole()}
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    rates = Rates(**found, foreign=others.taken(), date=now)
+    rates = Rates(**found, foreign=_taken(others, count), date=now)
     store(backend.name, count, rates)
     return rates
 
@@ -226,30 +213,18 @@ def refreshed(backend: Backend, count: int, known: Rates) -> Rates:
     """Rates that were disturbed when they were measured, measured again where the machine is quieter now."""
     if not known.disturbed:
         return known
-    others = _Others(count)
+    others = Others()
     time.sleep(WATCHED)
-    if others.taken() >= known.foreign:
+    if _taken(others, count) >= known.foreign:
         return known
     rates = known.better(measure(backend, count))
     store(backend.name, count, rates)
     return rates
 
 
-class _Others:
-    """What other processes use from here on, of a machine on which this one wants `count` cores."""
-
-    def __init__(self, count: int) -> None:
-        self._idle = max(0, (os.cpu_count() or count) - count)
-        self._begun = self._now()
-
-    def taken(self) -> float:
-        """Cores beyond those that would be idle, 0 where the system does not say."""
-        seconds, busy, own = (now - before for now, before in zip(self._now(), self._begun, strict=True))
-        return max(0.0, (busy - own) / seconds - self._idle)
-
-    @staticmethod
-    def _now() -> tuple[float, float, float]:
-        return time.perf_counter(), resources.busy_seconds(), sum(os.times()[:4])  # with processes waited for
+def _taken(others: Others, count: int) -> float:
+    """Cores that others used beyond those that are idle while this process uses `count` of them."""
+    return max(0.0, others.used() - max(0, (os.cpu_count() or count) - count))
 
 
 def _host(count: int) -> dict[str, float]:
@@ -270,20 +245,20 @@ def _host(count: int) -> dict[str, float]:
     nocc, nvir = 40, 150
     space = ActiveSpace(c[:, :nocc].copy(), c[:, -nvir:].copy(), -np.ones(nocc), np.ones(nvir))
     b = np.empty((naux, npair))
-    evaluate = _best(lambda: [None for _ in three_center.packed_blocks(mole, auxmole, out=b)])
+    evaluate = shortest(lambda: [None for _ in three_center.packed_blocks(mole, auxmole, out=b)])
     transformation = Transformation([space], count)
-    transform = _best(lambda: transformation(b))
+    transform = shortest(lambda: transformation(b))
     factor = factorise(three_center.coulomb_metric(auxmole))
-    solve = _best(lambda: fit_columns(b, factor, [npair], count))
+    solve = shortest(lambda: fit_columns(b, factor, [npair], count))
     occupied = [np.ascontiguousarray(c[:, :nocc])]
     pairs = every_pair(nao)
-    exchange = _best(lambda: coulomb_exchange(b, pairs, occupied, count))
-    single = _best(lambda: coulomb_exchange(b, pairs, occupied, count, single=True))
+    exchange = shortest(lambda: coulomb_exchange(b, pairs, occupied, count))
+    single = shortest(lambda: coulomb_exchange(b, pairs, occupied, count, single=True))
     overlap = mole.intor_symmetric("int1e_ovlp")
     kinetic = mole.intor_symmetric("int1e_kin")
     square = rng.standard_normal((PRODUCT, PRODUCT))
-    product = _best(lambda: square @ square)
-    eigen = _best(lambda: np.linalg.eigh(overlap @ kinetic @ overlap))
+    product = shortest(lambda: square @ square)
+    eigen = shortest(lambda: np.linalg.eigh(overlap @ kinetic @ overlap))
     size = Workload(nao, naux, naux, (), "fp64", 0, primitives=primitive_functions(mole))
     operations = 3 * naux * nao**2 * nocc + 4 * naux * npair
     return {
@@ -307,7 +282,7 @@ def _reorder() -> float:
     def put() -> None:
         np.empty((32, 160, 256))[:, :, :64] = part.transpose(1, 2, 0)
 
-    return part.nbytes / _best(put)
+    return part.nbytes / shortest(put)
 
 
 def _waters(number: int, basis: str, kind: str) -> tuple[Any, Any]:
@@ -353,9 +328,9 @@ def _exact() -> dict[str, float]:
         from pyscf.scf.hf import dot_eri_dm
 
         integrals = mole.intor("int2e", aosym="s8")
-        evaluate = _best(lambda: mole.intor("int2e", aosym="s8"))
+        evaluate = shortest(lambda: mole.intor("int2e", aosym="s8"))
         density = np.eye(nao)
-        build = _best(lambda: dot_eri_dm(integrals, density, hermi=1))
+        build = shortest(lambda: dot_eri_dm(integrals, density, hermi=1))
     size = Workload(nao, 0, 0, (), "fp64", 0, primitives=primitive_functions(mole))
     return {
         "four_centre": size.integrals()["scf"] / evaluate,
@@ -390,7 +365,7 @@ def _pairs(backend: Backend) -> dict[str, float]:
         if precision in backend.limits.precisions:
             operand = backend.put(b, -np.linspace(1.0, 2.0, nocc), np.linspace(0.5, 5.0, nvir), precision)
             backend.pair_terms(operand, operand, Tile(0, 1, 0, 1, True))
-            taken = _best(partial(_every_tile, backend, operand, tiling.triangle(nocc, backend.limits, nvir * naux)))
+            taken = shortest(partial(_every_tile, backend, operand, tiling.triangle(nocc, backend.limits, nvir * naux)))
             rates[f"pairs_{precision}"] = nocc * (nocc + 1) * nvir**2 * naux / taken
     return rates
 
@@ -400,43 +375,27 @@ def _every_tile(backend: Backend, operand: Operand, tiles: list[Tile]) -> None:
     threads.each(len(tiles), lambda number: work(tiles[number]), backend.limits.workers)
 
 
-def _best(work: Callable[[], Any]) -> float:
-    """Shortest time of a few repetitions, s."""
+def shortest(work: Callable[[], object], repeats: int | None = None) -> float:
+    """Shortest time of a few repetitions, REPEATS for None, s."""
     times = []
-    for _ in range(REPEATS):
+    for _ in range(repeats or REPEATS):
         start = time.perf_counter()
         work()
         times.append(time.perf_counter() - start)
     return min(times)
 
 
-def measure_disk(root: Path, size: int | None = None) -> DiskRates:
+def measure_disk(root: Path) -> DiskRates:
     """Write and read a file in a folder, a second or so, and keep the rates.
-
-    The system keeps what was written in memory and would answer a read at once, so both ways go around it where the
-    file system can (O_DIRECT); elsewhere what was written is forced to disk and dropped from the cache before it is
-    read.
-
-    Parameters
-    ----------
-    size : of the file, bytes; None for SIZE
 
     Raises
     ------
     ResourceError : the folder cannot be written or has too little space
     """
-    size = size or SIZE
-    with Space(root, size) as space:
+    with Space(root, SIZE) as space:
         path = space.own_folder() / f"speed{SUFFIX}"  # such a file is removed with the folder, also by the next run
         try:
-            try:
-                write, read = _disk(path, size, DIRECT)
-            except OSError as error:
-                if error.errno != errno.EINVAL or not DIRECT:
-                    raise
-                path.unlink(missing_ok=True)
-                write, read = _disk(path, size, 0)  # a file system without direct access
-            cached = _cached(path)
+            write, read, cached = _moved(path)
         except OSError as error:
             raise ResourceError(
                 f"scratch folder {root}: {error.strerror} while its speed was measured: name another one with --scratch"
@@ -446,44 +405,24 @@ def measure_disk(root: Path, size: int | None = None) -> DiskRates:
     return found
 
 
-def _disk(path: Path, size: int, flags: int) -> tuple[float, float]:
-    """Bytes per second written, `fsync` included, and read."""
-    with mmap.mmap(-1, CHUNK) as buffer:  # begins at a page, as direct access needs
-        buffer[:] = os.urandom(CHUNK)  # a file system may compress zeros
-        handle = os.open(path, os.O_CREAT | os.O_RDWR | flags, 0o600)
-        try:
-            start = time.perf_counter()
-            written = sum(_until(start, size, lambda: os.write(handle, buffer)))
-            os.fsync(handle)
-            writing = time.perf_counter() - start
-            if not flags and hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.lseek(handle, 0, os.SEEK_SET)
-            start = time.perf_counter()
-            read = sum(_until(start, written, lambda: os.readv(handle, [buffer])))
-            return written / writing, read / (time.perf_counter() - start)
-        finally:
-            os.close(handle)
+def _moved(path: Path) -> list[float]:
+    """Bytes per second written to the disk, read from it, and read again, from the system's memory.
 
-
-def _cached(path: Path) -> float:
-    """Bytes per second of a file that was read just before."""
-    buffer = bytearray(CHUNK)
-
-    def read() -> None:
-        with path.open("rb", buffering=0) as file:
-            for _ in range(CACHED):
-                file.readinto(buffer)
-
-    return min(path.stat().st_size, CACHED * CHUNK) / _best(read)
-
-
-def _until(start: float, size: int, move: Callable[[], int]) -> Iterator[int]:
-    """Bytes of each access until all are moved or the time is over."""
-    left = size
-    while left > 0 and time.perf_counter() - start < LONGEST:
-        count = move()
-        if not count:
-            raise OSError(errno.EIO, "the file is shorter than what was written")
-        left -= count
-        yield count
+    The system keeps what was written in memory and would answer a read at once: it is forced to disk and dropped.
+    """
+    buffer, done = bytearray(os.urandom(CHUNK)), 0  # a file system may compress zeros
+    with path.open("w+b", buffering=0) as file:
+        start = time.perf_counter()
+        while done < SIZE and time.perf_counter() - start < LONGEST:
+            done += file.write(buffer)
+        os.fsync(file.fileno())
+        found = [done / (time.perf_counter() - start)]
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        for _ in range(2):
+            file.seek(0)
+            done, start = 0, time.perf_counter()
+            while time.perf_counter() - start < LONGEST and (count := file.readinto(buffer)):
+                done += count
+            found.append(done / (time.perf_counter() - start))
+    return found

@@ -101,7 +101,7 @@ def prepare(options: Options, command: str, choose: Callable[[int], tuple[Backen
         backend, reason = select("cpu", "fp64", count)[0], f"--method {options.method} runs on the host"
     else:
         backend, reason = choose(count) if choose else select(options.backend, options.precision, count)
-    budget = options.memory or resources.resident_memory() + int(0.9 * resources.available_memory())
+    budget = options.memory or resources.usable_memory()
     setup = Setup(options, backend, reason, count, count, budget, scratch, command)
     _ = setup.pair_backend  # refused before the SCF
     return setup

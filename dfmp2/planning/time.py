@@ -11,23 +11,35 @@ in the system's memory where there is room for it beside the run, and is read fr
 
 The SCF is its integrals, their fit, and as many builds of J and K as iterations are expected and a stability analysis
 of all rotations takes. New arrays of integrals cost the time of writing them once, in another order.
+
+Seconds left of a calculation: its forecast, corrected by what it has measured of itself so far.
+
+A calculation goes through three phases: the SCF; integrals, transformation and fit, whose blocks alternate; the pair
+energies. What is left of the present one:
+
+    SCF     time of the last iterations x how many are left, which the fall of the gradient's logarithm tells
+    others  at the speed at which the counted parts, blocks or tiles, have been done, the forecast before that
+
+What is still to come costs its forecast times the ratio of measured to predicted seconds so far, of the SCF's
+integrals and iterations and of phases that are over: a machine that is half as fast as its rates say needs twice as
+long for everything.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from itertools import product
 
 from dfmp2.backends import tiling
 from dfmp2.backends.base import Limits, Tile
-from dfmp2.planning.memory import FLOAT32, FLOAT64, MemoryPlan
+from dfmp2.planning.memory import FLOAT32, FLOAT64, GradientMemory, MemoryPlan
 from dfmp2.planning.rates import BUILT_IN, DiskRates, Rates
 from dfmp2.planning.sizes import EXACT_BUILDS, Workload
+from dfmp2.progress import Stopwatch
 from dfmp2.units import quantity as _q
-
-if TYPE_CHECKING:
-    from dfmp2.planning.gradient import GradientMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +64,7 @@ class Timings:
         return Timings(*(a + b for a, b in zip(asdict(self).values(), asdict(other).values(), strict=True)))
 
 
+NO_TIME = Timings(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 STAGES = ("scf", "integrals", "fit", "transform", "pair_energies", "fitting_certificate", "gradient")
 # What is small, and not worth a rate of its own, s on one core of an AMD EPYC:
 X2C_SECONDS, X2C_PRODUCTS = 0.08, 200  # and operations per cube of the decontracted basis
@@ -60,6 +73,15 @@ METRIC_SECONDS = 5e-8  # per element of the fitting metric, its integrals and it
 CYCLE_SECONDS = 1e-3  # per SCF iteration, whatever the molecule
 EXAMINED_MATRICES = 0.5  # of what an SCF iteration does beside J and K, per product with the orbital Hessian
 CHECK_INTEGRALS, CHECK_PRODUCTS = 2, 3  # times our own operations that PySCF's DF-MP2 takes, its products by one core
+# Of a gradient, whose times are operations by the rates of the energy's own routines, and derivatives of integrals by
+# the rate of integrals:
+Z_CYCLES = 14  # iterations of the Z-vector equations: 9 to 18 in molecules with a gap
+Z_CHECKS = 2  # residuals made anew
+DERIVATIVES = {3: 3.4, 4: 7.7}  # cost of derivatives of three- and four-centre integrals, in integrals
+ONE_ELECTRON = 1.6e-7  # s per atom and pair of functions: derivatives of the field of the nuclei
+POTENTIAL_DERIVATIVES = 200  # times as much where there are core potentials
+X2C_DERIVATIVES = 375  # products of matrices over uncontracted functions, for each atom
+FIRST = 0.25  # s: modules, small arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +208,86 @@ def seconds(
         "pair_energies": max(pairs + rounding, moved.pairs_read / read),
     }
     if work.task != "energy":
-        from dfmp2.planning.gradient import seconds as of_gradient
-
         alone = replace(work, task="properties")
-        more = sum(stages.values()) + of_gradient(alone, rates, gradient).total
-        stages["gradient"] = of_gradient(work, rates, gradient).total + work.in_fields * more
+        more = sum(stages.values()) + gradient_seconds(alone, rates, gradient).total
+        stages["gradient"] = gradient_seconds(work, rates, gradient).total + work.in_fields * more
     return Timings(**stages, total=rates.start + sum(stages.values()) + _check(work, rates))
+
+
+@dataclass(frozen=True, slots=True)
+class GradientTimes:
+    """Predicted wall times, s."""
+
+    amplitudes: float
+    fitted_integrals: float
+    response: float
+    mean_field: float
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return self.amplitudes + self.fitted_integrals + self.response + self.mean_field
+
+
+def gradient_seconds(work: Workload, rates: Rates, held: GradientMemory | None = None) -> GradientTimes:
+    """Predicted times; traffic to scratch is not counted.
+
+    Parameters
+    ----------
+    held : where its arrays are, None for memory
+    """
+    n, spins, derivatives = work.nao, work.spins, work.task == "gradient"
+    single = work.precision != "fp64"
+    amplitudes = 0.0
+    for left, right in product(spins, repeat=2):
+        pairs, virtuals = left.nocc * right.nocc, left.nvir * right.nvir
+        amplitudes += 4 * pairs * virtuals * work.naux + 2 * pairs * virtuals * (left.nvir + left.nocc)
+    correlated = sum((6 if derivatives else 4) * n * n * s.nocc + 4 * n * s.nocc * s.nvir for s in spins)
+    occupied = sum(s.occupied for s in spins)
+    squares = work.naux**2 * work.elements
+    integrals = (1 + DERIVATIVES[3] * derivatives) / rates.integrals
+    one_electron = ONE_ELECTRON * work.atoms * n * n * (1 + POTENTIAL_DERIVATIVES * (work.potentials > 0))
+    one_electron += X2C_DERIVATIVES * work.atoms * work.x2c_functions**3 / rates.exchange
+    if work.naux_scf:
+        halves = work.naux_scf * n * occupied
+        mean_field = integrals * work.integrals()["scf"] + 8 * halves * n / rates.transform
+        mean_field += 2 * halves * work.naux_scf * (1 / rates.solve + 1 / rates.transform)
+    else:
+        mean_field = DERIVATIVES[4] * work.integrals()["scf"] / rates.four_centre
+    return GradientTimes(
+        amplitudes=amplitudes / (rates.pairs_mixed if single else rates.pairs_fp64)
+        + squares * (1 / rates.solve + 2 / rates.transform),
+        fitted_integrals=integrals * work.integrals()["integrals"] + work.naux * correlated / rates.transform,
+        response=_response(work, rates, held),
+        mean_field=FIRST + (mean_field + one_electron) * derivatives,
+    )
+
+
+def _response(work: Workload, rates: Rates, held: GradientMemory | None) -> float:
+    """Predicted time of the Z-vector equations, s."""
+    n, p, occupied = work.nao, work.naux_scf, sum(s.occupied for s in work.spins)
+    if not p:
+        builds = 2 * len(work.spins) * (1 + Z_CHECKS + Z_CYCLES)
+        again = builds / 2 if held is not None and held.scf_on_disk else 1
+        made = again * work.integrals()["scf"] / rates.four_centre
+        return made + 4 * builds * work.pairs_of_functions**2 / rates.exact_exchange
+    kept = work.kept_pairs / work.pairs_of_functions
+
+    def build(orbitals: int, densities: int) -> float:
+        return p * n * n * (1 + 2 * kept) * orbitals + 4 * densities * p * work.kept_pairs
+
+    rate = rates.exchange_single if work.single_exchange else rates.exchange
+    double = build(n * len(work.spins), 2 * len(work.spins)) + Z_CHECKS * build(2 * occupied, 2 * len(work.spins))
+    if held is None or held.response_held:
+        rest = sum(2 * s.occupied * s.occupied * (3 * n - s.occupied) for s in work.spins)
+        hold = 2 * p * n * n * (1 + kept) * occupied
+        quick = hold + Z_CYCLES * p * (2 * n * n * kept * occupied + rest)
+    else:
+        quick = Z_CYCLES * build(2 * occupied, 2 * len(work.spins))
+    made = 0.0
+    if held is not None and not held.scf_kept:
+        made = work.integrals()["scf"] / rates.integrals + p * p * work.kept_pairs / rates.solve
+    return made + double / rates.exchange + quick / rate
 
 
 def pace(work: Workload, rates: Rates) -> Pace:
@@ -249,3 +345,128 @@ def _scf(work: Workload, rates: Rates, moved: Traffic, disk: DiskRates) -> float
         one_electron += X2C_SECONDS + X2C_PRODUCTS * work.x2c_functions**3 / rates.exchange
     read = disk.cached if moved.cached else disk.read
     return integrals + max(products, moved.scf_read / read) + matrices + one_electron
+
+
+# --- time left ---
+
+PHASES = (("scf",), ("integrals", "fit", "transform"), ("pair_energies",), ("fitting_certificate",), ("gradient",))
+RECENT = 4  # SCF iterations that tell speed and convergence
+SLOWEST, FASTEST = 0.1, 1.5  # digits of the gradient per iteration; below, nothing is said
+TRUSTED = 0.2  # of a phase: when so much of it was done its own speed counts alone
+PRIOR = 0.2  # s by which the forecast counts as confirmed
+SOFT = 0.5, 0.03  # s, and fraction of what is left, over which a new estimate takes the place of the old one
+
+
+class TimeLeft:
+    """The forecast of one calculation; see `dfmp2.progress.Forecast`.
+
+    Parameters
+    ----------
+    clock : of the calculation; its stages are those of `Timings`
+    foreseen, pace : predicted seconds
+    tolerance : of the SCF gradient, Eh
+    """
+
+    def __init__(self, clock: Stopwatch, foreseen: Timings, pace: Pace, tolerance: float) -> None:
+        self._clock, self._foreseen, self._pace, self._tolerance = clock, foreseen, pace, tolerance
+        self._cycles: list[tuple[float, float]] = []  # time, gradient of the iterations of the present SCF
+        self._before = 0  # iterations and their seconds, of all SCFs
+        self._spent = 0.0
+        self._solved = 0  # SCFs that have begun
+        self._phase = 0
+        self._steps: list[tuple[float, float]] = []  # seconds elapsed and fraction of the phase, at first and now
+        self._made = 0.0, 0.0  # seconds that the SCF's integrals took, and were expected to take
+        self._told: tuple[float, float] | None = None  # when, seconds left
+
+    def cycle(self, cycle: int, gradient: float) -> None:
+        """As of Forecast."""
+        now = time.perf_counter()
+        if cycle == 1:
+            self._cycles = []
+            self._solved += 1
+        else:
+            self._before += 1
+            self._spent += now - self._cycles[-1][0] if self._cycles else 0.0
+        self._cycles.append((now, gradient))
+
+    def step(self, done: int, total: int) -> None:
+        """As of Forecast."""
+        self._advance()
+        here = self._clock.elapsed(*PHASES[self._phase]), done / max(total, 1)
+        again = not self._steps or here[1] < self._steps[-1][1]  # all pairs are repeated in float64
+        self._steps = [here] if again else [self._steps[0], here]
+        if self._phase == 0:  # parts of the SCF's integrals
+            seconds, fraction = here[0] - self._steps[0][0], here[1] - self._steps[0][1]
+            self._made = seconds, fraction * self._pace.integrals
+
+    def left(self) -> float | None:
+        """As of Forecast; it changes softly from one call to the next."""
+        self._advance()
+        found, now = self._found(), time.perf_counter()
+        if found is not None and self._told is not None:
+            passed = now - self._told[0]
+            expected = max(0.0, self._told[1] - passed)
+            found = expected + (found - expected) * min(1.0, passed / (SOFT[0] + SOFT[1] * expected))
+        self._told = None if found is None else (now, found)
+        return found
+
+    def _advance(self) -> None:
+        reached = max((number for number, names in enumerate(PHASES) if self._clock.elapsed(*names)), default=0)
+        if reached != self._phase:
+            self._phase, self._steps = reached, []
+
+    def _found(self) -> float | None:
+        ratio = self._ratio()
+        present = self._of_scf(ratio) if self._phase == 0 else self._of_phase(ratio)
+        if present is None:
+            return None
+        later = sum(self._predicted(phase) for phase in range(self._phase + 1, len(PHASES)))
+        check = self._pace.check if self._phase <= PHASES.index(("pair_energies",)) else 0.0
+        return present + ratio * (later + check)
+
+    def _predicted(self, phase: int) -> float:
+        return math.fsum(getattr(self._foreseen, name) for name in PHASES[phase])
+
+    def _ratio(self) -> float:
+        """Measured to predicted seconds so far."""
+        measured, predicted = self._spent + self._made[0], self._before * self._pace.cycle + self._made[1]
+        for phase in range(1, self._phase):
+            measured += self._clock.elapsed(*PHASES[phase])
+            predicted += self._predicted(phase)
+        return (measured + PRIOR) / (predicted + PRIOR)
+
+    def _of_scf(self, ratio: float) -> float | None:
+        """Seconds left of the SCF and of its stability analyses."""
+        pace, foreseen = self._pace, self._foreseen.scf
+        if len(self._cycles) < 2:
+            left = foreseen * ratio - self._clock.elapsed("scf")
+            return left if left > 0 else None
+        recent = self._cycles[-RECENT:]
+        seconds = (recent[-1][0] - recent[0][0]) / (len(recent) - 1)
+        if len(self._cycles) <= RECENT:
+            cycles = max(1.0, float(pace.cycles - len(self._cycles)))
+        else:
+            first, last, end = (math.log10(max(g, 1e-99)) for g in (recent[0][1], recent[-1][1], self._tolerance))
+            speed = (first - last) / (len(recent) - 1)
+            if speed < SLOWEST and last > end:
+                return None
+            cycles = max(0.0, last - end) / min(max(speed, SLOWEST), FASTEST)
+        since = time.perf_counter() - recent[-1][0]
+        present = max(0.0, cycles * seconds + pace.examined * ratio - since)
+        return present + max(0, pace.starts - self._solved) * (foreseen / pace.starts) * ratio
+
+    def _of_phase(self, ratio: float) -> float | None:
+        """Seconds left of the present phase after the SCF."""
+        names = PHASES[self._phase]
+        elapsed, foreseen = self._clock.elapsed(*names), self._predicted(self._phase)
+        if not self._steps:
+            left = foreseen * ratio - elapsed
+            return left if left > 0 else None
+        after = {"fit": self._foreseen.fit, "pair_energies": self._pace.certificate}  # of what is counted
+        last = min(foreseen, sum(value for name, value in after.items() if name in names))
+        (began, before), (now, done) = self._steps[0], self._steps[-1]
+        counted = max(foreseen - last, 1e-9)
+        if done > before:
+            own = (now - began) / ((done - before) * counted)
+            ratio += min(1.0, (done - before) / TRUSTED) * (own - ratio)
+        return max(0.0, ((1 - done) * counted + last) * ratio - (elapsed - now))

@@ -77,7 +77,7 @@ def recompute_exact(result: MP2Result, tolerance: float, count: int, listener: L
     """
     if not result.options.correlation.plain or result.reference.kind == "rohf":
         raise InputError(f"--exact has plain MP2 of RHF and UHF only, not {result.method} of {result.reference.kind}")
-    budget = _budget()
+    budget = resources.usable_memory()
     _require_memory(result, budget)
     # Planned above; PySCF's own estimates of what fits are other ones.
     mole = build_mole(result.molecule, result.orbital_basis, 2 * budget)
@@ -103,7 +103,7 @@ def recompute_exact(result: MP2Result, tolerance: float, count: int, listener: L
 
 
 def _with_pyscf(result: MP2Result, count: int, listener: Listener) -> NativeEnergies:
-    mole = build_mole(result.molecule, result.orbital_basis, _budget())
+    mole = build_mole(result.molecule, result.orbital_basis, resources.usable_memory())
     with threads.limited(count):
         jk = None if result.scf_fitting is None else build_auxiliary(mole, result.molecule, result.scf_fitting)
         reference = _same_solution(mole, result, jk, listener, count)
@@ -157,11 +157,6 @@ def _scf(
         integrals="pyscf",
         charges=result.molecule.point_charges,
     )
-
-
-def _budget() -> int:
-    """Bytes this process may hold in all."""
-    return resources.resident_memory() + int(0.9 * resources.available_memory())
 
 
 def _require_memory(result: MP2Result, budget: int) -> None:

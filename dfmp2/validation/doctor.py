@@ -23,13 +23,14 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib import import_module, metadata
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dfmp2.errors import Dfmp2Error
 from dfmp2.host import resources
+from dfmp2.host.provenance import installed
 from dfmp2.units import format_bytes
 
 if TYPE_CHECKING:
@@ -101,14 +102,6 @@ def fail(detail: str, code: int, fix: str = "") -> Finding:
     return Finding("fail", detail, fix, code)
 
 
-def installed_version(distribution: str) -> str | None:
-    """Version of an installed distribution by its metadata, without importing it; None if there is none."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """Everything a check may look at, as one value that tests can plant; made before a variable is changed.
@@ -134,7 +127,7 @@ class Surroundings:
             len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         )
     )
-    version: Callable[[str], str | None] = installed_version
+    version: Callable[[str], str | None] = installed
 
     @property
     def home(self) -> Path | None:

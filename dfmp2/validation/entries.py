@@ -25,6 +25,7 @@ import numpy as np
 
 from dfmp2.errors import InputError
 from dfmp2.molecule.molecule import Molecule
+from dfmp2.options import Options
 from dfmp2.validation.synthetic import Kernel
 
 TABLES = {"main": "cases.json", "trnsci": "trnsci.json"}
@@ -55,6 +56,10 @@ MODULES = {
 }  # what an entry may need, and how to get it
 
 
+# The published sets, whatever they are, and the solution that was found.
+OF_ALL: dict[str, Any] = {"stability": "off", "allow_small_gap": True, "allow_poor_fit": True}
+
+
 @dataclass(frozen=True, slots=True)
 class Calculation:
     """One DF-MP2 calculation.
@@ -63,34 +68,16 @@ class Calculation:
     ----------
     geometry : "O 0.0 0.0 0.22; @H ...", bohr; @ marks a ghost atom
     charge, multiplicity : of the molecule
-    reference : "rhf", "uhf" or "rohf"
-    basis, auxbasis : orbital and MP2 fitting set
-    scf, scf_auxbasis : "df" with its fitting set, or "conventional" with None
-    frozen_core : a number of orbitals per spin, or the name of a program's table
-    scf_conv_tol : Eh, SCF convergence this entry needs
+    options : with names of all bases; frozen_core is a number of orbitals per spin, or the name of a program's table
     gradient : whether gradient and densities are computed as well
-    frozen_virtual, method, xc, kappa, os_scale, ss_scale, polarizability : as of `dfmp2.Options`
     constraints : the geometry is optimised first, under these constraints in geomeTRIC's format; None: it is not
     """
 
     geometry: str
     charge: int
     multiplicity: int
-    reference: str
-    basis: str
-    auxbasis: str
-    scf: str
-    scf_auxbasis: str | None
-    frozen_core: str
-    scf_conv_tol: float
+    options: Options
     gradient: bool = False
-    frozen_virtual: int = 0
-    method: str = "mp2"
-    xc: str | None = None
-    kappa: float | None = None
-    os_scale: float | None = None
-    ss_scale: float | None = None
-    polarizability: bool = False
     constraints: str | None = None
 
     @property
@@ -237,8 +224,13 @@ def _entry(item: dict[str, Any]) -> Entry:
                 else Quantity(name, name, value)
                 for name, value in item["quantities"].items()
             ),
-            "calculations": tuple(Calculation(**calculation) for calculation in item.get("calculations", ())),
+            "calculations": tuple(map(_calculation, item.get("calculations", ()))),
             "kernel": None if kernel is None else Kernel(**kernel),
             "published": None if published is None else Published(**published),
         }
     )
+
+
+def _calculation(item: dict[str, Any]) -> Calculation:
+    options = {name: item.pop(name) for name in Options.__slots__ if name in item}
+    return Calculation(**item, options=Options(**options, **OF_ALL))

@@ -9,12 +9,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib import metadata, util
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
 from dfmp2.host import provenance, resources
+from dfmp2.host.resources import Others
 from dfmp2.progress import Listener
 from dfmp2.units import format_bytes
 
@@ -56,9 +56,9 @@ class Machine:
 
 def watch(listener: Listener | None = None) -> Machine:
     """Look at the machine for a second in which nothing of ours runs; tell the listener where it is not quiet."""
-    before, start = resources.busy_seconds(), time.perf_counter()
+    others = Others()
     time.sleep(WATCHED)
-    busy = (resources.busy_seconds() - before) / (time.perf_counter() - start)
+    busy = others.used()
     if listener is not None and busy > QUIET:
         listener.warning(f"other processes keep {busy:.2f} cores busy: times are too long; use a quiet machine")
     return Machine(
@@ -68,7 +68,7 @@ def watch(listener: Listener | None = None) -> Machine:
         versions={
             "dfmp2": provenance.version(),
             "Python": platform.python_version(),
-            **{name: metadata.version(name) for name in LIBRARIES if util.find_spec(name) is not None},
+            **{name: found for name in LIBRARIES if (found := provenance.installed(name)) is not None},
             "BLAS of NumPy": provenance.blas(),
         },
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -81,14 +81,11 @@ class Meter:
     """The machine, and what other processes use while this one measures."""
 
     def __init__(self, listener: Listener) -> None:
-        self.machine, self._listener = watch(listener), listener
-        self._start = time.perf_counter(), resources.busy_seconds(), time.process_time()
+        self.machine, self._listener, self._others = watch(listener), listener, Others()
 
     def record(self) -> dict[str, Any]:
         """Machine, load, and cores that others kept busy since the meter was made (0 where the system does not say)."""
-        wall, busy, own = self._start
-        elapsed = time.perf_counter() - wall
-        foreign = max(0.0, resources.busy_seconds() - busy - (time.process_time() - own)) / elapsed
+        foreign = self._others.used()
         if foreign > QUIET:
             self._listener.warning(f"meanwhile others used {foreign:.2f} cores: the rates are too low")
         load = os.getloadavg()[0]

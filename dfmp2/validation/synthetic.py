@@ -76,9 +76,8 @@ def require_memory(kernel: Kernel, held: int, memory: int | None) -> None:
     ResourceError : more is needed
     """
     half = kernel.nocc * (kernel.nocc + kernel.nvir) * kernel.naux if kernel.recipe == "trnblas" else 0
-    resident = resources.resident_memory()
-    needed = resident + max(held, 8 * (kernel.elements + half)) + 16 * kernel.naux**2
-    budget = memory or resident + int(0.9 * resources.available_memory())
+    needed = resources.resident_memory() + max(held, 8 * (kernel.elements + half)) + 16 * kernel.naux**2
+    budget = memory or resources.usable_memory()
     if needed > budget:
         raise ResourceError(
             f"the arrays of {kernel.nocc}/{kernel.nvir}/{kernel.naux} need {format_bytes(needed)} and "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
@@ -66,36 +67,26 @@ class Row:
         return None if self.value is None or self.reference is None else self.value - self.reference
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """Counts of one program, or of all, and the largest difference that has a verdict, Eh (None without a value)."""
-
-    passed: int
-    failed: int
-    skipped: int
-    largest: float | None
-    shown: int = 0
-
-    @property
-    def total(self) -> int:
-        """All values."""
-        return self.passed + self.failed + self.skipped + self.shown
+Tally = dict[str, int]  # values by what became of them, a key of COUNTED
+COUNTED = {"passed": PASS, "failed": FAIL, "skipped": SKIPPED, "shown": SHOWN}
 
 
 def tally(rows: Iterable[Row]) -> Tally:
     """Count rows."""
-    rows = list(rows)
-    passed, failed, skipped, shown = (
-        sum(row.status == status for row in rows) for status in (PASS, FAIL, SKIPPED, SHOWN)
-    )
-    judged = (abs(d) for row in rows if (d := row.difference) is not None and row.status != SHOWN)
-    return Tally(passed, failed, skipped, max(judged, default=None), shown)
+    found = Counter(row.status for row in rows)
+    return {name: found[status] for name, status in COUNTED.items()}
 
 
-def tallies(rows: Sequence[Row]) -> dict[str, Tally]:
-    """Counts per program that produced the references, in order of appearance, and of "all"."""
+def by_program(rows: Sequence[Row]) -> dict[str, Sequence[Row]]:
+    """The rows of each program that produced the references, in order of appearance, and of "all"."""
     names = dict.fromkeys(row.maker for row in rows)
-    return {**{name: tally(row for row in rows if row.maker == name) for name in names}, "all": tally(rows)}
+    return {**{name: [row for row in rows if row.maker == name] for name in names}, "all": rows}
+
+
+def largest(rows: Iterable[Row]) -> str:
+    """The largest difference that has a verdict, Eh, "" without one."""
+    judged = (abs(d) for row in rows if (d := row.difference) is not None and row.status != SHOWN)
+    return "" if (found := max(judged, default=None)) is None else f"{found:.1e}"
 
 
 def lines_of(rows: Sequence[Row]) -> list[str]:
@@ -120,19 +111,16 @@ def lines_of(rows: Sequence[Row]) -> list[str]:
 def summary(rows: Sequence[Row]) -> str:
     """One line per program, all together, and what both sides share."""
     lines = [f"{'program':<20}{'passed':>8}{'failed':>8}{'skipped':>9}{'shown':>8}{'largest difference / Eh':>26}"]
-    for name, counts in tallies(rows).items():
-        numbers = f"{counts.passed:>8}{counts.failed:>8}{counts.skipped:>9}{counts.shown:>8}"
-        lines.append(f"{name:<20}{numbers}{_small(counts.largest):>26}")
+    for name, own in by_program(rows).items():
+        numbers = "{passed:>8}{failed:>8}{skipped:>9}{shown:>8}".format(**tally(own))
+        lines.append(f"{name:<20}{numbers}{largest(own):>26}")
     lines.append("both sides use fitting sets of the same names: errors of a set are not seen")
     return "\n".join(lines)
 
 
 def to_dict(rows: Sequence[Row], backend: str, precision: str) -> dict[str, Any]:
     """The object `--json` prints; energies in hartree. Rows with something published say so in three more keys."""
-    counted = {
-        name: {"passed": counts.passed, "failed": counts.failed, "skipped": counts.skipped, "shown": counts.shown}
-        for name, counts in tallies(rows).items()
-    }
+    counted = {name: tally(own) for name, own in by_program(rows).items()}
     total = counted.pop("all")
     return {
         "entries": [_row_dict(row) for row in rows],
@@ -161,10 +149,7 @@ def markdown(rows: Sequence[Row], table: str) -> str:
                 for row in rows
             ],
         )
-    programs = [
-        (name, counts.total, counts.passed, counts.failed, counts.skipped, counts.shown, _small(counts.largest))
-        for name, counts in tallies(rows).items()
-    ]
+    programs = [(name, len(own), *tally(own).values(), largest(own)) for name, own in by_program(rows).items()]
     entries = []
     for name in dict.fromkeys(row.id for row in rows):
         own = [row for row in rows if row.id == name]
@@ -192,10 +177,6 @@ def _table(header: str, rows: Iterable[Sequence[object]]) -> str:
 
 def _energy(value: float | None) -> str:
     return "" if value is None else f"{value:.10f}"
-
-
-def _small(value: float | None) -> str:
-    return "" if value is None else f"{value:.1e}"
 
 
 def _difference(row: Row) -> str:

@@ -29,7 +29,7 @@ from dfmp2.molecule.pyscf_shield import import_pyscf
 from dfmp2.mp2 import energy
 from dfmp2.mp2.certificate import pair_energies_to_tolerance
 from dfmp2.mp2.result import Certificate, MP2Result
-from dfmp2.options import METHODS, SCS, Options
+from dfmp2.options import SCS, Options
 from dfmp2.output.hdf5 import ENERGIES
 from dfmp2.progress import Silent
 from dfmp2.scf.reference import StartOrbitals
@@ -44,10 +44,6 @@ from dfmp2.validation.tables import FAIL, PASS, SHOWN, SKIPPED, Row
 MIXED = 1e-7  # Eh, the default of --tolerance
 AGAINST_TOLERANCE = 1e-8  # Eh; 2.5e-9 seen, with core potentials
 AGAINST_REASON = "recomputed from scratch with the same bases; two converged SCFs, E(corr) of first order in theirs"
-OF_ENTRIES = (  # options
-    *("basis", "reference", "scf", "scf_auxbasis", "scf_conv_tol", "auxbasis", "frozen_core"),
-    *("frozen_virtual", "method", "xc", "kappa", "os_scale", "ss_scale", "polarizability"),
-)
 OF_SCF = ("scf_total_energy", "nuclear_repulsion_energy", "mp2_singles_energy")  # energies without pairs
 NAMES = {"pyscf": "PySCF", "psi4": "Psi4"}
 
@@ -99,16 +95,13 @@ class Session:
     def result(self, calculation: Calculation) -> MP2Result:
         """The calculation's result, computed when it is asked for the first time."""
         if calculation not in self._results:
-            pairs = METHODS[calculation.method].kind == "pairs"  # all others run in float64 on the host
-            options = Options(
-                **{name: getattr(calculation, name) for name in OF_ENTRIES},
-                stability="off",
+            pairs = calculation.options.correlation.kind == "pairs"  # all others run in float64 on the host
+            options = replace(
+                calculation.options,
                 backend=self.backend.name if pairs else "auto",
                 precision=self.precision if pairs else "auto",
                 memory=self.memory,
                 threads=self.threads,
-                allow_small_gap=True,
-                allow_poor_fit=True,  # the published sets, whatever they are
             )
             start, command = self._start(calculation), "dfmp2 validate"
             compute: Callable[..., MP2Result] = _with_gradient if calculation.gradient else energy.mp2_energy
@@ -166,9 +159,14 @@ class Session:
     def _start(self, calculation: Calculation) -> StartOrbitals | None:
         """Converged orbitals of the same SCF, if it has been done."""
         for other, result in self._results.items():
-            if replace(other, auxbasis="", frozen_core="") == replace(calculation, auxbasis="", frozen_core=""):
+            if _of_scf(other) == _of_scf(calculation):
                 return StartOrbitals(result.reference.mo_coeff, result.reference.mo_occ, None, other.geometry)
         return None
+
+
+def _of_scf(calculation: Calculation) -> Calculation:
+    """The same without what comes after the SCF."""
+    return replace(calculation, options=replace(calculation.options, auxbasis=None, frozen_core="none"))
 
 
 class Other:
@@ -204,7 +202,7 @@ class Other:
         """
         if calculation not in self._found:
             result = self._session.result(calculation)
-            if calculation.reference == "rohf" or calculation.method != "mp2":
+            if calculation.options.reference == "rohf" or calculation.options.method != "mp2":
                 raise UnsupportedByBackend(f"{self.name} is asked for plain MP2 of RHF and UHF only")
             try:  # every difference is judged by the entry, so any is let through here
                 check = recompute(result, float("inf"), self._session.threads, Silent(), program=self.program)

@@ -89,8 +89,8 @@ def drawn() -> list[Case]:
     def from_entries(tag: str) -> Case:
         name = rng.choice([name for name, entry in entries.items() if tag in entry.tags])
         one = entries[name].calculations[0]
-        options = {"basis": one.basis, "auxbasis": one.auxbasis, "reference": one.reference, "threads": "1"}
-        options |= {"allow-poor-fit": ""} | ({} if one.scf == "df" else {"scf": "conventional"})
+        options = {name: getattr(one.options, name) for name in ("basis", "auxbasis", "reference")} | {"threads": "1"}
+        options |= {"allow-poor-fit": ""} | ({} if one.options.scf == "df" else {"scf": "conventional"})
         return Case(name, one.molecule, options)
 
     make: dict[str, Callable[[], Case]] = {

@@ -75,12 +75,6 @@ def is_batch(source: Path) -> bool:
     return source.is_dir() or source.name == INDEX
 
 
-def batch_files(source: Path) -> list[Path]:
-    """The files of a batch that a report reads, which it must not overwrite."""
-    folder = source if source.is_dir() else source.parent
-    return [*sorted(folder.glob("*.h5")), *sorted(folder.glob(f"*{ERROR_SUFFIX}")), folder / INDEX]
-
-
 def batch_page(source: Path, title: str | None) -> str:
     """The page of a batch, from its folder or its batch.json.
 
