@@ -35,7 +35,7 @@ from dfmp2.molecule.basis import BasisSet, ElementBasis, nested_tuples
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import NO_PAIRS, OF_MP2, OF_SCALED_MP2, OF_THE_METHOD, MP2Result, PairEnergies
 from dfmp2.options import Options
-from dfmp2.output.safe_hdf5 import open_checked, read_attribute
+from dfmp2.output.safe_hdf5 import content, datasets, open_checked, read_attribute
 from dfmp2.planning.sizes import Sizes
 from dfmp2.scf.reference import Reference, StartOrbitals
 
@@ -166,9 +166,7 @@ def check_hash(group: h5py.Group, path: str | Path, expected: object) -> str:
 
 def content_hash(group: h5py.Group, leave_out: Collection[str] = ()) -> str:
     """SHA-256 over names, types, shapes and bytes of all datasets but some, in the order of their names."""
-    found: dict[str, h5py.Dataset] = {}
-    group.visititems(lambda name, item: found.update({name: item}) if isinstance(item, h5py.Dataset) else None)
-    return _hash({name: np.asarray(item[()], item.dtype) for name, item in found.items() if name not in leave_out})
+    return _hash({name: content(item) for name, item in datasets(group) if name not in leave_out})
 
 
 def _hash(values: Mapping[str, NDArray[Any]]) -> str:
@@ -594,11 +592,15 @@ def printed(text: str) -> bytes:
 
 def stored(group: h5py.Group, name: str) -> dict[str, Any]:
     """The datasets directly in a group, text decoded."""
-    return {
-        key: item.asstr()[()] if item.dtype.kind in "OS" else item[()]
-        for key, item in group[name].items()
-        if isinstance(item, h5py.Dataset)
-    }
+    return {key: _value(content(item)) for key, item in datasets(group[name]) if "/" not in key}
+
+
+def _value(found: NDArray[Any]) -> Any:
+    """An array, or a number or text where it has no axes."""
+    if found.dtype.kind in "OS":
+        texts = [text.decode() for text in found.flat]
+        return np.array(texts, dtype=object).reshape(found.shape) if found.ndim else texts[0]
+    return found[()]
 
 
 def numbers(group: h5py.Group, name: str, shape: tuple[int, ...]) -> NDArray[np.float64]:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
+from numpy.typing import NDArray
 
 from dfmp2.errors import InputError, ResultFileError
 
@@ -91,38 +93,60 @@ def _require_regular(path: Path) -> None:
 
 def _require_harmless(handle: h5py.File, size: int, most_objects: int, kinds: str) -> None:
     """Refuse a file that holds what a result never holds; `kinds` are the NumPy kinds of the data types it may have."""
-    for number, item in enumerate(_objects(handle)):
+    for number, (name, item) in enumerate(_objects(handle)):
         if number >= most_objects:
-            raise _refusal(handle, "has more objects (groups and datasets) than any result")
-        if isinstance(item, h5py.Group):
+            raise _refusal(handle, "", "has more objects (groups and datasets) than any result")
+        if isinstance(item, h5py.h5g.GroupID):
             continue
-        if not isinstance(item, h5py.Dataset):
-            raise _refusal(item, "is neither a group nor a dataset")
-        if item.is_virtual or item.external:
-            raise _refusal(item, "takes its data from another file")
-        kind = item.dtype.kind
-        if kind not in kinds or item.dtype.fields or (kind == "O" and h5py.check_string_dtype(item.dtype) is None):
-            raise _refusal(item, f"has data type {item.dtype}")
+        if not isinstance(item, h5py.h5d.DatasetID):
+            raise _refusal(handle, name, "is neither a group nor a dataset")
+        made = item.get_create_plist()
+        if made.get_layout() == h5py.h5d.VIRTUAL or made.get_external_count():
+            raise _refusal(handle, name, "takes its data from another file")
+        kind, space = item.dtype, item.get_space()
+        text = kind.kind != "O" or h5py.check_string_dtype(kind) is not None
+        if kind.kind not in kinds or kind.fields or not text:
+            raise _refusal(handle, name, f"has data type {kind}")
         # Our files and PySCF's are not compressed, so a larger dataset is a trap for the reader's memory.
-        if item.size is None or item.size * item.dtype.itemsize > size:
-            raise _refusal(item, "claims to be empty or larger than the file")
+        nothing = space.get_simple_extent_type() == h5py.h5s.NULL
+        if nothing or space.get_simple_extent_npoints() * kind.itemsize > size:
+            raise _refusal(handle, name, "claims to be empty or larger than the file")
 
 
-def _objects(group: h5py.Group, depth: int = 0) -> Iterator[Any]:
-    """Everything below a group, by hard links only."""
-    for name in group:
-        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-            raise _refusal(group, f"holds {name}, which is a link to elsewhere")
-        if depth > DEEPEST:
-            raise _refusal(group, "is nested deeper than any group of a result")
-        item = group[name]
-        yield item
-        if isinstance(item, h5py.Group):
-            yield from _objects(item, depth + 1)
+def datasets(group: h5py.Group) -> Iterator[tuple[str, h5py.h5d.DatasetID]]:
+    """All datasets below a group with their paths, as HDF5 has them: h5py's own objects take three times as long."""
+    for name, item in _objects(group):
+        if isinstance(item, h5py.h5d.DatasetID):
+            yield name, item
 
 
-def _refusal(item: Any, reason: str) -> ResultFileError:
-    return ResultFileError(f"{item.file.filename}: {item.name} {reason}, which is refused")
+def content(dataset: h5py.h5d.DatasetID) -> NDArray[Any]:
+    """What a dataset holds, texts as bytes."""
+    value = np.empty(dataset.shape, dataset.dtype)
+    dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, value)
+    return value
+
+
+def _objects(group: h5py.Group) -> Iterator[tuple[str, Any]]:
+    """Everything below a group, by hard links only, with its path in the group."""
+    folders = [("", group.id, 0)]
+    while folders:
+        path, folder, depth = folders.pop()
+        for name in folder:
+            place = path + name.decode("utf-8", "replace")
+            if folder.links.get_info(name).type != h5py.h5l.TYPE_HARD:
+                raise _refusal(group, path, f"holds {place[len(path) :]}, which is a link to elsewhere")
+            if depth > DEEPEST:
+                raise _refusal(group, path, "is nested deeper than any group of a result")
+            item = h5py.h5o.open(folder, name)
+            yield place, item
+            if isinstance(item, h5py.h5g.GroupID):
+                folders.append((f"{place}/", item, depth + 1))
+
+
+def _refusal(group: h5py.Group, name: str, reason: str) -> ResultFileError:
+    where = f"{group.name.rstrip('/')}/{name}"
+    return ResultFileError(f"{group.file.filename}: {where.rstrip('/') or '/'} {reason}, which is refused")
 
 
 def _first_line(error: BaseException) -> str:

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -193,27 +194,27 @@ def _execute(command: list[str], folder: Path, threads: int, timeout: float | No
     """
     environment = {name: value for name, value in os.environ.items() if name not in FOREIGN_VARIABLES}
     environment |= {"HOME": str(folder), "PSI_SCRATCH": str(folder), "OMP_NUM_THREADS": str(threads)}
-    with open(folder / "screen.txt", "wb") as screen:
+    with open(folder / "screen.txt", "wb") as screen, ThreadPoolExecutor(1) as thread:
+        started = thread.submit(  # signals come to the main thread: none between the start of Psi4 and the `try`
+            subprocess.Popen,
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=screen,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         try:
-            process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=screen,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            return started.result().wait(timeout)
         except OSError as error:
             raise BackendError(f"{command[0]} cannot be started ({error.strerror}): install Psi4 again") from error
-        try:
-            return process.wait(timeout)
         except subprocess.TimeoutExpired as error:
             raise BackendError(
                 f"Psi4 was stopped after --timeout {timeout:g} s: allow more, or leave it out"
             ) from error
         finally:
-            if process.poll() is None:
+            if started.exception() is None and (process := started.result()).poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)  # its files are temporary: nothing to save
                 process.wait()
 
