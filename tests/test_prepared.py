@@ -197,6 +197,27 @@ def test_b_is_what_the_file_says(radical_file: Path) -> None:
     assert np.sum(g * g / d) == pytest.approx(result.mp2_opposite_spin_correlation_energy, abs=1e-14)
 
 
+def test_b_is_left_where_it_is_when_a_file_is_opened(radical_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be larger than the memory."""
+    read: list[str] = []
+    content, item = hdf5.content, h5py.Dataset.__getitem__
+
+    def noted(dataset: Any) -> Any:
+        read.append(h5py.h5i.get_name(dataset).decode())
+        return content(dataset)
+
+    def taken(dataset: Any, *place: Any) -> Any:
+        read.append(dataset.name)
+        return item(dataset, *place)
+
+    monkeypatch.setattr(hdf5, "content", noted)
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", taken)
+    with opened(radical_file):
+        pass
+    assert {"/b/alpha_ends", "/b/beta_sha256", "/scf/mo_coeff"} <= set(read)
+    assert not {"/b/alpha", "/b/beta"} & set(read)
+
+
 def test_start_orbitals_come_from_it(radical_file: Path) -> None:
     result = dfmp2.run(radical_file.with_name("nh2.xyz"), "sto-3g", scf_from=str(radical_file), listener=Heard())
     assert result.reference.cycles <= 3

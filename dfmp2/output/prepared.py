@@ -65,7 +65,6 @@ from dfmp2.output.hdf5 import (
     record_items,
     records_of,
     start_of,
-    stored,
     write_items,
 )
 from dfmp2.output.safe_hdf5 import attributes_of, open_checked, read_attribute
@@ -430,12 +429,11 @@ def _offset(item: Any, shape: tuple[int, int, int], size: int) -> int:
 
 
 def _groups(handle: h5py.File, name: str, nocc: int) -> list[Group]:
-    found = stored(handle, "b")
-    ends = [int(end) for end in found[f"{name}_ends"]]
+    ends = [int(end) for end in handle[f"b/{name}_ends"][()]]
     begins = [0, *ends][:-1]
     if (ends[-1] if ends else 0) != nocc or any(i0 >= i1 for i0, i1 in zip(begins, ends, strict=True)):
         raise ValueError(f"the groups of {name} do not cover its orbitals")
-    return [(i0, i1, str(h)) for i0, i1, h in zip(begins, ends, found[f"{name}_sha256"], strict=True)]
+    return [(i0, i1, str(h)) for i0, i1, h in zip(begins, ends, handle[f"b/{name}_sha256"].asstr()[()], strict=True)]
 
 
 def _hash(handle: h5py.File) -> str:
