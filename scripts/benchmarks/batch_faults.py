@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,26 +97,24 @@ class Batch:
                 continue  # it has just begun, or ended
         return found
 
-    def workers(self) -> list[int]:
-        """Its worker processes."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-                if parent == self.process.pid and b"spawn_main" in (path / "cmdline").read_bytes():
-                    found.append(int(path.name))
-            except (OSError, ValueError):
-                continue
-        return found
-
     def victim(self, rng: random.Random) -> int | None:
-        """A worker, one that computes where there is one; what it holds is noted as hit."""
-        holders: dict[int, str] = {}
-        while not holders and self.process.poll() is None:
-            holders = {pid: name for pid, name in self.holders().items() if pid in self.workers()}
-        pid = rng.choice(sorted(holders) or [0])
-        self.hit |= {holders[pid]} if pid else set()
-        return pid or None
+        """A worker that computes, stopped so that it cannot go on to another item meanwhile; what it holds is hit.
+
+        None where the batch ends before.
+        """
+        while self.process.poll() is None:
+            computing = sorted(self.holders())
+            if not computing:
+                continue
+            pid = rng.choice(computing)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                name = self.holders().get(pid)
+                if name is not None:
+                    self.hit.add(name)
+                    return pid
+                os.kill(pid, signal.SIGCONT)
+        return None
 
 
 def main() -> None:
@@ -261,7 +260,6 @@ def stopped_worker(folder: Path, truth: Truth, rng: random.Random) -> Counter[st
     wait_for_work(batch, rng)
     pid = batch.victim(rng)
     if pid is not None:
-        os.kill(pid, signal.SIGSTOP)
         time.sleep(PAUSE)
         os.kill(pid, signal.SIGCONT)
     batch.finish()
@@ -275,6 +273,7 @@ def full_disk(folder: Path, truth: Truth, rng: random.Random) -> Counter[str]:
     pid = batch.victim(rng)
     if pid is not None:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (2048, 2048))
+        os.kill(pid, signal.SIGCONT)
         while batch.process.poll() is None:
             batch.hit |= {name for holder, name in batch.holders().items() if holder == pid}
             time.sleep(0.005)
@@ -363,10 +362,9 @@ def killed_dask_worker(folder: Path, truth: Truth, rng: random.Random) -> Counte
     with Cluster(folder) as cluster:
         batch = Batch(folder, (*OPTIONS, "--engine", str(cluster.file)))
         wait_for_work(batch, rng)
-        holders = batch.holders()
-        pid = rng.choice(sorted(holders) or [cluster.workers[0].pid])
-        batch.hit |= {holders[pid]} if pid in holders else set()
-        os.kill(pid, signal.SIGKILL)
+        pid = batch.victim(rng)
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
         batch.finish()
         return judge(batch, truth, {7}, OPTIONS)
 
