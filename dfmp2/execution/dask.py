@@ -62,7 +62,7 @@ def run_call(versions: dict[str, str], process: str, call: Call, share: Share) -
     if worker.local_directory != process:
         raise BrokenExecutor("the worker was started again at the same address")
     with threads.limited(share.threads):
-        return call.run(share)
+        return call.function(*call.given, share)
 
 
 class DaskSlot:

@@ -67,7 +67,7 @@ class Call(NamedTuple):
     tag: Any = None
 
     def run(self, share: Share) -> Any:
-        """What it gives, in a worker."""
+        """What it gives, in a worker of this host; one of Dask has other clients too."""
         with at_work:
             return self.function(*self.given, share)
 

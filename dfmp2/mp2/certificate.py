@@ -203,7 +203,7 @@ def largest_pairs(pairs: PairEnergies, certificate: Certificate) -> Chosen | Non
     None where these are more than MOST_REPEATED of all: the error of a pair grows with its energy.
     """
     channels = _channels(pairs)
-    size = np.concatenate([np.abs(_with_sum(one.energies())[:, 2]) * one.weight for one in channels])
+    size = np.concatenate([np.abs(one.energies().sum(axis=1)) * one.weight for one in channels])
     share = 1 - AIM * certificate.tolerance / certificate.correlation_error
     order = np.argsort(-size, kind="stable")
     count = 1 + int(np.searchsorted(np.cumsum(size[order]), share * size.sum()))

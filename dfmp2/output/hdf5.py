@@ -174,10 +174,10 @@ def _hash(values: Mapping[str, NDArray[Any]]) -> str:
     for name in sorted(values):
         value = values[name]
         if value.dtype.kind == "O":
-            content = b"\0".join(text if isinstance(text, bytes) else str(text).encode() for text in value.flat)
+            held = b"\0".join(text if isinstance(text, bytes) else str(text).encode() for text in value.flat)
         else:
-            content = value.tobytes()
-        digest.update(f"{name}|{value.dtype.str}|{value.shape}|".encode() + content)
+            held = value.tobytes()
+        digest.update(f"{name}|{value.dtype.str}|{value.shape}|".encode() + held)
     return digest.hexdigest()
 
 
@@ -194,7 +194,7 @@ def store(group: h5py.Group, result: MP2Result) -> None:
         "h5py_version": h5py.version.version,
         "default": "dfmp2",
     }
-    set_texts(group.id, texts | {"dfmp2_schema_version": SCHEMA_VERSION})
+    _set_texts(group.id, texts | {"dfmp2_schema_version": SCHEMA_VERSION})
     items = calculation_items(result)
     for name, description in RUN_FIELDS.items():
         items[f"dfmp2/run/{name}"] = Item(getattr(result, name), "", description)
@@ -229,7 +229,8 @@ def load(group: h5py.Group, path: str | Path) -> MP2Result:
             )
         elif records.get("quadrature") is None:
             raise InputError("neither pair energies nor a quadrature")
-        run: dict[str, Any] = {name: str(group[f"dfmp2/run/{name}"].asstr()[()]) for name in RUN_FIELDS}
+        said = stored(group, "dfmp2/run")
+        run: dict[str, Any] = {name: str(said[name]) for name in RUN_FIELDS}
         return MP2Result(pairs=pairs, **calculation, **records, **run)
     except InputError as error:  # a molecule or options that could not have been run
         raise ResultFileError(f"{path}: damaged file ({error}): compute it again") from error
@@ -547,7 +548,7 @@ def write_items(
         stored_as, held_as = _types(value.dtype, str(value.dtype.metadata))
         dataset = h5py.h5d.create(group.id, name.encode(), stored_as, space, PLAIN, WITH_GROUPS)
         dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, value, held_as)
-        set_texts(dataset, {"units": label(item.units), "description": label(item.description)})
+        _set_texts(dataset, {"units": label(item.units), "description": label(item.description)})
     return made
 
 
@@ -570,7 +571,7 @@ def _words(text: str) -> NDArray[Any]:
     return np.array(text, TEXT)
 
 
-def set_texts(holder: h5py.h5g.GroupID | h5py.h5d.DatasetID, texts: Mapping[str, Any]) -> None:
+def _set_texts(holder: h5py.h5g.GroupID | h5py.h5d.DatasetID, texts: Mapping[str, Any]) -> None:
     """Give a group or dataset attributes that it does not have yet, of variable length but where a text is an array."""
     for name, text in texts.items():
         words = _words(text) if isinstance(text, str) else np.asarray(text)
