@@ -43,6 +43,9 @@ _syrk = ctypes.CFUNCTYPE(None, _TEXT, _TEXT, _INT, _INT, _POINTER, _POINTER, _IN
 _gemm = ctypes.CFUNCTYPE(
     None, *(_TEXT, _TEXT, _INT, _INT, _INT), *(_POINTER, _POINTER, _INT), *(_POINTER, _INT), *(_POINTER, _POINTER, _INT)
 )(_address(cython_blas, "dgemm"))
+_gemv = ctypes.CFUNCTYPE(
+    None, *(_TEXT, _INT, _INT, _POINTER), *(_POINTER, _INT), *(_POINTER, _INT), *(_POINTER, _POINTER, _INT)
+)(_address(cython_blas, "dgemv"))
 _SYMMETRIC = {  # spread a packed triangle, multiply with it
     np.dtype(np.float32): (_SPREAD(_address(cython_lapack, "stpttr")), _SYMM(_address(cython_blas, "ssymm"))),
     np.dtype(np.float64): (_SPREAD(_address(cython_lapack, "dtpttr")), _SYMM(_address(cython_blas, "dsymm"))),
@@ -96,6 +99,27 @@ def add_square(rows: Array, matrix: Array, start: int, stop: int) -> None:
     if stop < n:
         ends = (_int(n - stop), m, k)
         _gemm(b"N", b"T", *ends, one.ctypes.data, rest, leading, first, leading, one.ctypes.data, beside, leading)
+
+
+def add_projection(rows: Array, vector: Array, sums: Array) -> None:
+    """Add rows^T (rows vector) to `sums`: NumPy would write the product first, as long as a row, and read it again.
+
+    Parameters
+    ----------
+    rows : (count, n) float64, C order; few enough to stay in cache
+    vector, sums : (n,) float64
+    """
+    count, n = rows.shape
+    for array, shape in ((rows, (count, n)), (vector, (n,)), (sums, (n,))):
+        _require(array, np.dtype(np.float64), shape)
+    if not rows.size:
+        return
+    along, unit, ends = np.empty(count), _int(1), (_int(n), _int(count))
+    one, zero, first, leading = np.ones(1), np.zeros(1), rows.ctypes.data, _int(n)
+    # In Fortran's eyes rows is (n, count).
+    products = (one.ctypes.data, first, leading)
+    _gemv(b"T", *ends, *products, vector.ctypes.data, unit, zero.ctypes.data, along.ctypes.data, unit)
+    _gemv(b"N", *ends, *products, along.ctypes.data, unit, one.ctypes.data, sums.ctypes.data, unit)
 
 
 class SymmetricProducts:

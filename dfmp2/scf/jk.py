@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.host.blas import solve_columns
+from dfmp2.host.blas import add_projection, solve_columns
 from dfmp2.host.threads import Workers
 from dfmp2.integrals.metric import MetricFactor, factorise
 from dfmp2.integrals.screening import PairList, pair_list
@@ -133,10 +133,11 @@ def fitted_integrals(
 ) -> Array:
     """B for the kept pairs of basis functions mu >= nu, shape (naux, ncolumn) float64, Eh^1/2."""
     b = np.empty((auxmole.nao, len(pairs.columns)))
-    for p0, p1, block in packed_blocks(mole, auxmole, out=b if pairs.complete else None):
-        if not pairs.complete:
-            pairs.compress(block, b[p0:p1])
-        progress(p1, len(b))
+    with Workers(threads) as pool:
+        for p0, p1, block in packed_blocks(mole, auxmole, out=b if pairs.complete else None):
+            if not pairs.complete:
+                list(pool.map(pairs.compress, *(np.array_split(x, threads) for x in (block, b[p0:p1]))))
+            progress(p1, len(b))
     factor = factorise(coulomb_metric(auxmole), overwrite=True)
     return fit_columns(b, factor, ends_of(pair_groups(mole, pairs)), threads)
 
@@ -297,7 +298,7 @@ class Share:
         for first in range(0, len(rows), self._few):  # read from memory once, for J and K
             few = rows[first : first + self._few]
             for s, row in enumerate(self._folded):
-                self.j[s] += (few @ row) @ few
+                add_projection(few, row, self.j[s])
             if self._transform is None:
                 continue
             self._transform.put(self._waiting, few)
