@@ -183,12 +183,12 @@ def test_a_child_is_measured_alone(scripts: None, tmp_path: Path, monkeypatch: p
     ballast = np.ones(12_500_000)  # 100 MB
     show = "import os, sys, time; time.sleep(0.3); print([k for k in os.environ if os.environ[k] == '7']); sys.exit(3)"
     small = run_child([*STANDARD_LIBRARY, show], tmp_path, {"HOME": FOLDER})
-    burn = "import time; x = b'x' * 200_000_000; t = time.process_time()\nwhile time.process_time() < t + 0.3: pass"
+    burn = "import time; x = b'x' * 60_000_000; t = time.process_time()\nwhile time.process_time() < t + 0.3: pass"
     large = run_child([*STANDARD_LIBRARY, burn], tmp_path, {})
     assert ballast[-1] == 1.0
     assert (small.code, small.out.strip()) == (3, "[]")
     assert small.wall >= 0.3 and small.cpu < 0.25 and small.peak < 60e6
-    assert 0.25 < large.cpu < 0.8 and 200e6 < large.peak < 260e6
+    assert 0.25 < large.cpu < 0.8 and 60e6 < large.peak < 120e6
     with pytest.raises(SystemExit, match="no-such-program cannot be started"):
         run_child(["no-such-program"], tmp_path, {})
 

@@ -125,6 +125,18 @@ def test_memory_counts_the_hessian_of_the_frontier_orbitals():
     assert plan.mp2_in_core > b + 4 * 600**2 * 8
 
 
+@pytest.mark.parametrize(("single", "number"), [(False, 8), (True, 4)])
+def test_integrals_of_occupied_orbitals_are_held_where_there_is_room(single, number):
+    work = replace(LARGE, examined=True, single_exchange=single)
+    held = number * LARGE.naux_scf * LARGE.nao * LARGE.spins[0].occupied
+    given = {"limits": CpuBackend(1).limits, "threads": 1, "program": 0}
+    needed = memory.plan(work, budget=10**12, **given).scf_in_core + held + memory.SLACK
+    just, below = (memory.plan(work, budget=needed - n, **given) for n in (0, 1))
+    assert just.response_held and just.scf == just.scf_in_core + held
+    assert below.scf_fits_in_core and not below.response_held and below.scf == below.scf_in_core
+    assert just.comfortable >= needed
+
+
 def test_what_a_run_leaves_for_the_next_one_is_counted_once():
     given = {"limits": CpuBackend(1).limits, "threads": 1, "budget": 10**9}
     first = memory.plan(WATER, program=100 * MEGABYTE, **given)

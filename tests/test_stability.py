@@ -17,7 +17,9 @@ from dfmp2.errors import ConvergenceError, InputError
 from dfmp2.molecule.molecule import Molecule
 from dfmp2.mp2.result import MP2Result
 from dfmp2.output.text import report
-from dfmp2.scf import following, rotations, stability
+from dfmp2.planning.memory import MemoryPlan
+from dfmp2.scf import following, hartree_fock, rotations, stability
+from dfmp2.scf.hartree_fock import jk_builder
 from dfmp2.scf.reference import Solutions
 from dfmp2.units import BOHR_PER_ANGSTROM
 from tests.conftest import Heard, Runner, succeed
@@ -184,10 +186,43 @@ def test_the_energy_along_the_eigenvector_is_that_of_determinants(method: str) -
     assert 0.8 * (RHF_FAR - FAR) < found.energy_gain < RHF_FAR - FAR
 
 
+@pytest.mark.parametrize("kind", ["RHF", "UHF"])
+def test_held_integrals_give_the_eigenvalues_of_fitted_densities(kind: str) -> None:
+    mole = gto.M(atom="O 0 0 0; H 0 0.9 0.6; H 0 -0.9 0.6", basis="6-31g", charge=kind == "UHF", spin=kind == "UHF")
+    fitted = jk_builder(mole, gto.M(atom=mole.atom, basis="def2-universal-jkfit"), "memory", 2, None)
+    mf = getattr(scf, kind)(mole).density_fit(with_df=fitted).run(conv_tol=1e-12, verbose=0)
+    expected = [rotation.eigenvalue for rotation in stability.lowest_rotations(mf)]
+    assert len(expected) == (2 if kind == "RHF" else 1)
+    for single, apart in ((False, 1e-9), (True, 1e-5)):
+        before = list(fitted.operations)
+        found = [rotation.eigenvalue for rotation in stability.lowest_rotations(mf, single=single, held=True)]
+        assert found == pytest.approx(expected, abs=apart)
+        counted = np.subtract(fitted.operations, before)
+        assert counted[int(single)] > 0 and counted[int(not single)] == 0
+
+
+def test_precision_and_room_decide_how_all_rotations_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, made = list[dict[str, bool]](), stability.hessian
+
+    def watched(*given: Any, **how: bool) -> Any:
+        seen.append(how)
+        return made(*given, **how)
+
+    monkeypatch.setattr(stability, "hessian", watched)
+    monkeypatch.setattr(hartree_fock, "SINGLE_LEAST", 1)
+    for precision, single in (("fp64", False), ("auto", True)):
+        seen.clear()
+        run(hydrogen(), stability="full", precision=precision)
+        assert seen == [{"single": single, "held": True}] * 2
+    seen.clear()
+    monkeypatch.setattr(MemoryPlan, "room", property(lambda plan: plan.scf_in_core + plan.scf_response - 1))
+    run(hydrogen(), stability="full")
+    assert seen == [{"single": True, "held": False}] * 2
+
+
 def test_energy_along_a_rotation_is_quadratic_with_its_eigenvalue() -> None:
     mf = scf.UHF(gto.M(atom="N 0 0 0; H 0 0.8 0.6; H 0 -0.8 0.6", basis="6-31g", spin=1, verbose=0)).run(conv_tol=1e-12)
-    rotation = rotations.lowest_rotation(mf, rotations.UHF)
-    assert rotation is not None
+    (rotation,) = stability.lowest_rotations(mf)
     norm = sum(float(np.vdot(x, x)) for x in rotation.vectors)
     angle = 0.01
     assert rotations.energy_along(mf, rotation)(angle) == pytest.approx(angle**2 * norm * rotation.eigenvalue, rel=1e-3)

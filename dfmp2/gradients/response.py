@@ -28,7 +28,7 @@ Chem. Phys. 81, 5031 (1984); Weigend and Haeser, Theor. Chem. Acc. 97, 331 (1997
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,8 @@ from numpy.typing import NDArray
 
 from dfmp2.errors import ConvergenceError, NumericalError
 from dfmp2.progress import Listener
-from dfmp2.scf.rotations import Spin, coulomb_exchange, fitted_integrals, hessian_product
+from dfmp2.scf.response_matrices import hessian
+from dfmp2.scf.rotations import Spin, coulomb_exchange
 
 Array = NDArray[np.float64]
 
@@ -233,7 +234,7 @@ def solve(
     def split(x: Array) -> list[Array]:
         return [x[p:q].reshape(shape) for p, q, shape in zip(edges, edges[1:], shapes, strict=False)]
 
-    product = _quick_product(mf, rotations, weight, single=single, held=held)
+    product = hessian(mf, rotations, weight, single=single, held=held)
     vectors: list[Array] = []
     images: list[Array] = []
     x, residual = np.zeros_like(b), b
@@ -270,29 +271,6 @@ def solve(
 def _joined(parts: Sequence[Array]) -> Array:
     """One vector of the matrices of all spins."""
     return np.concatenate([part.ravel() for part in parts])
-
-
-def _quick_product(
-    mf: Any, rotations: Sequence[Spin], weight: float, *, single: bool, held: bool
-) -> Callable[[list[Array]], list[Array]]:
-    """H x of each spin for the iterations; parameters as of `solve`."""
-    fitted = fitted_integrals(mf)
-    if fitted is not None and held:
-        from dfmp2.scf.response_matrices import ResponseMatrices
-
-        matrices = ResponseMatrices(fitted, rotations, weight, single=single)
-        return lambda x: [spin.differences * part + g for spin, part, g in zip(rotations, x, matrices(x), strict=True)]
-
-    def product(x: list[Array]) -> list[Array]:
-        if fitted is not None:
-            fitted.single = single
-        try:
-            return hessian_product(mf, list(rotations), x, weight)
-        finally:
-            if fitted is not None:
-                fitted.single = False
-
-    return product
 
 
 def convergence_error(mf: Any, core: Array, spins: Sequence[Orbitals], relaxed: Sequence[Relaxed]) -> float:

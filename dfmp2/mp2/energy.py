@@ -118,6 +118,7 @@ def hartree_fock(
             integrals="memory" if memory.scf_fits_in_core else "disk",
             charges=system.molecule.point_charges,
             room=Room(calculation.space, memory.pair_bytes, memory.read_bytes),
+            response_held=memory.response_held,
             resumed=checkpoint.orbitals,
             on_iteration=checkpoint.add_orbitals,
             field=calculation.field,

@@ -130,7 +130,7 @@ def to_text(outlook: Outlook) -> str:
     facts, molecule = to_dict(outlook), outlook.system.molecule
     sizes, memory, flops, scratch = (facts[key] for key in ("sizes", "memory_bytes", "flops", "scratch"))
     operations = {
-        "scf": flops["exchange"] + flops["exchange_single"] + flops["scf_fit"] + flops["eigen"],
+        "scf": flops["exchange"] + flops["exchange_single"] + flops["examined"] + flops["scf_fit"] + flops["eigen"],
         "fit": flops["fit"],
         "transform": flops["transform"],
         "pair_energies": flops["pairs_fp64"] + flops["pairs_mixed"],

@@ -172,6 +172,7 @@ class MemoryPlan:
     integral_block : bytes of packed MP2 integrals per block where there is room
     exact_rows : integrals of single orbitals from four centres
     mp2_check : PySCF's DF-MP2 with its integrals on disk
+    scf_response : integrals of the occupied orbitals, where the stability of all rotations is looked at
     certificate : of the fitting certificate, which has an SCF and pair energies of its own; None without one
     gradient : of the gradient, or of relaxed densities
     """
@@ -190,6 +191,7 @@ class MemoryPlan:
     integral_block: int
     exact_rows: Stage = NOTHING
     mp2_check: Stage = NOTHING
+    scf_response: int = 0
     certificate: MemoryPlan | None = None
     gradient: GradientMemory = GradientMemory()
 
@@ -204,6 +206,11 @@ class MemoryPlan:
         return self.scf_in_core <= self.room
 
     @property
+    def response_held(self) -> bool:
+        """Whether integrals of the occupied orbitals are held beside those of the SCF."""
+        return self.scf_fits_in_core and 0 < self.scf_response <= self.room - self.scf_in_core
+
+    @property
     def mp2_fits_in_core(self) -> bool:
         """Whether B stays in memory."""
         return self.mp2_in_core <= self.room
@@ -212,7 +219,7 @@ class MemoryPlan:
     def scf(self) -> int:
         """Bytes the SCF will hold."""
         if self.scf_fits_in_core:
-            return self.scf_in_core
+            return self.scf_in_core + (self.scf_response if self.response_held else 0)
         return max(self.scf_fit.held(self.room), self.scf_read.held(self.room))
 
     @property
@@ -284,7 +291,8 @@ class MemoryPlan:
     def comfortable(self) -> int:
         """Smallest budget with which everything stays in memory, bytes."""
         rows = self.exact_rows.fixed + self.exact_rows.most
-        comfortable = self.program + SLACK + max(self.scf_in_core, self.mp2_in_core, rows, self.gradient.comfortable)
+        scf = self.scf_in_core + self.scf_response
+        comfortable = self.program + SLACK + max(scf, self.mp2_in_core, rows, self.gradient.comfortable)
         return comfortable if self.certificate is None else max(comfortable, self.certificate.comfortable)
 
     @property
@@ -334,7 +342,10 @@ def plan(work: Workload, limits: Limits, threads: int, *, program: int, budget: 
     program -= min(grown, SLACK + min(workers * FIT_WORKER_BYTES, _blas_buffers(work, workers)))
     in_core, fit, read, disk = _scf(work, workers)
     block = work.block_functions * work.pairs_of_functions * FLOAT64
-    return MemoryPlan(program, budget, in_core, fit, read, disk, *_mp2(work, workers, limits), block)
+    response = _of_occupied(work) if work.examined else 0
+    return MemoryPlan(
+        program, budget, in_core, fit, read, disk, *_mp2(work, workers, limits), block, scf_response=response
+    )
 
 
 def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
@@ -362,6 +373,12 @@ def _scf(work: Workload, workers: int) -> tuple[int, Stage, Stage, int]:
     least = 2 * workers * max(CACHE_BYTES, columns * FLOAT64)  # dfmp2.scf.jk
     read = Stage(matrices + streaming, min(least, 2 * whole), min(READ_MOST, 2 * whole))
     return max(matrices + whole + 2 * metric + buffers, x2c), fit, read, whole
+
+
+def _of_occupied(work: Workload) -> int:
+    """Bytes of the integrals of occupied orbitals that `dfmp2.scf.response_matrices` holds."""
+    number = FLOAT32 if work.single_exchange else FLOAT64
+    return number * work.naux_scf * work.nao * sum(spin.occupied for spin in work.spins)
 
 
 def _mp2(work: Workload, workers: int, limits: Limits) -> tuple[int, Stage, Stage, Stage, int]:
@@ -496,8 +513,7 @@ def gradient_memory(work: Workload, energy: MemoryPlan, widest: int, threads: in
     scf_on_disk = streamed < energy.scf_in_core and energy.scf_in_core + vectors > room
     two_center = fixed + TWO_CENTER * max(naux, naux_scf) ** 2 * FLOAT64 if derivatives else 0
     response = vectors + energy.scf_in_core
-    number = FLOAT32 if work.single_exchange else FLOAT64
-    of_occupied = number * naux_scf * nao * occupied + threads * RESPONSE_WORK
+    of_occupied = _of_occupied(work) + threads * RESPONSE_WORK
     response_held = naux_scf > 0 and not scf_on_disk and response + of_occupied <= room
     response += of_occupied if response_held else 0
     pair_bytes = read_bytes = 0

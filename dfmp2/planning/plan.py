@@ -112,7 +112,7 @@ class Outlook:
         return str(named("dfmp2.output.plan:to_text")(self)).rstrip("\n")
 
 
-NO_SCF: dict[str, Any] = {"scf_in_core": 0, "scf_fit": NOTHING, "scf_read": NOTHING, "scf_disk": 0}
+NO_SCF: dict[str, Any] = {"scf_in_core": 0, "scf_fit": NOTHING, "scf_read": NOTHING, "scf_disk": 0, "scf_response": 0}
 PARTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {  # its stages, and what the memory plan has of the rest
     "all": (time.STAGES, {}),
     "up to b": (time.STAGES[:4], {"mp2_pairs": NOTHING, "mp2_check": NOTHING, "mp2_disk": 0}),

@@ -26,7 +26,7 @@ CYCLES_PER_DIGIT = 1.7  # of the gradient
 METAL_CYCLES = 3  # more where a d or f shell is being filled
 IN_FIELDS = 6  # runs of a polarizability (dfmp2.gradients.polarizability)
 PRIMITIVE = {3: 1.3, 4: 0.5}  # cost of a product of primitive functions, in integrals of three or four centres
-EXAMINED_BUILDS = 50  # of J and K for the lowest eigenvector of one kind of rotation (dfmp2.scf.rotations)
+EXAMINED = 30  # products with the orbital Hessian for the lowest rotation of a kind: 21 to 54 (dfmp2.scf.rotations)
 POINTS = 14_000  # of the integration grid for an atom: 11,000 to 16,000 (dfmp2.scf.kohn_sham)
 XC_OPERATIONS = 2400  # per point and function, as products of matrices: GGA, half of it LDA, twice meta-GGA
 SINGLE_BUILDS = 7  # of these and the first one, in float32 where the SCF uses it (dfmp2.scf.jk)
@@ -133,14 +133,14 @@ class Workload:
 
     @property
     def scf_builds(self) -> int:
-        """J and K of all SCF iterations and of the stability of their solutions; instabilities are not foreseen."""
-        return self.starts * (self.cycles + 1 + self.examined_builds)
+        """J and K of all SCF iterations; instabilities are not foreseen."""
+        return self.starts * (self.cycles + 1)
 
     @property
-    def examined_builds(self) -> int:
-        """J and K for the stability of one solution."""
+    def hessian_products(self) -> int:
+        """For the stability of all solutions."""
         kinds = 2 if len(self.spins) == 1 else 1  # RHF to RHF and to UHF
-        return kinds * EXAMINED_BUILDS if self.examined else 0
+        return self.starts * kinds * EXAMINED if self.examined else 0
 
     @property
     def pairs_of_functions(self) -> int:
@@ -190,11 +190,14 @@ class Workload:
         single = self.starts * SINGLE_BUILDS if self.single_exchange else 0
         if p:
             # Half transformation 2 p n^2 nocc over the pairs kept, symmetric product p n^2 nocc, Coulomb 4 p npair.
-            per_orbital = p * n * n + 2 * p * n * n * self.kept_pairs // self.pairs_of_functions
-            per_orbital *= self.exchange
-            per_build = sum(per_orbital * s.occupied + 4 * p * self.kept_pairs for s in self.spins)
+            half = 2 * p * n * n * self.kept_pairs // self.pairs_of_functions
+            per_build = sum(
+                (p * n * n + half) * self.exchange * s.occupied + 4 * p * self.kept_pairs for s in self.spins
+            )
+            per_product = sum(half * s.occupied + 2 * p * s.occupied**2 * (3 * n - s.occupied) for s in self.spins)
         else:
             per_build = 4 * len(self.spins) * self.pairs_of_functions**2
+            per_product = 2 * per_build
         amplitudes = [(self._pair_count(k), k) for k in range(3 if len(self.spins) == 2 else 1)]
         per_channel = [2 * count * self.naux * self._virtuals(k) for count, k in amplitudes]
         sampled = [2 * sampled_pairs(count) * self.naux * self._virtuals(k) for count, k in amplitudes]
@@ -204,6 +207,7 @@ class Workload:
         return {
             "exchange": (self.scf_builds - single) * per_build,
             "exchange_single": single * per_build,
+            "examined": self.hessian_products * per_product,
             "scf_fit": p * p * self.kept_pairs,
             "functional": self.scf_builds * len(self.spins) * XC_OPERATIONS * self.grid * n,
             "eigen": self.starts * (self.cycles + 1) * len(self.spins) * n**3,

@@ -166,15 +166,16 @@ def traffic(work: Workload, plan: MemoryPlan, limits: Limits) -> Traffic:
     """What a run with this plan will move; the limits of the backend decide about tiles."""
     scf = 0 if plan.scf_fits_in_core else plan.scf_disk
     recomputed = not work.naux_scf and not plan.scf_fits_in_core
+    scf_read = scf * (work.scf_builds + len(work.spins) * work.hessian_products)
     if plan.mp2_fits_in_core:
-        return Traffic(scf, work.scf_builds * scf, recomputed=recomputed)
+        return Traffic(scf, scf_read, recomputed=recomputed)
     size, passes = (FLOAT64, 1) if work.precision == "fp64" else (FLOAT32, 2)  # of a number in memory
     read = 0
     for (left, right), tiles in tiles_of(work, limits).items():
         near, far = (work.spins[s].nvir * work.naux for s in (left, right))
         for visit in tiling.visits(tiles, plan.tensor_bytes, near * size, far * size, same=left == right):
             read += (visit.end - visit.begin) * near + sum(stop - start for start, stop in visit.passing) * far
-    return Traffic(scf, work.scf_builds * scf, 2 * plan.mp2_disk, plan.mp2_disk, passes * FLOAT64 * read, recomputed)
+    return Traffic(scf, scf_read, 2 * plan.mp2_disk, plan.mp2_disk, passes * FLOAT64 * read, recomputed)
 
 
 def seconds(
@@ -297,7 +298,7 @@ def pace(work: Workload, rates: Rates) -> Pace:
         cycle=_build(work, rates) + _matrices(work, rates) + CYCLE_SECONDS,
         cycles=work.cycles,
         starts=work.starts,
-        examined=work.examined_builds * (_build(work, rates) + EXAMINED_MATRICES * _matrices(work, rates)),
+        examined=_examined(work, rates) / work.starts,
         certificate=0.0 if work.precision == "fp64" else work.flops()["pairs_fp64"] / rates.pairs_fp64,
         check=_check(work, rates),
     )
@@ -320,6 +321,13 @@ def _build(work: Workload, rates: Rates) -> float:
     return (matrices + flops["functional"] / rates.pairs_fp64) / work.scf_builds
 
 
+def _examined(work: Workload, rates: Rates) -> float:
+    """Predicted wall time of the stability analyses of all rotations, s, with integrals in memory."""
+    rate = rates.exchange_single if work.single_exchange else rates.exchange
+    products = work.flops()["examined"] / (rate if work.naux_scf else rates.exact_exchange)
+    return products + EXAMINED_MATRICES * work.hessian_products * _matrices(work, rates)
+
+
 def _matrices(work: Workload, rates: Rates) -> float:
     """Predicted wall time of what else an SCF iteration does with its matrices, s."""
     return len(work.spins) * (work.nao**2 / rates.matrices + work.nao**3 / rates.eigen)
@@ -334,12 +342,11 @@ def _scf(work: Workload, rates: Rates, moved: Traffic, disk: DiskRates) -> float
         integrals += moved.scf_written / disk.write if moved.scf_written else made / rates.reorder
         products = flops["exchange"] / rates.exchange + flops["exchange_single"] / rates.exchange_single
     else:
-        integrals = evaluated / rates.four_centre * (work.scf_builds if moved.recomputed else 1)
+        again = work.scf_builds + len(work.spins) * work.hessian_products
+        integrals = evaluated / rates.four_centre * (again if moved.recomputed else 1)
         products = flops["exchange"] / rates.exact_exchange
-    products += flops["functional"] / rates.pairs_fp64
-    cycles = work.starts * (work.cycles + 1)
-    examined = work.scf_builds - cycles
-    matrices = (cycles + EXAMINED_MATRICES * examined) * _matrices(work, rates) + cycles * CYCLE_SECONDS
+    products += flops["functional"] / rates.pairs_fp64 + _examined(work, rates)
+    matrices = work.scf_builds * (_matrices(work, rates) + CYCLE_SECONDS)
     one_electron = POTENTIAL_SECONDS * work.potentials * work.nao**2
     if work.x2c_functions:
         one_electron += X2C_SECONDS + X2C_PRODUCTS * work.x2c_functions**3 / rates.exchange

@@ -8,6 +8,7 @@ from densities without spin polarisation leaves the RHF solution so. Of several 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -20,13 +21,14 @@ from dfmp2.progress import Listener
 from dfmp2.scf.guess import random_density
 from dfmp2.scf.reference import Solutions, Stability
 from dfmp2.scf.rotations import BROKEN, Rotation, deepest, energy_along, turned_orbitals
-from dfmp2.scf.stability import THRESHOLD, judged, lowest_rotations
+from dfmp2.scf.stability import THRESHOLD, judged
 
 MOST_STEPS = 5
 SPIN_ROUNDING = 1e-10  # of <S^2>, to either side of that of a pure spin state
 LOWER = 1e-7  # Eh; what is not lower by this is the same solution
 
 History = list[tuple[float, float, float]]
+Examine = Callable[[Any], list[Rotation]]  # `dfmp2.scf.stability.lowest_rotations`
 
 
 class Solve(Protocol):
@@ -82,7 +84,7 @@ class Log:
 
 
 def find_solution(
-    mf: Any, density: Any, origin: str, options: Options, listener: Listener, solve: Solve
+    mf: Any, density: Any, origin: str, options: Options, listener: Listener, solve: Solve, examine: Examine
 ) -> tuple[Found, Solutions | None]:
     """The solution to use, and all that were found where more than one was looked for.
 
@@ -108,7 +110,7 @@ def find_solution(
             log.add(start, name, None, None)
             listener.stage(f"start {start} did not converge: {error}")
             continue
-        found = _follow(Found(solved[0], name, *solved[1:]), start, options, listener, solve, log)
+        found = _follow(Found(solved[0], name, *solved[1:]), start, options, listener, solve, examine, log)
         if best is None or found.mf.e_tot < best.mf.e_tot - LOWER:
             best = found
     if best is None:
@@ -117,13 +119,15 @@ def find_solution(
     return best, log.record(best.place) if several else None
 
 
-def _follow(found: Found, start: int, options: Options, listener: Listener, solve: Solve, log: Log) -> Found:
+def _follow(
+    found: Found, start: int, options: Options, listener: Listener, solve: Solve, examine: Examine, log: Log
+) -> Found:
     """The solution that the instabilities of one lead to."""
     if options.stability not in ("full", "follow"):
         found.place = log.add(start, found.origin, found.mf, None)
         return found
     for step in range(MOST_STEPS + 1):
-        lowest = lowest_rotations(found.mf)
+        lowest = examine(found.mf)
         found.stability, angle = judged(found.mf, lowest)
         way = next((one for one in lowest if one.kind != BROKEN and one.eigenvalue < THRESHOLD), None)
         found.place = log.add(start, found.origin, found.mf, way or (lowest[0] if lowest else None))

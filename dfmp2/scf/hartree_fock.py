@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,7 @@ def run_scf(
     integrals: str,
     charges: Array | None,
     room: Any = None,
+    response_held: bool = False,
     resumed: StartOrbitals | None = None,
     on_iteration: OnIteration | None = None,
     field: Array | None = None,
@@ -92,6 +94,7 @@ def run_scf(
         each iteration, "pyscf" for what PySCF finds room for
     charges : (n, 4) point charges around the molecule, bohr and e
     room : dfmp2.host.scratch.Room, needed for "disk"
+    response_held : whether there is room for integrals of the occupied orbitals where all rotations are looked at
     resumed : orbitals of the last iteration of an SCF that was stopped: the first one begins with them
     on_iteration : called with orbitals (nspin, nao, nmo) and occupations (nspin, nmo) after each iteration of the first
         SCF; what it raises ends the SCF
@@ -106,6 +109,7 @@ def run_scf(
     ConvergenceError : not converged within options.scf_max_cycles
     """
     from dfmp2.scf.following import find_solution
+    from dfmp2.scf.stability import lowest_rotations
 
     def progress(done: int, total: int) -> None:
         listener.step(done, total, "SCF integrals")
@@ -144,7 +148,9 @@ def run_scf(
                 finally:
                     mf._eri = copy._eri  # four-centre integrals in memory serve the next SCF too
 
-            found, solutions = find_solution(mf, density, origin, options, listener, solve)
+            single = uses_single(options.precision, int(mole.nao))
+            examine = partial(lowest_rotations, single=single, held=response_held)
+            found, solutions = find_solution(mf, density, origin, options, listener, solve, examine)
         except np.linalg.LinAlgError as error:
             raise NumericalError(
                 f"the SCF equations cannot be solved in this basis ({error}): its functions are linearly dependent; "

@@ -11,7 +11,7 @@ work that two densities with orbitals are in `dfmp2.scf.rotations`, where the sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,38 @@ from numpy.typing import NDArray
 from dfmp2.host.threads import each
 from dfmp2.integrals.transform import half_transform
 from dfmp2.scf.jk import shares
-from dfmp2.scf.rotations import Spin
+from dfmp2.scf.rotations import Spin, fitted_integrals, hessian_product
 
 Array = NDArray[np.float64]
 
 HALF_BYTES = 4 * 10**6  # of half-transformed integrals of a worker at a time
+
+
+def hessian(
+    mf: Any, spins: Sequence[Spin], weight: float, *, single: bool, held: bool
+) -> Callable[[Sequence[Array]], list[Array]]:
+    """The function of x that `dfmp2.scf.rotations.hessian_product` is with these `mf`, `spins` and `weight`.
+
+    Parameters
+    ----------
+    single : whether fitted exchange matrices are in float32
+    held : whether there is room for integrals of the occupied orbitals
+    """
+    fitted = fitted_integrals(mf)
+    if fitted is not None and held:
+        matrices = ResponseMatrices(fitted, spins, weight, single=single)
+        return lambda x: [spin.differences * part + g for spin, part, g in zip(spins, x, matrices(x), strict=True)]
+
+    def product(x: Sequence[Array]) -> list[Array]:
+        if fitted is not None:
+            fitted.single = single
+        try:
+            return hessian_product(mf, spins, x, weight)
+        finally:
+            if fitted is not None:
+                fitted.single = False
+
+    return product
 
 
 class ResponseMatrices:
@@ -40,7 +67,7 @@ class ResponseMatrices:
 
     def __init__(self, fitted: Any, spins: Sequence[Spin], weight: float, *, single: bool) -> None:
         self._b, self._pairs, self._threads = fitted.build()._cderi, fitted.pairs, fitted.threads
-        self._spins, self._weight, self._single = spins, weight, single
+        self._spins, self._weight, self._single, self._operations = spins, weight, single, fitted.operations
         self._dtype = np.float32 if single else np.float64
         # Rows of X are the functions of one cluster after another, where pairs were dropped.
         self._order = np.concatenate([np.empty(0, np.intp), *(c.functions for c in self._pairs.clusters)])
@@ -49,10 +76,11 @@ class ResponseMatrices:
         naux, width = len(self._b), sum(spin.occupied.shape[1] for spin in spins)
         self._step = max(1, HALF_BYTES // (np.dtype(self._dtype).itemsize * max(1, self._pairs.nao * width)))
         self._bounds = shares(naux, self._threads)
-        shapes = [(spin.occupied.shape[1], spin.virtual.shape[1]) for spin in spins]
+        shapes = self._shapes = [(spin.occupied.shape[1], spin.virtual.shape[1]) for spin in spins]
         self._ia = [np.empty((naux, nocc, nvir), self._dtype) for nocc, nvir in shapes]
         self._ij = [np.empty((naux, nocc, nocc), self._dtype) for nocc, _ in shapes]
         each(self._threads, self._hold, self._threads)
+        self._count([2 * self._pairs.nao * (nocc + nvir) for nocc, nvir in shapes])
 
     def __call__(self, x: Sequence[Array]) -> list[Array]:
         """G of each spin, (nvir, nocc) float64 Eh, of x (nvir, nocc) per spin."""
@@ -62,12 +90,19 @@ class ResponseMatrices:
             found[worker] = self._share(worker, x)
 
         each(self._threads, share, self._threads)
+        self._count([2 * self._pairs.nao * nocc + 4 * nvir * (1 + nocc) for nocc, nvir in self._shapes])
         result = []
         for s, spin in enumerate(self._spins):
             coulomb, half, other = (sum(parts[k][s] for parts in found) for k in range(3))
             exchange = spin.virtual[self._order].T @ half + other
             result.append(self._weight * coulomb.reshape(other.shape[::-1]).T - exchange)
         return result
+
+    def _count(self, rest: list[int]) -> None:
+        """Count the half transformation over the kept pairs and `rest`, of an occupied orbital of each spin."""
+        half = 4 * self._pairs.nao * len(self._pairs.columns) // (self._pairs.nao + 1)
+        counted = sum(nocc * (half + more) for (nocc, _), more in zip(self._shapes, rest, strict=True))
+        self._operations[self._single] += len(self._b) * counted
 
     def _hold(self, worker: int) -> None:
         """B_P,ia and B_P,ij of a worker's share of the fitting functions."""

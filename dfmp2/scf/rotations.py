@@ -60,26 +60,23 @@ class Rotation:
     converged: bool
 
 
-def lowest_rotation(mf: Any, kind: str) -> Rotation | None:
-    """The rotation of this kind with the lowest eigenvalue, None where nothing can be rotated.
+def lowest_rotation(kind: str, spins: Sequence[Spin], product: Callable[[Sequence[Array]], list[Array]]) -> Rotation:
+    """The rotation of this kind with the lowest eigenvalue.
 
     Parameters
     ----------
-    mf : converged PySCF mean field with canonical orbitals
+    spins : canonical orbitals of a converged mean field
+    product : x (nvir, nocc) per spin -> H x (`dfmp2.scf.response_matrices.hessian`)
     """
-    spins = orbital_spins(mf)
     shapes = [spin.differences.shape for spin in spins]
     edges = np.cumsum([0, *(nvir * nocc for nvir, nocc in shapes)])
     diagonal = np.concatenate([spin.differences.ravel() for spin in spins])
-    if not diagonal.size:
-        return None
 
     def split(x: Array) -> list[Array]:
         return [x[p:q].reshape(shape) for p, q, shape in zip(edges, edges[1:], shapes, strict=False)]
 
     def products(vectors: Sequence[Array]) -> list[Array]:
-        weight = COULOMB[kind]
-        return [np.concatenate([y.ravel() for y in hessian_product(mf, spins, split(x), weight)]) for x in vectors]
+        return [np.concatenate([y.ravel() for y in product(split(x))]) for x in vectors]
 
     def precondition(residual: Array, eigenvalue: float, _: Array) -> Array:
         gap = diagonal - eigenvalue
@@ -207,7 +204,7 @@ def coulomb_exchange(mf: Any, orbitals: list[Array]) -> tuple[Array, Array]:
     return np.asarray(j), np.asarray(k)
 
 
-def hessian_product(mf: Any, spins: list[Spin], x: list[Array], weight: float) -> list[Array]:
+def hessian_product(mf: Any, spins: Sequence[Spin], x: Sequence[Array], weight: float) -> list[Array]:
     """H x of each spin, (nvir, nocc) Eh.
 
     Parameters

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from dfmp2.integrals.spaces import ActiveSpace
 from dfmp2.scf import rotations
 from dfmp2.scf.reference import Reference, Stability
+from dfmp2.scf.response_matrices import hessian
 from dfmp2.scf.rotations import BROKEN, RHF, UHF, Rotation, Spin
 
 Array = NDArray[np.float64]
@@ -83,10 +84,13 @@ def full_stability(mf: Any) -> Stability:
     return judged(mf, lowest_rotations(mf))[0]
 
 
-def lowest_rotations(mf: Any) -> list[Rotation]:
-    """The lowest rotation of each kind, the lowest of them first."""
-    kinds = (RHF, BROKEN) if np.ndim(mf.mo_occ) == 1 else (UHF,)
-    found = [rotation for kind in kinds if (rotation := rotations.lowest_rotation(mf, kind)) is not None]
+def lowest_rotations(mf: Any, *, single: bool = False, held: bool = False) -> list[Rotation]:
+    """The lowest rotation of each kind, the lowest of them first; `single` and `held` as of `hessian`."""
+    spins, found = rotations.orbital_spins(mf), []
+    if any(spin.differences.size for spin in spins):
+        for kind in (RHF, BROKEN) if len(spins) == 1 else (UHF,):
+            product = hessian(mf, spins, rotations.COULOMB[kind], single=single, held=held)
+            found.append(rotations.lowest_rotation(kind, spins, product))
     return sorted(found, key=lambda rotation: rotation.eigenvalue)
 
 

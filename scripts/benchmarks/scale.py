@@ -34,7 +34,7 @@ REFERENCE = "water-8", "cc-pvtz"  # what the rates are measured on
 CASES = (("(H2O)8", "cc-pvtz"), ("C40H82", "cc-pvdz"), ("C40H82", "cc-pvtz"), ("C100H202", "cc-pvtz"))
 NODES = (1, 4, 16, 64, 256)
 STAGES = {  # kinds of work (`dfmp2 plan --json`) in each stage of a run
-    "scf": ("exchange", "exchange_single", "scf_fit", "eigen"),
+    "scf": ("exchange", "exchange_single", "examined", "scf_fit", "eigen"),
     "integrals": ("fit", "transform"),
     "pair_energies": ("pairs_fp64", "pairs_mixed"),
 }
