@@ -5,8 +5,9 @@
 All are given the same geometry, the same orbital and both fitting sets, the same frozen core, and converge to 1e-10 Eh
 and an orbital gradient of 1e-6 (Psi4: a root mean square of 1e-7, its own measure). Every program first computes H2
 once, untimed: its files are in the system's cache afterwards, and one that does not work is found before the long run.
-`pyscf-tuned` is PySCF with OPENBLAS_NUM_THREADS=1. What follows `--` are options of `dfmp2 run`; the others repeat
-what came of them. Prints Markdown (tables.py); exit code 8 when energies differ by more than 1e-7 Eh.
+`pyscf-tuned` is PySCF with OPENBLAS_NUM_THREADS=1. What follows `--` behind the molecule, as in `inputs/benzene.xyz --
+--frozen-core auto`, are options of `dfmp2 run`; the others repeat what came of them. Prints Markdown (tables.py); exit
+code 8 when energies differ by more than 1e-7 Eh.
 """
 
 from __future__ import annotations

@@ -13,18 +13,20 @@ measure() { # NAME COMMAND...: exit code 8 (energies differ) is reported by the 
     name=$1
     shift
     echo "== $name: $*" >&2
-    "$@" --json "$folder/$name.json" > "$folder/$name.txt" || test $? -eq 8
+    "$@" > "$folder/$name.txt" || test $? -eq 8
 }
 
 bench() { # NAME OPTION...
     name=$1
     shift
-    measure "$name" python -P -m dfmp2 bench --overwrite "$@"
+    measure "$name" python -P -m dfmp2 bench --overwrite "$@" --json "$folder/$name.json"
 }
 
-race() { # NAME BASIS REPEATS MEMORY: what is touched beforehand, a little more than the largest of them takes
-    measure "$1-$2" python scripts/benchmarks/race.py "inputs/$1.xyz" --basis "$2" --against pyscf,pyscf-tuned,psi4 \
-        --repeats "$3" --touch "$4"
+race() { # FILE BASIS REPEATS MEMORY [OPTION...]: what is touched beforehand, a little more than the largest of them takes
+    file=$1 basis=$2 given="--repeats $3 --touch $4 --against pyscf,pyscf-tuned,psi4"
+    shift 4
+    name=$(basename "$file" .xyz)-$basis$(printf %s "$@")
+    measure "$name" python scripts/benchmarks/race.py --basis "$basis" $given --json "$folder/$name.json" "$file" -- "$@"
 }
 
 bench gemm --gemm
@@ -32,9 +34,12 @@ bench shape-medium --shape medium --backend cpu
 bench shape-large --shape large --backend cpu --repeats 1
 bench shape-water-10 --shape 50/190/840 --backend cpu
 for name in benz cor c60 w30; do bench "shape-$name" --shape "$name"; done
-race h2o cc-pvdz 7 200MB
-race benzene cc-pvtz 5 1GB
-race water-10 cc-pvdz 3 1GB
-race water-8 cc-pvtz 2 3GB
-race c20h42 cc-pvdz 1 5GB
-measure scaling python scripts/benchmarks/scaling.py --sizes 10,20,40
+race inputs/h2o.xyz cc-pvdz 7 200MB
+race inputs/benzene.xyz cc-pvtz 5 1GB
+race inputs/benzene.xyz cc-pvtz 5 1GB --frozen-core auto
+race scripts/benchmarks/tert-butyl.xyz cc-pvtz 5 1GB
+race scripts/benchmarks/tert-butyl.xyz cc-pvtz 3 1GB --stability off
+race inputs/water-10.xyz cc-pvdz 5 1GB
+race inputs/water-8.xyz cc-pvtz 5 3GB
+race inputs/c20h42.xyz cc-pvdz 1 5GB
+measure scaling python scripts/benchmarks/scaling.py --sizes 10,20,40 --json "$folder/scaling.json"
