@@ -110,7 +110,7 @@ def test_matrices_of_rotations_are_those_of_their_densities(molecule, single, mo
     change = [spin.virtual @ part @ spin.occupied.T for spin, part in zip(spins, x, strict=True)]
     change = [part + part.T for part in change]
     coulomb = np.einsum("pmn,pls,ls->mn", b, b, sum(change), optimize=True)
-    found = ResponseMatrices(fitted, spins, 1.0, single=single)(x)
+    found = ResponseMatrices(fitted, spins, single=single)(x, 1.0)
     for spin, part, own in zip(spins, change, found, strict=True):
         expected = spin.virtual.T @ (coulomb - np.einsum("pml,pns,ls->mn", b, b, part, optimize=True)) @ spin.occupied
         np.testing.assert_allclose(own, expected, atol=(1e-5 if single else 1e-12) * np.abs(expected).max())

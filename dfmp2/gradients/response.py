@@ -234,7 +234,7 @@ def solve(
     def split(x: Array) -> list[Array]:
         return [x[p:q].reshape(shape) for p, q, shape in zip(edges, edges[1:], shapes, strict=False)]
 
-    product = hessian(mf, rotations, weight, single=single, held=held)
+    product = hessian(mf, rotations, single=single, held=held)
     vectors: list[Array] = []
     images: list[Array] = []
     x, residual = np.zeros_like(b), b
@@ -255,7 +255,7 @@ def solve(
                     v -= u * (u @ v)
             v /= np.linalg.norm(v)
             vectors.append(v)
-            images.append(_joined(product(split(v))))
+            images.append(_joined(product(split(v), weight)))
             basis = np.stack(images, axis=1)
             best = np.linalg.lstsq(basis, right_hand, rcond=None)[0]
             x, residual = start + np.stack(vectors, axis=1) @ best, right_hand - basis @ best

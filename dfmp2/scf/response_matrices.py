@@ -11,7 +11,7 @@ work that two densities with orbitals are in `dfmp2.scf.rotations`, where the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,17 +20,15 @@ from numpy.typing import NDArray
 from dfmp2.host.threads import each
 from dfmp2.integrals.transform import half_transform
 from dfmp2.scf.jk import shares
-from dfmp2.scf.rotations import Spin, fitted_integrals, hessian_product
+from dfmp2.scf.rotations import Product, Spin, fitted_integrals, hessian_product
 
 Array = NDArray[np.float64]
 
 HALF_BYTES = 4 * 10**6  # of half-transformed integrals of a worker at a time
 
 
-def hessian(
-    mf: Any, spins: Sequence[Spin], weight: float, *, single: bool, held: bool
-) -> Callable[[Sequence[Array]], list[Array]]:
-    """The function of x that `dfmp2.scf.rotations.hessian_product` is with these `mf`, `spins` and `weight`.
+def hessian(mf: Any, spins: Sequence[Spin], *, single: bool, held: bool) -> Product:
+    """The function of x and weight that `dfmp2.scf.rotations.hessian_product` is with these `mf` and `spins`.
 
     Parameters
     ----------
@@ -39,16 +37,19 @@ def hessian(
     """
     fitted = fitted_integrals(mf)
     if fitted is not None and held:
-        matrices = ResponseMatrices(fitted, spins, weight, single=single)
-        return lambda x: [spin.differences * part + g for spin, part, g in zip(spins, x, matrices(x), strict=True)]
+        matrices = ResponseMatrices(fitted, spins, single=single)
+        return lambda x, weight: [
+            spin.differences * part + g for spin, part, g in zip(spins, x, matrices(x, weight), strict=True)
+        ]
+    switched = single and hasattr(fitted, "single")  # PySCF's own object stays as it is
 
-    def product(x: Sequence[Array]) -> list[Array]:
-        if fitted is not None:
-            fitted.single = single
+    def product(x: Sequence[Array], weight: float) -> list[Array]:
+        if switched:
+            fitted.single = True
         try:
             return hessian_product(mf, spins, x, weight)
         finally:
-            if fitted is not None:
+            if switched:
                 fitted.single = False
 
     return product
@@ -61,13 +62,12 @@ class ResponseMatrices:
     ----------
     fitted : `dfmp2.scf.jk.FittedIntegrals` with its integrals in memory
     spins : orbitals of one spin or both
-    weight : of J of the spins' sum, as of `dfmp2.scf.rotations.hessian_product`
     single : products in float32
     """
 
-    def __init__(self, fitted: Any, spins: Sequence[Spin], weight: float, *, single: bool) -> None:
+    def __init__(self, fitted: Any, spins: Sequence[Spin], *, single: bool) -> None:
         self._b, self._pairs, self._threads = fitted.build()._cderi, fitted.pairs, fitted.threads
-        self._spins, self._weight, self._single, self._operations = spins, weight, single, fitted.operations
+        self._spins, self._single, self._operations = spins, single, fitted.operations
         self._dtype = np.float32 if single else np.float64
         # Rows of X are the functions of one cluster after another, where pairs were dropped.
         self._order = np.concatenate([np.empty(0, np.intp), *(c.functions for c in self._pairs.clusters)])
@@ -82,8 +82,8 @@ class ResponseMatrices:
         each(self._threads, self._hold, self._threads)
         self._count([2 * self._pairs.nao * (nocc + nvir) for nocc, nvir in shapes])
 
-    def __call__(self, x: Sequence[Array]) -> list[Array]:
-        """G of each spin, (nvir, nocc) float64 Eh, of x (nvir, nocc) per spin."""
+    def __call__(self, x: Sequence[Array], weight: float) -> list[Array]:
+        """G of each spin, (nvir, nocc) float64 Eh, of x (nvir, nocc) per spin, with w of J of the spins' sum."""
         found: list[Any] = [None] * self._threads
 
         def share(worker: int) -> None:
@@ -95,7 +95,7 @@ class ResponseMatrices:
         for s, spin in enumerate(self._spins):
             coulomb, half, other = (sum(parts[k][s] for parts in found) for k in range(3))
             exchange = spin.virtual[self._order].T @ half + other
-            result.append(self._weight * coulomb.reshape(other.shape[::-1]).T - exchange)
+            result.append(weight * coulomb.reshape(other.shape[::-1]).T - exchange)
         return result
 
     def _count(self, rest: list[int]) -> None:

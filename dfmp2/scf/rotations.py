@@ -60,13 +60,16 @@ class Rotation:
     converged: bool
 
 
-def lowest_rotation(kind: str, spins: Sequence[Spin], product: Callable[[Sequence[Array]], list[Array]]) -> Rotation:
+Product = Callable[[Sequence[Array], float], list[Array]]  # x and weight -> H x, as of `hessian_product`
+
+
+def lowest_rotation(kind: str, spins: Sequence[Spin], product: Product) -> Rotation:
     """The rotation of this kind with the lowest eigenvalue.
 
     Parameters
     ----------
     spins : canonical orbitals of a converged mean field
-    product : x (nvir, nocc) per spin -> H x (`dfmp2.scf.response_matrices.hessian`)
+    product : with the Hessian (`dfmp2.scf.response_matrices.hessian`)
     """
     shapes = [spin.differences.shape for spin in spins]
     edges = np.cumsum([0, *(nvir * nocc for nvir, nocc in shapes)])
@@ -76,7 +79,7 @@ def lowest_rotation(kind: str, spins: Sequence[Spin], product: Callable[[Sequenc
         return [x[p:q].reshape(shape) for p, q, shape in zip(edges, edges[1:], shapes, strict=False)]
 
     def products(vectors: Sequence[Array]) -> list[Array]:
-        return [np.concatenate([y.ravel() for y in product(split(x))]) for x in vectors]
+        return [np.concatenate([y.ravel() for y in product(split(x), COULOMB[kind])]) for x in vectors]
 
     def precondition(residual: Array, eigenvalue: float, _: Array) -> Array:
         gap = diagonal - eigenvalue

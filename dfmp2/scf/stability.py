@@ -86,11 +86,12 @@ def full_stability(mf: Any) -> Stability:
 
 def lowest_rotations(mf: Any, *, single: bool = False, held: bool = False) -> list[Rotation]:
     """The lowest rotation of each kind, the lowest of them first; `single` and `held` as of `hessian`."""
-    spins, found = rotations.orbital_spins(mf), []
-    if any(spin.differences.size for spin in spins):
-        for kind in (RHF, BROKEN) if len(spins) == 1 else (UHF,):
-            product = hessian(mf, spins, rotations.COULOMB[kind], single=single, held=held)
-            found.append(rotations.lowest_rotation(kind, spins, product))
+    spins = rotations.orbital_spins(mf)
+    if not any(spin.differences.size for spin in spins):
+        return []
+    product = hessian(mf, spins, single=single, held=held)
+    kinds = (RHF, BROKEN) if len(spins) == 1 else (UHF,)
+    found = [rotations.lowest_rotation(kind, spins, product) for kind in kinds]
     return sorted(found, key=lambda rotation: rotation.eigenvalue)
 
 
