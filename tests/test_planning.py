@@ -219,6 +219,21 @@ def test_four_centre_integrals_that_do_not_fit_are_made_in_every_iteration():
     assert found[1] - found[0] == pytest.approx((work.scf_builds - 1) * once)
 
 
+def test_a_certificate_takes_primitive_integrals_and_a_quadrature_more_than_its_products():
+    """A contraction has ten times the integrals behind it; every pass makes (mn|ls) and (ls|mn) both."""
+    contracted = replace(LARGE, nao=100, primitives=200, single_exchange=False)
+    plain = replace(contracted, primitives=0)
+    more = replace(contracted, naux_scf=0).integrals()["scf"] - replace(plain, naux_scf=0).integrals()["scf"]
+    once, twice = (
+        time.certificate_seconds(contracted, None, 4, n, Rates()) - time.certificate_seconds(plain, None, 4, n, Rates())
+        for n in (1, 2)
+    )
+    assert more > 0.8e8 and twice - once == pytest.approx(2 * more / Rates().four_centre)
+    pairs, points = (time.seconds(replace(LARGE, precision="fp64", points=n), Rates()).pair_energies for n in (0, 56))
+    flops = [replace(LARGE, precision="fp64", points=n).flops()["pairs_fp64"] for n in (0, 56)]
+    assert points / flops[1] == pytest.approx(time.WEIGHED * pairs / flops[0])
+
+
 def test_iterations_follow_tolerance_elements_and_start():
     usual = scf_cycles(1e-6, ("C", "H", "O"))
     assert usual == CYCLES

@@ -122,7 +122,7 @@ PARTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {  # its stages, and 
         {**NO_SCF, "mp2_integrals": NOTHING, "mp2_solve": NOTHING, "mp2_disk": 0},
     ),
 }
-USUAL_POINTS = {"laplace": 12, "rpa": 48}  # of a quadrature with the default tolerance
+USUAL_POINTS = {"laplace": 12, "rpa": 56}  # of a quadrature with the default tolerance
 
 
 def make_plan(

@@ -73,6 +73,7 @@ METRIC_SECONDS = 5e-8  # per element of the fitting metric, its integrals and it
 CYCLE_SECONDS = 1e-3  # per SCF iteration, whatever the molecule
 EXAMINED_MATRICES = 0.5  # of what an SCF iteration does beside J and K, per product with the orbital Hessian
 CHECK_INTEGRALS, CHECK_PRODUCTS = 2, 3  # times our own operations that PySCF's DF-MP2 takes, its products by one core
+WEIGHED = 1.3  # times as long as a pair energy takes per operation: B is weighed for each point of a quadrature
 # Of a gradient, whose times are operations by the rates of the energy's own routines, and derivatives of integrals by
 # the rate of integrals:
 Z_CYCLES = 14  # iterations of the Z-vector equations: 9 to 18 in molecules with a gap
@@ -147,10 +148,11 @@ def certificate_seconds(work: Workload, dense: Workload | None, rows: int, passe
     """
     pairs, nvir = work.pairs_of_functions, max(spin.nvir for spin in work.spins)
     again = seconds(dense or work, rates)
-    fock = again.scf + EXACT_BUILDS * pairs * pairs / 2 / rates.four_centre if work.naux_scf else 0.0
+    made = replace(work, naux_scf=0).integrals()["scf"] / rates.four_centre
+    fock = again.scf + EXACT_BUILDS * made if work.naux_scf else 0.0
     halves = 2 * pairs * work.nao * (work.nao + nvir) * rows / rates.transform
     second = 0.0 if dense is None else again.total - rates.start - again.scf
-    return fock + passes * pairs * pairs / rates.four_centre + halves + second
+    return fock + 2 * passes * made + halves + second  # twice: (mn|ls) and (ls|mn)
 
 
 def tiles_of(work: Workload, limits: Limits) -> dict[tuple[int, int], list[Tile]]:
@@ -196,6 +198,8 @@ def seconds(
     built = work.elements * work.naux * FLOAT64  # bytes of B
     frontier = work.frontier_elements * work.naux * FLOAT64
     pairs = flops["pairs_fp64"] / rates.pairs_fp64 + flops["pairs_mixed"] / rates.pairs_mixed
+    if work.points:
+        pairs *= WEIGHED
     rounding = 0 if work.precision == "fp64" else built / rates.reorder
     metric = work.naux**2 * METRIC_SECONDS
     read = disk.cached if moved.cached else disk.read

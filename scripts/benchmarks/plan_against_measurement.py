@@ -40,6 +40,8 @@ CASES: tuple[tuple[str, ...], ...] = (  # molecule, basis, further options
     ("acetate", "aug-cc-pvdz"),
     ("benzene", "cc-pvtz"),
     ("benzene", "cc-pvdz", "--stability", "full"),
+    ("benzene", "cc-pvdz", "--certify-fit"),
+    ("benzene", "cc-pvtz", "--method", "drpa"),
     ("ch2i2", "def2-tzvp"),
     ("nico4", "def2-svp"),
     ("ticl4", "def2-tzvp"),
