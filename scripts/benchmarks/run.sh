@@ -41,5 +41,6 @@ race scripts/benchmarks/tert-butyl.xyz cc-pvtz 5 1GB
 race scripts/benchmarks/tert-butyl.xyz cc-pvtz 3 1GB --stability off
 race inputs/water-10.xyz cc-pvdz 5 1GB
 race inputs/water-8.xyz cc-pvtz 5 3GB
-race inputs/c20h42.xyz cc-pvdz 1 5GB
+race inputs/c20h42.xyz cc-pvdz 3 5GB
 measure scaling python scripts/benchmarks/scaling.py --sizes 10,20,40 --json "$folder/scaling.json"
+measure c60 python -P -m dfmp2 run scripts/benchmarks/c60.xyz --basis cc-pvdz --output "$folder/c60.h5"
