@@ -343,9 +343,11 @@ def test_a_worker_that_dies_fails_its_item_and_the_batch_goes_on(folder):
     assert not list((folder / "out").glob(".*"))
 
 
-def test_workers_do_not_outlive_a_killed_parent(folder):
+def test_workers_do_not_outlive_a_killed_parent(folder, monkeypatch):
     """A batch that is started at once waits for a worker that takes its time to end, and computes the item then."""
     (folder / "chain.xyz").write_text(chain(2))
+    (folder / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
     arguments = ("chain.xyz", "h2.xyz", "--basis", "cc-pvdz", "--threads", "1", "--output", "out", "--workers", "2")
     running = start(folder, "run", *arguments, "--precision", "fp64")
     worker = worker_of(folder / "out" / "chain.h5")
@@ -363,7 +365,7 @@ def test_workers_do_not_outlive_a_killed_parent(folder):
     wait_for(lambda: not Path(f"/proc/{worker}").exists(), 10.0)
     after = results(folder / "out")
     assert set(after) == {"chain.h5", "h2.h5"} and after["h2.h5"] == before["h2.h5"]
-    assert not list((folder / "out").glob(".*"))
+    assert not list((folder / "out").glob(".*")) and not list((folder / "tmp").iterdir())
     alone = dfmp2.run(folder / "chain.xyz", "cc-pvdz", precision="fp64", threads=1)
     assert abs(alone.mp2_total_energy - dfmp2.read(folder / "out" / "chain.h5").mp2_total_energy) < 1e-10
 

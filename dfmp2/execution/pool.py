@@ -96,7 +96,7 @@ def begin(count: int, variables: Mapping[str, str], errors: str) -> None:
     os.setsid()  # Ctrl-C on the terminal reaches the parent only, which then decides
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, _frame: stops.add(number))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(errors,), daemon=True).start()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
 
 
@@ -113,10 +113,11 @@ def load_libraries() -> None:
     gc.freeze()  # what is loaded stays: it is spared by the collections of every item, most of whose time it takes
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(errors: str) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
+        Path(errors).unlink(missing_ok=True)  # a parent that was killed has not removed it
         stops.add(signal.SIGTERM)
         at_work.acquire(timeout=PATIENCE)
         os._exit(Interrupted.exit_code)
