@@ -36,7 +36,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import fitting_certificates
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 
 import dfmp2
@@ -410,9 +409,7 @@ def metric(result: MP2Result, molecule: dfmp2.Molecule) -> dict[str, Any]:
 
 def _fitted(factor: MetricFactor, raw: Array) -> Array:
     """B, (naux or fewer, nocc nvir), of raw integrals (naux, nocc nvir)."""
-    if factor.triangular:
-        return np.asarray(scipy.linalg.solve_triangular(factor.factor, raw, lower=True))
-    return np.asarray(factor.factor.T @ raw)
+    return np.asarray((factor.factor if factor.triangular else factor.factor.T) @ raw)
 
 
 def correlation(b: list[Array], spaces: list[ActiveSpace]) -> float:

@@ -117,7 +117,7 @@ def test_the_lowest_of_several_starts_is_kept_and_is_the_same_again() -> None:
     first, second = (run(hydrogen(2.0), reference="uhf", scf_starts=3, stability="off")[0] for _ in range(2))
     found = solutions(first)
     assert found.start == (1, 2, 3) and found.energy == solutions(second).energy
-    assert first.scf_total_energy == min(found.energy) == found.energy[found.chosen - 1]
+    assert first.scf_total_energy == found.energy[found.chosen - 1] < min(found.energy) + following.LOWER
     assert found.energy[0] > min(found.energy) + 0.01  # the atomic start stays at the RHF solution
     assert first.reference.start == f"atomic densities, turned at random ({found.start[found.chosen - 1]})"
 

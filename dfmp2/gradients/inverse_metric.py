@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.host.blas import solve_rows
+from dfmp2.host.blas import multiply_rows
 from dfmp2.host.threads import each
 from dfmp2.integrals.metric import SOLVE_ELEMENTS, factorise
 
@@ -29,7 +29,7 @@ class InverseMetric:
     Parameters
     ----------
     metric : (naux, naux) float64, symmetric
-    threads : workers of the solves
+    threads : workers of the products
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class InverseMetric:
 
         def solve(number: int) -> None:
             start = starts[number]
-            solve_rows(self._factor.factor, rows[start : start + step], transposed=transposed)
+            multiply_rows(self._factor.factor, rows[start : start + step], transposed=transposed)
 
         each(len(starts), solve, self._threads)
         return rows

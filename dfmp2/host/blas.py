@@ -1,6 +1,6 @@
-"""Triangular solves and products of symmetric matrices on SciPy's BLAS, in place and with the GIL released.
+"""Products of triangular and symmetric matrices on SciPy's BLAS, in place and with the GIL released.
 
-SciPy's own wrapper of `trsm` holds the GIL and copies operands that are not contiguous, so workers
+SciPy's own wrapper of `trmm` holds the GIL and copies operands that are not contiguous, so workers
 would wait for each other. SciPy publishes the addresses of the routines for compiled callers
 (`scipy.linalg.cython_blas` and `cython_lapack`, documented there); calling them through ctypes releases
 the GIL and takes a leading dimension. Delete this when the wrappers release the GIL.
@@ -29,8 +29,8 @@ def _address(library: Any, name: str) -> int:
     return int(get_pointer(capsule, get_name(capsule)))
 
 
-_trsm = ctypes.CFUNCTYPE(None, _TEXT, _TEXT, _TEXT, _TEXT, _INT, _INT, _DOUBLE, _DOUBLE, _INT, ctypes.c_void_p, _INT)(
-    _address(cython_blas, "dtrsm")
+_trmm = ctypes.CFUNCTYPE(None, _TEXT, _TEXT, _TEXT, _TEXT, _INT, _INT, _DOUBLE, _DOUBLE, _INT, ctypes.c_void_p, _INT)(
+    _address(cython_blas, "dtrmm")
 )
 _POINTER = ctypes.c_void_p
 _SPREAD = ctypes.CFUNCTYPE(None, _TEXT, _INT, _POINTER, _POINTER, _INT, _INT)
@@ -52,30 +52,30 @@ _SYMMETRIC = {  # spread a packed triangle, multiply with it
 }
 
 
-def solve_rows(factor: Array, rows: Array, *, transposed: bool = False) -> None:
-    """Replace every row x of `rows` with L^-1 x, or with L^-T x.
+def multiply_rows(lower: Array, rows: Array, *, transposed: bool = False) -> None:
+    """Replace every row x of `rows` with T x, or with T^T x.
 
     Parameters
     ----------
-    factor : (n, n) float64, lower triangular L, Fortran order
+    lower : (n, n) float64, lower triangular T, Fortran order
     rows : (count, n) float64, C order; overwritten
     """
     count, n = rows.shape
-    # In Fortran's eyes rows is (n, count): L X = B, or L^T X = B.
-    _solve(b"L", b"T" if transposed else b"N", n, count, factor, rows, n)
+    # In Fortran's eyes rows is (n, count): T X, or T^T X.
+    _multiply(b"L", b"T" if transposed else b"N", n, count, lower, rows, n)
 
 
-def solve_columns(factor: Array, block: Array, start: int, stop: int) -> None:
-    """Replace every column x of `block[:, start:stop]` with L^-1 x.
+def multiply_columns(lower: Array, block: Array, start: int, stop: int) -> None:
+    """Replace every column x of `block[:, start:stop]` with T x.
 
     Parameters
     ----------
-    factor : (n, n) float64, lower triangular L, Fortran order
+    lower : (n, n) float64, lower triangular T, Fortran order
     block : (n, count) float64, C order; its columns start:stop are overwritten
     """
     n, count = block.shape
-    # In Fortran's eyes block is (count, n), with the columns as a range of its rows: X L^T = B.
-    _solve(b"R", b"T", stop - start, n, factor, block[:, start:stop], count)
+    # In Fortran's eyes block is (count, n), with the columns as a range of its rows: X T^T.
+    _multiply(b"R", b"T", stop - start, n, lower, block[:, start:stop], count)
 
 
 def add_square(rows: Array, matrix: Array, start: int, stop: int) -> None:
@@ -180,20 +180,20 @@ def _require(array: NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) 
         raise ValueError(f"expected C-ordered {dtype} {shape}, got {array.dtype} {array.shape}")
 
 
-def _solve(side: bytes, trans: bytes, m: int, n: int, factor: Array, block: Array, leading: int) -> None:
-    for array in (factor, block):
+def _multiply(side: bytes, trans: bytes, m: int, n: int, lower: Array, block: Array, leading: int) -> None:
+    for array in (lower, block):
         if array.dtype != np.float64:
             raise TypeError(f"expected float64, got {array.dtype}")
-    if not factor.flags.f_contiguous or (block.size and block.strides[1] != 8):
-        raise ValueError("expected a Fortran-ordered factor and a C-ordered block")
+    if not lower.flags.f_contiguous or (block.size and block.strides[1] != 8):
+        raise ValueError("expected a Fortran-ordered triangle and a C-ordered block")
     if not block.size:
         return
-    order = factor.shape[0]
-    _trsm(
+    order = lower.shape[0]
+    _trmm(
         *(side, b"L", trans, b"N"),
         *(_int(m), _int(n)),
         ctypes.byref(ctypes.c_double(1.0)),
-        factor.ctypes.data_as(_DOUBLE),
+        lower.ctypes.data_as(_DOUBLE),
         _int(order),
         block.ctypes.data,
         _int(leading),

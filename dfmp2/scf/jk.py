@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dfmp2.host.blas import add_projection, solve_columns
+from dfmp2.host.blas import add_projection, multiply_columns
 from dfmp2.host.threads import Workers
 from dfmp2.integrals.metric import MetricFactor, factorise
 from dfmp2.integrals.screening import PairList, pair_list
@@ -37,7 +37,7 @@ from pyscf import df, lib  # noqa: E402 - through the shield
 Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
-COLUMNS = 1024  # of B per triangular solve
+COLUMNS = 1024  # of B per triangular product
 BLOCK_BYTES = 12 * 10**6  # of half-transformed integrals per exchange product; stays in the shared cache
 NOTHING = 1e-14  # eigenvalues of a density this small, of the largest, are rounding
 CACHE_BYTES = 4 * 10**6  # of B at a time; stays in cache from Coulomb to exchange
@@ -198,7 +198,7 @@ def ends_of(groups: list[PairBlock]) -> list[int]:
 def fit_columns(b: Array, factor: MetricFactor, ends: list[int], threads: int) -> Array:
     """B from (Q|mn), shape (naux, ncolumn), in groups of columns that end there; in place for a triangular factor.
 
-    The columns of a group are solved COLUMNS at a time, wherever they lie: the last bits are the same in memory and on
+    The columns of a group are made COLUMNS at a time, wherever they lie: the last bits are the same in memory and on
     the way to the disk.
     """
     ranges = [
@@ -210,7 +210,7 @@ def fit_columns(b: Array, factor: MetricFactor, ends: list[int], threads: int) -
 
     def solve(cut: tuple[int, int]) -> None:
         if factor.triangular:
-            solve_columns(factor.factor, b, *cut)
+            multiply_columns(factor.factor, b, *cut)
         else:
             fitted[:, slice(*cut)] = factor.factor.T @ b[:, slice(*cut)]
 

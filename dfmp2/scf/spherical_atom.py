@@ -91,7 +91,7 @@ def fitted(auxmole: Any) -> Factor:
     for x, end in zip(functions, ends, strict=True):
         metric[end - len(x) : end, end - len(x) : end] = x @ x.T
     found = factorise(metric)
-    inverse = np.linalg.inv(found.factor).T if found.triangular else found.factor
+    inverse = found.factor.T if found.triangular else found.factor
 
     def factor(k: int, products: Array) -> Array:
         if k >= len(functions):
