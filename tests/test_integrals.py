@@ -298,7 +298,7 @@ def lower(n):
     return np.asfortranarray(np.tril(RNG.standard_normal((n, n))) + 3 * np.eye(n))
 
 
-def test_other_threads_run_during_a_solve():
+def test_other_threads_run_during_a_product():
     """The GIL is free: this thread counts while a worker multiplies, which takes about 0.1 s."""
     factor, rows = lower(1200), RNG.standard_normal((2000, 1200))
     with ThreadPoolExecutor(1) as pool:

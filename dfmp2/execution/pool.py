@@ -23,7 +23,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -117,9 +117,10 @@ def _end_with_parent(errors: str) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        Path(errors).unlink(missing_ok=True)  # a parent that was killed has not removed it
         stops.add(signal.SIGTERM)
         at_work.acquire(timeout=PATIENCE)
+        with suppress(OSError):  # the process ends all the same
+            os.unlink(errors)  # a parent that was killed has not removed it
         os._exit(Interrupted.exit_code)
 
 

@@ -59,13 +59,13 @@ class InverseMetric:
         """
         if not self._factor.triangular:
             return np.asarray(rows @ self._factor.factor.T)
-        return self._solve(rows, transposed=True)
+        return self._multiply(rows, transposed=True)
 
     def apply(self, rows: Array) -> Array:
         """V^-1 x of each row x, (n, naux) float64 in C order, overwritten where there is a Cholesky factor."""
         if not self._factor.triangular:
             return np.asarray(rows @ self._factor.factor) @ self._factor.factor.T
-        return self._solve(self._solve(rows, transposed=False), transposed=True)
+        return self._multiply(self._multiply(rows, transposed=False), transposed=True)
 
     def mixing(self, products: Array) -> Array:
         """What kept and dropped eigenvectors add to the factors g of dV in dE = sum_PQ g_PQ dV_PQ.
@@ -83,13 +83,13 @@ class InverseMetric:
             return np.zeros((len(self.dropped),) * 2)
         return np.asarray(self._kept @ ((self._kept.T @ products) / self._gaps) @ self.dropped.T)
 
-    def _solve(self, rows: Array, *, transposed: bool) -> Array:
+    def _multiply(self, rows: Array, *, transposed: bool) -> Array:
         step = max(1, SOLVE_ELEMENTS // max(1, rows.shape[1]))
         starts = range(0, len(rows), step)
 
-        def solve(number: int) -> None:
+        def multiply(number: int) -> None:
             start = starts[number]
             multiply_rows(self._factor.factor, rows[start : start + step], transposed=transposed)
 
-        each(len(starts), solve, self._threads)
+        each(len(starts), multiply, self._threads)
         return rows

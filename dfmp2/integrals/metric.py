@@ -1,10 +1,10 @@
 """Density fitting of (ia|jb) in the Coulomb metric: (ia|jb) = sum_P B_iaP B_jbP.
 
-With the metric (P|Q) = L L^T,  B_iaP = sum_Q L^-1_PQ (Q|ia). L is inverted once: a product with a triangle is faster
-than a solve. Everything here is float64: fitting
-integrals that were rounded to float32 first costs up to 3e-3 Eh. When the metric is not numerically
-positive definite its small eigenvalues are cut instead, B_iaP = sum_Q (Q|ia) U_QP s_P^-1/2, and the
-number of dropped functions is stored.
+With the metric (P|Q) = L L^T,  B_iaP = sum_Q L^-1_PQ (Q|ia). L is inverted once: a product with a
+triangle is faster than a solve. Everything here is float64: fitting integrals that were rounded to
+float32 first costs up to 3e-3 Eh. When the metric is not numerically positive definite its small
+eigenvalues are cut instead, B_iaP = sum_Q (Q|ia) U_QP s_P^-1/2, and the number of dropped functions
+is stored.
 
 Source: Vahtras, Almloef, Feyereisen, Chem. Phys. Lett. 213, 514 (1993); Feyereisen, Fitzgerald,
 Komornicki, Chem. Phys. Lett. 208, 359 (1993).
@@ -107,7 +107,7 @@ def _estimate(condition: float) -> float:
 
 
 def orbital_groups(nocc: int, nvir: int, naux: int) -> list[tuple[int, int]]:
-    """Ranges of occupied orbitals that are solved together; a matter of sizes alone, wherever B is kept."""
+    """Ranges of occupied orbitals that are fitted together; a matter of sizes alone, wherever B is kept."""
     step = max(1, SOLVE_ELEMENTS // max(1, nvir * naux))
     return [(i0, min(i0 + step, nocc)) for i0 in range(0, nocc, step)]
 
